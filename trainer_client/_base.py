@@ -343,7 +343,12 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     def _open_feed(self) -> Feed[AnyBatch]:
         return Feed(
-            self._options, self.recipe, self._stage, self._allocate, rank=self._ranks.known_rank
+            self._options,
+            self.recipe,
+            self._stage,
+            self._allocate,
+            rank=self._ranks.known_rank,
+            world_size=self._ranks.known_world_size,
         )
 
     def _reopen(self, loaded: LoaderState) -> None:

@@ -124,11 +124,12 @@ class Feed(Generic[AnyBatch]):
         allocate: Allocate = np.empty,
         *,
         rank: int | None = None,
+        world_size: int = 1,
     ) -> None:
         """Connect and wait for the first feeder's welcome; raises what a loader documents.
 
         ``allocate`` makes the memory of batches that are not read in place. ``rank``, if it is
-        known, is part of the name that feeders log.
+        known, is part of the name that feeders log; ``world_size`` is that known now.
         """
         self.stage = stage
         self.wait_s = 0.0
@@ -164,6 +165,7 @@ class Feed(Generic[AnyBatch]):
             hello=hello,
             share_memory=options.share_memory,
             rank=os.getpid() if rank is None else rank,
+            world_size=world_size,
         )
         self._session = session = ClientSession(job, self._prefetch)
         self._buffers = BatchBuffers(recipe, lambda: session.labels, allocate)

@@ -52,6 +52,12 @@ class RankSource:
         ranks = self._fixed or _group_ranks()
         return None if ranks is None else ranks.rank
 
+    @property
+    def known_world_size(self) -> int:
+        """The number of ranks if it is given or torch.distributed's, else 1."""
+        ranks = self._fixed or _group_ranks()
+        return 1 if ranks is None else ranks.world_size
+
     def peek(self) -> Ranks:
         """Return the ranks as far as they are known now; ConfigError when they are not."""
         return self._fixed or _group_ranks() or _only_rank()

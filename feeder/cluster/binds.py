@@ -21,16 +21,16 @@ def check_binds(binds: Sequence[str], addresses: Sequence[str]) -> None:
             f"bind: {binds[0]} is for clients on its own host: add tcp://*:PORT, which binds each "
             "host's address"
         )
-    if len(addresses) < 2 or all(map(_is_loopback, addresses)):
+    if all(map(_is_loopback, addresses)):
         return
     for endpoint in over_tcp:
-        if endpoint.is_local:
+        if endpoint.is_local:  # also for one host: others may join later
             raise ConfigError(
-                f"bind: {endpoint} is loopback: other hosts cannot reach it, and {len(addresses)} "
-                "hosts offer feeders; write tcp://*:PORT, which binds each host's address, and set "
-                "secret_key and client_keys"
+                f"bind: {endpoint} is loopback: other hosts cannot reach it, and the cluster's "
+                "hosts have addresses of a network; write tcp://*:PORT, which binds each host's "
+                "address, and set secret_key and client_keys"
             )
-        if not _is_wildcard(endpoint):
+        if not _is_wildcard(endpoint) and len(addresses) > 1:
             raise ConfigError(
                 f"bind: {endpoint} is the address of one host, and {len(addresses)} hosts offer "
                 "feeders; write tcp://*:PORT, which binds each host's address"

@@ -83,6 +83,10 @@ class SessionRegistry:
         if not (use.open or use.ended):
             del self._use_by_account[session.account]
 
+    def count_alike(self, session: Session) -> int:
+        """Return how many open sessions have a session's dataset and recipe, itself included."""
+        return max(1, self._use.recipes[session.hello.dataset, session.hello.recipe])
+
     def of_number(self, number: int) -> Session:
         """Return a session, open or ended, whose memory is not yet freed."""
         return self.open.get(number) or self.ended[number]

@@ -185,7 +185,11 @@ class SessionTable:
             tally = session.tally
             tally.clock_s, tally.waited_s = message.clock_s, message.waited_s
             tally.cpu_s = message.cpu_s
-            pong = Pong(session=session.number, verdict=self.verdict)
+            pong = Pong(
+                session=session.number,
+                sharers=self.sessions.count_alike(session),
+                verdict=self.verdict,
+            )
             self._outbox.send(event.peer, pong)
         else:
             self._counters.sessions_closed += 1

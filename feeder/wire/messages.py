@@ -257,9 +257,14 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 class Pong(_Message, frozen=True, kw_only=True):
-    """Answers a Ping, with the daemon's verdict on what sets its pace ("" before there is one)."""
+    """Answers a Ping, with the daemon's verdict on what sets its pace ("" before there is one).
+
+    ``sharers`` is how many sessions of this dataset and recipe the node process has: as a rule, how
+    many ranks of a job it serves.
+    """
 
     session: U64
+    sharers: Annotated[int, Meta(ge=1, lt=2**32)] = 1
     verdict: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)] = ""
 
 

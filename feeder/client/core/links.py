@@ -31,6 +31,9 @@ LOOK_AHEAD_MIN: Final = 8
 """Batches beyond those with a buffer whose owners are linked: time to connect and greet. As many as
 there are buffers, as all may be freed at once; at least these."""
 
+SPARE_S: Final = 2.0
+"""How long a spare may take to answer before the first welcome, until others are tried as well."""
+
 LONG_LIST_WINDOW: Final = 2
 """Slots to ask for at each feeder of a long list, where a client has one or two batches at a time:
 slots take memory at the feeder, for hundreds of such sessions."""
@@ -47,6 +50,7 @@ class Links:
         out: list[events.Instruction],
         *,
         rank: int,
+        world_size: int,
         share_memory: bool,
     ) -> None:
         self.by_number: dict[int, LinkState] = {}
@@ -55,6 +59,7 @@ class Links:
         self._waits = waits
         self._out = out
         self._share_memory = share_memory
+        self._world_size = world_size
         self._roster = Roster()
         self._choice = LinkChoice(rank)
         self._chosen: set[str] | None = None  # of a long list; None: all
@@ -98,27 +103,37 @@ class Links:
 
     # --- Which endpoints ----------------------------------------------------------------------
 
-    def set_listed(self, listed: events.EndpointsListed) -> None:
+    def set_listed(self, listed: events.EndpointsListed, now_s: float) -> None:
         """Follow a new list."""
         self._roster.set_listed(listed.endpoints, listed.names)
         self._chosen_for = None
-        if len(self._roster.feeders) > self._limit:
-            self._chosen = self._choice.choose(self._roster.feeders, (), (), self._limit)
+        feeders = self._roster.feeders
+        if len(feeders) > self._limit:
+            served = [link.feeder for link in self if link.is_served]
+            avoided = self._avoided_until_s.keys() & set(feeders)
+            self._avoided_until_s = {name: self._avoided_until_s[name] for name in avoided}
+            self._chosen = self._choice.choose(feeders, served, avoided, self._limit)
         else:
             self._chosen = None
-        self.follow()
+            self._avoided_until_s.clear()
+        self.follow(now_s)
 
-    def record_siblings(self, link: LinkState, welcome: Welcome) -> None:
+    def record_siblings(self, link: LinkState, welcome: Welcome, now_s: float) -> None:
         """Dial the other node processes of a daemon."""
         if self._roster.record_siblings(link.endpoint, welcome):
-            self.follow()
+            self.follow(now_s)
 
     def choose(self, preference: Preference, now_s: float) -> None:
         """Link to the owners of the batches to request now and next, if the list is long."""
         if len(self._roster.feeders) <= self._limit:
             if self._chosen is not None:
                 self._chosen = None
-                self.follow()
+                self._avoided_until_s.clear()
+                self.follow(now_s)
+            for link in self:
+                if link.asks_for_less_than(self._hello.window):
+                    link.ask_for(self._hello.window, now_s)
+                    self.collect(link)
             return
         over = [name for name, until_s in self._avoided_until_s.items() if until_s <= now_s]
         for name in over:
@@ -140,7 +155,28 @@ class Links:
         has_others = any(link.feeder not in chosen for link in self)  # they were busy
         if chosen != self._chosen or has_others:
             self._chosen = chosen
-            self.follow()
+            self.follow(now_s)
+
+    def replace_spares(self, now_s: float) -> None:
+        """Link to further feeders of a long list while none of the spares has answered.
+
+        Before the first welcome the dataset is not known, and so no owner.
+        """
+        silent = {link.feeder for link in self if link.is_away or now_s >= link.dialled_s + SPARE_S}
+        if self._chosen is None or self._chosen - silent:
+            return
+        more = self._choice.choose(self._roster.feeders, (), silent, self._limit)
+        chosen = set(sorted(silent)[: self._limit - len(more)]) | more
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self.follow(now_s)
+
+    def spares_due_s(self, now_s: float) -> float:
+        """Return when ``replace_spares`` may find that a spare has not answered."""
+        if self._chosen is None:
+            return float("inf")
+        due_s = [link.dialled_s + SPARE_S for link in self]
+        return min([each_s for each_s in due_s if each_s > now_s], default=float("inf"))
 
     def _find_wanted(
         self, keys: Iterable[BatchKey], preference: Preference, away: frozenset[str]
@@ -157,11 +193,11 @@ class Links:
     def _limit(self) -> int:
         return limit_links(
             len(self._roster.feeders),
-            world_size=self._prefetch.world_size,
+            world_size=max(self._world_size, self._prefetch.world_size),
             buffers=self._prefetch.buffers,
         )
 
-    def follow(self) -> None:
+    def follow(self, now_s: float) -> None:
         """Dial the endpoints that are new, and close the links of those that are gone."""
         chosen = self._chosen
         listed = self._roster.endpoints
@@ -171,15 +207,15 @@ class Links:
         for link in list(self):
             is_busy = link.endpoint in listed and self._prefetch.load(link.link) > 0
             if link.endpoint not in wanted and not is_busy:
-                self.hang_up(link)
+                self.hang_up(link, now_s)
         known = {link.endpoint: link for link in self}
         for endpoint, feeder in wanted.items():
             if endpoint in known:
                 known[endpoint].feeder = feeder
             else:
-                self.dial(endpoint, feeder)
+                self.dial(endpoint, feeder, now_s)
 
-    def dial(self, endpoint: str, feeder: str) -> None:
+    def dial(self, endpoint: str, feeder: str, now_s: float) -> None:
         """Open a link."""
         hello = self._hello
         if self._chosen is not None:
@@ -187,11 +223,16 @@ class Links:
             hello = msgspec.structs.replace(hello, window=window)
         number, self._next_link = self._next_link, self._next_link + 1
         self.by_number[number] = LinkState(
-            number, endpoint, hello, share_memory=self._share_memory, feeder=feeder
+            number,
+            endpoint,
+            hello,
+            share_memory=self._share_memory,
+            feeder=feeder,
+            dialled_s=now_s,
         )
         self._out.append(events.Dial(number, endpoint))
 
-    def hang_up(self, link: LinkState, now_s: float = 0.0) -> None:
+    def hang_up(self, link: LinkState, now_s: float) -> None:
         """Close a link for good."""
         link.leave(now_s)
         self.collect(link)

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from feeder.client.core.events import (
     AttemptFailed,
     ClaimSlots,
@@ -63,10 +65,18 @@ class LinkState:
     """What is known of the node at the other end of a link, and what to send to it."""
 
     def __init__(
-        self, link: int, endpoint: str, hello: Hello, *, share_memory: bool, feeder: str = ""
+        self,
+        link: int,
+        endpoint: str,
+        hello: Hello,
+        *,
+        share_memory: bool,
+        feeder: str = "",
+        dialled_s: float = 0.0,
     ) -> None:
         """Begin away: nothing is sent before the connection is up."""
         self.link = link
+        self.dialled_s = dialled_s
         self.endpoint = endpoint
         self.feeder = feeder  # the name of the list's line that led here
         self.welcome: Welcome | None = None  # of the session, or of the one before
@@ -93,6 +103,7 @@ class LinkState:
         self._redial_at_s = float("inf")
         self._last_active_s = 0.0  # the node's last message, or our last greeting
         self._pinged_at_s = 0.0
+        self.sharers: int | None = None  # sessions of this job there, from its Pongs
         self.verdict = ""  # on what sets the node's pace, from its Pongs
         self._spent = _Spent()
         self._spent_before = _Spent()  # when the session began
@@ -120,6 +131,20 @@ class LinkState:
         """Whether it is known that no batches can be requested now; a new link is not away."""
         is_new = self.welcome is None and self._failed_attempts == 0 and self._refusal is None
         return not (self.is_served or is_new or self.duplicate_of is not None)
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether the link was dialled, and nothing is known of the node yet."""
+        return not (self.is_served or self.is_status_known)
+
+    def asks_for_less_than(self, window: int) -> bool:
+        """Whether there is a session that was requested with fewer slots."""
+        return self._session is not None and self._hello.window < window
+
+    def ask_for(self, window: int, now_s: float) -> None:
+        """Greet again for another number of slots."""
+        self._hello = msgspec.structs.replace(self._hello, window=window)
+        self.greet(now_s)
 
     @property
     def is_status_known(self) -> bool:
@@ -235,6 +260,7 @@ class LinkState:
         """Begin the session that the node grants."""
         self._end_session()  # an earlier greeting was answered too: the last session counts
         self.welcome = welcome
+        self.sharers = None
         self._session = welcome.session
         self._began_s, self._spent_before = now_s, self._spent
         self._retry_at_s = None

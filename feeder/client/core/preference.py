@@ -1,6 +1,6 @@
 """The order in which feeders are asked for a batch: the owner of its lane first."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.ownership import Ownership, weigh
@@ -34,7 +34,7 @@ class Preference:
             return self._ownership.order_of_leftovers(*key)
         return self._ownership.order(lane)
 
-    def order_within(self, nodes: Iterable[str], key: BatchKey) -> list[str]:
-        """Return the names of a feeder's node processes, the preferred ones first."""
+    def weigher(self, key: BatchKey) -> Callable[[str], bytes]:
+        """Return the weight of a feeder's node processes for a batch; the lightest is preferred."""
         lane = self._lanes.lane(key)
-        return sorted(nodes, key=lambda node: weigh(node, key if lane is None else lane))
+        return lambda node: weigh(node, key if lane is None else lane)

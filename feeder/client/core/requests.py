@@ -51,10 +51,17 @@ _NEAR_SHARE: Final = 0.5
 while the consumer waits for a busy one; with more, batches leave their owners without need. See
 ``feeder-bench cluster --any``."""
 
+_NEAR_SHARE_TIGHT: Final = 0.75
+_TIGHT: Final = 2.5
+"""Buffers for each node, in a job of fewer ranks than nodes, that are just enough."""
+
 _NEAR_MIN: Final = 3
 
 _CHUNKS_A_WORKER: Final = 2
 """One being filled, one queued (``feeder.session.dispatch``)."""
+
+_JOIN_S: Final = 2.0
+"""How long batches wait for a node that is being dialled and greeted."""
 
 _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
@@ -107,6 +114,7 @@ class RequestScheduler:
         open_batches = list(self._prefetch.open_batches())
         hedges = len([None for _, assembly in open_batches if len(assembly.requests) > 1])
         candidates = _Candidates(links, self._prefetch, self._preference, self._owner_name, now_s)
+        self.due_s = candidates.due_s
         waiting: list[BatchKey] = []
         for key, assembly in open_batches:
             if assembly.requests:
@@ -126,8 +134,7 @@ class RequestScheduler:
                     self._count(want, links)
             if want is not None:
                 yield want
-        count = max(_NEAR_MIN, math.ceil(_NEAR_SHARE * self._prefetch.buffers))
-        near = set(self._prefetch.coming(count))
+        near = set(self._prefetch.coming(candidates.count_near()))
         for key in waiting:
             if key not in near:
                 break
@@ -190,9 +197,12 @@ class _Candidates:
         self._by_name: dict[str, list[int]] = {}
         for number, link in self._served.items():
             self._by_name.setdefault(owner_name(link), []).append(number)
-        self._joining = {
-            (owner_name(link),) for link in links.values() if not (link.is_served or link.is_away)
-        }
+        joining = [link for link in links.values() if link.is_joining]
+        joining = [link for link in joining if now_s < link.dialled_s + _JOIN_S]
+        self._joining = {(owner_name(link),) for link in joining}
+        self._joining.difference_update((name,) for name in self._by_name)
+        self.due_s = min([link.dialled_s + _JOIN_S for link in joining], default=float("inf"))
+        """When batches that wait for a joining node wait no longer."""
         # Counted when they are first needed:
         self._free_window: dict[int, int] = {}
         self._lacking: dict[int, int] = {}  # batches that a node needs to be busy
@@ -209,6 +219,17 @@ class _Candidates:
     def is_answering(self, link: int) -> bool:
         """Whether a link can be asked and is not quiet."""
         return link in self._answering
+
+    def count_near(self) -> int:
+        """Return how many of the next batches an idle node may take from their owner.
+
+        More where this rank can keep all nodes busy, but only just, and has few others beside it:
+        a node without its batches then idles, and the consumer soon waits.
+        """
+        buffers, nodes = self._prefetch.buffers, len(self._served)
+        is_tight = self._prefetch.world_size < nodes < buffers < _TIGHT * nodes
+        share = _NEAR_SHARE_TIGHT if is_tight else _NEAR_SHARE
+        return max(_NEAR_MIN, math.ceil(share * buffers))
 
     def choose_owner(self, key: BatchKey) -> Want | None:
         """Return a request to the first node in the batch's order, if that is not busy enough.
@@ -264,8 +285,8 @@ class _Candidates:
         """Return a feeder's node processes in the order of preference for a batch."""
         if len(numbers) < 2:
             return numbers
-        nodes = {self._served[number].node_name: number for number in numbers}
-        return [nodes[name] for name in self._preference.order_within(nodes, key)]
+        weigh = self._preference.weigher(key)
+        return sorted(numbers, key=lambda number: weigh(self._served[number].node_name))
 
     def _take(self, number: int, key: BatchKey) -> Want | None:
         if self._count_free(number) <= 0 or self._count_lacking(number) <= 0:
@@ -287,7 +308,8 @@ class _Candidates:
         """Return how many batches a node lacks to be busy with this rank's part of its work.
 
         That is enough chunks for all workers, each with one to fill and the next one at hand, and a
-        batch that is on its way; or this client's even share of the buffers if that is less.
+        batch that is on its way, over the ranks that it serves; or this client's even share of the
+        buffers if that is less.
         """
         if number not in self._lacking:
             link, prefetch = self._served[number], self._prefetch
@@ -296,7 +318,8 @@ class _Candidates:
             chunks = math.ceil(prefetch.recipe.batch_size / link.chunk_images)
             batches = 1 + math.ceil(_CHUNKS_A_WORKER * link.workers / chunks)
             share = math.ceil(prefetch.buffers / len(self._served))
-            busy = min(share, math.ceil(batches / prefetch.world_size))
+            ranks = min(prefetch.world_size, link.sharers or prefetch.world_size)
+            busy = min(share, math.ceil(batches / ranks))
             self._lacking[number] = busy - prefetch.pending(number)
         return self._lacking[number]
 

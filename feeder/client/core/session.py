@@ -60,6 +60,8 @@ class Job:
     share_memory: bool = True
     rank: int = 0
     """Of the client in its job, or any number that differs from other clients'."""
+    world_size: int = 1
+    """As far as it is known; the first sequence tells it for sure."""
 
 
 class ClientSession:
@@ -84,6 +86,7 @@ class ClientSession:
             self._waits,
             self._out,
             rank=job.rank,
+            world_size=job.world_size,
             share_memory=job.share_memory,
         )
         self._welcomed: set[int] = set()  # links that were welcomed before
@@ -242,7 +245,7 @@ class ClientSession:
                 case events.ClockAdvanced():
                     self._on_clock()
                 case events.EndpointsListed():
-                    self._links.set_listed(event)
+                    self._links.set_listed(event, self._now_s)
                 case _:
                     self._on_link(event)
         out = self._out.copy()
@@ -305,7 +308,7 @@ class ClientSession:
             case Draining() if message.session == link.session:
                 link.drain()
             case Pong() if message.session == link.session:
-                link.verdict = message.verdict
+                link.verdict, link.sharers = message.verdict, message.sharers
             case _:  # of a session that is over
                 pass
 
@@ -319,7 +322,8 @@ class ClientSession:
         other = self._links.find_session_with(link, welcome)
         if other is not None:
             link.decline(welcome, other.link)
-            self._links.record_siblings(link, welcome)  # the other link may not lead to them
+            # The other link may not lead to them.
+            self._links.record_siblings(link, welcome, self._now_s)
             return
         self._links.report_same_name(link, welcome)
         self.welcome = self.welcome or welcome
@@ -333,7 +337,7 @@ class ClientSession:
         link.accept(welcome, self._now_s)
         if not link.awaits_slots:
             self._log_transfer(link)
-        self._links.record_siblings(link, welcome)
+        self._links.record_siblings(link, welcome, self._now_s)
 
     def _leave_out(
         self, link: LinkState, error: FeederError, welcome: Welcome | None = None
@@ -410,7 +414,7 @@ class ClientSession:
             link.record_spent(self._waits.total_s(link.link), self.cpu_s)
             if link.is_redial_due(self._now_s):
                 self._links.hang_up(link, self._now_s)
-                self._links.dial(link.endpoint, link.feeder)
+                self._links.dial(link.endpoint, link.feeder, self._now_s)
                 continue
             had_session = link.session is not None
             if link.run_due(self._now_s):
@@ -422,8 +426,13 @@ class ClientSession:
             self._links.choose(self._preference, self._now_s)
             self._preference.set_names(self._links.owner_names)
             self._request_batches(self.welcome, self._scheduler)
+        else:
+            self._links.replace_spares(self._now_s)
         self._has_changed = False
-        due_s = float("inf") if self._scheduler is None else self._scheduler.due_s
+        if self._scheduler is None:
+            due_s = self._links.spares_due_s(self._now_s)
+        else:
+            due_s = self._scheduler.due_s
         self.due_s = min([due_s, *[link.due_s() for link in self._links]])
 
     def _request_batches(self, welcome: Welcome, scheduler: RequestScheduler) -> None:

@@ -129,6 +129,20 @@ def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> N
     assert shell.session.feeders == 3
 
 
+def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
+    """Without its Pongs a client takes it for shared by all ranks."""
+    shell = Shell(*ENDPOINTS[:2], window=16, buffers=16)
+    for link in (0, 1):
+        join(shell, link, workers=8, window=16, samples=1600, batches=400, lanes=32)
+    shell.session.begin(0, range(0, 400, 16))
+    out = shell.do()
+    assert max(len(asked(out, link)) for link in (0, 1)) <= 2
+    for link in (0, 1):
+        shell.receive(Pong(session=link + 1, sharers=1), link)
+    shell.do()
+    assert max(shell.prefetch.pending(link) for link in (0, 1)) == 8, "its even share"
+
+
 def test_the_status_of_all_nodes_is_known_when_each_serves_refuses_or_is_unreachable() -> None:
     shell = Shell(*ENDPOINTS)
     assert not shell.session.is_gathered

@@ -10,7 +10,7 @@ from feeder.client.core.ownership import Ownership
 from feeder.client.core.preference import Preference
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import Hello
+from feeder.wire.messages import Failed, Hello
 from tests.support.client_shell import Shell, asked, hello, sends, welcome
 
 FEEDERS = 200
@@ -153,6 +153,85 @@ def test_a_list_that_becomes_short_is_linked_whole() -> None:
     assert sorted(cluster.links.values()) == sorted(ENDPOINTS[:20])
     cluster.do(EndpointsListed(ENDPOINTS, NAMES))
     assert SPARES <= len(cluster.links) <= LINKS_MAX
+
+
+def test_other_spares_are_tried_while_the_first_ones_do_not_answer() -> None:
+    shell = Shell(*ENDPOINTS, recipe=RECIPE)
+    refusing, silent = list(shell.links)[:2], list(shell.links)[2:]
+    for link in refusing:
+        shell.fail_attempt(link)
+    assert len(shell.links) == SPARES, "one may still answer"
+    shell.run_until(1.9)
+    assert len(shell.links) == SPARES
+    shell.run_until(2.1)
+    assert len(shell.links) == 2 * SPARES
+    assert set(shell.links) >= {*refusing, *silent}, "they may come back"
+    for _ in range(80):
+        for link in list(shell.links):
+            shell.fail_attempt(link)
+    assert len(shell.links) <= LINKS_MAX
+
+
+def test_sessions_get_whole_windows_when_a_list_becomes_short() -> None:
+    cluster = Cluster()
+    cluster.step()
+    kept = [cluster.links[link] for link in sorted(cluster.sessions())[:2]]
+    out = cluster.do(EndpointsListed(tuple(kept), {e: NAMES[e] for e in kept}))
+    greetings = [
+        each.window
+        for link in cluster.links
+        for each in sends(out, link)
+        if isinstance(each, Hello)
+    ]
+    assert greetings == [4, 4]
+
+
+def test_a_feeder_that_was_left_out_is_forgotten_with_its_line() -> None:
+    cluster = Cluster()
+    cluster.step()
+    link = next(iter(cluster.sessions()))
+    gone = cluster.links[link]
+    cluster.find_incompatibility(ProtocolError("it is none"), link)
+    assert cluster.session.feeders_left_out == 1
+    rest = tuple(endpoint for endpoint in ENDPOINTS if endpoint != gone)
+    cluster.do(EndpointsListed(rest, {e: NAMES[e] for e in rest}))
+    assert cluster.session.feeders_left_out == 0
+
+
+def test_most_links_are_kept_when_a_list_becomes_long() -> None:
+    cluster = Cluster()
+    cluster.do(EndpointsListed(ENDPOINTS[:64], {e: NAMES[e] for e in ENDPOINTS[:64]}))
+    cluster.greet_all()
+    before = set(cluster.links)
+    cluster.do(EndpointsListed(ENDPOINTS[:66], {e: NAMES[e] for e in ENDPOINTS[:66]}))
+    assert len(before & set(cluster.links)) > 48
+
+
+def test_a_link_to_a_process_that_is_known_holds_no_batches_back() -> None:
+    names = {"tcp://a:1": "one", "tcp://b:1": "two", "tcp://c:1": "three"}
+    shell = Shell(window=8, buffers=4)
+    shell.do(EndpointsListed(tuple(names), names))
+    for link in (0, 1):
+        shell.connect(link)
+        shell.receive(welcome(link + 1, node="n/0", window=8), link)
+    shell.session.begin(0, range(10))
+    asked_now = asked(shell.do(), 0)
+    asked_later = asked(shell.run_until(2.5), 0)
+    assert [*asked_now, *asked_later][:3] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_two_feeders_of_one_name_share_the_work_and_stand_in_for_each_other() -> None:
+    shell = Shell("tcp://a:1", "tcp://b:1", window=8, buffers=8)
+    for link in (0, 1):
+        shell.connect(link)
+        shell.receive(welcome(link + 1, node="same/0", incarnation=link + 5, window=8), link)
+    shell.session.begin(0, range(10))
+    out = shell.do()
+    assert asked(out, 0)
+    assert asked(out, 1)
+    first = 0 if (0, 0) in asked(out, 0) else 1
+    reason = Failed(session=first + 1, epoch=0, index=0, code="dataset", message="its disk")
+    assert (0, 0) in asked(shell.receive(reason, first), 1 - first)
 
 
 def test_two_feeders_of_one_name_are_reported_once() -> None:
