@@ -69,9 +69,9 @@ def asking_any_node(is_on: bool = True) -> Iterator[None]:
     the throughput that ownership is compared with. It holds for the whole process.
     """
     settings = vars(requests)
-    before = settings["_NEAR_SHARE"]
-    settings["_NEAR_SHARE"] = 1.0 if is_on else before
+    before = {name: settings[name] for name in ("NEAR_SHARE", "NEAR_SHARE_TIGHT")}
+    settings.update(dict.fromkeys(before, 1.0) if is_on else before)
     try:
         yield
     finally:
-        settings["_NEAR_SHARE"] = before
+        settings.update(before)

@@ -46,12 +46,12 @@ _LATENCIES_MIN: Final = 16
 _FIRST_DELAY_S: Final = 2.0
 """Before any latency is known: the first batch waits for cold files and the dataset's opening."""
 
-_NEAR_SHARE: Final = 0.5
+NEAR_SHARE: Final = 0.5
 """Of the buffers: the batches that an idle node may take from a busy owner. With fewer, nodes idle
 while the consumer waits for a busy one; with more, batches leave their owners without need. See
 ``feeder-bench cluster --any``."""
 
-_NEAR_SHARE_TIGHT: Final = 0.75
+NEAR_SHARE_TIGHT: Final = 0.75
 _TIGHT: Final = 2.5
 """Buffers for each node, in a job of fewer ranks than nodes, that are just enough."""
 
@@ -228,7 +228,7 @@ class _Candidates:
         """
         buffers, nodes = self._prefetch.buffers, len(self._served)
         is_tight = self._prefetch.world_size < nodes < buffers < _TIGHT * nodes
-        share = _NEAR_SHARE_TIGHT if is_tight else _NEAR_SHARE
+        share = NEAR_SHARE_TIGHT if is_tight else NEAR_SHARE
         return max(_NEAR_MIN, math.ceil(share * buffers))
 
     def choose_owner(self, key: BatchKey) -> Want | None:
