@@ -33,7 +33,7 @@ from feeder.errors import ConfigError
 from feeder.process.regular_file import IrregularFileError, read_regular
 from feeder.security.keys import ClientKeys
 
-ENDPOINTS_MAX: Final = 16_384  # a client connects to few of them (``core.link_choice``)
+ENDPOINTS_MAX: Final = 4096  # a client connects to few of them (``core.link_choice``)
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0

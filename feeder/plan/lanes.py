@@ -24,7 +24,7 @@ from feeder.errors import ConfigError
 LANES_MAX: Final = 1024
 """Most lanes that are chosen by size: four for each of 256 feeders."""
 
-LANES_LIMIT: Final = 16_384
+LANES_LIMIT: Final = 4096
 """Most lanes that a recipe may ask for."""
 
 BATCHES_A_LANE: Final = 8

@@ -36,7 +36,7 @@ states = st.fixed_dictionaries(
         "world_size": st.integers(1, 2**32),
         "batch_size": st.integers(1, 65_536),
         "order_batch_size": st.integers(1, 65_536),
-        "lanes": st.integers(1, 16_384),
+        "lanes": st.integers(1, 4096),
         "seed": st.integers(0, 2**64 - 1),
         "dataset": st.text(st.characters(codec="ascii"), min_size=1, max_size=128),
         "fingerprint": st.text("0123456789abcdef", min_size=32, max_size=32),
@@ -58,7 +58,7 @@ def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> No
 
 def test_the_largest_state_is_below_a_kilobyte() -> None:
     largest = GOOD | {"epoch": 2**31 - 2, "step": 2**48 - 1, "world_size": 2**32}
-    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "lanes": 16_384}
+    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "lanes": 4096}
     largest |= {"seed": 2**64 - 1, "dataset": "n" * 128}
     text = json.dumps(LoaderState.parse(largest).to_dict())
     assert len(text) < 1000
