@@ -30,7 +30,6 @@ def test_a_bind_becomes_the_hosts_own(bind: str, address: str, bound: str) -> No
         (["tcp://*:5555"], REAL),
         (["ipc:///run/node", "tcp://*:5555"], REAL),
         (["tcp://127.0.0.1:5555"], SIMULATED),
-        (["tcp://127.0.0.1:5555"], REAL[:1]),
         (["tcp://10.0.0.1:5555"], REAL[:1]),
     ],
 )
@@ -41,7 +40,7 @@ def test_binds_that_clients_can_reach_are_accepted(binds: list[str], addresses: 
 @pytest.mark.parametrize(
     ("binds", "words"),
     [
-        (["tcp://127.0.0.1:5555"], ["loopback", "2 hosts", "tcp://*:PORT"]),
+        (["tcp://127.0.0.1:5555"], ["loopback", "tcp://*:PORT", "secret_key"]),
         (["tcp://*:5555", "tcp://127.0.0.1:5556"], ["127.0.0.1:5556", "loopback"]),
         (["tcp://10.0.0.1:5555"], ["address of one host", "tcp://*:PORT"]),
         (["ipc:///run/node"], ["its own host", "tcp://*:PORT"]),
@@ -53,3 +52,8 @@ def test_binds_that_other_hosts_cannot_reach_are_refused(
     with pytest.raises(ConfigError) as caught:
         check_binds(binds, REAL)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_loopback_bind_is_refused_for_one_host_too_as_others_may_join() -> None:
+    with pytest.raises(ConfigError, match="loopback: other hosts cannot reach it"):
+        check_binds(["tcp://127.0.0.1:5555"], REAL[:1])
