@@ -122,7 +122,7 @@ class Controller:
     def _turn(self) -> None:
         if self._is_adopting:
             self._adopt()
-        self._events += self._collect()
+        self._collect()
         now_s = time.monotonic()
         if now_s >= self._hosts_due_s or any(isinstance(each, Lost) for each in self._events):
             # Before the losses: a host that was lost must not be chosen again.
@@ -153,9 +153,12 @@ class Controller:
         with self._lock:
             self._is_adopting = False
 
-    def _collect(self) -> list[Event]:
-        """Wait for a quarter of a second or less; return what actors have reported."""
-        events: list[Event] = []
+    def _collect(self) -> None:
+        """Wait for a quarter of a second or less; add what actors have reported to the events.
+
+        They are added one by one: none is lost if Ray raises in between.
+        """
+        events = self._events
         with self._lock:
             if self._changed_wanted is not None:
                 events.append(Wanted(self._changed_wanted))
@@ -163,7 +166,7 @@ class Controller:
         futures = [*self._watches, *self._ends]
         if not futures:
             time.sleep(0.0 if events else _TURN_S)
-            return events
+            return
         for future in ray_hosts.wait_for(futures, 0.0 if events else _TURN_S):
             if future in self._ends:
                 events += self._forget(self._ends[future], "ended")
@@ -172,7 +175,6 @@ class Controller:
         overdue = [each for each, by_s in self._end_by_s.items() if time.monotonic() >= by_s]
         for launch in overdue:
             events += self._forget(launch, "it did not end in time and was killed")
-        return events
 
     def _report(self, launch: int, future: Any) -> list[Event]:
         try:

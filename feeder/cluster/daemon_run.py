@@ -100,7 +100,8 @@ class DaemonRun:
         with process.stderr:
             while data := process.stderr.readline(_LINE_BYTES_MAX):
                 line = data.decode("utf-8", "backslashreplace")
-                sys.stderr.write(line)  # Ray keeps it with the actor's log
+                with contextlib.suppress(OSError, ValueError):  # a full disk ends no feeder
+                    sys.stderr.write(line)  # Ray keeps it with the actor's log
                 facts = reader.read(line)
                 if line.strip():
                     state = "ready" if facts is not None else self._state.state

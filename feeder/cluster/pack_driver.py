@@ -12,6 +12,7 @@ from feeder.cluster.ray_session import join
 from feeder.errors import FeederError
 from feeder.process.parent_death import die_with_parent
 
+_RETRIES_MAX: Final = 5  # of a task whose host or worker was lost; one that crashes ends then
 _WAIT_S: Final = 0.02  # an order that comes meanwhile waits as long
 
 
@@ -33,7 +34,7 @@ class _Driver:
         threading.Thread(target=self._read, daemon=True).start()
         # Only the loss of a host or worker is repeated; a task returns its own errors.
         task = ray.remote(perform_task).options(
-            num_cpus=1, max_retries=-1, scheduling_strategy="SPREAD"
+            num_cpus=1, max_retries=_RETRIES_MAX, scheduling_strategy="SPREAD"
         )
         setup = ray.put(first["setup"])
         running: dict[Any, int] = {}

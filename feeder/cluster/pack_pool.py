@@ -8,6 +8,7 @@ their files atomically, so a repeated one changes nothing. A task's reports arri
 that a repeated task is not counted twice.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -90,7 +91,8 @@ class RayTaskPool:
 
     def close(self) -> None:
         """End the driver; Ray ends its tasks."""
-        self._input.close()
+        with contextlib.suppress(OSError):  # what the driver did not read
+            self._input.close()
         self._process.kill()
         self._process.wait(_EXIT_MAX_S)
         self._selector.close()

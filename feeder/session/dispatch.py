@@ -343,9 +343,14 @@ class Dispatcher:
 
         Stalled datasets are skipped: their chunks are dispatched alone.
         """
+        skipped: set[int] = set()
         for session in self._turns:
             if not self._stalls or self._queues[session][0].dataset not in self._stalls:
-                return self._take_from(session, is_in_turn=True)
+                chunk = self._take_from(session, is_in_turn=True)
+                if skipped:
+                    self._turns.pass_over(skipped)
+                return chunk
+            skipped.add(session)
         return None
 
     def _take_from(self, session: int, *, is_in_turn: bool) -> PendingChunk:

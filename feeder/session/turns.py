@@ -18,7 +18,7 @@ chunks to dispatch or in flight, and _DEBTORS_MAX jobs that have used more than 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,12 @@ _LEAST_S: Final = 1e-6
 _LEARNED: Final = 1 / 32
 """Of the difference to the mean, with each chunk."""
 
+_LEARNED_FIRST: Final = 1 / 8
+"""With each of the first chunks that took less: those before them may have waited for cold storage,
+and a job whose rows count for too much gets few chunks to learn from."""
+
+_FIRST_CHUNKS: Final = 64
+
 _COUNTED_MAX: Final = 16.0
 """Times the mean: more counts for no chunk, even if its worker was stopped or its disk slow."""
 
@@ -45,6 +51,7 @@ class RowCosts:
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[ChunkKind, float] = OrderedDict()
+        self._chunks: dict[ChunkKind, int] = {}  # learnt from, up to _FIRST_CHUNKS
 
     def cost_s(self, kind: ChunkKind, rows: int) -> float:
         """Return what a chunk costs: before the first one of its kind, as one of the latest."""
@@ -57,12 +64,17 @@ class RowCosts:
         """Learn from a chunk that took a worker so long."""
         mean_s = self._kinds.get(kind)
         if mean_s is None:
-            self._kinds[kind] = took_s / rows
+            like_s = next(reversed(self._kinds.values()), took_s / rows)
+            self._kinds[kind] = min(took_s / rows, _COUNTED_MAX * max(like_s, _LEAST_S))
+            self._chunks[kind] = 1
             if len(self._kinds) > KINDS_MAX:
-                self._kinds.popitem(last=False)
+                del self._chunks[self._kinds.popitem(last=False)[0]]
             return
         row_s = min(took_s / rows, _COUNTED_MAX * max(mean_s, _LEAST_S))
-        self._kinds[kind] = mean_s + _LEARNED * (row_s - mean_s)
+        is_first = self._chunks[kind] < _FIRST_CHUNKS
+        self._chunks[kind] += is_first
+        learned = _LEARNED_FIRST if is_first and row_s < mean_s else _LEARNED
+        self._kinds[kind] = mean_s + learned * (row_s - mean_s)
         self._kinds.move_to_end(kind)
 
 
@@ -132,6 +144,13 @@ class Turns:
         job.sessions.move_to_end(session)
         if is_in_turn:
             self._now_virtual_s = max(self._now_virtual_s, job.virtual_s)
+
+    def pass_over(self, sessions: Collection[int]) -> None:
+        """Record that these sessions could not use their turns: their jobs get no credit for it."""
+        for key in {self._job_of[session] for session in sessions if session in self._job_of}:
+            job = self._jobs[key]
+            if all(session in sessions for session in job.sessions):
+                job.virtual_s = max(job.virtual_s, self._now_virtual_s)
 
     def charge(self, key: JobKey, worker_s: float) -> None:
         """Charge a job for a chunk that is dispatched."""

@@ -319,7 +319,10 @@ def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
     for _ in range(3):
         shell.advance(6)
         shell.ping(A)
-        assert _last(shell) == Pong(session=shell.clients[A].session)
+        pong = _last(shell)
+        assert isinstance(pong, Pong)
+        assert pong.session == shell.clients[A].session
+        assert pong.sharers == 1 + (shell.counters.sessions_expired == 0), "B's is alike"
     assert shell.counters.sessions_expired == 1
     assert shell.closing == [shell.clients[B].session]
     shell.ping(B)

@@ -271,3 +271,37 @@ def test_tallies_are_bounded_and_only_grow() -> None:
     assert sum(each.sessions for _, each in tallies) == 50
     again = tallies.join(("key", "98"))
     assert again.batches >= 1
+
+
+def test_a_cold_start_is_soon_forgotten() -> None:
+    costs = RowCosts()
+    warm, cold = ("d", "warm"), ("d", "cold")
+    for _ in range(100):
+        costs.learn(warm, 32, 0.064)
+    for _ in range(8):
+        costs.learn(cold, 32, 5.0)
+    assert costs.cost_s(cold, 32) <= 32 * 0.064
+    for _ in range(32):
+        costs.learn(cold, 32, 0.064)
+    assert costs.cost_s(cold, 32) < 1.5 * 0.064
+
+
+def test_a_job_that_was_passed_over_gets_no_credit() -> None:
+    """As while its dataset stalls."""
+    turns = Turns(JobWeights())
+    turns.add(1, ("key", "going"))
+    turns.add(2, ("key", "stalled"))
+    for _ in range(1000):
+        turns.serve(1, is_in_turn=True)
+        turns.charge(("key", "going"), 0.1)
+        turns.settle(("key", "going"), 0.0)
+        turns.pass_over({2})
+    served = []
+    for _ in range(20):
+        session = next(iter(turns))
+        served.append(session)
+        turns.serve(session, is_in_turn=True)
+        key = ("key", "going" if session == 1 else "stalled")
+        turns.charge(key, 0.1)
+        turns.settle(key, 0.0)
+    assert 8 <= served.count(1) <= 12
