@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from bench.daemon import free_port
+from feeder.errors import FeederError
 from feeder.wire.messages import BatchKey
 from tests.cluster.conftest import SAMPLES, configure
 from tests.cluster.simulated import SimulatedCluster, SimulatedHost
@@ -312,6 +313,17 @@ def test_with_keys_jobs_look_up_and_read_and_others_do_not(
     cluster.up(configure(tmp_path, dataset, keys))
     lookup = f"feeder://{cluster.head_address}:{cluster.lookup_port}"
     read_epochs(lookup, 1, server_key=feeder.public, client_key=client.secret)
+    stranger = KeyPair.make(tmp_path, "stranger")
+    for key in (None, stranger.secret):
+        with pytest.raises(FeederError, match=r"the controller .* keys"):
+            FeederLoader(
+                lookup,
+                dataset="d",
+                batch_size=BATCH,
+                timeout_s=8,
+                server_key=key and feeder.public,
+                client_key=key,
+            )
 
 
 def test_bad_requests_are_lines(cluster: SimulatedCluster, config: Path, tmp_path: Path) -> None:
