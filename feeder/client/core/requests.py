@@ -10,7 +10,8 @@ and the owner, which has the lane in its cache, is that node for two batches of 
 node is kept busy with no more than that takes. What is left waits, without cost, for its owner; an
 idle node takes the earliest one that is near, as batches are consumed in order: work stealing
 (Blumofe and Leiserson, "Scheduling Multithreaded Computations by Work Stealing", 1999). With 16
-batches and four nodes, saturated, nine of ten go to the owner and no node idles.
+batches and four nodes, saturated, nine of ten go to the owner and no node idles. Where the buffers
+hardly suffice to keep the nodes busy, more of them are near.
 
 A batch in flight is requested from the next node as well when
 
@@ -53,8 +54,10 @@ while the consumer waits for a busy one; with more, batches leave their owners w
 
 NEAR_SHARE_TIGHT: Final = 0.75
 _TIGHT: Final = 2.5
-"""Buffers for each node, in a job of fewer ranks than nodes, that are just enough."""
+"""Buffers of all ranks over what keeps a few nodes busy; or buffers over nodes, where the nodes are
+many and the ranks fewer."""
 
+_FEW_NODES: Final = 4
 _NEAR_MIN: Final = 3
 
 _CHUNKS_A_WORKER: Final = 2
@@ -223,11 +226,18 @@ class _Candidates:
     def count_near(self) -> int:
         """Return how many of the next batches an idle node may take from their owner.
 
-        More where this rank can keep all nodes busy, but only just, and has few others beside it:
-        a node without its batches then idles, and the consumer soon waits.
+        More where the buffers hardly suffice: a node without a rank's batches then idles, and the
+        consumer soon waits. All where they cannot keep a few nodes busy in any case.
         """
         buffers, nodes = self._prefetch.buffers, len(self._served)
-        is_tight = self._prefetch.world_size < nodes < buffers < _TIGHT * nodes
+        ranks = self._prefetch.world_size
+        if nodes <= _FEW_NODES:
+            needed = sum(map(self._count_needed, self._served))
+            is_tight = buffers * ranks < _TIGHT * needed
+            if buffers * ranks < needed:
+                return buffers
+        else:
+            is_tight = ranks < nodes < buffers < _TIGHT * nodes
         share = NEAR_SHARE_TIGHT if is_tight else NEAR_SHARE
         return max(_NEAR_MIN, math.ceil(share * buffers))
 
@@ -298,6 +308,12 @@ class _Candidates:
         self._free_window[number] = self._count_free(number) - 1
         self._lacking[number] = self._count_lacking(number) - 1
 
+    def _count_needed(self, number: int) -> int:
+        """Return how many batches keep a node busy, of all ranks that it serves."""
+        link = self._served[number]
+        chunks = math.ceil(self._prefetch.recipe.batch_size / link.chunk_images)
+        return 1 + math.ceil(_CHUNKS_A_WORKER * link.workers / chunks)
+
     def _count_free(self, number: int) -> int:
         if number not in self._free_window:
             window = self._served[number].window
@@ -315,8 +331,7 @@ class _Candidates:
             link, prefetch = self._served[number], self._prefetch
             if len(self._served) == 1:
                 return prefetch.buffers
-            chunks = math.ceil(prefetch.recipe.batch_size / link.chunk_images)
-            batches = 1 + math.ceil(_CHUNKS_A_WORKER * link.workers / chunks)
+            batches = self._count_needed(number)
             share = math.ceil(prefetch.buffers / len(self._served))
             ranks = min(prefetch.world_size, link.sharers or prefetch.world_size)
             busy = min(share, math.ceil(batches / ranks))
