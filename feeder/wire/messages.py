@@ -185,7 +185,7 @@ class Welcome(_Message, frozen=True, kw_only=True):
     """Grants a session: describes the dataset, the client's window and the node process.
 
     ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
-    ``workers`` says how many chunks keep the node process busy.
+    ``workers`` is the node process's number of them: a client derives how many chunks keep it busy.
 
     ``node`` is unique to a node process and survives its restarts: clients rank node processes by
     it. ``incarnation`` is drawn when the process starts: endpoints with the same one lead to the

@@ -35,7 +35,7 @@ class LinkChoice:
     """Chooses feeders by name, and remembers which were used last."""
 
     def __init__(self, rank: int) -> None:
-        """``rank`` is any number that tells the ranks of a job apart."""
+        """``rank`` is the rank, or any number that differs between the clients of a job."""
         self._rank = rank
         self._used: dict[str, None] = {}  # the latest last
 

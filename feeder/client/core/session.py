@@ -61,7 +61,7 @@ class Job:
     rank: int = 0
     """Of the client in its job, or any number that differs from other clients'."""
     world_size: int = 1
-    """As far as it is known; the first sequence tells it for sure."""
+    """As far as it is known before the first sequence, which has the final number."""
 
 
 class ClientSession:
