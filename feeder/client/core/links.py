@@ -143,6 +143,8 @@ class Links:
         if chosen_for == self._chosen_for:
             return
         self._chosen_for = chosen_for
+        if self._chosen is None:  # lanes are owned by the list's names from now on
+            self._chosen = set(self._roster.feeders)
         preference.set_names(self.owner_names)
         buffers = self._prefetch.buffers
         keys = self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers))

@@ -96,6 +96,21 @@ def test_a_rank_of_many_has_a_link_for_each_buffer_and_the_spares() -> None:
     assert len(cluster.links) == 4 + SPARES
 
 
+def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
+    """A list without names, whose feeders were all linked before the first sequence."""
+    cluster = Cluster()
+    cluster.do(EndpointsListed(ENDPOINTS[:60]))
+    cluster.greet_all()
+    assert len(cluster.links) == 60
+    cluster.session.begin(0, range(0, 80_000, 4_000))
+    cluster.do()
+    owners = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
+    owners.set_names(ENDPOINTS[:60])
+    assert len(cluster.links) <= 4 + SPARES + 4
+    assert owners.order((0, 0))[0] in cluster.links.values()
+    assert dict(cluster.prefetch.open_batches())[0, 0].requests.keys() <= cluster.links.keys()
+
+
 def test_sessions_of_a_long_list_have_small_windows() -> None:
     shell = Shell(*ENDPOINTS, window=4)
     out = shell.connect(0)
