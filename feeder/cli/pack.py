@@ -152,6 +152,14 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
         action="store_true",
         help="turn images upright (default: no, as torchvision)",
     )
+    group.add_argument(
+        "--png16-max",
+        type=int,
+        default=65_535,
+        metavar="LEVEL",
+        help="level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
+        "(default: 65535)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -180,6 +188,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_side=arguments.max_side,
         quality=arguments.quality,
         subsampling=arguments.subsampling,
+        png16_max=arguments.png16_max,
         reading=SourceChoices(
             kind=arguments.kind,
             image=arguments.image,
@@ -262,6 +271,13 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     ]
     if manifest.odd:
         lines.append(f"  odd: {_counts(manifest.odd)}")
+    turned = manifest.odd.get("exif-ignored", 0)
+    if turned:
+        has, was = ("image has", "was") if turned == 1 else ("images have", "were")
+        lines.append(
+            f"  orientation: {turned:,} {has} an EXIF orientation that {was} not applied, as in "
+            "torchvision (Hugging Face's datasets applies it): --apply-exif"
+        )
     if manifest.duplicates:
         path = destination / DUPLICATES_NAME
         lines.append(f"  duplicates: {manifest.duplicates:,} with the bytes of another; see {path}")

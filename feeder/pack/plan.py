@@ -90,6 +90,7 @@ def plan_packing(
         subsampling=conversion.subsampling or "",
         split="" if options.split is None else options.split.describe(),
         labels=classes.labels,
+        png16_max=options.png16_max,
     )
     return PackPlan(
         items=items,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.writer import write_atomically
@@ -42,7 +43,7 @@ _ARGUMENTS: Final = {
         option: option.removeprefix("--").replace("-", "_")
         for option in (
             *("--class-names", "--classes-of", "--max-bad", "--max-side", "--quality"),
-            *("--subsampling", "--shards", "--tile-width", "--seed", "--jobs"),
+            *("--subsampling", "--png16-max", "--shards", "--tile-width", "--seed", "--jobs"),
         )
     },
 }
@@ -79,6 +80,7 @@ def pack_samples(
     quality: int | None = None,
     subsampling: SubsamplingName | None = None,
     apply_exif: bool = False,
+    png16_max: int = WHITE_U16,
     shards: int | None = None,
     tile_width: int = 32,
     seed: int = 0,
@@ -123,6 +125,7 @@ def pack_samples(
                 jobs=choose_jobs(jobs),
                 max_bad=str(max_bad),
                 apply_exif=apply_exif,
+                png16_max=png16_max,
                 classes_of=None if classes_of is None else Path(classes_of),
                 max_side=max_side,
                 quality=quality,

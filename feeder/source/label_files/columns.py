@@ -18,7 +18,8 @@ from feeder.process.path_text import printable
 IMAGE_SUFFIXES: Final = frozenset(
     {
         *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".tif", ".tiff", ".bmp"),
-        *(".heic", ".avif", ".jp2", ".ppm", ".pgm", ".tga"),  # not packed, but no label files
+        *(".ppm", ".pgm", ".pbm", ".pnm"),
+        *(".heic", ".avif", ".jp2", ".tga"),  # not packed, but no label files
     }
 )
 _FILE_NAMES: Final = (
