@@ -39,10 +39,10 @@ _PORTABLE_ANYMAP: Final = re.compile(rb"P[1-6]\s+[#\d]")
 _FOREIGN: Final[tuple[tuple[bytes, FaultKind, str, str], ...]] = (
     (rb"qoif", "unsupported", "QOI", _CONVERT),
     (rb"DDS ", "unsupported", "DDS", _CONVERT),
-    (rb"\xff\x0a|\0\0\0\x0cJXL ", "unsupported", "JPEG XL", _CONVERT),
-    (rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51", "unsupported", "JPEG 2000", _CONVERT),
+    (rb"\xff\x0a|\x00\x00\x00\x0cJXL ", "unsupported", "JPEG XL", _CONVERT),
+    (rb"\x00\x00\x00\x0cjP  |\xff\x4f\xff\x51", "unsupported", "JPEG 2000", _CONVERT),
     (rb"(?s:....)ftyp(hei|hev|mif1|msf1|avi)", "unsupported", "HEIC or AVIF", _CONVERT),
-    (rb"\0\0\1\0", "unsupported", "ICO", _CONVERT),
+    (rb"\x00\x00\x01\x00", "unsupported", "ICO", _CONVERT),
     (rb"8BPS", "unsupported", "Photoshop (PSD)", _CONVERT),
     (rb"v/1\x01", "unsupported", "OpenEXR", _CONVERT),
     (rb"P(7\s|[Ff]\s)", "unsupported", "PAM or PFM", _CONVERT),

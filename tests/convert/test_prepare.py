@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from feeder.convert.jpeg_header import read_orientation
 from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
@@ -217,22 +216,6 @@ def test_exif_orientation_of_other_formats_is_applied_too() -> None:
     exif[_ORIENTATION] = 6
     sample = prepare_sample(encoded(image(), "PNG", exif=exif), "a/b.png", _UPRIGHT)
     assert (sample.tiled.width, sample.tiled.height) == (30, 40)
-
-
-@given(st.binary(max_size=120))
-def test_orientation_of_arbitrary_exif_never_fails(tiff: bytes) -> None:
-    body = b"Exif\0\0" + tiff
-    jpeg = b"\xff\xd8\xff\xe1" + struct.pack(">H", len(body) + 2) + body
-    assert 1 <= read_orientation(jpeg) <= 8
-    assert 1 <= read_orientation(b"\xff\xd8\xff" + tiff) <= 8
-
-
-def test_orientation_in_both_byte_orders() -> None:
-    for order, mark in (("<", b"II*\0"), (">", b"MM\0*")):
-        entry = struct.pack(order + "HHIHH", _ORIENTATION, 3, 1, 8, 0)
-        tiff = mark + struct.pack(order + "IH", 8, 1) + entry
-        jpeg = b"\xff\xd8\xff\xe1" + struct.pack(">H", len(tiff) + 8) + b"Exif\0\0" + tiff
-        assert read_orientation(jpeg) == 8
 
 
 @pytest.mark.parametrize(
