@@ -134,7 +134,7 @@ def pack_samples(
         return _pack(samples, Path(dst), options, labels, class_names, line)
     finally:
         for text in unseen.warnings:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(_name_arguments(text), stacklevel=2)
 
 
 def _pack(
@@ -229,6 +229,10 @@ def _worded_for_python() -> Iterator[None]:
         yield
     except FeederError as error:
         text = str(error).replace(CHECK_OPTIONS, "check the samples' bytes and labels")
-        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
-        error.args = (text.replace("run the same command again", _REMEDY),)
+        text = text.replace("run the same command again", _REMEDY)
+        error.args = (_name_arguments(text),)
         raise
+
+
+def _name_arguments(text: str) -> str:
+    return _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
