@@ -69,6 +69,7 @@ class WebDataset:
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
         prefix = container_prefix(self._spec, container)
+        listing.base = self._spec.label_base or 0
         with OpenContainer(path_from_text(self._spec.containers[container])) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)

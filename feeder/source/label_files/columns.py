@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
 
 IMAGE_SUFFIXES: Final = frozenset(
@@ -51,7 +51,7 @@ def choose_columns(
     *,
     image: str,
     label: str,
-    label_kind: LabelKind | None,
+    label_kind: LabelChoice | None,
     where: str,
 ) -> Columns:
     """Return the columns to use of ``names``; ``first`` are the values of the first row.
@@ -70,12 +70,20 @@ def choose_columns(
     else:
         labels = (_choose_label(others, where),)
         is_split = False
-    if is_split and label_kind not in ("multi", "float"):
+    if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
         raise ConfigError(
             f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
-            "of their values, or --label-kind multi for a class each"
+            "of their values, one-hot or multi for a class each"
         )
     return Columns(image=image_column, labels=labels, is_split=is_split)
+
+
+def describe_columns(columns: Columns) -> str:
+    """Return where labels are, for a message: "column label"."""
+    shown = ", ".join(printable(name) for name in columns.labels[:3])
+    more = len(columns.labels) - 3
+    others = f" and {more:,} more" if more > 0 else ""
+    return f"column{'s' * (len(columns.labels) > 1)} {shown}{others}" if shown else ""
 
 
 def looks_like_image(value: object) -> bool:

@@ -32,6 +32,10 @@ class LabelFile(Protocol):
     def classes(self) -> tuple[str, ...]:
         """Classes that the file names apart from its labels: those with a column each."""
 
+    @property
+    def field(self) -> str:
+        """Where labels are, for the summary: "column label"; empty where that has no name."""
+
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
 
@@ -39,7 +43,7 @@ class LabelFile(Protocol):
         """Take note of a row's label; of every row, before the first ``read_label``."""
 
     def read_label(self, row: LabelRow) -> object:
-        """Return the label of a row, a number, a text or several; None where it has none.
+        """Return the label of a row as it is there, a RawLabel; None where it has none.
 
-        Raises BadCellError.
+        Raises BadCellError, and ConfigError where only an option can say what a cell means.
         """
