@@ -11,6 +11,7 @@ The few labels that do not fit what all others are belong to bad images. What co
 ways is never decided here: it is an error that names ``--label-kind`` or ``--uncertain``.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
@@ -36,6 +37,9 @@ from feeder.source.raw_labels import (
 from feeder.source.source import SourceSpec
 
 Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floats"]
+_JOINED: Final = re.compile(r"[;|]")
+_DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
+_SHOWN_CHARACTERS: Final = 80
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
 
 # What a label looks like by itself.
@@ -225,6 +229,7 @@ class _Reader:
         if not numeric + names or self._are_padded(numeric, names):
             return "names", 1
         if names * _FEW > numeric + names:
+            self._check_joined()
             if names < numeric:
                 self._refuse(
                     f"{numeric:,} are numbers, {names:,} are not{self._such_as(_NAME)}",
@@ -251,6 +256,20 @@ class _Reader:
             return "floats", 1
         self._check_size()
         return "numbers", 1
+
+    def _check_joined(self) -> None:
+        """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
+        texts = {text for each in self._items.lists for text in each.listed.texts}
+        joined = {text for text in texts if self._kind is None and _JOINED.search(text)}
+        parts = {part.strip() for text in joined for part in _JOINED.split(text)}
+        rows = {text for text in texts if self._kind is None and _DIGITS.fullmatch(text)}
+        if (joined and parts & (texts - joined)) or (rows and len(rows) == len(texts)):
+            shown = printable(min(joined or rows)[:_SHOWN_CHARACTERS])
+            self._refuse(
+                f"{shown} may be one label or several",
+                "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "
+                "name if it is one",
+            )
 
     def _are_padded(self, numeric: int, names: int) -> bool:
         """Return whether all labels are digits of one length, as 007: names, in any reading."""

@@ -9,6 +9,7 @@ without a file and images without a row are rejected, each with its place.
 Without labels every image counts, by its suffix or else by its first bytes.
 """
 
+import itertools
 from array import array
 from collections.abc import Iterable
 from typing import Final
@@ -25,11 +26,12 @@ from feeder.process.path_text import (
 )
 from feeder.source.folder_walk import LooseFiles, show_path, stat_file, walk_files
 from feeder.source.item_bytes import FaultKind, sniff_file
+from feeder.source.label_files.cells import parse_decimal
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.label_files.label_file import open_label_file
 from feeder.source.label_files.name_finder import NameFinder
 from feeder.source.label_files.row import BadCellError, LabelRow
-from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
+from feeder.source.label_files.row_table import NameKeys, Repeat, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path
 from feeder.source.source import SourceSpec
@@ -89,6 +91,7 @@ class _Listing:
         listing.base = spec.label_base or 0
         listing.by_name |= bool(self._rows.classes)
         listing.field = " of ".join(filter(None, (self._rows.field, self._name)))
+        self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
         self._files = _hash_names(walk_files(root, "", listing))
         folder = path_to_text(path.parent)
         self._names = NameFinder(decode_name(root), folder, self._files)
@@ -135,13 +138,15 @@ class _Listing:
 
     def _list_row(self, row: LabelRow, name: str, table: RowTable, is_listed: bytearray) -> None:
         repeat = table.find_repeat(name)
+        has_part = repeat is not None and repeat.other > 0 and self._spec.label_kind == "multi"
         if repeat is not None:
             if is_listed[repeat.place]:
                 return
             is_listed[repeat.place] = 1
-            if repeat.other:
+            if repeat.other and not has_part:
                 other = self._place(repeat.other)
-                self._reject(name, "two-labels", row, f"it has another label in {other}")
+                reason = f"it has another label in {other} (--label-kind multi takes all)"
+                self._reject(name, "two-labels", row, reason)
                 return
         if row.fault:
             self._reject(name, "bad-row", row, row.fault)
@@ -154,7 +159,27 @@ class _Listing:
         if label is None and self._spec.label_kind != "none":
             self._reject(name, "no-label", row, "it has no label")
             return
+        if repeat is not None and has_part:
+            label = self._join_parts(repeat, row, label)
+            if label is None:
+                is_listed[repeat.place] = 0
+                return
         _add(self._root, name, label, self._listing)
+
+    def _join_parts(self, repeat: Repeat, row: LabelRow, label: object) -> list[object] | None:
+        """Return all labels of a file that has a row for each, at its last row; None before."""
+        if row.confidence and parse_decimal(row.confidence) != 1:
+            raise ConfigError(
+                f"{self._shown} has a row for each label of an image, and a confidence that is not "
+                f"always 1 ({self._place(row.number)}: {printable(row.confidence[:20])}): take out "
+                "the rows that are no labels, and this column"
+            )
+        parts = self._parts.pop(repeat.place, [])
+        parts.append(label if isinstance(label, list) else [label])
+        if len(parts) < repeat.rows:
+            self._parts[repeat.place] = parts
+            return None
+        return list(dict.fromkeys(itertools.chain(*parts)))
 
     def _reject_row(self, row: LabelRow) -> None:
         if not row.file:

@@ -31,6 +31,7 @@ _LABEL_NAMES: Final = (
     frozenset({"label_id", "class_id", "class_index", "category_id", "label_index", "cls"}),
     frozenset({"label_name", "class_name", "categories", "tag", "tags", "y"}),
 )
+_CONFIDENCE_NAMES: Final = ("confidence", "score", "probability")
 _SHOWN_COLUMNS: Final = 12
 
 
@@ -84,6 +85,12 @@ def describe_columns(columns: Columns) -> str:
     more = len(columns.labels) - 3
     others = f" and {more:,} more" if more > 0 else ""
     return f"column{'s' * (len(columns.labels) > 1)} {shown}{others}" if shown else ""
+
+
+def find_confidence(names: Sequence[str]) -> int | None:
+    """Return the column that says how sure each row's label is, None without one."""
+    folded = [_fold(name) for name in names]
+    return next((folded.index(name) for name in _CONFIDENCE_NAMES if name in folded), None)
 
 
 def looks_like_image(value: object) -> bool:

@@ -17,7 +17,12 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
-from feeder.source.label_files.columns import choose_columns, describe_columns, looks_like_image
+from feeder.source.label_files.columns import (
+    choose_columns,
+    describe_columns,
+    find_confidence,
+    looks_like_image,
+)
 from feeder.source.label_files.row import LabelRow
 from feeder.source.label_files.text_lines import read_lines
 
@@ -65,6 +70,7 @@ class CsvLabels:
                 raise ConfigError(f"{self._shown} has two columns {printable(name)}: rename one")
         self._image = names.index(columns.image)
         self._labels = [names.index(name) for name in columns.labels]
+        self._confidence = find_confidence(names)
         self._meaning = CellMeaning(
             label_kind,
             columns.labels,
@@ -85,7 +91,8 @@ class CsvLabels:
                 yield LabelRow(line, file, (), fault)
             else:
                 label = [cells[column] for column in self._labels]
-                yield LabelRow(line, cells[self._image], label, "")
+                confidence = cells[self._confidence] if self._confidence is not None else ""
+                yield LabelRow(line, cells[self._image], label, "", confidence)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before ``read_label``."""

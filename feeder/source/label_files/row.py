@@ -19,6 +19,8 @@ class LabelRow(NamedTuple):
     """Its cells or values, not yet interpreted."""
     fault: str
     """Why the row is unusable; empty where it is not."""
+    confidence: str = ""
+    """How sure the label is, where a column says so, as in tables with a row for each label."""
 
 
 class LabelFile(Protocol):
