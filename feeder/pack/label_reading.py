@@ -321,6 +321,8 @@ class _Reader:
                     "give --label-kind float if they are values, multi if they are classes",
                 )
             return "lists", 1
+        if kind == "multi" and facts.classes == lists:
+            return "lists", 1
         if facts.classes:
             self._refuse(
                 f"they are lists of {width} numbers that are 0 or 1{self._such_as(_LIST)}",

@@ -67,7 +67,7 @@ def label_warnings(
     if spec.kind in _BY_FOLDER or len(rows) < _IMAGES_MIN:
         return
     used = len(np.unique(plan.labels_of(items, items.rows[rows])))
-    if used * 2 > len(rows):
+    if used * 4 > len(rows) * 3:
         yield (
             f"{len(rows):,} images have {used:,} different labels{_fields(items)}, nearly a class "
             "for each image: choose another field with --label, or give --label-kind none or "
@@ -82,10 +82,11 @@ def label_warnings(
 
 def _describe_order(classes: tuple[str, ...]) -> str:
     """Return the first two names that are numbers, and in another order than these."""
-    numbers = [name for name in classes if name.isdecimal()]
-    for name, following in itertools.pairwise(numbers):
-        if int(name) > int(following):
-            return f', "{name}" before "{following}"'
+    numbers = [int(name) for name in classes if name.isdecimal()]
+    for number, following in itertools.pairwise(numbers):
+        if number > following:
+            first = next(each for each in numbers if each > following)
+            return f', "{first}" before "{following}"'
     return ""
 
 
