@@ -143,7 +143,7 @@ def plan_classes(
 def _used_keys(items: SourceItems, reading: LabelReading) -> set[str | int]:
     """Return the names or numbers of all classes that items have."""
     used: set[str | int] = set()
-    forms, labels = np.array(items.rows["form"]), np.array(items.rows["label"])
+    forms, labels = items.rows["form"], items.rows["label"]
     is_good = np.ones(len(forms), np.bool_)
     is_good[list(reading.bad)] = False
     if reading.way in ("names", "numbers"):

@@ -385,7 +385,7 @@ def _find_bad(
     """Yield each row whose label does not fit, with the reason."""
     if reading.way == "none":
         return
-    labels, forms = np.array(items.rows["label"]), np.array(items.rows["form"])
+    labels, forms = items.rows["label"], items.rows["form"]
     fits = np.zeros(len(looks), np.bool_)  # without another look at each label
     if reading.way == "names":
         fits = (forms == Form.TEXT) | (forms == Form.NUMBER)

@@ -16,13 +16,29 @@ from feeder.source.source import SourceSpec
 
 _IMAGES_MIN: Final = 16  # of so few it is no wonder that each has a class of its own
 _SPARSE: Final = 1000
+_CHUNK: Final = 1 << 16
 _BY_FOLDER: Final = ("class-folder", "imagenet-train")
 
 
+def used_classes(items: SourceItems, plan: ClassPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the classes that the items in ``rows`` (n,) have, sorted; none for other labels."""
+    used = np.zeros(len(plan.classes) if plan.labels.kind == "index" else 0, np.bool_)
+    for start in range(0, len(rows) if len(used) else 0, _CHUNK):
+        used[plan.labels_of(items, items.rows[rows[start : start + _CHUNK]])] = True
+    return np.flatnonzero(used)
+
+
 def describe_labels(
-    items: SourceItems, spec: SourceSpec, plan: ClassPlan, known: Manifest | None
+    items: SourceItems,
+    spec: SourceSpec,
+    plan: ClassPlan,
+    known: Manifest | None,
+    used: NDArray[np.int64],
 ) -> str:
-    """Return how labels were read, as ``12 classes by folder name, "10" before "2"``."""
+    """Return how labels were read, as ``12 classes by folder name, "10" before "2"``.
+
+    ``used`` are the classes that images have.
+    """
     reading = plan.reading
     if reading.way == "none":
         return "none"
@@ -48,13 +64,15 @@ def describe_labels(
         how += ", as --class-names has them"
     elif reading.is_named:
         how += _describe_order(plan.classes)
+    elif reading.way == "numbers" and spec.label_base is None and len(used) and used[0] == 1:
+        how += " from 0 on, of which no image has 0 (--label-base 1 if they count from 1)"
     return f"{what} {how}{_fields(items)}"
 
 
 def label_warnings(
-    items: SourceItems, spec: SourceSpec, plan: ClassPlan, rows: NDArray[np.int64]
+    items: SourceItems, spec: SourceSpec, plan: ClassPlan, images: int, used: NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield a line for what is probably a mistake; ``rows`` are the items to pack."""
+    """Yield a line for each likely mistake; ``images`` are packed, ``used`` their classes."""
     if plan.labels.kind != "index":
         return
     if plan.reading.is_named and spec.kind not in _BY_FOLDER:
@@ -64,18 +82,25 @@ def label_warnings(
                 f"a class is called {printable(strange[0])}, which stands for no label in many "
                 "tables: leave these images out if it does here"
             )
-    if spec.kind in _BY_FOLDER or len(rows) < _IMAGES_MIN:
-        return
-    used = len(np.unique(plan.labels_of(items, items.rows[rows])))
-    if used * 4 > len(rows) * 3:
+    names = {number for each in items.lists for number in each.listed.names}
+    unnamed = [number for number in used.tolist() if number + plan.reading.base not in names]
+    if names and unnamed and plan.reading.way == "numbers" and not spec.class_names_file:
         yield (
-            f"{len(rows):,} images have {used:,} different labels{_fields(items)}, nearly a class "
+            f"class {unnamed[0]} has no name in the source, and is called {unnamed[0]}: name all "
+            "classes with --class-names"
+        )
+    classes = len(used)
+    if spec.kind in _BY_FOLDER or images < _IMAGES_MIN:
+        return
+    if classes * 4 > images * 3:
+        yield (
+            f"{images:,} images have {classes:,} different labels{_fields(items)}, nearly a class "
             "for each image: choose another field with --label, or give --label-kind none or "
             "float if they are no classes"
         )
-    elif plan.reading.way == "numbers" and len(plan.classes) > max(_SPARSE, 2 * used):
+    elif plan.reading.way == "numbers" and len(plan.classes) > max(_SPARSE, 2 * classes):
         yield (
-            f"class numbers reach {len(plan.classes) - 1:,}, but images have only {used:,} of "
+            f"class numbers reach {len(plan.classes) - 1:,}, but images have only {classes:,} of "
             "these: --label-kind name makes a class of each label that there is"
         )
 

@@ -18,7 +18,7 @@ from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.pack.containers import forget_containers, list_containers, read_lists, read_spec
 from feeder.pack.item_list import WrittenList, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
-from feeder.pack.label_words import describe_labels, label_warnings
+from feeder.pack.label_words import describe_labels, label_warnings, used_classes
 from feeder.pack.merge import SourceItems, check_names, merge_lists
 from feeder.pack.options import PackOptions, choose_shards
 from feeder.pack.progress import ProgressLine
@@ -76,7 +76,8 @@ def plan_packing(
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, reading, spec, known)
-    for line in label_warnings(items, spec, classes, rows):
+    used = used_classes(items, classes, rows)
+    for line in label_warnings(items, spec, classes, files, used):
         progress.note(f"feeder: warning: {line}")
     order = items.order(rows, options.seed)
     total_bytes = int(items.rows["size_bytes"][order].sum())
@@ -107,7 +108,7 @@ def plan_packing(
         classes=classes,
         order=written,
         rejected=rejected,
-        labels_read=describe_labels(items, spec, classes, known),
+        labels_read=describe_labels(items, spec, classes, known, used),
         state=state,
     )
 

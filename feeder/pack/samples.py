@@ -53,6 +53,7 @@ _ARGUMENTS: Final = {
         )
     },
 }
+_VALUE: Final = re.compile(r"(--label-kind|--uncertain) (?=[a-z])")
 _OPTION: Final = re.compile(rf"(?<![^\s(])({'|'.join(_ARGUMENTS)})\b")
 
 
@@ -66,6 +67,8 @@ class PackedSamples:
     classes: tuple[str, ...]
     """By number; empty where labels are no classes."""
     labels: LabelKind
+    labels_read: str
+    """How labels were read, as "3 classes by number"; empty if an earlier call ended packing."""
     fingerprint: str
     """Of the whole dataset: equal samples and options give equal fingerprints."""
     quarantined: int
@@ -183,7 +186,8 @@ def _pack(
         )
         spec = spool_samples(samples, work, spec, line)
     with _worded_for_python():
-        return _result(folder, pack_dataset(LOCATION, folder, options, line, spec=spec).manifest)
+        summary = pack_dataset(LOCATION, folder, options, line, spec=spec)
+    return _result(folder, summary.manifest, summary.labels_read)
 
 
 def _encode_names(names: Sequence[str]) -> bytes:
@@ -206,15 +210,16 @@ def _finish_removal(work: WorkFolder) -> PackedSamples:
         raise ConfigError(f"{folder} is a complete dataset already: give another folder")
     manifest = load_manifest(folder)
     work.remove()
-    return _result(folder, manifest)
+    return _result(folder, manifest, "")
 
 
-def _result(folder: Path, manifest: Manifest) -> PackedSamples:
+def _result(folder: Path, manifest: Manifest, labels_read: str) -> PackedSamples:
     return PackedSamples(
         path=folder,
         samples=manifest.samples,
         classes=manifest.classes,
         labels=manifest.labels.kind,
+        labels_read=labels_read,
         fingerprint=manifest.fingerprint,
         quarantined=manifest.quarantined,
         duplicates=manifest.duplicates,
@@ -242,6 +247,7 @@ def _worded_for_python() -> Iterator[None]:
         yield
     except FeederError as error:
         text = str(error).replace(CHECK_OPTIONS, "check the samples' bytes and labels")
+        text = _VALUE.sub(lambda found: f"{_ARGUMENTS[found[1]]}=", text)
         text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
         error.args = (text.replace("run the same command again", _REMEDY),)
         raise

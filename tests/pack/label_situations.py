@@ -316,6 +316,15 @@ SITUATIONS = (
         line="3 classes by number from 1 on",
     ),
     Situation(
+        title="numbers of which none is 0",
+        why="numbers count from 0 until --label-base says otherwise, and it is said",
+        kinds=("csv", "parquet"),
+        raw=[1, 2, 3, 1],
+        classes=tuple("0123"),
+        labels=[1, 2, 3, 1],
+        line="4 classes by number from 0 on, of which no image has 0 (--label-base 1 if",
+    ),
+    Situation(
         title="-1 as the label of a test set",
         why="the Hugging Face hub's datasets mark images without a label so",
         kinds=("parquet", "jsonl", "csv"),

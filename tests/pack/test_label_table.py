@@ -40,7 +40,7 @@ def _pack(situation: Situation, kind: str, folder: Path) -> tuple[str, str]:
         options: dict[str, Any] = dict(situation.options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            feeder.pack_samples(
+            packed = feeder.pack_samples(
                 samples(situation.raw),
                 folder / "packed",
                 labels=options.get("label_kind"),
@@ -48,7 +48,7 @@ def _pack(situation: Situation, kind: str, folder: Path) -> tuple[str, str]:
                 max_bad="100%",
                 jobs=1,
             )
-        return "", " ".join(str(each.message) for each in caught)
+        return f"  labels: {packed.labels_read}", " ".join(str(each.message) for each in caught)
     source = WRITERS[kind](folder / "source", situation.raw)
     label = {"label": "label"} if kind == "tfrecord" else {}
     choices = SourceChoices(**situation.options, **label)
@@ -82,14 +82,14 @@ def test_labels_are_read_as_they_are_meant(situation: Situation, kind: str, tmp_
     if situation.error:
         with pytest.raises(FeederError) as raised:
             _pack(situation, kind, tmp_path)
-        message = str(raised.value).replace("labels=", "--label-kind ")
-        if kind != "samples":
-            assert re.search(situation.error, message), message
+        message = str(raised.value).replace(" labels=", " --label-kind ")
+        message = message.replace(" uncertain=", " --uncertain ")
+        assert re.search(situation.error, message), message
         assert "\n" not in message
         assert not (tmp_path / "packed" / "manifest.json").exists()
         return
     line, noted = _pack(situation, kind, tmp_path)
-    assert kind == "samples" or line.startswith(f"  labels: {situation.line}")
+    assert line.startswith(f"  labels: {situation.line}")
     assert re.search(situation.warning or "^", noted)
     assert situation.warning or "warning" not in noted
     with Dataset.open(tmp_path / "packed") as dataset:

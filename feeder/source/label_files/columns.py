@@ -81,10 +81,11 @@ def choose_columns(
 
 def describe_columns(columns: Columns) -> str:
     """Return where labels are, for a message: "column label"."""
-    shown = ", ".join(printable(name) for name in columns.labels[:3])
-    more = len(columns.labels) - 3
-    others = f" and {more:,} more" if more > 0 else ""
-    return f"column{'s' * (len(columns.labels) > 1)} {shown}{others}" if shown else ""
+    names = [printable(name) for name in columns.labels]
+    if len(names) < 2:
+        return "".join(name if name.startswith("column ") else f"column {name}" for name in names)
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"columns {', '.join(names[:3])}{more}"
 
 
 def find_confidence(names: Sequence[str]) -> int | None:
