@@ -12,7 +12,6 @@ ways is never decided here: it is an error that names ``--label-kind`` or ``--un
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
@@ -40,6 +39,7 @@ Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floa
 _JOINED: Final = re.compile(r"[;|]")
 _DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
 _SHOWN_CHARACTERS: Final = 80
+_CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
 
 # What a label looks like by itself.
@@ -79,9 +79,11 @@ class LabelReading:
     facts: LabelFacts
     bad: dict[int, str]
     """Rows and reasons."""
+    used: set[str | int]
+    """Names, or numbers from 0, of the classes that labels have."""
 
     def keys(
-        self, items: SourceItems, container: int, form: Form, label: int
+        self, items: SourceItems, container: int, form: int, label: int
     ) -> list[str] | list[int] | list[float]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
         texts = items.lists[container].listed.texts
@@ -162,8 +164,9 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         texts=texts,
         facts=facts,
         bad={},
+        used=set(),
     )
-    reading.bad.update(_find_bad(items, reading, reader.looks))
+    _look_again(items, reading, reader.looks)
     return reading
 
 
@@ -379,24 +382,34 @@ def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.ui
     return looks
 
 
-def _find_bad(
-    items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]
-) -> Iterator[tuple[int, str]]:
-    """Yield each row whose label does not fit, with the reason."""
+def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]) -> None:
+    """Read each label whose look alone does not show that it fits; fill in ``reading``."""
     if reading.way == "none":
         return
     labels, forms = items.rows["label"], items.rows["form"]
-    fits = np.zeros(len(looks), np.bool_)  # without another look at each label
+    fits = np.zeros(len(looks), np.bool_)
     if reading.way == "names":
         fits = (forms == Form.TEXT) | (forms == Form.NUMBER)
     elif reading.way == "numbers":
         fits = (looks == _NUMBER) & (labels >= reading.base)
-    for row in np.flatnonzero(~fits).tolist():
-        container = int(items.rows["container"][row])
-        try:
-            reading.keys(items, container, Form(int(forms[row])), int(labels[row]))
-        except BadLabel as error:
-            yield row, str(error)
+    keys = np.unique(labels[fits & (forms == Form.NUMBER)]).tolist()
+    reading.used.update(
+        map(str, keys) if reading.is_named else (key - reading.base for key in keys)
+    )
+    if reading.is_named:  # also classes that no item has
+        reading.used.update(text for each in items.lists for text in each.listed.texts)
+    rows = np.flatnonzero(~fits)
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        fields = items.rows[chunk][["container", "form", "label"]].tolist()
+        for row, (container, form, label) in zip(chunk.tolist(), fields, strict=True):
+            try:
+                found = reading.keys(items, container, form, label)
+            except BadLabel as error:
+                reading.bad[row] = str(error)
+            else:
+                if reading.way != "floats":
+                    reading.used.update(found)  # type: ignore[arg-type]
 
 
 def raw_label(items: SourceItems, record: np.void) -> object:
