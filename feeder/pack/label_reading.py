@@ -96,7 +96,7 @@ class LabelReading:
             raw = [_real(label) if form == Form.REAL else label]
         if self.way == "floats":
             return self._floats(raw)
-        if self.way in ("one-hot", "multi-hot") and form >= Form.NUMBERS:
+        if self.way in ("one-hot", "multi-hot"):
             return self._positions(raw)
         if self.way != "lists" and form >= Form.NUMBERS:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
@@ -155,6 +155,10 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         facts.add(each.facts)
     reader = _Reader(items, spec, texts, facts)
     way, width = reader.choose()
+    if spec.uncertain and way not in ("one-hot", "multi-hot") and spec.label_kind != "multi":
+        raise ConfigError(
+            f"--uncertain {spec.uncertain}: labels are no rows of 0 and 1: leave it out"
+        )
     reading = LabelReading(
         way=way,
         width=width,
