@@ -71,6 +71,8 @@ class LabelReading:
     """Of rows of 0 and 1, and of floats; else 1."""
     is_named: bool
     """Whether a class is known by its name, also where that is a number."""
+    is_distinct: bool
+    """Whether a list may not have a class twice: it would be something else than the others."""
     base: int
     """The number of the first class."""
     uncertain: int | None
@@ -102,7 +104,10 @@ class LabelReading:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
         if self.is_named:
             return [_name(value) for value in raw]
-        return [self._number(value) for value in raw]
+        numbers = [self._number(value) for value in raw]
+        if self.is_distinct and len(set(numbers)) < len(numbers):
+            raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
+        return numbers
 
     def _number(self, value: str | float) -> int:
         number = parse_decimal(value) if isinstance(value, str) else value
@@ -163,6 +168,7 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         way=way,
         width=width,
         is_named=way == "names" or (way == "lists" and reader.lists_are_named()),
+        is_distinct=way == "lists" and spec.label_kind is None,
         base=next((each.base for each in listed if each.items), 0),
         uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
         texts=texts,
@@ -217,6 +223,8 @@ class _Reader:
         named = int(np.isin(forms, (Form.TEXT, Form.TEXTS)).sum())
         numbered = int(np.isin(forms, (Form.NUMBER, Form.NUMBERS)).sum())
         numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
+        if self._kind == "name":
+            return True
         if named * _FEW > named + numbered and named < numbered:
             self._refuse(
                 f"{numbered:,} have numbers, {named:,} have names",
@@ -312,6 +320,8 @@ class _Reader:
             return kind, width
         forms = np.bincount(self._items.rows["form"], minlength=8)
         is_hot = is_even and width > 1 and facts.switches == lists
+        if kind == "index":  # a list that is no row of 0 and 1 is a fault
+            return ("one-hot", width) if is_hot else ("numbers", 1)
         if forms[Form.REALS] and kind != "multi":
             if is_hot:
                 self._refuse(
@@ -320,12 +330,14 @@ class _Reader:
                     "are classes",
                 )
             return "floats", width
-        if not is_hot or forms[Form.TEXTS]:
-            if is_even and width > 1 and facts.classes < lists - forms[Form.TEXTS]:
+        if not is_hot or kind == "name":
+            odd = lists - int(forms[Form.TEXTS]) - facts.classes
+            if kind is None and odd * _FEW > lists:
                 self._refuse(
-                    f"they are lists of {width} numbers, some of them no different classes"
+                    f"{odd:,} of {lists:,} lists of numbers do not name different classes"
                     f"{self._such_as(_LIST)}",
-                    "give --label-kind float if they are values, multi if they are classes",
+                    "give --label-kind float if they are values, multi if they are classes, "
+                    "multi-hot if they are rows of 0 and 1",
                 )
             return "lists", 1
         if kind == "multi" and facts.classes == lists:
@@ -337,7 +349,7 @@ class _Reader:
                 "they are a row of 0 and 1 for each image",
             )
         self._check_uncertain()
-        if kind == "index" or (kind is None and facts.one == lists):
+        if kind is None and facts.one == lists:
             return "one-hot", width
         if kind is None and facts.none and facts.one + facts.none == lists:
             self._refuse(
