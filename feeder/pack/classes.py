@@ -74,7 +74,7 @@ class ClassPlan:
             classes[is_number] = np.array([self.class_of[key] for key in keys], np.int64)[places]
             is_text |= is_number
         for at in np.flatnonzero(~is_text).tolist():
-            key = self.reading.keys(items, int(containers[at]), Form(forms[at]), int(labels[at]))
+            key = self.reading.keys(items, int(containers[at]), int(forms[at]), int(labels[at]))
             classes[at] = self.class_of[key[0]]  # type: ignore[index]
         return classes
 
@@ -85,7 +85,9 @@ class ClassPlan:
         """Return what the shard stores beside an item's record; empty for kind "index"."""
         if self.labels.kind not in ("multi", "float"):
             return b""
-        keys = self.reading.keys(items, container, Form(form), label)
+        if form == Form.REALS and self.labels.kind == "float":
+            return items.text.label_values(label, form).tobytes()  # as the listing has stored it
+        keys = self.reading.keys(items, container, form, label)
         if self.labels.kind == "float":
             return self.labels.encode_floats(keys)  # type: ignore[arg-type]
         return self.labels.encode_multi(self.class_of[key] for key in keys)  # type: ignore[index]
@@ -116,7 +118,9 @@ def plan_classes(
     given = None
     if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
         given = _read_class_names(spec.class_names_file)
-    used = _used_keys(items, reading)
+    used = reading.used
+    if reading.way in ("one-hot", "multi-hot") and used:
+        used = {*range(reading.width)}
     if reading.is_named:
         classes = _named_classes(items, used, spec, given, known)
         class_of: dict[str | int, int] = {name: number for number, name in enumerate(classes)}
@@ -138,29 +142,6 @@ def plan_classes(
         class_of=class_of,
         text_classes=_text_classes(items, reading, class_of),
     )
-
-
-def _used_keys(items: SourceItems, reading: LabelReading) -> set[str | int]:
-    """Return the names or numbers of all classes that items have."""
-    used: set[str | int] = set()
-    forms, labels = items.rows["form"], items.rows["label"]
-    is_good = np.ones(len(forms), np.bool_)
-    is_good[list(reading.bad)] = False
-    if reading.way in ("names", "numbers"):
-        is_plain = forms == Form.NUMBER
-        numbers = np.unique(labels[is_good & is_plain]).tolist()
-        used.update(str(each) if reading.is_named else each - reading.base for each in numbers)
-        is_text = forms == Form.TEXT
-        if reading.is_named:  # also classes that no item has
-            used.update(text for each in items.lists for text in each.listed.texts)
-            is_good &= ~is_text
-        is_good &= ~is_plain
-    for row in np.flatnonzero(is_good).tolist():
-        container = int(items.rows["container"][row])
-        used.update(reading.keys(items, container, Form(int(forms[row])), int(labels[row])))  # type: ignore[arg-type]
-    if reading.way in ("one-hot", "multi-hot") and used:
-        used.update(range(reading.width))
-    return used
 
 
 def _text_classes(

@@ -12,7 +12,6 @@ ways is never decided here: it is an error that names ``--label-kind`` or ``--un
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
@@ -40,6 +39,7 @@ Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floa
 _JOINED: Final = re.compile(r"[;|]")
 _DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
 _SHOWN_CHARACTERS: Final = 80
+_CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
 
 # What a label looks like by itself.
@@ -71,6 +71,8 @@ class LabelReading:
     """Of rows of 0 and 1, and of floats; else 1."""
     is_named: bool
     """Whether a class is known by its name, also where that is a number."""
+    is_distinct: bool
+    """Whether a list may not have a class twice: it would be something else than the others."""
     base: int
     """The number of the first class."""
     uncertain: int | None
@@ -79,9 +81,11 @@ class LabelReading:
     facts: LabelFacts
     bad: dict[int, str]
     """Rows and reasons."""
+    used: set[str | int]
+    """Names, or numbers from 0, of the classes that labels have."""
 
     def keys(
-        self, items: SourceItems, container: int, form: Form, label: int
+        self, items: SourceItems, container: int, form: int, label: int
     ) -> list[str] | list[int] | list[float]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
         texts = items.lists[container].listed.texts
@@ -94,13 +98,16 @@ class LabelReading:
             raw = [_real(label) if form == Form.REAL else label]
         if self.way == "floats":
             return self._floats(raw)
-        if self.way in ("one-hot", "multi-hot") and form >= Form.NUMBERS:
+        if self.way in ("one-hot", "multi-hot"):
             return self._positions(raw)
         if self.way != "lists" and form >= Form.NUMBERS:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
         if self.is_named:
             return [_name(value) for value in raw]
-        return [self._number(value) for value in raw]
+        numbers = [self._number(value) for value in raw]
+        if self.is_distinct and len(set(numbers)) < len(numbers):
+            raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
+        return numbers
 
     def _number(self, value: str | float) -> int:
         number = parse_decimal(value) if isinstance(value, str) else value
@@ -153,17 +160,23 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         facts.add(each.facts)
     reader = _Reader(items, spec, texts, facts)
     way, width = reader.choose()
+    if spec.uncertain and way not in ("one-hot", "multi-hot") and spec.label_kind != "multi":
+        raise ConfigError(
+            f"--uncertain {spec.uncertain}: labels are no rows of 0 and 1: leave it out"
+        )
     reading = LabelReading(
         way=way,
         width=width,
         is_named=way == "names" or (way == "lists" and reader.lists_are_named()),
+        is_distinct=way == "lists" and spec.label_kind is None,
         base=next((each.base for each in listed if each.items), 0),
         uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
         texts=texts,
         facts=facts,
         bad={},
+        used=set(),
     )
-    reading.bad.update(_find_bad(items, reading, reader.looks))
+    _look_again(items, reading, reader.looks)
     return reading
 
 
@@ -210,6 +223,8 @@ class _Reader:
         named = int(np.isin(forms, (Form.TEXT, Form.TEXTS)).sum())
         numbered = int(np.isin(forms, (Form.NUMBER, Form.NUMBERS)).sum())
         numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
+        if self._kind == "name":
+            return True
         if named * _FEW > named + numbered and named < numbered:
             self._refuse(
                 f"{numbered:,} have numbers, {named:,} have names",
@@ -305,6 +320,8 @@ class _Reader:
             return kind, width
         forms = np.bincount(self._items.rows["form"], minlength=8)
         is_hot = is_even and width > 1 and facts.switches == lists
+        if kind == "index":  # a list that is no row of 0 and 1 is a fault
+            return ("one-hot", width) if is_hot else ("numbers", 1)
         if forms[Form.REALS] and kind != "multi":
             if is_hot:
                 self._refuse(
@@ -313,12 +330,14 @@ class _Reader:
                     "are classes",
                 )
             return "floats", width
-        if not is_hot or forms[Form.TEXTS]:
-            if is_even and width > 1 and facts.classes < lists - forms[Form.TEXTS]:
+        if not is_hot or kind == "name":
+            odd = lists - int(forms[Form.TEXTS]) - facts.classes
+            if kind is None and odd * _FEW > lists:
                 self._refuse(
-                    f"they are lists of {width} numbers, some of them no different classes"
+                    f"{odd:,} of {lists:,} lists of numbers do not name different classes"
                     f"{self._such_as(_LIST)}",
-                    "give --label-kind float if they are values, multi if they are classes",
+                    "give --label-kind float if they are values, multi if they are classes, "
+                    "multi-hot if they are rows of 0 and 1",
                 )
             return "lists", 1
         if kind == "multi" and facts.classes == lists:
@@ -330,7 +349,7 @@ class _Reader:
                 "they are a row of 0 and 1 for each image",
             )
         self._check_uncertain()
-        if kind == "index" or (kind is None and facts.one == lists):
+        if kind is None and facts.one == lists:
             return "one-hot", width
         if kind is None and facts.none and facts.one + facts.none == lists:
             self._refuse(
@@ -379,24 +398,34 @@ def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.ui
     return looks
 
 
-def _find_bad(
-    items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]
-) -> Iterator[tuple[int, str]]:
-    """Yield each row whose label does not fit, with the reason."""
+def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]) -> None:
+    """Read each label whose look alone does not show that it fits; fill in ``reading``."""
     if reading.way == "none":
         return
     labels, forms = items.rows["label"], items.rows["form"]
-    fits = np.zeros(len(looks), np.bool_)  # without another look at each label
+    fits = np.zeros(len(looks), np.bool_)
     if reading.way == "names":
         fits = (forms == Form.TEXT) | (forms == Form.NUMBER)
     elif reading.way == "numbers":
         fits = (looks == _NUMBER) & (labels >= reading.base)
-    for row in np.flatnonzero(~fits).tolist():
-        container = int(items.rows["container"][row])
-        try:
-            reading.keys(items, container, Form(int(forms[row])), int(labels[row]))
-        except BadLabel as error:
-            yield row, str(error)
+    keys = np.unique(labels[fits & (forms == Form.NUMBER)]).tolist()
+    reading.used.update(
+        map(str, keys) if reading.is_named else (key - reading.base for key in keys)
+    )
+    if reading.is_named:  # also classes that no item has
+        reading.used.update(text for each in items.lists for text in each.listed.texts)
+    rows = np.flatnonzero(~fits)
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        fields = items.rows[chunk][["container", "form", "label"]].tolist()
+        for row, (container, form, label) in zip(chunk.tolist(), fields, strict=True):
+            try:
+                found = reading.keys(items, container, form, label)
+            except BadLabel as error:
+                reading.bad[row] = str(error)
+            else:
+                if reading.way != "floats":
+                    reading.used.update(found)  # type: ignore[arg-type]
 
 
 def raw_label(items: SourceItems, record: np.void) -> object:

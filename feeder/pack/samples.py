@@ -21,7 +21,6 @@ from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, FeederError
 from feeder.pack.bad_share import CHECK_OPTIONS
 from feeder.pack.containers import SPEC_NAME
-from feeder.pack.disk_errors import explain_disk_errors
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import check_destination, load_known, pack_dataset
@@ -29,6 +28,7 @@ from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
+from feeder.process.disk_errors import explain_disk_errors
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.raw_labels import RawLabel
 from feeder.source.samples import LOCATION

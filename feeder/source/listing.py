@@ -390,7 +390,7 @@ class ListText:
         return self._data[at : at + size_bytes]
 
     def label_values(
-        self, at: int, form: Form
+        self, at: int, form: int
     ) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
         """Return the label that is a list at an offset, as ``decode_values`` does; (n,)."""
         return decode_values(self._data, at, form)

@@ -56,6 +56,14 @@ class Form(enum.IntEnum):
     REALS = 6
 
 
+_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
+    (Form.NUMBERS, 1): np.dtype("i1"),  # of most: rows of 0 and 1, up to 127 classes
+    (Form.NUMBERS, 8): np.dtype("<i8"),
+    (Form.TEXTS, 4): np.dtype("<u4"),
+    (Form.REALS, 4): np.dtype("<f4"),
+}
+
+
 class BadLabel(ValueError):  # noqa: N818 -- names what happened
     """Raised for a label without a meaning; the message is the reason."""
 
@@ -84,13 +92,14 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Count a list of numbers."""
         self._count_width(len(values))
         distinct = set(values)
-        if any(value != value for value in distinct):  # NaN
-            distinct = {MISSING if value != value else value for value in distinct}
         if len(distinct) == len(values) and all(
-            value >= base and value == int(value) for value in distinct
+            value >= base and value == int(value) for value in values if value == value
         ):
-            self.classes += 1
-        if len(values) > 1 and distinct <= _SWITCHES:
+            self.classes += all(value == value for value in values)
+        if len(values) == 1 or not (distinct <= _SWITCHES or any(map(math.isnan, distinct))):
+            return
+        distinct = {MISSING if math.isnan(value) else value for value in distinct}
+        if distinct <= _SWITCHES and distinct:
             ones = values.count(1)
             self.switches += 1
             self.one += ones == 1
@@ -161,23 +170,19 @@ def show_label(value: object) -> str:
 
 def encode_values(form: Form, values: Sequence[float]) -> bytes:
     """Return a list as ``decode_values`` reads it: count, bytes of a value, values."""
-    if form == Form.REALS:
-        dtype = "<f4"
-    elif form == Form.TEXTS:
-        dtype = "<u4"
-    else:
-        dtype = "<i1" if all(-128 <= value <= 127 for value in values) else "<i8"
-    stored = np.asarray(values, dtype)
-    return len(values).to_bytes(4, "little") + bytes([stored.itemsize]) + stored.tobytes()
+    size = 4
+    if form == Form.NUMBERS:
+        size = 1 if not values or (min(values) >= -128 and max(values) <= 127) else 8
+    stored = np.asarray(values, _DTYPES[form, size])
+    return len(values).to_bytes(4, "little") + bytes([size]) + stored.tobytes()
 
 
 def decode_values(
-    data: Any, at: int, form: Form
+    data: Any, at: int, form: int
 ) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
     """Return the list at an offset of ``data``: float32, uint32 (numbers of texts) or integers."""
     count, size = int.from_bytes(data[at : at + 4], "little"), data[at + 4]
-    kind = {Form.REALS: "f", Form.TEXTS: "u"}.get(form, "i")
-    return np.frombuffer(data, f"<{kind}{size}", count=count, offset=at + 5)
+    return np.frombuffer(data, _DTYPES[form, size], count=count, offset=at + 5)
 
 
 def _read_text(raw: str, is_name: bool) -> tuple[Form, Value]:
