@@ -233,7 +233,7 @@ def test_files_that_are_no_images_are_refused(data: bytes, kind: str) -> None:
     assert _refusal(data).kind == kind
 
 
-@pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+@pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
 def test_truncated_files_are_refused(format_name: str) -> None:
     whole = encoded(image(120, 90), format_name)
     for share in (0.3, 0.6, 0.9):
@@ -270,7 +270,7 @@ def test_decompression_bombs_are_refused_by_their_headers() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"]),
+    st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_damaged_files_become_samples_or_source_errors_only(
@@ -291,7 +291,8 @@ def _outcome(data: bytes) -> tuple[bytes | str, str]:
 
 
 _WHOLE = {
-    name: encoded(image(40, 30), name) for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP")
+    name: encoded(image(40, 30), name)
+    for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 }
 
 
