@@ -19,6 +19,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import CellMeaning
 from feeder.source.label_files.columns import choose_columns, looks_like_image
 from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.split_column import choose_split_column
 from feeder.source.label_files.text_lines import read_lines
 
 _DELIMITERS: Final = (",", ";", "\t")
@@ -57,6 +58,9 @@ class CsvLabels:
                 raise ConfigError(f"{self._shown} has two columns {printable(name)}: rename one")
         self._image = names.index(columns.image)
         self._labels = [names.index(name) for name in columns.labels]
+        by_name = {name: cell for name, cell in itertools.zip_longest(names, first) if name}
+        self.split = choose_split_column(by_name, (columns.image, *columns.labels))
+        self._split = None if self.split is None else names.index(self.split.name)
         self._meaning = CellMeaning(
             label_kind, columns.labels, is_split=columns.is_split, where=self._shown
         )
@@ -72,7 +76,10 @@ class CsvLabels:
                 yield LabelRow(line, file, (), fault)
             else:
                 label = [cells[column] for column in self._labels]
-                yield LabelRow(line, cells[self._image], label, "")
+                split = ""
+                if self.split is not None and self._split is not None:
+                    split = self.split.read(cells[self._split])
+                yield LabelRow(line, cells[self._image], label, "", split)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before ``read_label``."""

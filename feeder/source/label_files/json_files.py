@@ -19,6 +19,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import CellMeaning
 from feeder.source.label_files.columns import choose_columns
 from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.split_column import SplitColumn, choose_split_column
 from feeder.source.label_files.text_lines import read_lines, read_text
 
 JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
@@ -49,6 +50,7 @@ class _JsonObjects:
         )
         is_class_each = self._columns.is_split and label_kind == "multi"
         self.classes = self._columns.labels if is_class_each else ()
+        self.split = choose_split_column(first, (self._columns.image, *self._columns.labels))
         self._meaning = CellMeaning(
             label_kind, self._columns.labels, is_split=self._columns.is_split, where=where
         )
@@ -60,7 +62,8 @@ class _JsonObjects:
         file = value.get(self._columns.image)
         is_name = isinstance(file, (str, int)) and not isinstance(file, bool)
         values = [value.get(name) for name in self._columns.labels]
-        return LabelRow(number, str(file) if is_name else "", values, "")
+        split = "" if self.split is None else self.split.read(value.get(self.split.name))
+        return LabelRow(number, str(file) if is_name else "", values, "", split)
 
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row, None where it has none; raises BadCellError."""
@@ -90,6 +93,7 @@ class JsonLines:
             raise DatasetError(f"{printable(path_to_text(path))} has no rows")
         self._objects = _JsonObjects(path, first, image=image, label=label, label_kind=label_kind)
         self.classes = self._objects.classes
+        self.split = self._objects.split
 
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call."""
@@ -117,6 +121,7 @@ class JsonFile:
         self._keys, self._values = _split_keys(entries)
         self._objects: _JsonObjects | None = None
         self.classes: tuple[str, ...] = ()
+        self.split: SplitColumn | None = None
         first = self._values[0]
         if isinstance(first, Mapping):
             if self._keys is not None:
@@ -126,6 +131,7 @@ class JsonFile:
                 path, first, image=image, label=label, label_kind=label_kind
             )
             self.classes = self._objects.classes
+            self.split = self._objects.split
         elif self._keys is None:
             raise DatasetError(f"entry 1 of {shown} is neither an object nor [file, label]")
         elif image or label:

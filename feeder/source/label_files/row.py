@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from feeder.source.label_files.split_column import SplitColumn
+
 
 class BadCellError(ValueError):
     """Raised for a label without a meaning as its kind; the message is the reason."""
@@ -19,6 +21,8 @@ class LabelRow(NamedTuple):
     """Its cells or values, not yet interpreted."""
     fault: str
     """Why the row is unusable; empty where it is not."""
+    split: str = ""
+    """What ``LabelFile.split`` says about it."""
 
 
 class LabelFile(Protocol):
@@ -31,6 +35,10 @@ class LabelFile(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """Classes that the file names apart from its labels: those with a column each."""
+
+    @property
+    def split(self) -> SplitColumn | None:
+        """The column that may hold the rows' splits."""
 
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
