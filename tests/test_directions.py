@@ -212,7 +212,8 @@ TABLE: Mapping[str, Row] = {
 }
 
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
-PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}  # pure modules in impure rooms
+PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
+"""Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = {
     *("support", "exact", "faults", "fuzz", "numa", "ui", "smoke", "slurm", "kubernetes"),
     *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),

@@ -76,11 +76,12 @@ class WebDataset:
             for key, members in self._group(walk, images, prefix):
                 self._add(key, members, prefix, listing)
                 unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
-            if unlabelled and unlabelled == listing.rejected and not listing.items:
+            is_other = self._takes_labels and unlabelled == listing.rejected and not listing.items
+            if unlabelled and is_other:
                 raise DatasetError(
-                    f"{opened.where} holds images in folders, such as {show_text(members[0].name)}, "
-                    "and no labels: it is no WebDataset but a folder as a tar: unpack it (tar -xf) "
-                    "and pack the folder"
+                    f"{opened.where} holds images in folders ({show_text(members[0].name)}) and no "
+                    "labels, so it is no WebDataset but a folder in a tar: unpack it (tar -xf), and "
+                    "pack the folder"
                 )
             walk.note_end(listing)
 

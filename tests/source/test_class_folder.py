@@ -113,8 +113,8 @@ def test_file_and_folder_of_one_name_after_unpacking_are_refused(source: Path) -
 def test_a_folder_may_have_the_name_of_a_file_that_is_no_image(source: Path) -> None:
     put(source, "a/x.jpg/y.jpg")
     put(source, "a/x.txt", "a/.x.png", data=b"no image")
-    put(source, "a/x.png/z.jpg")
-    assert len(list_folder(source).items) == 3
+    put(source, "a/x.png/z.jpg", "a/own.jpg")
+    assert len(list_folder(source).items) == 4
 
 
 def test_unpacked_names_have_a_jpeg_suffix() -> None:
@@ -138,7 +138,9 @@ def test_folders_without_classes_or_images_are_refused(source: Path) -> None:
     with pytest.raises(DatasetError, match=r"class folder .*/c holds no images: add some"):
         list_folder(source)
     put(source, "c/readme", "c/nested/labels.csv", data=b"x,y")
-    with pytest.raises(DatasetError, match="/c holds no images, only 2 other files"):
+    with pytest.raises(
+        DatasetError, match="/c holds no images, only 2 other files; readme is of no"
+    ):
         list_folder(source)
 
 
@@ -155,7 +157,9 @@ def test_another_datasets_classes_may_be_empty_but_not_all_of_them(source: Path)
     assert listed.facts.texts == ("a", "b")
     assert listed.labels == {"a/x.jpg": "a"}
     put(source, "b/notes.txt", data=b"no image")
-    with pytest.raises(DatasetError, match="/b holds no images, only 1 other file:"):
+    with pytest.raises(
+        DatasetError, match=r"/b holds no images, only 1 other file; notes.txt is of"
+    ):
         list_folder(source, may_lack_images=True)
     (source / "a" / "x.jpg").unlink()
     (source / "b" / "notes.txt").unlink()
