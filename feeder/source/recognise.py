@@ -149,7 +149,7 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
     if is_forced and spec.kind == "class-folder":
         return _choose_class_folder(spec, folder, contents.folders, is_forced=True)
     if is_forced and spec.kind == "labelled-folder":
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if is_forced:
         container = _FORMAT_OF_KIND[spec.kind]
         names = contents.containers.get(container, [])
@@ -167,11 +167,11 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
         spec = _choose_files(spec, _join(folder, names))
         return replace(spec, kind=_recognise_files(spec.containers))
     if spec.labels_file or (has_images and not contents.folders):
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if has_images and (contents.labels or spec.label_kind == "none"):
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder):
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if contents.others and not contents.folders:
         what = describe_file(folder / contents.others[0])
         raise DatasetError(f"{shown} holds no images; {_show(Path(contents.others[0]))} {what}")
@@ -220,11 +220,15 @@ def _describe_unknown(path: str, found: FileFormat) -> str:
     )
 
 
-def _find_labels(spec: SourceSpec, folder: Path, contents: FolderContents) -> SourceSpec:
+def _find_labels(
+    spec: SourceSpec, folder: Path, contents: FolderContents, *, is_forced: bool
+) -> SourceSpec:
     """Return the spec of a folder of images with the one file that may have their labels."""
     spec = replace(spec, kind="labelled-folder")
-    if spec.labels_file or spec.label_kind == "none":
-        return spec
+    if spec.labels_file:
+        return spec  # whose rows may have splits
+    if spec.label_kind == "none":
+        return _choose_folder(spec, folder, contents.folders, is_forced=is_forced)
     if not contents.labels:
         raise ConfigError(
             f"{_show(folder)} holds images without labels: name the file that has them with "
@@ -257,11 +261,9 @@ def _choose_class_folder(
 
     Raises ConfigError for folders that are splits, or hold containers instead of images.
     """
-    split, note = _choice(spec).choose_folder(folder, names)
-    if split is not None:
-        path = path_to_text(folder / split)
-        spec = replace(spec, location=path, containers=(path,), split="", notes=(note,))
-        return _recognise_folder(spec, folder / split, is_forced=is_forced)
+    chosen = _choose_folder(spec, folder, names, is_forced=is_forced)
+    if chosen.containers != spec.containers:
+        return chosen
     for name in names[:_FOLDERS_TRIED]:
         inside = look_at_folder(folder / name)
         if inside.containers and not inside.images and not inside.folders:
@@ -269,7 +271,21 @@ def _choose_class_folder(
                 f"{_show(folder)} holds no images, and {_show(folder / name)} has "
                 f"{_describe(inside)}: give one such folder"
             )
-    return replace(spec, notes=(*spec.notes, note)) if note else spec
+    return chosen
+
+
+def _choose_folder(
+    spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
+) -> SourceSpec:
+    """Return the spec of the folder, or of what the split in it is that was chosen."""
+    split, note = _choice(spec).choose_folder(folder, names)
+    spec = replace(spec, notes=(*spec.notes, note)) if note else spec
+    if split is None:
+        return spec
+    path = path_to_text(folder / split)
+    kind = spec.kind if is_forced else "class-folder"
+    inside = replace(spec, kind=kind, location=path, containers=(path,), split="")
+    return _recognise_folder(inside, folder / split, is_forced=is_forced)
 
 
 def _choose_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:

@@ -147,6 +147,19 @@ def test_a_choice_that_does_not_fit_says_what_there_is(tmp_path: Path) -> None:
     assert match_split("train", ["train1", "train"]) == "train"
 
 
+def test_images_without_labels_have_splits_too(tmp_path: Path) -> None:
+    source = put(tmp_path / "src", "own.jpg", "train/x.jpg", "val/x.jpg")
+    with pytest.raises(ConfigError, match="holds train and val, by name no classes but splits"):
+        _list(source, label_kind="none")
+    with pytest.raises(ConfigError, match="holds train and val, by name no classes but splits"):
+        _list(source, label_kind="none", kind="labelled-folder")
+    put(source, "train/y.png")
+    assert set(_list(source, label_kind="none", split="train").items) == {"x.jpg", "y.png"}
+    assert len(_list(source, label_kind="none", all_splits=True).items) == 4
+    with pytest.raises(ConfigError, match="train has no splits"):
+        recognise(str(source / "train"), label_kind="none", split="train")
+
+
 def _list(folder: Path, **options: object) -> Listed:
     return list_container(recognise(str(folder), **options), folder.with_name("work"))  # type: ignore[arg-type]
 
