@@ -127,8 +127,12 @@ class _Listing:
         in_column: Counter[str] = Counter()
         in_folder: Counter[str] = Counter()
         for row in self._rows.rows():
-            in_column[row.split] += not row.fault
-            in_folder[self._find_folder(row.file, self._names.find(row.file))] += 1
+            if not row.fault:
+                in_column[row.split] += 1
+            if self._split_folders:
+                folder = self._find_folder(row.file, self._names.find(row.file))
+                if folder is not None:
+                    in_folder[folder] += 1
         column = self._split_column
         if column is not None and column.holds_splits([split for split in in_column if split]):
             counts, where = in_column, f"{self._name}, by its column {printable(column.name)},"
@@ -139,7 +143,6 @@ class _Listing:
             raise choice.no_splits("neither a column of it nor folders are called so")
         else:
             return
-        counts = Counter({split: rows for split, rows in counts.items() if rows})
         self._split, note = choice.choose_rows(counts, where)
         self._listing.note(note)
 
@@ -148,13 +151,18 @@ class _Listing:
         if self._split is None:
             return False
         if self._split_column is not None:
-            return row.split != self._split
-        return self._find_folder(row.file, name) != self._split
+            return not row.fault and row.split != self._split
+        return self._find_folder(row.file, name) not in (None, self._split)
 
-    def _find_folder(self, file: str, name: str | None) -> str:
-        """Return the folder of a split that a row's file is in; "" if it is in none."""
+    def _find_folder(self, file: str, name: str | None) -> str | None:
+        """Return the folder of a split that a row's file is in, "" for any other.
+
+        None where it is unknown, because there is no such file.
+        """
         folder = (name or file.removeprefix("./")).partition("/")[0]
-        return folder if folder in self._split_folders else ""
+        if folder in self._split_folders:
+            return folder
+        return None if name is None else ""
 
     def _compare_rows(self) -> RowTable:
         table = RowTable()

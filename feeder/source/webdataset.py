@@ -80,8 +80,8 @@ class WebDataset:
             if unlabelled and is_other:
                 raise DatasetError(
                     f"{opened.where} holds images in folders ({show_text(members[0].name)}) and no "
-                    "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), and pack "
-                    "that folder"
+                    "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
+                    "and pack that folder"
                 )
             walk.note_end(listing)
 

@@ -342,6 +342,17 @@ def test_a_column_of_splits_is_no_label(tmp_path: Path) -> None:
         _list(source, split="test")
 
 
+def test_a_row_whose_split_is_unknown_is_never_left_out_silently(tmp_path: Path) -> None:
+    source = put(tmp_path / "src", "a.jpg", "b.jpg", "c.jpg")
+    put(source, "x.csv", data=b"file,label,split\na.jpg,0,train\nb.jpg,1\nc.jpg,1,test\n")
+    listed = _list(source, split="train")
+    assert (set(listed.labels), set(listed.rejected)) == ({"a.jpg"}, {"b.jpg"})
+    source = put(tmp_path / "folders", "train/a.jpg", "test/b.jpg")
+    put(source, "x.csv", data=b"file,label\ntrain/a.jpg,0\ntest/b.jpg,0\n/gone/x.jpg,1\n")
+    listed = _list(source, split="train")
+    assert (set(listed.labels), set(listed.rejected)) == ({"train/a.jpg"}, {"/gone/x.jpg"})
+
+
 def test_rows_may_have_their_split_by_the_folder_of_their_file(tmp_path: Path) -> None:
     source = put(tmp_path / "src", "train/a.jpg", "val/b.jpg", "val/unlisted.jpg")
     put(source, "m.csv", data=b"file,label\ntrain/a.jpg,0\nval/b.jpg,1\nval/gone.jpg,2\n")
