@@ -107,11 +107,14 @@ def recognise(
         spec = _choose_files(spec, found)
         spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
     _check_options(spec)
-    return _choose_rows(spec) if spec.kind == "parquet" else spec
+    return _choose_rows(spec, split) if spec.kind == "parquet" else spec
 
 
-def _choose_rows(spec: SourceSpec) -> SourceSpec:
-    """Return the spec of Parquet files with the split whose rows are packed."""
+def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
+    """Return the spec of Parquet files with the split whose rows are packed.
+
+    The split that is ``wanted`` may have chosen the files already.
+    """
     try:
         from feeder.source.parquet_rows import count_splits
     except ModuleNotFoundError:  # of pyarrow, which listing reports
@@ -119,7 +122,10 @@ def _choose_rows(spec: SourceSpec) -> SourceSpec:
     column, counts = count_splits(spec)
     if column:
         where = f"{printable(spec.location)}, by its column {printable(column)},"
-        split, note = _choice(spec).choose_rows(counts, where)
+        choice = _choice(spec)
+        if len(counts) > 1:
+            choice = choice._replace(split=wanted)
+        split, note = choice.choose_rows(counts, where)
         return replace(spec, split=split or "", notes=(*spec.notes, note))
     if spec.split:
         raise _choice(spec).no_splits("neither its files nor a column split say so")

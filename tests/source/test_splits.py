@@ -403,6 +403,16 @@ def test_rows_of_parquet_files_have_splits_too(
     assert recognise(str(source), all_splits=True).split == ""
 
 
+def test_files_of_the_chosen_split_may_hold_rows_of_others(tmp_path: Path) -> None:
+    for name, split in (("train-0", ["train", "test"]), ("val-0", ["val"])):
+        _parquet(tmp_path / f"src/{name}.parquet", [*split])
+    for location in (tmp_path / "src", tmp_path / "src/train-0.parquet"):
+        spec = recognise(str(location), split="train")
+        assert list(list_container(spec, tmp_path / "work").labels.values()) == [0]
+    spec = recognise(str(tmp_path / "src"), split="val")
+    assert len(list_container(spec, tmp_path / "work").items) == 1
+
+
 def test_parquet_files_without_several_splits_are_not_asked_about(tmp_path: Path) -> None:
     spec = recognise(str(_parquet(tmp_path / "x.parquet", ["train", "train"])))
     assert (spec.split, len(list_container(spec, tmp_path / "work").items)) == ("", 2)
