@@ -56,8 +56,15 @@ def _add_source_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--label-kind",
-        choices=("index", "multi", "float", "none"),
-        help="one class, several classes, numbers or no label (default: that of the first label)",
+        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
+        help="a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
+        "(default: what all labels show)",
+    )
+    group.add_argument(
+        "--uncertain",
+        choices=("no", "yes", "leave-out"),
+        default="",
+        help="what -1 and a missing value are in rows of 0 and 1",
     )
     group.add_argument(
         "--label-base",
@@ -191,6 +198,7 @@ def run(arguments: argparse.Namespace) -> int:
             image=arguments.image,
             label=arguments.label,
             label_kind=arguments.label_kind,
+            uncertain=arguments.uncertain,
             label_base=arguments.label_base,
             labels_file=arguments.labels,
             class_names_file=arguments.class_names,
@@ -273,6 +281,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     lines = [
         f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
         f"{_plural(len(manifest.shards), 'shard')}",
+        f"  labels: {summary.labels_read}",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",

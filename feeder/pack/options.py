@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
@@ -11,7 +11,7 @@ from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.pack.bad_share import DEFAULT, BadLimit
 from feeder.pack.split import SplitOptions
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _SHARDS_MIN: Final = 8  # of a small source: parts that worker processes pack side by side
@@ -29,7 +29,8 @@ class SourceChoices:
     kind: str | None = None
     image: str = ""
     label: str = ""
-    label_kind: LabelKind | None = None
+    label_kind: LabelChoice | None = None
+    uncertain: Uncertain | Literal[""] = ""
     label_base: int | None = None
     labels_file: str = ""
     class_names_file: str = ""

@@ -46,6 +46,7 @@ class ClassFolder(LooseFiles):
         unpack to the name of a folder, and for folders in class folders that seem to be the
         classes, or splits.
         """
+        listing.by_name = True
         classes = sorted(self._find_classes(listing))
         if not classes:
             raise DatasetError(
