@@ -36,6 +36,7 @@ from feeder.source.location.folder_contents import (
     look_at_folder,
 )
 from feeder.source.location.split_choice import SplitChoice
+from feeder.source.location.splits import is_split, split_of
 from feeder.source.source import KINDS, SourceKind, SourceSpec
 
 CHOOSABLE: Final = tuple(kind for kind in KINDS if kind != "samples")
@@ -286,7 +287,11 @@ def _choose_folder(
     spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
 ) -> SourceSpec:
     """Return the spec of the folder, or of what the split in it is that was chosen."""
-    split, note = _choice(spec).choose_folder(folder, names)
+    if not spec.split and not spec.all_splits and _is_test_set(folder, names):
+        split: str | None = names[0]
+        note = f"the classes are the folders in {_show(folder / names[0])}, the only one there"
+    else:
+        split, note = _choice(spec).choose_folder(folder, names)
     spec = replace(spec, notes=(*spec.notes, note)) if note else spec
     if split is None:
         return spec
@@ -294,6 +299,17 @@ def _choose_folder(
     kind = spec.kind if is_forced else "class-folder"
     inside = replace(spec, kind=kind, location=path, containers=(path,), split="")
     return _recognise_folder(inside, folder / split, is_forced=is_forced)
+
+
+def _is_test_set(folder: Path, names: list[str]) -> bool:
+    """Return whether a folder holds a test set alone, with its classes, as many archives do.
+
+    A training set alone is asked about: then something else is missing.
+    """
+    if len(names) != 1 or split_of(names[0]) != "test" or not is_split(names[0]):
+        return False
+    inside = look_at_folder(folder / names[0])
+    return bool(inside.folders) and not (inside.images or inside.containers)
 
 
 def _choose_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:

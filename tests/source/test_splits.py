@@ -67,7 +67,6 @@ _SPLITS = [
     "Train Valid Test",
     "train test_stage2",
     "train dev",
-    "test",
 ]
 _MIXED = ["train val other", "seg_train seg_test seg_pred", "train test unlabelled cat"]
 _CIFAR = " ".join(("train", "bus", "tractor", *(f"class{number}" for number in range(97))))
@@ -95,6 +94,16 @@ def test_classes_that_are_called_like_a_split_are_classes(tmp_path: Path, names:
     spec = recognise(str(tmp_path / "src"))
     listed = list_container(spec, tmp_path / "work")
     assert (listed.facts.texts, spec.notes) == (tuple(sorted(names.split())), ())
+
+
+def test_a_test_set_that_is_alone_is_taken_with_its_classes(tmp_path: Path) -> None:
+    put(tmp_path / "src", "test/cat/x.jpg", "test/dog/x.jpg")
+    spec = recognise(str(tmp_path / "src"))
+    assert list_container(spec, tmp_path / "work").facts.texts == ("cat", "dog")
+    assert "src/test, the only one there" in spec.notes[0]
+    put(tmp_path / "flat", "test/x.jpg")
+    with pytest.raises(ConfigError, match="by name no classes but splits"):
+        recognise(str(tmp_path / "flat"))
 
 
 @pytest.mark.parametrize("name", ["test", "train"])
