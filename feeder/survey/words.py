@@ -59,8 +59,8 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
     Oddity.RARE_JPEG: OddKind(
         "Rare kind of JPEG",
         CONVERTED,
-        "Its coding or chroma subsampling cannot be cut into tiles. Packing decoded it and encoded "
-        "it again.",
+        "Its coding or chroma subsampling cannot be cut into tiles, or damage left it with values "
+        "that decoders treat differently. Packing decoded it and encoded it again.",
     ),
     Oddity.WRONG_SUFFIX: OddKind(
         "Wrong suffix",
