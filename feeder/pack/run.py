@@ -32,7 +32,6 @@ from feeder.dataset.manifest import (
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.bad_share import TooManyBadImages
-from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
 from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
@@ -45,6 +44,7 @@ from feeder.pack.work_folder import (
     QuarantineEntry,
     WorkFolder,
 )
+from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
@@ -62,6 +62,8 @@ class PackSummary:
     """Classes with every image quarantined; they keep their label."""
     empty_classes: int
     """Classes without an image in the source; they keep their label."""
+    labels_read: str
+    """How labels were read: "12 classes by number (column label)"."""
     hidden: int
     """Files and folders of the source with names that begin with a dot."""
     packed_files: int
@@ -136,6 +138,7 @@ def pack_dataset(
             quarantine=tuple(read_quarantine(destination)),
             lost_classes=lost,
             empty_classes=empty,
+            labels_read=plan.labels_read,
             hidden=hidden,
             packed_files=packing.packed_files,
             packed_bytes=packing.packed_bytes,
@@ -151,9 +154,12 @@ def _recognise(location: str, options: PackOptions) -> SourceSpec:
         image=choices.image,
         label=choices.label,
         label_kind=choices.label_kind,
+        uncertain=choices.uncertain,
         label_base=choices.label_base,
         labels_file=choices.labels_file,
         class_names_file=choices.class_names_file,
+        split=choices.split,
+        all_splits=choices.all_splits,
     )
 
 

@@ -11,7 +11,6 @@ from feeder.errors import DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
 from feeder.source.extents import ContainerFiles
 from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
-from feeder.source.label_base import count_from_zero
 from feeder.source.listing import ItemListing
 from feeder.source.names import container_prefix
 from feeder.source.raw_labels import RawLabel
@@ -29,8 +28,6 @@ class ParquetFiles:
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
         self._spec = spec
         self._files = ContainerFiles(spec, work_folder)
-        self._base = spec.label_base or 0
-        self._is_shifted = False
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the rows of a file and spill their images; DatasetError where it is damaged."""
@@ -42,25 +39,23 @@ class ParquetFiles:
         with ParquetRows(self._files.path(container), path, self._spec) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
+            listing.base = self._spec.label_base or 0
+            listing.field = f"column {printable(columns.label)}" if columns.label else ""
             for number, text in enumerate(columns.class_names):
-                if number >= self._base:
-                    listing.name_class(number - self._base, text)
-            self._is_shifted = False
-            nulls, file_name = 0, b""
+                listing.name_class(number, text)
+            listing.is_declared = bool(columns.class_names)
+            count, nulls, file_name = 0, 0, b""
             for batch in rows.batches():
-                offset = listing.spill(batch.images) if batch.images else 0
-                for row in batch:
+                taken = [row for row in batch if self._spec.split in ("", row.split)]
+                offset = listing.spill(batch.images) if taken and batch.images else 0
+                count += len(taken)
+                for row in taken:
                     if row.size_bytes is None:
                         nulls += 1
                         file_name = file_name or row.path
                     self._add(prefix, row, offset, columns.label, listing)
-            if nulls and nulls == rows.count:
+            if nulls and nulls == count:
                 raise _no_bytes(path, columns.image, decode_name(file_name))
-        if self._is_shifted:
-            listing.note(
-                f"labels of {printable(columns.label)} count from {self._base}: label {self._base} "
-                "becomes class 0 (--label-base)"
-            )
 
     def read_item(self, item: Item) -> bytes:
         """Return an image from the spilled copy; see ``Source``."""
@@ -87,12 +82,10 @@ class ParquetFiles:
                 )
             if field and row.label is None:
                 raise SourceError("no-label", f"its {printable(field)} is null")
-            raw = _decoded(row.label)
-            label = count_from_zero(raw, self._base, self._spec.label_kind, field)
         except SourceError as error:
             listing.reject(name, error.kind, error.reason)
         else:
-            self._is_shifted |= self._base != 0 and label != raw
+            label = _decoded(row.label)
             listing.add(name, label, offset=offset + row.start, size_bytes=row.size_bytes)
 
 
@@ -117,8 +110,13 @@ def _decoded(value: object) -> RawLabel:
 
 
 def _no_bytes(path: str, column: str, file_name: str) -> DatasetError:
-    found = f"only paths such as {printable(file_name[:200])}" if file_name else "only nulls"
+    from feeder.source.parquet_columns import WRITE_CSV
+
+    column = printable(column)
+    if not file_name:
+        return DatasetError(f"{path}: the column {column} has no image bytes, only nulls")
     return DatasetError(
-        f"{path}: the column {printable(column)} has no image bytes, {found}: embed the files in "
-        "it (docs/sources.md says how), or pack the folder that they are in"
+        f"{path}: the column {column} has no image bytes, only paths such as "
+        f"{printable(file_name[:200])}: embed the files in it (docs/sources.md says how), or "
+        f"{WRITE_CSV}"
     )

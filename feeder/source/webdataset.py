@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_from_text, printable
 from feeder.source.decompress import OpenContainer
 from feeder.source.extents import ContainerFiles
@@ -65,16 +65,29 @@ class WebDataset:
         self._images = _parse_extensions(spec.image)
         self._label = LabelField(spec)
         self._takes_labels = spec.label_kind != "none"
+        self._labelled_by: set[str] = set()  # the extensions that gave labels
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
         prefix = container_prefix(self._spec, container)
+        listing.base = self._spec.label_base or 0
+        self._labelled_by.clear()
         with OpenContainer(path_from_text(self._spec.containers[container])) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
+            unlabelled = 0
             for key, members in self._group(walk, images, prefix):
                 self._add(key, members, prefix, listing)
+                unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
+            is_other = self._takes_labels and unlabelled == listing.rejected and not listing.items
+            if unlabelled and is_other:
+                raise DatasetError(
+                    f"{opened.where} holds images in folders ({show_text(members[0].name)}) and no "
+                    "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
+                    "and pack that folder"
+                )
             walk.note_end(listing)
+        listing.field = " and ".join(f".{show_text(each)}" for each in sorted(self._labelled_by))
 
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of a sample's image; SourceError if they cannot be read."""
@@ -159,6 +172,7 @@ class WebDataset:
             if found:
                 check_kind(found[0].member, "label")
                 size_bytes = found[0].member.size_bytes
+                self._labelled_by.add(extension)
                 return self._label.parse(extension, found[0].data, size_bytes)
         *others, last = self._label.extensions
         wanted = f"{', '.join(others)} or {last}" if others else last

@@ -27,6 +27,7 @@ _CLASS_IMAGE: Final = re.compile(r"n\d{8}_\d+\.\w+", re.ASCII)
 _VALIDATION_IMAGE: Final = re.compile(r"ILSVRC2012_val_\d{8}\.\w+", re.ASCII)
 _UNPACK: Final = "unpack it, or compress it as .gz or .zst"
 _USE_PYTHON: Final = "read it in Python and give its images to feeder.pack_samples"
+_CONVERT: Final = "convert it to PNG or JPEG"
 _OTHERS: Final[tuple[tuple[bytes, int, str, str], ...]] = (
     (b"PK\x03\x04", 0, "a zip archive", "unzip it, and pack the folder"),
     (b"7z\xbc\xaf\x27\x1c", 0, "a 7z archive", "unpack it, and pack the folder"),
@@ -41,6 +42,28 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str], ...]] = (
     (b"\x93NUMPY", 0, "a NumPy array", _USE_PYTHON),
     (b"\xde\xc0\xef\xbe", 16, "an LMDB database", _USE_PYTHON),
     (b"\x0a\x23\xd7\xce", 0, "an MXNet RecordIO file", _USE_PYTHON),
+    (b"version https://git-lfs", 0, "a Git LFS pointer and no image", "fetch it with git lfs pull"),
+    (b"<!DOCTYPE", 0, "a page of HTML, as of a failed download", "download it again"),
+    (b"<html", 0, "a page of HTML, as of a failed download", "download it again"),
+    (b"qoif", 0, "a QOI image", _CONVERT),
+    (b"DDS ", 0, "a DDS image", _CONVERT),
+    (b"ftypavif", 4, "an AVIF image", _CONVERT),
+    (b"ftyphei", 4, "a HEIC image", _CONVERT),
+    (b"ftypmif1", 4, "a HEIC image", _CONVERT),
+    (b"\xff\x0a", 0, "a JPEG XL image", _CONVERT),
+    (b"\x00\x00\x00\x0cJXL ", 0, "a JPEG XL image", _CONVERT),
+    (b"\x00\x00\x00\x0cjP  ", 0, "a JPEG 2000 image", _CONVERT),
+    (b"\xff\x4f\xff\x51", 0, "a JPEG 2000 image", _CONVERT),
+    (b"\x76\x2f\x31\x01", 0, "an OpenEXR image", _CONVERT),
+    (b"8BPS", 0, "a Photoshop image", _CONVERT),
+    (b"%PDF-", 0, "a PDF", _CONVERT),
+    (b"DICM", 128, "a DICOM image", _CONVERT),
+)
+
+
+_BY_SUFFIX: Final = (
+    (re.compile(r"\.mds(\.\w+)?$", re.IGNORECASE), "a shard of MosaicML's streaming (MDS)"),
+    (re.compile(r"\.beton$", re.IGNORECASE), "an FFCV file"),
 )
 
 
@@ -56,6 +79,14 @@ class FileFormat(NamedTuple):
 
 def look_at_file(path: Path) -> FileFormat:
     """Return what the regular file at ``path`` is; DatasetError if it cannot be read."""
+    found = _look_into(path)
+    for suffix, what in _BY_SUFFIX if found.name in ("other", "compressed") else ():
+        if suffix.search(path.name):
+            return FileFormat("other", what, _USE_PYTHON)
+    return found
+
+
+def _look_into(path: Path) -> FileFormat:
     try:
         start = read_regular(path, _START_BYTES)
     except OSError as error:
@@ -72,6 +103,15 @@ def look_at_file(path: Path) -> FileFormat:
     if found is None and content is not start:
         return FileFormat("compressed", "compressed, but neither a tar nor TFRecords", "")
     return found or _recognise_other(start)
+
+
+def describe_file(path: Path) -> str:
+    """Return what the file at ``path`` is and what to do about it: "is a QOI image: convert it"."""
+    try:
+        found = look_at_file(path)
+    except DatasetError as error:
+        return str(error).removeprefix(f"source {printable(path_to_text(path))} ")
+    return f"is {found.what}: {found.remedy}" if found.remedy else f"is {found.what}"
 
 
 def _has_valid_length(header: bytes) -> bool:
