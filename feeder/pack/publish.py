@@ -22,7 +22,6 @@ from feeder.dataset.manifest import (
     ShardEntry,
 )
 from feeder.dataset.reader import ShardReader
-from feeder.dataset.writer import fsync_folder, write_atomically
 from feeder.errors import DatasetError
 from feeder.pack.bad_share import BadLimit
 from feeder.pack.balance import balance_parts, plan_balance
@@ -34,6 +33,7 @@ from feeder.pack.work_folder import (
     WorkState,
     encode_quarantine,
 )
+from feeder.process.output_file import fsync_folder, write_output
 from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
@@ -83,7 +83,7 @@ def publish_parts(
                 finished.replace(destination / shard_name(part))
     fsync_folder(destination)
     quarantine_list = encode_quarantine(quarantine)
-    write_atomically(destination / QUARANTINE_NAME, quarantine_list)
+    write_output(destination / QUARANTINE_NAME, quarantine_list)
     paths = [destination / shard_name(part) for part in range(shards)]
     duplicates = find_duplicates(paths, state.labels)
     write_duplicates(destination, duplicates)
@@ -115,7 +115,7 @@ def publish_parts(
             "pack again"
         )
     write_survey(destination, manifest, quarantine, duplicates)
-    write_atomically(destination / MANIFEST_NAME, manifest.encode())
+    write_output(destination / MANIFEST_NAME, manifest.encode())
 
 
 def _read_result(work: WorkFolder, part: int) -> PartResult:
