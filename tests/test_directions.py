@@ -201,7 +201,7 @@ TABLE: Mapping[str, Row] = {
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
     "bench.gpu": row(f"{PRODUCT} bench bench.data"),
     "bench.plots": row(
-        "errors bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
+        "errors process bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
     ),
     "bench.cli": row(
         "process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro bench.pack "
