@@ -63,7 +63,9 @@ def plan_packing(
         progress.note(line)
     selection = select_items(items, options.split)
     files, bad = len(selection.rows), sum(1 for _ in _read_rejected(items, selection))
-    options.bad_limit.check(bad, _read_rejected(items, selection), files + bad, work.path)
+    options.bad_limit.check(
+        bad, _read_rejected(items, selection), files + bad, work.path, untried=files
+    )
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, spec, known)

@@ -34,7 +34,6 @@ from feeder.pack.work_folder import (
     encode_quarantine,
 )
 from feeder.process.output_file import fsync_folder, write_output
-from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
 from feeder.survey.page import write_survey
@@ -59,14 +58,7 @@ def publish_parts(
     packed_badly = (entry for result in results for entry in result.quarantine)
     quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
-    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path)
-    if not sum(counts):
-        first = quarantine[0]
-        others = f", and {len(quarantine) - 1:,} more are bad" if len(quarantine) > 1 else ""
-        raise DatasetError(
-            f"there is nothing to pack: {printable(first.path)} is {first.kind} ({first.reason})"
-            f"{others}"
-        )
+    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path, untried=0)
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
