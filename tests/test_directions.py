@@ -137,7 +137,8 @@ TABLE: Mapping[str, Row] = {
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset source convert survey",
+        "errors plan process host jpeg jpeg.crop_decode dataset source source.label_files convert "
+        "survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row("errors process dataset source pack", "msgspec xxhash"),
