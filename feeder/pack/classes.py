@@ -23,6 +23,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.listing import CLASSES_MAX, ListedItems, ListText
 from feeder.source.raw_labels import KIND_OF_FORM, LabelForm
 from feeder.source.source import SourceSpec
+from feeder.survey.numbers import plural
 
 _FILE_BYTES_MAX: Final = 256 << 20
 _TEXT_FORMS: Final = ("text", "texts")
@@ -184,7 +185,8 @@ def _number_classes(
     count = max(largest, max(names, default=-1)) + 1
     if given is not None and largest >= len(given):
         raise ConfigError(
-            f"class {largest} has no name: --class-names names {len(given)} classes, from number 0"
+            f"class {largest} has no name: --class-names names "
+            f"{plural(len(given), 'class', 'classes')}, from number 0"
         )
     if count > CLASSES_MAX:
         raise ConfigError(

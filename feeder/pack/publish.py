@@ -36,6 +36,7 @@ from feeder.pack.work_folder import (
 from feeder.process.output_file import fsync_folder, write_output
 from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
+from feeder.survey.numbers import plural
 from feeder.survey.page import write_survey
 
 
@@ -61,7 +62,7 @@ def publish_parts(
     limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path, untried=0)
     changes = plan_balance(counts)
     if changes:
-        progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
+        progress.note(f"balancing {len(changes):,} of {plural(len(counts), 'shard')}")
     balance_parts(
         work,
         changes,

@@ -20,6 +20,7 @@ from feeder.pack.merge import SourceItems
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.label_files.text_lines import read_byte_lines
+from feeder.survey.numbers import plural
 
 Side = Literal["train", "val"]
 _KEY: Final = 0x53504C4954  # any number, the same for ever: it decides on which side items are
@@ -118,8 +119,9 @@ def _read_list(path: Path, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
             name for number, name in enumerate(_read_names(path)) if number == int(missing[0])
         )
         raise ConfigError(
-            f"--val-list {path} names {missing.size:,} items that the source does not have, first "
-            f"{printable(decode_name(name))}: write names as they are below the source, one a line"
+            f"--val-list {path} names {plural(missing.size, 'item')} that the source does not "
+            f"have, first {printable(decode_name(name))}: write names as they are below the "
+            "source, one a line"
         )
     if not listed.size:
         raise ConfigError(f"--val-list {path} names nothing")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
@@ -150,6 +151,21 @@ def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline
     summary = pack(source, tmp_path / "packed", shards=7)
     assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
     assert _problems(tmp_path / "packed") == []
+
+
+def test_the_summary_of_one_odd_image_is_in_the_singular_and_in_words(
+    tmp_path: Path, inline: None
+) -> None:
+    source, destination = tmp_path / "source", tmp_path / "packed"
+    (source / "a").mkdir(parents=True)
+    picture, exif = image(), Image.Exif()
+    exif[0x0112] = 6
+    (source / "a" / "turned.png").write_bytes(encoded(picture, exif=exif, subsampling="4:2:0"))
+    lines = format_summary(destination, pack(source, destination))
+    assert lines[0] == f"packed 1 image of 1 class into {destination}: 1 shard"
+    assert "  subsampling: 4:2:0 (1)" in lines
+    assert "  odd: EXIF rotation ignored (1), Wrong suffix (1)" in lines
+    assert any(line.startswith("  this run: 1 file in ") for line in lines)
 
 
 def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) -> None:
