@@ -24,6 +24,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.listing import CLASSES_MAX
 from feeder.source.raw_labels import Form
 from feeder.source.source import SourceSpec
+from feeder.survey.numbers import plural
 
 _FILE_BYTES_MAX: Final = 256 << 20
 _KINDS: Final[dict[str, LabelKind]] = {
@@ -260,8 +261,8 @@ class _Numbered:
         largest = self._used[-1] if self._used else -1
         if largest >= len(given):
             raise ConfigError(
-                f"class {largest} has no name: --class-names names {len(given)} classes, from "
-                "number 0"
+                f"class {largest} has no name: --class-names names "
+                f"{plural(len(given), 'class', 'classes')}, from number 0"
             )
         if self._is_row and len(given) != self._reading.width:
             raise ConfigError(

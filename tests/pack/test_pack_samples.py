@@ -357,6 +357,8 @@ def test_bad_images_and_labels_are_left_out_up_to_a_share(
     given = [*samples, ("text", b"not an image", 1), ("empty", b"", 1), ("nan", JPEG, None)]
     with pytest.raises(DatasetError, match="leave them out with max_bad 12%"):
         feeder.pack_samples(given, tmp_path / "packed")
+    with pytest.raises(DatasetError, match=r"first empty, .* all are in .*; check the samples'"):
+        feeder.pack_samples(given[-3:-1], tmp_path / "bad", max_bad="100%")
     packed = feeder.pack_samples(given, tmp_path / "packed", max_bad=3)
     assert (packed.samples, packed.quarantined) == (COUNT, 3)
     assert {entry.path: entry.kind for entry in read_quarantine(tmp_path / "packed")} == {
