@@ -197,7 +197,12 @@ def test_a_hidden_file_counts_where_a_row_lists_it(source: Path) -> None:
         ("a.jpg,1;2\nb.png,3;4\ndeep/c.jpg,5;6e2\n", "float", [[1, 2], [3, 4], [5, 600]], "REALS"),
         ("a.jpg,1;2\nb.png,3\ndeep/c.jpg,5\n", "multi", [[1, 2], [3], [5]], "NUMBERS"),
         ("a.jpg,1 2\nb.png,3\ndeep/c.jpg,\n", "multi", [[1, 2], [3], []], "NUMBERS"),
-        ("a.jpg,1 0\nb.png,0 1\ndeep/c.jpg,1 -1\n", "one-hot", [[1, 0], [0, 1], [1, -1]], "NUMBERS"),
+        (
+            "a.jpg,1 0\nb.png,0 1\ndeep/c.jpg,1 -1\n",
+            "one-hot",
+            [[1, 0], [0, 1], [1, -1]],
+            "NUMBERS",
+        ),
         (
             "a.jpg,x y|z\nb.png,1\ndeep/c.jpg,z\n",
             "multi",
@@ -267,7 +272,12 @@ def test_json_values_keep_their_types(source: Path) -> None:
         ("labels.csv", "a.jpg,1\n", {}, "column 2 of labels.csv"),
         ("labels.json", '{"a.jpg": 1}', {"label_base": 2}, "labels.json"),
         ("x.jsonl", '{"file": "a.jpg", "y": 1}', {}, "field y of x.jsonl"),
-        ("x.jsonl", '{"file": "a.jpg", "columns": 1}', {"label": "columns"}, "field columns of x.j"),
+        (
+            "x.jsonl",
+            '{"file": "a.jpg", "columns": 1}',
+            {"label": "columns"},
+            "field columns of x.j",
+        ),
         (
             "labels.csv",
             "file,v,w,x,y,z\na.jpg,1,2,3,4,5\n",

@@ -103,7 +103,9 @@ def test_labels_of_every_kind_are_read(
     listed = list_file(golden / "kinds.tfrecord", image="img", label=label, label_kind=kind)
     if labels is None:
         labels = [["é" * number] for number in range(1, 4)]
-        assert listed.rejected == {"00000000": ("bad-label", "its label is a list that has an empty text in it")}
+        assert listed.rejected == {
+            "00000000": ("bad-label", "its label is a list that has an empty text in it")
+        }
     assert list(listed.labels.values()) == labels
     assert (listed.facts.base, listed.facts.notes) == (0, ())
 
