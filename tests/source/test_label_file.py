@@ -236,8 +236,10 @@ def test_a_class_in_each_column(
 
 @pytest.mark.parametrize(
     ("value", "uncertain", "label"),
-    [(True, "", ["a"]), (1, "", ["a"]), (1.0, "", ["a"]), (False, "", []), (0.0, "", [])]
-    + [(None, "yes", ["a"]), (None, "no", []), (-1.0, "yes", ["a"]), (-1, "no", [])],
+    [
+        *[(True, "", ["a"]), (1, "", ["a"]), (1.0, "", ["a"]), (False, "", []), (0.0, "", [])],
+        *[(None, "yes", ["a"]), (None, "no", []), (-1.0, "yes", ["a"]), (-1, "no", [])],
+    ],
 )
 def test_a_class_in_each_field_of_json(
     tmp_path: Path, value: object, uncertain: Uncertain | str, label: object

@@ -103,8 +103,9 @@ def test_a_file_listed_twice_counts_once_unless_its_labels_differ(source: Path) 
         "file,label\na.jpg,1\nb.png,2\n./a.jpg,1\nb.png,2\nb.png,3\ndeep/../deep/c.jpg,0\nb.png,2\n",
     )
     assert listed.labels == {"a.jpg": 1, "deep/c.jpg": 0}
+    reason = "it has another label in line 6 (--label-kind multi takes all)"
     assert listed.rejected == {
-        "b.png": ("two-labels", "listed in labels.csv line 3, but it has another label in line 6")
+        "b.png": ("two-labels", f"listed in labels.csv line 3, but {reason}")
     }
     assert listed.facts.notes == ("labels.csv lists 2 files more than once",)
 
@@ -240,7 +241,9 @@ def test_values_of_several_columns_are_a_vector(source: Path) -> None:
 
 def test_columns_of_zeros_and_ones_are_classes(source: Path) -> None:
     text = "image_id,is_cat,is_dog,is_none\na.jpg,1,0,-1\nb.png,1,1,0\ndeep/c.jpg,2,0,0\n"
-    with pytest.raises(ConfigError, match="column is_none of .* has -1 beside 0 and 1: give --unc"):
+    with pytest.raises(
+        ConfigError, match=r"column is_none of .* has -1 beside 0 and 1: give --unc"
+    ):
         list_with(source, text, label="is_*", label_kind="multi")
     listed = list_with(source, text, label="is_*", label_kind="multi", uncertain="no")
     assert listed.labels == {"a.jpg": ["is_cat"], "b.png": ["is_cat", "is_dog"]}
@@ -276,7 +279,7 @@ def test_json_values_keep_their_types(source: Path) -> None:
             "x.jsonl",
             '{"file": "a.jpg", "columns": 1}',
             {"label": "columns"},
-            "field columns of x.j",
+            "field columns of x",
         ),
         (
             "labels.csv",

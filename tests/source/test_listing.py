@@ -130,7 +130,7 @@ def test_too_many_different_texts_are_no_classes(
     monkeypatch.setattr("feeder.source.listing.CLASSES_MAX", 3)
     with pytest.raises(ConfigError, match="over 3 different labels, such as c3"):
         make_list(tmp_path, [(str(number), f"c{number}") for number in range(9)])
-    with pytest.raises(ConfigError, match="over 3 different labels, such as 3.5"):
+    with pytest.raises(ConfigError, match=r"over 3 different labels, such as 3\.5"):
         make_list(tmp_path, [(str(n), f"{n}.5") for n in range(9)], label_kind="name")
 
 
