@@ -40,7 +40,6 @@ _INT64_MAX: Final = 2**63 - 1
 _INT64_DIGITS: Final = 20
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _SHOWN_CHARACTERS: Final = 80
-_WIDTHS_MAX: Final = 64
 _SWITCHES: Final = frozenset({0, 1, -1, MISSING})
 
 
@@ -72,7 +71,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the labels of a container that are lists have in common, as counts of lists."""
 
     widths: dict[int, int] = {}
-    """Lists by their length; lengths after the first 64 count as -1."""
+    """Lists by their length."""
     classes: int = 0
     """Lists that can name classes: whole numbers from ``base`` on, none of them twice."""
     switches: int = 0
@@ -113,9 +112,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self._count_width(len(values))
 
     def _count_width(self, width: int) -> None:
-        known = width in self.widths or len(self.widths) < _WIDTHS_MAX
-        key = width if known else -1
-        self.widths[key] = self.widths.get(key, 0) + 1
+        self.widths[width] = self.widths.get(width, 0) + 1
 
     def add(self, other: "LabelFacts") -> None:
         """Add the counts of another container."""

@@ -234,14 +234,3 @@ def test_lists_of_numbers_are_counted(
     other.add(counted)
     other.add(LabelFacts())
     assert other == facts
-
-
-def test_lists_of_many_lengths_are_counted_in_little_space() -> None:
-    facts, again = LabelFacts(), LabelFacts()
-    for length in range(1000):
-        facts.observe([2] * length, 0)
-        again.observe_texts(["x"] * (length % 3))
-    assert len(facts.widths) == 65
-    assert sum(facts.widths.values()) == 1000
-    assert facts.widths[-1] == 936
-    assert again.widths == {0: 334, 1: 333, 2: 333}
