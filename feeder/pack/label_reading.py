@@ -11,7 +11,6 @@ The few labels that do not fit what all others are belong to bad images. What co
 ways is never decided here: it is an error that names ``--label-kind`` or ``--uncertain``.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
@@ -32,12 +31,11 @@ from feeder.source.raw_labels import (
     is_missing_word,
     parse_decimal,
     show_label,
+    split_joined,
 )
 from feeder.source.source import SourceSpec
 
 Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floats"]
-_JOINED: Final = re.compile(r"[;|]")
-_DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
 _SHOWN_CHARACTERS: Final = 80
 _CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
@@ -276,12 +274,15 @@ class _Reader:
 
     def _check_joined(self) -> None:
         """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
+        if self._kind is not None:
+            return
         texts = {text for each in self._items.lists for text in each.listed.texts}
-        joined = {text for text in texts if self._kind is None and _JOINED.search(text)}
-        parts = {part.strip() for text in joined for part in _JOINED.split(text)}
-        rows = {text for text in texts if self._kind is None and _DIGITS.fullmatch(text)}
-        if (joined and parts & (texts - joined)) or (rows and len(rows) == len(texts)):
-            shown = printable(min(joined or rows)[:_SHOWN_CHARACTERS])
+        parts = {text: split_joined(text) for text in texts}
+        joined = {text for text in texts if len(parts[text]) > 1}
+        is_part = any(part in texts - joined for text in joined for part in parts[text])
+        digits = ("".join(each).replace("-", "") for each in parts.values())
+        if joined and (is_part or (joined == texts and all(map(str.isdecimal, digits)))):
+            shown = printable(min(joined)[:_SHOWN_CHARACTERS])
             self._refuse(
                 f"{shown} may be one label or several",
                 "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "

@@ -36,6 +36,9 @@ MISSING: Final = -(2**63)
 Value = int | str | float | list[int] | list[str] | list[float] | None
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+_SEPARATOR: Final = re.compile(r"[;|]")
+_DIGITS: Final = re.compile(r"-?\d+(?:[\s,;|]+-?\d+)+", re.ASCII)
+_DIGITS_SEPARATOR: Final = re.compile(r"[\s,;|]+")
 _INT64_MAX: Final = 2**63 - 1
 _INT64_DIGITS: Final = 20
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
@@ -142,6 +145,12 @@ def read_raw(raw: object, *, is_name: bool = False) -> tuple[Form, Value]:
     if isinstance(raw, numbers.Real):
         return Form.REAL, float(raw)
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
+
+
+def split_joined(text: str) -> list[str]:
+    """Return the parts of a text that may be several labels, as "cat;dog" and "1 0 0"."""
+    separator = _DIGITS_SEPARATOR if _DIGITS.fullmatch(text) else _SEPARATOR
+    return [part for part in map(str.strip, separator.split(text)) if part]
 
 
 def is_huge_number(text: str) -> bool:

@@ -65,10 +65,13 @@ def test_items_are_read_as_they_were_added(
         ("index", ["10", "1.0", 0.5], [10, "1.0", 0.5]),
         ("float", ["10", "1.0", 0.5, [1]], [10, "1.0", 0.5, [1]]),
         ("name", ["10", " a ", 10, ["1"]], ["10", " a ", 10, ["1"]]),
+        ("multi", ["a;b |c", "10", "a, b", "a;"], [["a", "b", "c"], 10, "a, b", "a;"]),
+        ("multi-hot", ["1 0 -1", "0,1", ["0 1"]], [[1, 0, -1], [0, 1], ["0 1"]]),
+        (None, ["a;b", "1 0 0"], ["a;b", "1 0 0"]),
         ("none", ["10", None, 10, b"?"], [None] * 4),
     ],
 )
-def test_the_kind_matters_to_a_list_only_for_names_and_for_nothing(
+def test_what_the_kind_matters_to_a_list(
     tmp_path: Path, kind: LabelChoice | None, labels: list[Any], stored: list[Any]
 ) -> None:
     items = [(str(number), label) for number, label in enumerate(labels)]
