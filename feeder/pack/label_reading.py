@@ -69,6 +69,8 @@ class LabelReading:
     """Of rows of 0 and 1, and of floats; else 1."""
     is_named: bool
     """Whether a class is known by its name, also where that is a number."""
+    is_distinct: bool
+    """Whether a list may not have a class twice: it would be something else than the others."""
     base: int
     """The number of the first class."""
     uncertain: int | None
@@ -102,7 +104,10 @@ class LabelReading:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
         if self.is_named:
             return [_name(value) for value in raw]
-        return [self._number(value) for value in raw]
+        numbers = [self._number(value) for value in raw]
+        if self.is_distinct and len(set(numbers)) < len(numbers):
+            raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
+        return numbers
 
     def _number(self, value: str | float) -> int:
         number = parse_decimal(value) if isinstance(value, str) else value
@@ -155,10 +160,16 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         facts.add(each.facts)
     reader = _Reader(items, spec, texts, facts)
     way, width = reader.choose()
+    may_have_rows = ("multi", "one-hot", "multi-hot")  # a column for each class is one, too
+    if spec.uncertain and way not in may_have_rows and spec.label_kind not in may_have_rows:
+        raise ConfigError(
+            f"--uncertain {spec.uncertain}: labels are no rows of 0 and 1: leave it out"
+        )
     reading = LabelReading(
         way=way,
         width=width,
         is_named=way == "names" or (way == "lists" and reader.lists_are_named()),
+        is_distinct=way == "lists" and spec.label_kind is None,
         base=next((each.base for each in listed if each.items), 0),
         uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
         texts=texts,
@@ -323,20 +334,16 @@ class _Reader:
             return self._choose_rows(lists, width)
         if kind == "multi":
             return "lists", 1
-        if kind == "index":
-            raise ConfigError(
-                f"labels{self._where} are lists{self._such_as(_LIST)}, not a class each: give "
-                "--label-kind multi, or choose another field with --label"
-            )
-        texts, reals = self._forms[Form.TEXTS], self._forms[Form.REALS]
-        has_rows = not _are_few(facts.switches, lists)
-        if _are_few(lists - reals, lists) or not (has_rows or _are_few(reals, lists)):
+        if kind == "index":  # a list that is no row of 0 and 1 is a fault
+            return "numbers", 1
+        reals, are_rows_few = self._forms[Form.REALS], _are_few(facts.switches, lists)
+        if _are_few(lists - reals, lists) or (are_rows_few and not _are_few(reals, lists)):
             return "floats", width
-        odd = lists - texts - facts.classes
-        if odd and (has_rows or (is_even and _are_few(texts, lists))):
+        odd = lists - self._forms[Form.TEXTS] - facts.classes
+        if not _are_few(odd, lists) or (odd and reals and is_even):
             rows = ", one-hot or multi-hot if they are rows of 0 and 1" if facts.switches else ""
             self._refuse(
-                f"they are lists of numbers, {odd:,} of which name no different classes"
+                f"{odd:,} of {lists:,} lists of numbers do not name different classes"
                 f"{self._such_as(_LIST)}",
                 f"give --label-kind float if they are values, multi if they are classes{rows}",
             )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
 from feeder.errors import ConfigError
@@ -34,6 +35,8 @@ class SourceChoices:
     label_base: int | None = None
     labels_file: str = ""
     class_names_file: str = ""
+    split: str = ""
+    all_splits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class PackOptions:
     max_side: int | None = None
     quality: int | None = None  # None: only what must be re-encoded is, at 95 and 4:4:4
     subsampling: SubsamplingName | None = None
+    png16_max: int = WHITE_U16
     reading: SourceChoices = SourceChoices()
 
     def __post_init__(self) -> None:
@@ -60,6 +64,7 @@ class PackOptions:
             ("--seed", self.seed, 0, MAX_SEED),
             ("--quality", self.quality, 1, 100),
             ("--max-side", self.max_side, _SIDE_PX_MIN, _SIDE_PX_MAX),
+            ("--png16-max", self.png16_max, 1, WHITE_U16),
         )
         for name, value, low, high in ranges:
             if value is not None and not low <= value <= high:
@@ -85,6 +90,7 @@ class PackOptions:
             max_side=self.max_side,
             subsampling=self.subsampling,
             reencode=self.quality is not None,
+            png16_max=self.png16_max,
         )
 
 

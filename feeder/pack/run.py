@@ -32,7 +32,6 @@ from feeder.dataset.manifest import (
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.bad_share import TooManyBadImages
-from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
 from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
@@ -45,6 +44,7 @@ from feeder.pack.work_folder import (
     QuarantineEntry,
     WorkFolder,
 )
+from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
@@ -158,6 +158,8 @@ def _recognise(location: str, options: PackOptions) -> SourceSpec:
         label_base=choices.label_base,
         labels_file=choices.labels_file,
         class_names_file=choices.class_names_file,
+        split=choices.split,
+        all_splits=choices.all_splits,
     )
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, FeederError
 from feeder.pack.bad_share import CHECK_OPTIONS
 from feeder.pack.containers import SPEC_NAME
-from feeder.pack.disk_errors import explain_disk_errors
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import check_destination, load_known, pack_dataset
@@ -28,6 +28,7 @@ from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
+from feeder.process.disk_errors import explain_disk_errors
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.raw_labels import RawLabel
 from feeder.source.samples import LOCATION
@@ -49,11 +50,11 @@ _ARGUMENTS: Final = {
                 "--max-side",
                 "--quality",
             ),
-            *("--subsampling", "--shards", "--tile-width", "--seed", "--jobs"),
+            *("--subsampling", "--png16-max", "--shards", "--tile-width", "--seed", "--jobs"),
         )
     },
 }
-_VALUE: Final = re.compile(r"(--label-kind|--uncertain) (?=[a-z])")
+_VALUE: Final = re.compile(r"(--label-kind|--uncertain|--png16-max) (?=[a-z\d])")
 _OPTION: Final = re.compile(rf"(?<![^\s(])({'|'.join(_ARGUMENTS)})\b")
 
 
@@ -90,6 +91,7 @@ def pack_samples(
     quality: int | None = None,
     subsampling: SubsamplingName | None = None,
     apply_exif: bool = False,
+    png16_max: int = WHITE_U16,
     shards: int | None = None,
     tile_width: int = 32,
     seed: int = 0,
@@ -138,6 +140,7 @@ def pack_samples(
                 jobs=choose_jobs(jobs),
                 max_bad=str(max_bad),
                 apply_exif=apply_exif,
+                png16_max=png16_max,
                 classes_of=None if classes_of is None else Path(classes_of),
                 max_side=max_side,
                 quality=quality,
@@ -146,7 +149,7 @@ def pack_samples(
         return _pack(samples, Path(dst), options, labels, uncertain, class_names, line)
     finally:
         for text in unseen.warnings:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(_name_arguments(text), stacklevel=2)
 
 
 def _pack(
@@ -247,7 +250,11 @@ def _worded_for_python() -> Iterator[None]:
         yield
     except FeederError as error:
         text = str(error).replace(CHECK_OPTIONS, "check the samples' bytes and labels")
-        text = _VALUE.sub(lambda found: f"{_ARGUMENTS[found[1]]}=", text)
-        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
-        error.args = (text.replace("run the same command again", _REMEDY),)
+        text = text.replace("run the same command again", _REMEDY)
+        error.args = (_name_arguments(text),)
         raise
+
+
+def _name_arguments(text: str) -> str:
+    text = _VALUE.sub(lambda found: f"{_ARGUMENTS[found[1]]}=", text)
+    return _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)

@@ -2,14 +2,16 @@
 
 import errno
 import os
+import re
 from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.process.regular_file import open_regular, read_descriptor
+from feeder.source.location.file_format import CONVERT, recognise_other
 
 FILE_BYTES_MAX: Final = 1 << 30
 JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
-SNIFF_BYTES: Final = 16
+SNIFF_BYTES: Final = 32
 JPEG: Final = "JPEG"
 
 FaultKind = Literal[
@@ -31,6 +33,9 @@ FaultKind = Literal[
     "unsupported",
 ]
 """Why an item cannot become a sample; feeder.survey.words describes each."""
+
+
+_PORTABLE_ANYMAP: Final = re.compile(rb"P[1-6]\s+[#\d]")
 
 
 class SourceError(DatasetError):
@@ -59,7 +64,18 @@ def sniff_format(start: bytes) -> str | None:
         return "TIFF"
     if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
         return "BMP"
+    if _PORTABLE_ANYMAP.match(start):
+        return "PPM"
     return None
+
+
+def describe_foreign(start: bytes) -> SourceError:
+    """Return why a file is no image that begins with ``start``, which is none that Feeder reads."""
+    other = recognise_other(start)
+    if not other.remedy:
+        return SourceError("not-image", f"starts with {start[:8].hex(' ')}")
+    kind: FaultKind = "unsupported" if other.remedy == CONVERT else "not-image"
+    return SourceError(kind, f"it is {other.what}: {other.remedy}")
 
 
 def sniff_file(path: bytes) -> str | None:

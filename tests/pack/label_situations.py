@@ -289,6 +289,20 @@ SITUATIONS = (
         line="any of 5 classes from lists, by number",
     ),
     Situation(
+        title="rows of 0 and 1 of two lengths",
+        why=BOTH + ": they are no lists of classes, and no rows over the same classes",
+        kinds=("jsonl", "samples"),
+        raw=[[1, 0, 0, 1, 0], [0, 1, 1], [1, 0, 0, 1, 0], []],
+        error="3 of 4 lists of numbers do not name different classes .*multi-hot",
+    ),
+    Situation(
+        title="numbers that count something",
+        why=BOTH + ": a class twice in a list is no list of classes",
+        kinds=("jsonl", "parquet"),
+        raw=[[2, 0, 0], [0, 3, 0], [1, 1, 0]],
+        error="3 of 3 lists of numbers do not name different classes .*--label-kind float",
+    ),
+    Situation(
         title="lists of names",
         why="tags: sorted as all names are",
         kinds=TYPED,

@@ -146,7 +146,7 @@ def test_numbers_with_a_few_that_are_none(missing: Any, kind: Any, as_text: bool
         ([0, -1], {}, "numbers", [0, BELOW.format(-1, 0)]),
         (["1.0", "0.0"], {"base": 1, "kind": "index"}, "numbers", [0, BELOW.format(0, 1)]),
         ([[1, 3], [2]], {"base": 1}, "lists", [[0, 2], [1]]),
-        ([[1], [2, 3, 0]], {"base": 1}, "lists", [[0], BELOW.format(0, 1)]),
+        ([[1], [2, 3, 0]], {"base": 1, "kind": "multi"}, "lists", [[0], BELOW.format(0, 1)]),
         ([1.5, 1], {"base": 1}, "floats", [[1.5], [1.0]]),
         ([[1, 0, 0], [0, 0, 1]], {"base": 1}, "one-hot", [0, 2]),
         # Names.
@@ -194,6 +194,7 @@ def test_single_labels_and_values(
     _check(labels, options, way, expected)
 
 
+NO, YES, OUT = ({"uncertain": each} for each in ("no", "yes", "leave-out"))
 ROWS = [[1, 0, 0, 1, 0], [0, 0, 1, 1, 0], [0, 1, 1, 1, 0]]
 SETS = [[0, 3], [2, 3], [1, 2, 3]]
 ONES = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
@@ -208,7 +209,13 @@ VALUES = "its label has {} values, the others {}"
         # Classes.
         ([[3, 5], [4]], {}, "lists", [[3, 5], [4]]),
         ([[3, 5], [4, 1]], {}, "lists", [[3, 5], [1, 4]]),
-        ([[5, 5, 3], [4]], {}, "lists", [[3, 5], [4]]),  # an object each
+        ([[5, 5, 3], [4]], {"kind": "multi"}, "lists", [[3, 5], [4]]),  # an object each
+        (
+            [*[[3, 4]] * 9, [5, 5]],
+            {},
+            "lists",
+            [*[[3, 4]] * 9, "its label [5, 5] has a class twice"],
+        ),
         ([[3], [0], []], {}, "lists", [[3], [0], []]),
         ([["a"], ["b", "a"], []], {}, "lists", [[0], [0, 1], []]),
         ([["a"], ["3", "a"], [3]], {}, "lists", [[1], [0, 1], [0]]),
@@ -222,6 +229,14 @@ VALUES = "its label has {} values, the others {}"
         (["a;b", "b", "a"], {"kind": "multi"}, "lists", [[0, 1], [1], [0]]),
         (["a;b", "b"], {"kind": "multi", "by_name": True}, "lists", [[0], [1]]),
         (["a;b", "b"], {"kind": "name"}, "names", [0, 1]),
+        # Of a column for each class, the names of those that have a 1.
+        (
+            [["b"], ["a", "b"], []],
+            {"kind": "multi-hot", "by_name": True, **NO},
+            "lists",
+            [[1], [0, 1], []],
+        ),
+        (["b", "a"], {"kind": "one-hot", "by_name": True, **YES}, "names", [1, 0]),
         ([[3, 3], [4, 5]], {"kind": "multi"}, "lists", [[3], [4, 5]]),
         ([[3, 0.5], [4, 5]], {"kind": "multi"}, "lists", [NO_CLASS.format("0.5"), [4, 5]]),
         ([[3, None], [4]], {"kind": "multi"}, "lists", [NO_CLASS.format("nothing"), [4]]),
@@ -283,7 +298,6 @@ def test_lists(labels: list[Any], options: dict[str, Any], way: str, expected: l
     _check(labels, options, way, expected)
 
 
-NO, YES, OUT = ({"uncertain": each} for each in ("no", "yes", "leave-out"))
 HAS = "its row of 0 and 1 has {} (--uncertain)"
 
 
@@ -394,30 +408,38 @@ REFUSED: list[tuple[list[Any], dict[str, Any], str]] = [
     (
         [[3, 3], [4, 5]],
         {},
-        "lists of numbers, 1 of which name no.* float if .*, multi if they are cl",
+        "1 of 2 lists of numbers do not name.* float if .*, multi if they are cl",
     ),
     (
         [[3, -1], [4, 5]],
         {},
-        "lists of numbers, 1 of which name no.* float if .*, multi if they are c",
+        "1 of 2 lists of numbers do not name.* float if .*, multi if they are c",
     ),
-    ([*[[1, 2]] * 9, [0.5, 1]], {}, "lists of numbers, 1 of which name no.* float if .*, multi if"),
-    ([*ROWS, [1, 0, 0, 1]], {}, "4 of which name no .* float .* multi .* one-hot or multi-hot if"),
-    ([*ROWS, [], []], {}, "3 of which name no .* float .* multi .* one-hot or multi-hot if"),
+    ([*[[1, 2]] * 9, [0.5, 1]], {}, "1 of 10 lists of numbers do not name.* float if .*, multi if"),
+    (
+        [*ROWS, [1, 0, 0, 1]],
+        {},
+        "4 of \\d+ lists of numbers do not name .* float .* multi .* one-hot or multi-hot if",
+    ),
+    (
+        [*ROWS, [], []],
+        {},
+        "3 of \\d+ lists of numbers do not name .* float .* multi .* one-hot or multi-hot if",
+    ),
     (
         [*ROWS, [5, 5, 5, 5, 5]],
         {},
-        "4 of which name no .* float .* multi .* one-hot or multi-hot if",
+        "4 of \\d+ lists of numbers do not name .* float .* multi .* one-hot or multi-hot if",
     ),
     (
         [*6 * ROWS, *[["a"]] * 3],
         {},
-        "they are lists of numbers, 18 of which name no .* multi .* one-hot or multi-hot if",
+        "18 of 21 lists of numbers do not name .* multi .* one-hot or multi-hot if",
     ),
     (
         [[0, 1, 1], [1], [0, 0]],
         {},
-        "2 of which name no .* float .* multi .* one-hot or multi-hot if",
+        "2 of \\d+ lists of numbers do not name .* float .* multi .* one-hot or multi-hot if",
     ),
 ]
 
@@ -482,14 +504,19 @@ def test_uncertain_places_are_refused_until_the_user_decides(
         (
             [[3, 4], [5]],
             {"kind": "index"},
-            r"are lists \(such as \[3, 4\] of 0\), not a class each.*mu",
+            "no image has a label",
         ),
         (
             [["a"], ["b"]],
             {"kind": "index"},
-            "are lists .* not a class each: give --label-kind multi",
+            "no image has a label",
         ),
-        ([[0.5, 1]], {"kind": "index"}, "are lists .* not a class each: give --label-kind multi"),
+        ([[0.5, 1]], {"kind": "index"}, "no image has a label"),
+        (
+            [3, 4],
+            {"uncertain": "no"},
+            "--uncertain no: labels are no rows of 0 and 1: leave it out",
+        ),
         (
             [-1, -1],
             {},
