@@ -258,6 +258,7 @@ class _Numbered:
         return names
 
     def _name_by_file(self, given: tuple[str, ...]) -> dict[int, str]:
+        self._check_not_names(given, "--class-names")
         largest = self._used[-1] if self._used else -1
         if largest >= len(given):
             raise ConfigError(
@@ -269,7 +270,6 @@ class _Numbered:
                 f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
                 f"{self._reading.width}: name each"
             )
-        self._check_not_names(given, "--class-names")
         return dict(enumerate(given))
 
     def _check_declared(self, names: dict[int, str]) -> None:

@@ -110,7 +110,7 @@ def pack_samples(
 
     - "index": a class, as a number from 0 or as text; texts are numbered in their sorted order,
       unless they are numbers ("3")
-    - "name": a class, as text, also where that is a number
+    - "name": a class, or a list of classes, as text, also where that is a number
     - "multi": a list of classes, numbers or texts
     - "one-hot", "multi-hot": a list of 0 and 1, one for each class; ``uncertain`` says what -1 and
       None are among these: "no", "yes", or "leave-out" for the sample
