@@ -8,7 +8,6 @@ Nothing here reads an image, apart from containers that are copied while they ar
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from feeder.dataset.manifest import Manifest, samples_in_shard
 from feeder.errors import DatasetError
@@ -22,10 +21,7 @@ from feeder.pack.split import Selection, select_items
 from feeder.pack.work_folder import QuarantineEntry, WorkFolder, WorkState
 from feeder.process.path_text import encode_name, path_to_text, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
-from feeder.source.source import Item, SourceSpec, open_source
-
-LOOSE_KINDS: Final = ("class-folder", "labelled-folder")
-"""Sources of loose files, whose one container is a folder."""
+from feeder.source.source import LOOSE_KINDS, Item, SourceSpec, open_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +67,7 @@ def plan_packing(
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards = choose_shards(files, total_bytes, options)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
-    written = write_items(work.items_path, items, order, classes, sizes)
+    written = write_items(work.new_items_path, items, order, classes, sizes)
     counted = f" in {len(classes.classes):,} classes" if classes.classes else ""
     progress.note(f"found {files:,} images{counted}, {total_bytes / 1e6:,.1f} MB")
     conversion = options.conversion

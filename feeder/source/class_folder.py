@@ -76,7 +76,7 @@ class ClassFolder(LooseFiles):
             path = stored_path(self._root, encode_name(file))
             has_image = has_image or sniff_file(path) is not None
             status = stat_file(path)
-            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.mtime_ns)
+            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.stamp)
         if has_image or (not files and self._may_lack_images):
             return
         others = f", only {files} other file{'s' * (files > 1)}" if files else ""

@@ -39,7 +39,8 @@ class ParquetFiles:
 
         path = printable(self._spec.containers[container])
         prefix = container_prefix(self._spec, container)
-        with ParquetRows(self._files.path(container), path, self._spec) as rows:
+        file = self._files.path(container)
+        with ParquetRows(file, path, self._spec, listing.stamp) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
             for number, text in enumerate(columns.class_names):

@@ -37,7 +37,7 @@ from feeder.source.location.folder_contents import (
     is_split,
     look_at_folder,
 )
-from feeder.source.source import KINDS, SourceKind, SourceSpec
+from feeder.source.source import KINDS, LOOSE_KINDS, SourceKind, SourceSpec
 
 CHOOSABLE: Final = tuple(kind for kind in KINDS if kind != "samples")
 _KIND_OF_FORMAT: Final[dict[FormatName, SourceKind]] = {
@@ -55,7 +55,6 @@ _FORMAT_OF_KIND: Final[dict[SourceKind, ContainerFormat]] = {
     "imagenet-val": "tar",
 }
 _STREAM_KINDS: Final = ("webdataset", "tfrecord")
-_FOLDER_KINDS: Final = ("class-folder", "labelled-folder")
 _LOOKED_AT_MAX: Final = 32  # files; of more, the first of each form of name
 _SHOWN_MAX: Final = 4
 _ROWS_TRIED: Final = 16
@@ -263,7 +262,7 @@ def _describe(contents: FolderContents) -> str:
 
 def _check_options(spec: SourceSpec) -> None:
     """Raise ConfigError for options that have no meaning for the kind of source."""
-    if spec.kind not in _FOLDER_KINDS:
+    if spec.kind not in LOOSE_KINDS:
         if spec.labels_file and spec.kind in ("tfrecord", "parquet"):
             raise ConfigError(
                 f"--labels has no meaning for {spec.kind}, which has its labels in its files: name "

@@ -69,7 +69,8 @@ class WebDataset:
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
         prefix = container_prefix(self._spec, container)
-        with OpenContainer(path_from_text(self._spec.containers[container])) as opened:
+        path = path_from_text(self._spec.containers[container])
+        with OpenContainer(path, listing.stamp) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
             for key, members in self._group(walk, images, prefix):
