@@ -44,15 +44,8 @@ _STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a sl
 _EXIT_MAX_S: Final = 10.0
 _KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096
-_ERRORS: Final = {
-    kind.__name__: kind
-    for kind in (
-        SourceChangedError,
-        ConfigError,
-        DatasetError,
-        ResourceError,
-    )  # the first that fits
-}
+_KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
+_ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
 
 
 @dataclass(slots=True, eq=False)

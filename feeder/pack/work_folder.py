@@ -33,7 +33,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
@@ -160,9 +160,8 @@ class WorkFolder:
         if old["classes"] != new["classes"]:
             different.insert(0, "the classes were others (class folders, or --classes-of)")
         elif old["listing"] != new["listing"] and begun.order == state.order:
-            different.insert(
-                0, f"the source has changed: {self._describe_change(begun, state, spec)}"
-            )
+            change = self._describe_change(begun, state, spec)
+            different.insert(0, f"the source has changed: {change}")
         if different or old != new:
             raise OtherPackingError(
                 f"{self.path.parent} holds the beginning of another packing "
