@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
@@ -35,18 +35,22 @@ def replace_sources(
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, environ)
     sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    packed: Config | int = config
     if not sources:
         if repack:
             raise ConfigError(
                 "--repack packs sources again, and only packed datasets are served: leave it out"
             )
-        return config
-    if cache is None:
+    elif cache is None:
         raise ConfigError(
             f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
             "(HOME is not set): give one with --cache-dir"
         )
-    return _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+    else:
+        packed = _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+    if not isinstance(packed, int):
+        _warn_of_other_classes(packed.data)
+    return packed
 
 
 def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
@@ -77,9 +81,11 @@ def _pack_sources(
     from feeder.pack.progress import ProgressLine
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack_cache.resolve import SourceCache
+    from feeder.pack_cache.validation import pair_splits
     from feeder.process.stop_signals import StopSignals
 
     data = dict(config.data)
+    training = pair_splits(data)
     workers = config.serve.workers
     with (
         StopSignals() as signals,
@@ -94,8 +100,17 @@ def _pack_sources(
             report=lambda dataset, summary: _report(progress, dataset, summary),
         )
         try:
-            for name in sources:
-                data[name] = str(packed.find_dataset(data[name]))
+            for name in sorted(sources, key=lambda each: each in training):
+                classes_of = Path(data[training[name]]) if name in training else None
+                try:
+                    data[name] = str(packed.find_dataset(data[name], classes_of))
+                except ConfigError as error:
+                    if "--classes-of" not in str(error):
+                        raise
+                    raise ConfigError(
+                        f"{name} takes the classes of {training[name]}, as --classes-of does: "
+                        f"{error}; or serve it under a name that is no validation set's"
+                    ) from None
         except KeyboardInterrupt:
             progress.note(
                 f"feeder: stopped by {signals.received.name if signals.received else 'Ctrl-C'} "
@@ -103,6 +118,25 @@ def _pack_sources(
             )
             return signals.exit_status
     return dataclasses.replace(config, data=data)
+
+
+def _warn_of_other_classes(data: Mapping[str, str]) -> None:
+    """Write a line for each validation set whose labels are not those of its training set."""
+    from feeder.dataset.manifest import load_manifest
+    from feeder.pack_cache.validation import describe_other_classes, pair_splits
+
+    for name, training in pair_splits(data).items():
+        try:
+            manifests = [load_manifest(Path(data[each])) for each in (name, training)]
+        except DatasetError:  # opening it reports why
+            continue
+        difference = describe_other_classes(*manifests)
+        if difference:
+            sys.stderr.write(
+                f"feeder: warning: {name} has other classes than {training}, so the same label "
+                f"means another class: {difference}; pack it with feeder pack --classes-of "
+                f"{data[training]}\n"
+            )
 
 
 def _report(progress: "ProgressLine", dataset: Path, summary: "PackSummary") -> None:

@@ -28,6 +28,10 @@ _FILE_BYTES_MAX: Final = 256 << 20
 _TEXT_FORMS: Final = ("text", "texts")
 
 
+class OtherKindError(ConfigError):
+    """Raised for labels of another kind than those of the dataset whose classes to take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPlan:
     """The classes of a dataset, and how to find them from its source's labels."""
@@ -70,7 +74,7 @@ def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -
     form = _common_form(lists)
     kind: LabelKind = KIND_OF_FORM[form]
     if known is not None and known.labels.kind != kind:
-        raise ConfigError(
+        raise OtherKindError(
             f"--classes-of: that dataset's labels are of kind {known.labels.kind}, these are of "
             f"kind {kind}: give --label-kind {known.labels.kind}"
         )
