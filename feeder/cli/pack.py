@@ -56,8 +56,15 @@ def _add_source_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--label-kind",
-        choices=("index", "multi", "float", "none"),
-        help="one class, several classes, numbers or no label (default: that of the first label)",
+        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
+        help="a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
+        "(default: what all labels show)",
+    )
+    group.add_argument(
+        "--uncertain",
+        choices=("no", "yes", "leave-out"),
+        default="",
+        help="what -1 and a missing value are in rows of 0 and 1",
     )
     group.add_argument(
         "--label-base",
@@ -152,6 +159,14 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
         action="store_true",
         help="turn images upright (default: no, as torchvision)",
     )
+    group.add_argument(
+        "--png16-max",
+        type=int,
+        default=65_535,
+        metavar="LEVEL",
+        help="level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
+        "(default: 65535)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -180,11 +195,13 @@ def run(arguments: argparse.Namespace) -> int:
         max_side=arguments.max_side,
         quality=arguments.quality,
         subsampling=arguments.subsampling,
+        png16_max=arguments.png16_max,
         reading=SourceChoices(
             kind=arguments.kind,
             image=arguments.image,
             label=arguments.label,
             label_kind=arguments.label_kind,
+            uncertain=arguments.uncertain,
             label_base=arguments.label_base,
             labels_file=arguments.labels,
             class_names_file=arguments.class_names,
@@ -253,6 +270,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     lines = [
         f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
         f"{_plural(len(manifest.shards), 'shard')}",
+        f"  labels: {summary.labels_read}",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",
@@ -262,6 +280,13 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     ]
     if manifest.odd:
         lines.append(f"  odd: {_counts(manifest.odd)}")
+    turned = manifest.odd.get("exif-ignored", 0)
+    if turned:
+        has = "image has" if turned == 1 else "images have"
+        lines.append(
+            f"  orientation: {turned:,} {has} an EXIF orientation that was not applied, as in "
+            "torchvision (Hugging Face's datasets applies it): --apply-exif"
+        )
     if manifest.duplicates:
         path = destination / DUPLICATES_NAME
         lines.append(f"  duplicates: {manifest.duplicates:,} with the bytes of another; see {path}")

@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page, and the list of duplicates beside it; print the page's path."""
     from feeder.dataset.first_read import check_readable
     from feeder.dataset.manifest import load_manifest
-    from feeder.pack.disk_errors import explain_disk_errors
     from feeder.pack.publish import read_quarantine
+    from feeder.process.disk_errors import explain_disk_errors
     from feeder.survey.duplicates import find_duplicates, write_duplicates
     from feeder.survey.page import SURVEY_NAME, write_survey
 

@@ -1,8 +1,8 @@
-"""Reads a JPEG's size, subsampling and EXIF orientation from its header, without decoding.
+"""Reads a JPEG's size and subsampling from its header, without decoding.
 
 Damage ends the reading and is no error here: the decoder reports it.
 
-References: ITU-T T.81 (JPEG) B.1.1 and B.2.2; CIPA DC-008 (Exif 2.3) 4.5.2 and 4.6.4.A, tag 0x0112.
+Reference: ITU-T T.81 (JPEG) B.1.1 and B.2.2.
 """
 
 import struct
@@ -12,9 +12,9 @@ from typing import Final
 
 from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 
-UPRIGHT: Final = 1
+APP1: Final = 0xE1  # EXIF and XMP
 
-_STANDALONE: Final = frozenset({0x01, 0xD8, *range(0xD0, 0xD8)})  # markers without a length
+_STANDALONE: Final = frozenset({0x00, 0x01, 0xD8, *range(0xD0, 0xD8)})  # no length; 0 is stray
 _SOS, _EOI = 0xDA, 0xD9
 _SEQUENTIAL: Final = (0xC0, 0xC1)  # SOF0 and SOF1: Huffman codes, not progressive
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0 to SOF15
@@ -28,11 +28,6 @@ _COLOUR: Final = {
 }
 """By the sampling factors of the first component, where those of the others are 1."""
 
-_APP1 = 0xE1
-_EXIF = b"Exif\x00\x00"
-_ORIENTATION_TAG = 0x0112
-_SHORT = 3  # the EXIF type of a 16-bit number
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
@@ -44,9 +39,12 @@ class Frame:
 
 
 def iterate_segments(jpeg: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the marker's second byte and the content of each segment before the first scan."""
+    """Yield the marker's second byte and the content of each segment before the first scan.
+
+    Stray bytes between segments are skipped, as libjpeg and Pillow skip them.
+    """
     at = 2
-    while at + 4 <= len(jpeg) and jpeg[at] == 0xFF:
+    while 0 <= (at := jpeg.find(b"\xff", at)) <= len(jpeg) - 4:
         marker = jpeg[at + 1]
         if marker == 0xFF:  # fill byte
             at += 1
@@ -79,31 +77,3 @@ def read_frame(jpeg: bytes) -> Frame | None:
             return None
         return Frame(width=width, height=height, subsampling=subsampling)
     return None
-
-
-def read_orientation(jpeg: bytes) -> int:
-    """Return the orientation of ``jpeg``, 1..8.
-
-    An orientation that is missing or cannot be parsed counts as 1 (upright), as in every viewer.
-    """
-    for marker, body in iterate_segments(jpeg):
-        if marker == _APP1 and body.startswith(_EXIF):
-            return _orientation_of_tiff(body[len(_EXIF) :])
-    return UPRIGHT
-
-
-def _orientation_of_tiff(tiff: bytes) -> int:
-    order = {b"II*\x00": "<", b"MM\x00*": ">"}.get(tiff[:4])
-    if order is None or len(tiff) < 8:
-        return UPRIGHT
-    (directory,) = struct.unpack_from(order + "I", tiff, 4)
-    if directory + 2 > len(tiff):
-        return UPRIGHT
-    (entries,) = struct.unpack_from(order + "H", tiff, directory)
-    for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
-        if entry + 12 > len(tiff):
-            break
-        tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, entry)
-        if tag == _ORIENTATION_TAG and kind == _SHORT and count == 1:
-            return value if 1 <= value <= 8 else UPRIGHT
-    return UPRIGHT

@@ -4,22 +4,28 @@ The first bytes of a file decide its format, not its suffix. JPEGs are re-coded 
 few that cannot be (CMYK and YCCK, rare codings) and images of other formats become RGB as Pillow's
 ``convert("RGB")`` makes it, which is what training code sees through torchvision: alpha is dropped,
 an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at the given
-quality without chroma subsampling, then tiled. 16-bit grey is scaled to 8 bits; Pillow alone would
-clip it.
+quality without chroma subsampling, then tiled. 16 bits a sample become 8 (``deep_levels``).
 
 Options that accept loss (``feeder.convert.lossy``) re-encode the images that they change, and leave
 the others without loss. No image is encoded more than once, and which files go to quarantine
 depends on no option.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import cast
 
 from PIL import Image
 
-from feeder.convert.decode_picture import NO_MEMORY, check_cmyk, decode_picture
-from feeder.convert.jpeg_header import UPRIGHT, Frame, read_frame, read_orientation
+from feeder.convert.decode_picture import (
+    NO_MEMORY,
+    UPRIGHT,
+    check_cmyk,
+    decode_picture,
+    read_orientation,
+)
+from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.jpeg_header import Frame, read_frame
 from feeder.convert.lossy import (
     SubsamplingName,
     decode_undamaged,
@@ -39,6 +45,7 @@ from feeder.source.item_bytes import (
     SNIFF_BYTES,
     FaultKind,
     SourceError,
+    find_foreign,
     sniff_format,
 )
 
@@ -48,6 +55,7 @@ _FLAGS = {
     "GIF": Oddity.GIF,
     "BMP": Oddity.BMP,
     "TIFF": Oddity.TIFF,
+    "PPM": Oddity.PPM,
 }
 _FORMAT_BY_SUFFIX = {
     **dict.fromkeys(JPEG_SUFFIXES, JPEG),
@@ -58,6 +66,7 @@ _FORMAT_BY_SUFFIX = {
     ".dib": "BMP",
     ".tif": "TIFF",
     ".tiff": "TIFF",
+    **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
 }
 
 
@@ -76,6 +85,8 @@ class SourceOptions:
     formats."""
     reencode: bool = False
     """Whether JPEGs are re-encoded even where nothing else requires it."""
+    png16_max: int = WHITE_U16
+    """The level that becomes white in images with 16 bits a sample."""
 
     def change(self, frame: Frame, orientation: int) -> bool:
         """Return whether these options re-encode a JPEG; ``orientation`` is what to apply to it."""
@@ -93,12 +104,17 @@ class SourceSample:
 
     tiled: TiledJpeg
     flags: Oddity
+    level_max: int = 0
+    """The highest level of an image with 16 bits a sample; else 0."""
 
 
 def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSample:
     """Turn the content of the file ``name`` into a tiled JPEG; SourceError if that fails."""
     format_name = sniff_format(data[:SNIFF_BYTES])
     if format_name is None:
+        foreign = find_foreign(data[:SNIFF_BYTES])
+        if foreign is not None:
+            raise SourceError(foreign.kind, f"{foreign.name}: {foreign.remedy}")
         raise SourceError("not-image", f"starts with {data[:8].hex(' ')}")
     flags = Oddity(0)
     if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), format_name) != format_name:
@@ -142,6 +158,8 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
             flags |= Oddity.CMYK
         elif error.kind == "unsupported":
             flags |= Oddity.RARE_JPEG
+        elif error.kind == "incomplete":
+            flags |= Oddity.RARE_JPEG | Oddity.WARNED
         else:
             raise _fault(error) from None
         return _convert(data, JPEG, flags, options, orientation=orientation)
@@ -149,7 +167,7 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
 
 
 def _fault(error: RecodeError) -> SourceError:
-    """Return the error as one of the source; it is not "cmyk", which is converted."""
+    """Return the error as one of the source; those that are converted have other kinds."""
     return SourceError(cast(FaultKind, error.kind), error.reason)
 
 
@@ -174,11 +192,18 @@ def _convert(
     orientation: int = UPRIGHT,
 ) -> SourceSample:
     """Decode with Pillow and encode as JPEG; ``frame`` and ``orientation`` are a JPEG's."""
-    turns = options.apply_exif and format_name != JPEG
-    picture, warned = decode_picture(data, format_name, apply_exif=turns)
-    if warned:
+    picture = decode_picture(data, format_name, options.png16_max)
+    if picture.orientation != UPRIGHT:
+        if options.apply_exif:
+            orientation = picture.orientation
+        else:
+            flags |= Oddity.EXIF_IGNORED
+    if picture.warned:
         flags |= Oddity.WARNED
-    return _encode(picture, flags, options, frame, orientation)
+    if picture.rgb.clips:
+        flags |= Oddity.CLIPPED
+    sample = _encode(picture.rgb.image, flags, options, frame, orientation)
+    return replace(sample, level_max=picture.rgb.level_max)
 
 
 def _encode(
@@ -206,6 +231,6 @@ def _encode(
         raise _fault(error) from None
     if smaller is not upright:
         flags |= Oddity.RESIZED
-    if upright is not picture and Oddity.REENCODED in flags:
+    if upright is not picture and Oddity.EXIF_REENCODED not in flags:
         flags |= Oddity.EXIF_APPLIED
     return SourceSample(tiled=tiled, flags=flags)

@@ -59,7 +59,7 @@ RECORD: Final = np.dtype(
 
 
 class Oddity(enum.IntFlag):
-    """How a sample's source was unusual: ``flags`` of its record, counted in the manifest."""
+    """How a sample's source was unusual: counted in the manifest, and ``stored`` in its record."""
 
     PROGRESSIVE = 1 << 0  # re-coded as baseline without loss
     ARITHMETIC = 1 << 1  # re-coded with Huffman tables without loss
@@ -77,6 +77,13 @@ class Oddity(enum.IntFlag):
     EXIF_REENCODED = 1 << 13  # was rotated and encoded again, as lossless rotation was impossible
     RESIZED = 1 << 14  # was larger than --max-side
     REENCODED = 1 << 15  # a JPEG that --max-side, --quality or --subsampling had encoded again
+    PPM = 1 << 16  # this and those below have no room in the record: PBM, PGM and PPM, as PNG
+    CLIPPED = 1 << 17  # has 16 bits a sample, and levels above --png16-max
+
+    @property
+    def stored(self) -> int:
+        """The flags for which a record has a bit."""
+        return self & 0xFFFF
 
     def kinds(self) -> list[str]:
         """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""

@@ -12,6 +12,7 @@ _CONVERTED: Final = (
     | Oddity.GIF
     | Oddity.BMP
     | Oddity.TIFF
+    | Oddity.PPM
     | Oddity.RARE_JPEG
     | Oddity.EXIF_REENCODED
 )

@@ -37,7 +37,8 @@ class RecodeError(DatasetError):
     """Raised when a JPEG cannot be re-coded without loss.
 
     ``kind`` is one of "truncated", "corrupt", "unsupported" (by TurboJPEG or baseline JPEG), "cmyk"
-    (four components) and "too-large"; ``reason`` is libjpeg's or Feeder's message.
+    (four components), "incomplete" (whole scans are missing) and "too-large"; ``reason`` is
+    libjpeg's or Feeder's message.
     """
 
     def __init__(self, kind: str, reason: str) -> None:

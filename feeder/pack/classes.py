@@ -1,13 +1,13 @@
 """The classes of a source: one number for each, from what all of its containers call them.
 
-texts                  the classes are the texts, sorted; or as --class-names orders them
+names                  the classes are the names, sorted; or as --class-names orders them
 numbers                the classes are the numbers, with the names that the source has, if any
+rows of 0 and 1        the classes are the places in the rows
 --classes-of DATASET   the classes are that dataset's, found by name; by number where the source
                        has no names
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,16 +16,25 @@ from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
+from feeder.pack.label_reading import LabelReading
 from feeder.pack.merge import SourceItems
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.listing import CLASSES_MAX, ListedItems, ListText
-from feeder.source.raw_labels import KIND_OF_FORM, LabelForm
+from feeder.source.listing import CLASSES_MAX
+from feeder.source.raw_labels import Form
 from feeder.source.source import SourceSpec
 
 _FILE_BYTES_MAX: Final = 256 << 20
-_TEXT_FORMS: Final = ("text", "texts")
+_KINDS: Final[dict[str, LabelKind]] = {
+    "none": "none",
+    "names": "index",
+    "numbers": "index",
+    "one-hot": "index",
+    "lists": "multi",
+    "multi-hot": "multi",
+    "floats": "float",
+}
 
 
 class OtherKindError(ConfigError):
@@ -38,8 +47,11 @@ class ClassPlan:
 
     labels: LabelSpec
     classes: tuple[str, ...]
-    numbers: tuple[NDArray[np.int64], ...]
-    """For each container, the class by the number that its items have."""
+    reading: LabelReading
+    class_of: dict[str | int, int]
+    """The class by the name or the number (from 0) that the source has for it."""
+    text_classes: tuple[NDArray[np.int64], ...]
+    """For each container, the class by the number of a text; 0 for a text that is no class."""
 
     def digest(self) -> str:
         """Return a hash of the classes, in order, and of what labels are."""
@@ -47,108 +59,124 @@ class ClassPlan:
         data = names.encode("utf-8", "surrogateescape")
         return hashlib.blake2b(data, digest_size=16).hexdigest()
 
-    def labels_of(self, container: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the classes (n,) of items of kind "index" from the labels (n,) in their list."""
-        return self.numbers[container][labels]
+    def labels_of(self, items: SourceItems, rows: NDArray[np.void]) -> NDArray[np.int64]:
+        """Return the classes (n,) of items of kind "index", from their ITEM records (n,)."""
+        classes = np.zeros(len(rows), np.int64)
+        if self.labels.kind != "index":
+            return classes
+        forms, labels, containers = (
+            np.array(rows[each]) for each in ("form", "label", "container")
+        )
+        is_text = forms == Form.TEXT
+        for container in np.unique(containers[is_text]).tolist():
+            mine = is_text & (containers == container)
+            classes[mine] = self.text_classes[container][labels[mine]]
+        is_number = forms == Form.NUMBER
+        if self.reading.way in ("names", "numbers"):
+            numbers, places = np.unique(labels[is_number], return_inverse=True)
+            keys = [self._number_key(number) for number in numbers.tolist()]
+            classes[is_number] = np.array([self.class_of[key] for key in keys], np.int64)[places]
+            is_text |= is_number
+        for at in np.flatnonzero(~is_text).tolist():
+            key = self.reading.keys(items, int(containers[at]), int(forms[at]), int(labels[at]))
+            classes[at] = self.class_of[key[0]]  # type: ignore[index]
+        return classes
 
-    def stored_row(self, text: ListText, container: int, label: int) -> bytes:
-        """Return what the shard stores beside an item's record; empty for kind "index".
+    def _number_key(self, number: int) -> str | int:
+        return str(number) if self.reading.is_named else number - self.reading.base
 
-        ``label`` is where in ``text`` the item's label is.
-        """
+    def stored_row(self, items: SourceItems, container: int, form: int, label: int) -> bytes:
+        """Return what the shard stores beside an item's record; empty for kind "index"."""
+        if self.labels.kind not in ("multi", "float"):
+            return b""
+        if form == Form.REALS and self.labels.kind == "float":
+            return items.text.label_values(label, form).tobytes()  # as the listing has stored it
+        keys = self.reading.keys(items, container, form, label)
         if self.labels.kind == "float":
-            return self.labels.encode_floats(text.label_values(label, "floats").tolist())
-        if self.labels.kind == "multi":
-            values = self.numbers[container][text.label_values(label, None).astype(np.int64)]
-            return self.labels.encode_multi(values.tolist())
-        return b""
+            return self.labels.encode_floats(keys)  # type: ignore[arg-type]
+        return self.labels.encode_multi(self.class_of[key] for key in keys)  # type: ignore[index]
 
 
-def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -> ClassPlan:
-    """Return the classes of a source.
+def plan_classes(
+    items: SourceItems, reading: LabelReading, spec: SourceSpec, known: Manifest | None
+) -> ClassPlan:
+    """Return the classes of a source whose labels are read as ``reading`` says.
 
     ``known`` is the dataset whose classes it must have. Raises ConfigError for labels that fit
     neither it nor the list of names, and DatasetError for containers that contradict each other.
     """
-    lists = items.lists
-    form = _common_form(lists)
-    kind: LabelKind = KIND_OF_FORM[form]
+    kind = _KINDS[reading.way]
     if known is not None and known.labels.kind != kind:
         raise OtherKindError(
             f"--classes-of: that dataset's labels are of kind {known.labels.kind}, these are of "
             f"kind {kind}: give --label-kind {known.labels.kind}"
         )
-    if kind == "float":
-        width = next(each.listed.values for each in lists if each.listed.values)
-        if known is not None and known.labels.width != width:
-            raise ConfigError(
-                f"--classes-of: that dataset's labels have {known.labels.width} values each, these "
-                f"{width}"
-            )
-        return ClassPlan(labels=LabelSpec(kind="float", width=width), classes=(), numbers=())
-    if kind == "none":
-        nothing = np.zeros(1, np.int64)
-        return ClassPlan(labels=LabelSpec(kind="none"), classes=(), numbers=(nothing,) * len(lists))
+    if kind == "float" and known is not None and known.labels.width != reading.width:
+        raise ConfigError(
+            f"--classes-of: that dataset's labels have {known.labels.width} values each, these "
+            f"{reading.width}"
+        )
+    if kind in ("float", "none"):
+        labels = LabelSpec(kind=kind, width=reading.width if kind == "float" else 1)
+        return ClassPlan(labels=labels, classes=(), reading=reading, class_of={}, text_classes=())
     given = None
     if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
         given = _read_class_names(spec.class_names_file)
-    if form in _TEXT_FORMS:
-        classes = _text_classes(lists, spec, given, known)
-        number_of = {name: number for number, name in enumerate(classes)}
-        numbers = [
-            np.array([number_of[text] for text in items.listed.texts], np.int64) for items in lists
-        ]
+    used = reading.used
+    if reading.way in ("one-hot", "multi-hot") and used:
+        used = {*range(reading.width)}
+    if reading.is_named:
+        classes = _named_classes(items, used, spec, given, known)
+        class_of: dict[str | int, int] = {name: number for number, name in enumerate(classes)}
     else:
-        classes, number_map = _number_classes(items, form, given, known)
-        numbers = [number_map] * len(lists)
+        classes, class_of = _Numbered(items, reading, spec, used, given, known).find()
     if len(classes) > CLASSES_MAX:
         raise ConfigError(
             f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field with "
             "--label"
         )
-    if not classes:
+    if not classes or not used:
         raise DatasetError(
             "no image has a label: choose another field with --label, or give --label-kind none"
         )
-    width = len(classes) if kind == "multi" else 1
     return ClassPlan(
-        labels=LabelSpec(kind=kind, width=width), classes=classes, numbers=tuple(numbers)
+        labels=LabelSpec(kind=kind, width=len(classes) if kind == "multi" else 1),
+        classes=classes,
+        reading=reading,
+        class_of=class_of,
+        text_classes=_text_classes(items, reading, class_of),
     )
 
 
-def _common_form(lists: Sequence[ListedItems]) -> LabelForm:
-    """Return the form of all labels; "none" where there is no item at all."""
-    forms = {items.listed.form: items.listed for items in lists if items.listed.form is not None}
-    numbers = [each.listed for each in lists if each.listed.form == "numbers"]
-    if "texts" in forms and numbers and not any(each.has_values for each in numbers):
-        del forms["numbers"]  # lists without any class fit texts, too
-    if len(forms) > 1:
-        (one, first), (other, second) = list(forms.items())[:2]
-        raise DatasetError(
-            f"labels are of different forms: {one} in {printable(first.container)}, {other} in "
-            f"{printable(second.container)}: mend the labels, or pack them apart"
-        )
-    widths = {items.listed.values: items.listed for items in lists if items.listed.values}
-    if len(widths) > 1:
-        (one_width, first), (other_width, second) = list(widths.items())[:2]
-        raise DatasetError(
-            f"labels have {one_width} values in {printable(first.container)} and {other_width} in "
-            f"{printable(second.container)}: pack them apart"
-        )
-    return next(iter(forms), None) or "none"
-
-
 def _text_classes(
-    lists: Sequence[ListedItems],
+    items: SourceItems, reading: LabelReading, class_of: dict[str | int, int]
+) -> tuple[NDArray[np.int64], ...]:
+    found = []
+    for number, each in enumerate(items.lists):
+        values = reading.texts[number].values
+        classes = np.zeros(len(values), np.int64)
+        for at, text in enumerate(each.listed.texts):
+            value = values[at] - reading.base
+            key: str | int = text
+            if not reading.is_named:
+                key = int(value) if value.is_integer() else -1
+            classes[at] = class_of.get(key, 0)
+        found.append(classes)
+    return tuple(found)
+
+
+def _named_classes(
+    items: SourceItems,
+    used: set[str | int],
     spec: SourceSpec,
     given: tuple[str, ...] | None,
     known: Manifest | None,
 ) -> tuple[str, ...]:
-    texts = sorted({text for items in lists for text in items.listed.texts})
+    names = sorted(map(str, used))
     allowed = known.classes if known is not None else given
     if allowed is None:
-        return tuple(texts)
-    unknown = sorted(set(texts).difference(allowed))
+        return tuple(names)
+    unknown = sorted(set(names).difference(allowed))
     if unknown:
         raise ConfigError(_describe_unknown(unknown, len(allowed), spec, known is not None))
     return allowed
@@ -171,31 +199,39 @@ def _describe_unknown(unknown: list[str], classes: int, spec: SourceSpec, is_kno
     return f"class {name} {whose}: mend the labels, or pack without --classes-of"
 
 
-def _number_classes(
-    items: SourceItems, form: LabelForm, given: tuple[str, ...] | None, known: Manifest | None
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    names: dict[int, str] = {}
-    for each in items.lists:
-        for number, name in each.listed.names.items():
-            if names.setdefault(number, name) != name and given is None:
-                raise DatasetError(
-                    f"class {number} is called {printable(names[number])} and {printable(name)} in "
-                    f"{printable(each.listed.container)}: mend it, or give --class-names"
-                )
-    largest = int(_used_numbers(items, form).max(initial=-1))
-    if given is not None:
-        names = dict(enumerate(given))
-    count = max(largest, max(names, default=-1)) + 1
-    if given is not None and largest >= len(given):
-        raise ConfigError(
-            f"class {largest} has no name: --class-names names {len(given)} classes, from number 0"
-        )
-    if count > CLASSES_MAX:
-        raise ConfigError(
-            f"class number {largest:,} is too large; the most is {CLASSES_MAX - 1:,}: choose "
-            "another field with --label, or --label-kind float"
-        )
-    if known is None:
+class _Numbered:
+    """The classes of a source that numbers them."""
+
+    def __init__(
+        self,
+        items: SourceItems,
+        reading: LabelReading,
+        spec: SourceSpec,
+        used: set[str | int],
+        given: tuple[str, ...] | None,
+        known: Manifest | None,
+    ) -> None:
+        self._items = items
+        self._reading = reading
+        self._kind = spec.label_kind
+        self._used = sorted(int(each) for each in used)
+        self._given = given
+        self._known = known
+        self._is_row = reading.way in ("one-hot", "multi-hot")
+
+    def find(self) -> tuple[tuple[str, ...], dict[str | int, int]]:
+        """Return the classes, and the class of each number (from 0) that an item has."""
+        names = self._names()
+        largest = self._used[-1] if self._used else -1
+        count = max(largest, max(names, default=-1)) + 1
+        if count > CLASSES_MAX:
+            raise ConfigError(
+                f"class number {largest + self._reading.base:,} is too large; the most is "
+                f"{CLASSES_MAX - 1:,}: choose another field with --label, --label-kind name if "
+                "it names a class, or float if it is a value"
+            )
+        if self._known is not None:
+            return self._known.classes, self._match(names, self._known.classes)
         classes = tuple(names.get(number, str(number)) for number in range(count))
         if len(set(classes)) < count:
             name = next(name for name in classes if classes.count(name) > 1)
@@ -203,45 +239,99 @@ def _number_classes(
                 f"two classes are called {printable(name)}: give the name of each with "
                 "--class-names"
             )
-        return classes, np.arange(max(count, 1), dtype=np.int64)
-    return known.classes, _match_known(items, form, names, known)
+        return classes, {number: number for number in range(count)}
 
+    def _names(self) -> dict[int, str]:
+        """Return the names of classes by number, from 0."""
+        names: dict[int, str] = {}
+        base = 0 if self._is_row else self._reading.base
+        for each in self._items.lists:
+            for number, name in each.listed.names.items():
+                if number < base:
+                    continue
+                if names.setdefault(number - base, name) != name and self._given is None:
+                    raise DatasetError(
+                        f"class {number} is called {printable(names[number - base])} and "
+                        f"{printable(name)} in {printable(each.listed.container)}: mend it, or "
+                        "give --class-names"
+                    )
+        if self._given is not None:
+            return self._name_by_file(self._given)
+        self._check_declared(names)
+        return names
 
-def _match_known(
-    items: SourceItems, form: LabelForm, names: dict[int, str], known: Manifest
-) -> NDArray[np.int64]:
-    """Return the number in the known dataset of each class number that an item has."""
-    used = _used_numbers(items, form)
-    count = int(used.max(initial=-1)) + 1
-    if not names:
-        if count > len(known.classes):
+    def _name_by_file(self, given: tuple[str, ...]) -> dict[int, str]:
+        largest = self._used[-1] if self._used else -1
+        if largest >= len(given):
             raise ConfigError(
-                f"class {count - 1} is not among the {len(known.classes)} classes of the dataset "
-                "that --classes-of names: mend the labels, or pack without --classes-of"
+                f"class {largest} has no name: --class-names names {len(given)} classes, from "
+                "number 0"
             )
-        return np.arange(max(count, 1), dtype=np.int64)
-    number_of = {name: number for number, name in enumerate(known.classes)}
-    numbers = np.zeros(max(count, 1), np.int64)
-    for number in used.tolist():
-        name = names.get(number, str(number))
-        if name not in number_of:
+        if self._is_row and len(given) != self._reading.width:
             raise ConfigError(
-                f"class {number}, {printable(name)}, is not among the {len(known.classes)} classes "
-                "of the dataset that --classes-of names: give the names there with --class-names"
+                f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
+                f"{self._reading.width}: name each"
             )
-        numbers[number] = number_of[name]
-    return numbers
+        self._check_not_names(given, "--class-names")
+        return dict(enumerate(given))
+
+    def _check_declared(self, names: dict[int, str]) -> None:
+        """Raise DatasetError for a class that a source's own list of classes does not have."""
+        listed = next((each.listed for each in self._items.lists if each.listed.is_declared), None)
+        unnamed = [number for number in self._used if number not in names]
+        if listed is not None and unnamed:
+            raise DatasetError(
+                f"class {unnamed[0]} is not among the {len(names):,} classes that "
+                f"{printable(listed.container)} declares ({_some(list(names.values()))}): mend the "
+                "labels, or name all classes with --class-names"
+            )
+
+    def _check_not_names(self, classes: tuple[str, ...], whose: str) -> None:
+        """Raise ConfigError where a label may be a class's number or the name of another one."""
+        if self._kind == "index" or self._is_row:
+            return
+        by_name = {name: number for number, name in enumerate(classes)}
+        base = self._reading.base
+        for number in self._used:
+            other = by_name.get(str(number + base))
+            if other is not None and other != number:
+                raise ConfigError(
+                    f"labels can be read in two ways: {number + base} is the name of class {other} "
+                    f"of {whose}, and the number of the class {printable(classes[number])}: give "
+                    "--label-kind name or index"
+                    if number < len(classes)
+                    else f"label {number + base} is the name of class {other} of {whose}, and a "
+                    "number that it does not have: give --label-kind name"
+                )
+
+    def _match(self, names: dict[int, str], classes: tuple[str, ...]) -> dict[str | int, int]:
+        """Return the class in the known dataset of each number that an item has."""
+        if not names:
+            self._check_not_names(classes, "the dataset that --classes-of names")
+            largest = self._used[-1] if self._used else -1
+            if largest >= len(classes):
+                raise ConfigError(
+                    f"class {largest} is not among the {len(classes)} classes of the dataset "
+                    "that --classes-of names: mend the labels, or pack without --classes-of"
+                )
+            return {number: number for number in self._used}
+        number_of = {name: number for number, name in enumerate(classes)}
+        matched: dict[str | int, int] = {}
+        for number in self._used:
+            name = names.get(number, str(number))
+            if name not in number_of:
+                raise ConfigError(
+                    f"class {number}, {printable(name)}, is not among the {len(classes)} classes "
+                    "of the dataset that --classes-of names: give the names there with "
+                    "--class-names"
+                )
+            matched[number] = number_of[name]
+        return matched
 
 
-def _used_numbers(items: SourceItems, form: LabelForm) -> NDArray[np.int64]:
-    """Return the class numbers that items have, sorted, each once."""
-    labels = items.rows["label"]
-    if form == "number":
-        return np.unique(labels).astype(np.int64)
-    used: set[int] = set()
-    for at in labels:
-        used.update(items.text.label_values(int(at), form).tolist())
-    return np.array(sorted(used), np.int64)
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{', '.join(map(printable, names[:3]))}{more}"
 
 
 def _read_class_names(path: str) -> tuple[str, ...] | None:

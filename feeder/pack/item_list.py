@@ -84,21 +84,16 @@ def write_items(
 def _encode_rows(
     items: SourceItems, rows: NDArray[np.void], plan: ClassPlan
 ) -> tuple[bytes, NDArray[np.int64]]:
-    containers = rows["container"].astype(np.int64)
-    raw = rows["label"].astype(np.int64)
-    labels = np.zeros(len(rows), np.int64)
-    if plan.labels.kind == "index":
-        for container in np.unique(containers).tolist():
-            mine = containers == container
-            labels[mine] = plan.labels_of(container, raw[mine])
+    labels = plan.labels_of(items, rows)
     parts = []
     fields = rows[["container", "offset", "size_bytes", "stamp", "name_at", "name_bytes"]].tolist()
-    for (container, offset, size, stamp, name_at, name_bytes), label, stored in zip(
-        fields, labels.tolist(), raw.tolist(), strict=True
+    raw = rows[["form", "label"]].tolist()
+    for (container, offset, size, stamp, name_at, name_bytes), label, (form, stored) in zip(
+        fields, labels.tolist(), raw, strict=True
     ):
         stamp = stamp or items.lists[container].listed.stamp[1]
         parts.append(_HEAD.pack(container, offset, size, stamp, label, name_bytes))
-        parts.append(plan.stored_row(items.text, container, stored))
+        parts.append(plan.stored_row(items, container, form, stored))
         parts.append(items.text.name(name_at, name_bytes))
     return b"".join(parts), labels
 

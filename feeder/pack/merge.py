@@ -17,7 +17,7 @@ from feeder.errors import ConfigError
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import printable
 from feeder.source.listing import ListedItems, ListText, map_rows
-from feeder.source.raw_labels import FORMS_IN_TEXT
+from feeder.source.raw_labels import Form
 from feeder.source.source import Item
 
 _COPY_ITEMS: Final = 1 << 16
@@ -79,8 +79,7 @@ def _append(items: ListedItems, rows_file: BinaryIO, text_file: BinaryIO) -> Non
     for first in range(0, len(items.rows), _COPY_ITEMS):
         rows = np.array(items.rows[first : first + _COPY_ITEMS])
         rows["name_at"] += at
-        if items.listed.form in FORMS_IN_TEXT:
-            rows["label"] += at
+        rows["label"][rows["form"] >= Form.NUMBERS] += at
         rows_file.write(rows.tobytes())
     items.copy_text(text_file)
 

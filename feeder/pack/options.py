@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
 from feeder.errors import ConfigError
@@ -11,7 +12,7 @@ from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.pack.bad_share import DEFAULT, BadLimit
 from feeder.pack.split import SplitOptions
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _SHARDS_MIN: Final = 8  # of a small source: parts that worker processes pack side by side
@@ -29,7 +30,8 @@ class SourceChoices:
     kind: str | None = None
     image: str = ""
     label: str = ""
-    label_kind: LabelKind | None = None
+    label_kind: LabelChoice | None = None
+    uncertain: Uncertain | Literal[""] = ""
     label_base: int | None = None
     labels_file: str = ""
     class_names_file: str = ""
@@ -51,6 +53,7 @@ class PackOptions:
     max_side: int | None = None
     quality: int | None = None  # None: only what must be re-encoded is, at 95 and 4:4:4
     subsampling: SubsamplingName | None = None
+    png16_max: int = WHITE_U16
     reading: SourceChoices = SourceChoices()
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class PackOptions:
             ("--seed", self.seed, 0, MAX_SEED),
             ("--quality", self.quality, 1, 100),
             ("--max-side", self.max_side, _SIDE_PX_MIN, _SIDE_PX_MAX),
+            ("--png16-max", self.png16_max, 1, WHITE_U16),
         )
         for name, value, low, high in ranges:
             if value is not None and not low <= value <= high:
@@ -84,6 +88,7 @@ class PackOptions:
             max_side=self.max_side,
             subsampling=self.subsampling,
             reencode=self.quality is not None,
+            png16_max=self.png16_max,
         )
 
 

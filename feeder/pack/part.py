@@ -65,6 +65,7 @@ class _Part:
         self._subsampling: Counter[str] = Counter()
         self._quarantine: list[QuarantineEntry] = []
         self._source_bytes = 0
+        self._level_max = 0
 
     def pack(self, task: PartTask) -> dict[str, Any]:
         work, label_bytes = self._work, self._setup.label_bytes
@@ -85,6 +86,7 @@ class _Part:
                 odd=dict(self._odd),
                 subsampling=dict(self._subsampling),
                 quarantine=self._quarantine,
+                level_max=self._level_max,
             ),
         )
         return self._progress.take()
@@ -108,13 +110,14 @@ class _Part:
             sample.tiled,
             label=item.label,
             name=name,
-            flags=int(sample.flags),
+            flags=sample.flags.stored,
             label_row=item.label_row,
             source_checksum=checksum(data),
         )
         self._odd.update(sample.flags.kinds())
         self._subsampling[sample.tiled.subsampling.name.lower()] += 1
         self._source_bytes += len(data)
+        self._level_max = max(self._level_max, sample.level_max)
         self._progress.add(len(data), quarantined=0)
 
 

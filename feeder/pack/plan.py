@@ -9,11 +9,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from feeder.dataset.manifest import Manifest, samples_in_shard
 from feeder.errors import DatasetError
 from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.pack.containers import forget_containers, list_containers, read_lists, read_spec
 from feeder.pack.item_list import WrittenList, write_items
+from feeder.pack.label_reading import LabelReading, read_labels
+from feeder.pack.label_words import describe_labels, label_warnings, used_classes
 from feeder.pack.merge import SourceItems, check_names, merge_lists
 from feeder.pack.options import PackOptions, choose_shards
 from feeder.pack.progress import ProgressLine
@@ -33,6 +37,8 @@ class PackPlan:
     order: WrittenList
     rejected: tuple[QuarantineEntry, ...]
     state: WorkState
+    labels_read: str
+    """How labels were read, for the summary."""
 
 
 def plan_packing(
@@ -58,12 +64,18 @@ def plan_packing(
     for line in check_names(items, lambda item: _is_image(work, spec, item)):
         progress.note(line)
     selection = select_items(items, options.split)
-    files, bad = len(selection.rows), sum(1 for _ in _read_rejected(items, selection))
-    options.bad_limit.check(bad, _read_rejected(items, selection), files + bad, work.path)
+    reading = read_labels(items, spec)
+    rows = selection.rows[~np.isin(selection.rows, list(reading.bad))]
+    rejected = tuple(_rejected(items, selection, reading))
+    files, bad = len(rows), len(rejected)
+    options.bad_limit.check(bad, rejected, files + bad, work.path)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
-    classes = plan_classes(items, spec, known)
-    order = items.order(selection.rows, options.seed)
+    classes = plan_classes(items, reading, spec, known)
+    used = used_classes(items, classes, rows)
+    for line in label_warnings(items, spec, classes, files, used):
+        progress.note(f"feeder: warning: {line}")
+    order = items.order(rows, options.seed)
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards = choose_shards(files, total_bytes, options)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
@@ -86,12 +98,14 @@ def plan_packing(
         subsampling=conversion.subsampling or "",
         split="" if options.split is None else options.split.describe(),
         labels=classes.labels,
+        png16_max=options.png16_max,
     )
     return PackPlan(
         items=items,
         classes=classes,
         order=written,
-        rejected=tuple(_read_rejected(items, selection)),
+        rejected=rejected,
+        labels_read=describe_labels(items, spec, classes, known, used),
         state=state,
     )
 
@@ -119,8 +133,13 @@ def _is_image(work: WorkFolder, spec: SourceSpec, item: Item) -> bool:
         source.close()
 
 
-def _read_rejected(items: SourceItems, selection: Selection) -> Iterator[QuarantineEntry]:
+def _rejected(
+    items: SourceItems, selection: Selection, reading: LabelReading
+) -> Iterator[QuarantineEntry]:
+    """Yield what listing left out, and the items whose labels are not like the others."""
     for each in items.lists:
         for entry in each.rejected():
             if selection.includes(entry["path"]):
                 yield QuarantineEntry(**entry)
+    for row in selection.rows[np.isin(selection.rows, list(reading.bad))].tolist():
+        yield QuarantineEntry(path=items.name(row), kind="bad-label", reason=reading.bad[row])

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.dataset.format import checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -67,6 +68,7 @@ def publish_parts(
             f"there is nothing to pack: {printable(first.path)} is {first.kind} ({first.reason})"
             f"{others}"
         )
+    _warn_of_dark(max(result.level_max for result in results), state.png16_max, progress)
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
@@ -98,6 +100,7 @@ def publish_parts(
             "reencode": state.reencode,
             "max_side": state.max_side,
             "subsampling": state.subsampling,
+            **({} if state.png16_max == WHITE_U16 else {"png16_max": state.png16_max}),
         },
         labels=state.labels,
         odd=_sum_counts(result.odd for result in results),
@@ -116,6 +119,16 @@ def publish_parts(
         )
     write_survey(destination, manifest, quarantine, duplicates)
     write_atomically(destination / MANIFEST_NAME, manifest.encode())
+
+
+def _warn_of_dark(level_max: int, white: int, progress: ProgressLine) -> None:
+    if 0 < level_max < white // 2:
+        used = (1 << level_max.bit_length()) - 1
+        progress.note(
+            f"feeder: warning: the highest level in images with 16 bits a sample is {level_max:,}, "
+            f"and {white:,} becomes white, so that they are dark: to make {used:,} white, pack "
+            f"again with --png16-max {used}"
+        )
 
 
 def _read_result(work: WorkFolder, part: int) -> PartResult:

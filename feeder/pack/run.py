@@ -33,7 +33,6 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.containers import check_labels, check_source, stamp_labels
-from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
 from feeder.pack.plan import PackPlan, plan_packing
@@ -46,6 +45,7 @@ from feeder.pack.work_folder import (
     QuarantineEntry,
     WorkFolder,
 )
+from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
 from feeder.source.recognise import recognise
@@ -65,6 +65,8 @@ class PackSummary:
     """Classes with every image quarantined; they keep their label."""
     empty_classes: int
     """Classes without an image in the source; they keep their label."""
+    labels_read: str
+    """How labels were read: "12 classes by number (column label)"."""
     hidden: int
     """Files and folders of the source with names that begin with a dot."""
     packed_files: int
@@ -149,6 +151,7 @@ def pack_dataset(
             quarantine=tuple(read_quarantine(destination)),
             lost_classes=lost,
             empty_classes=empty,
+            labels_read=plan.labels_read,
             hidden=hidden,
             packed_files=packing.packed_files,
             packed_bytes=packing.packed_bytes,
@@ -164,6 +167,7 @@ def _recognise(location: str, options: PackOptions) -> SourceSpec:
         image=choices.image,
         label=choices.label,
         label_kind=choices.label_kind,
+        uncertain=choices.uncertain,
         label_base=choices.label_base,
         labels_file=choices.labels_file,
         class_names_file=choices.class_names_file,

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, FeederError
 from feeder.pack.bad_share import CHECK_OPTIONS
 from feeder.pack.containers import SPEC_NAME
-from feeder.pack.disk_errors import explain_disk_errors
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import check_destination, load_known, pack_dataset
 from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
 from feeder.pack.work_folder import WorkFolder
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
+from feeder.process.disk_errors import explain_disk_errors
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.raw_labels import RawLabel
 from feeder.source.samples import LOCATION
@@ -41,11 +42,19 @@ _ARGUMENTS: Final = {
     **{
         option: option.removeprefix("--").replace("-", "_")
         for option in (
-            *("--class-names", "--classes-of", "--max-bad", "--max-side", "--quality"),
-            *("--subsampling", "--shards", "--tile-width", "--seed", "--jobs"),
+            *(
+                "--uncertain",
+                "--class-names",
+                "--classes-of",
+                "--max-bad",
+                "--max-side",
+                "--quality",
+            ),
+            *("--subsampling", "--png16-max", "--shards", "--tile-width", "--seed", "--jobs"),
         )
     },
 }
+_VALUE: Final = re.compile(r"(--label-kind|--uncertain|--png16-max) (?=[a-z\d])")
 _OPTION: Final = re.compile(rf"(?<![^\s(])({'|'.join(_ARGUMENTS)})\b")
 
 
@@ -59,6 +68,8 @@ class PackedSamples:
     classes: tuple[str, ...]
     """By number; empty where labels are no classes."""
     labels: LabelKind
+    labels_read: str
+    """How labels were read, as "3 classes by number"; empty if an earlier call ended packing."""
     fingerprint: str
     """Of the whole dataset: equal samples and options give equal fingerprints."""
     quarantined: int
@@ -71,7 +82,8 @@ def pack_samples(
     samples: Iterable[tuple[str, ImageBytes, RawLabel]],
     dst: str | os.PathLike[str],
     *,
-    labels: LabelKind | None = None,
+    labels: LabelChoice | None = None,
+    uncertain: Uncertain | None = None,
     class_names: Sequence[str] | None = None,
     classes_of: str | os.PathLike[str] | None = None,
     max_bad: str | int = "5%",
@@ -79,6 +91,7 @@ def pack_samples(
     quality: int | None = None,
     subsampling: SubsamplingName | None = None,
     apply_exif: bool = False,
+    png16_max: int = WHITE_U16,
     shards: int | None = None,
     tile_width: int = 32,
     seed: int = 0,
@@ -92,11 +105,15 @@ def pack_samples(
     samples after an interruption, in any order, it resumes: samples that are there are compared
     with what comes (by a 64-bit hash of key, label and bytes) and not copied again.
 
-    A key becomes the sample's name: unique text with '/' between folders. ``labels`` is the kind of
-    all labels, by default that of the first one:
+    A key becomes the sample's name: unique text with '/' between folders. ``labels`` says what
+    labels are; by default all of them show it, and what they could be in two ways is an error:
 
-    - "index": a class, as a number from 0 or as text; texts are numbered in their sorted order
+    - "index": a class, as a number from 0 or as text; texts are numbered in their sorted order,
+      unless they are numbers ("3")
+    - "name": a class, as text, also where that is a number
     - "multi": a list of classes, numbers or texts
+    - "one-hot", "multi-hot": a list of 0 and 1, one for each class; ``uncertain`` says what -1 and
+      None are among these: "no", "yes", or "leave-out" for the sample
     - "float": a number, or a list of as many numbers for each sample
     - "none": labels are ignored, and may be None
 
@@ -123,30 +140,34 @@ def pack_samples(
                 jobs=choose_jobs(jobs),
                 max_bad=str(max_bad),
                 apply_exif=apply_exif,
+                png16_max=png16_max,
                 classes_of=None if classes_of is None else Path(classes_of),
                 max_side=max_side,
                 quality=quality,
                 subsampling=subsampling,
             )
-        return _pack(samples, Path(dst), options, labels, class_names, line)
+        return _pack(samples, Path(dst), options, labels, uncertain, class_names, line)
     finally:
         for text in unseen.warnings:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(_name_arguments(text), stacklevel=2)
 
 
 def _pack(
     samples: Iterable[tuple[str, ImageBytes, RawLabel]],
     folder: Path,
     options: PackOptions,
-    labels: LabelKind | None,
+    labels: LabelChoice | None,
+    uncertain: Uncertain | None,
     class_names: Sequence[str] | None,
     line: ProgressLine,
 ) -> PackedSamples:
     with _worded_for_python():
         load_known(options.classes_of)
         names = b"" if class_names is None else _encode_names(class_names)
-        if labels not in (None, *get_args(LabelKind)):
-            raise ConfigError(f"labels {labels!r} is not one of {get_args(LabelKind)}")
+        if labels not in (None, *get_args(LabelChoice)):
+            raise ConfigError(f"labels {labels!r} is not one of {get_args(LabelChoice)}")
+        if uncertain not in (None, *get_args(Uncertain)):
+            raise ConfigError(f"uncertain {uncertain!r} is not one of {get_args(Uncertain)}")
         with explain_disk_errors("packing into", folder, _REMEDY):
             check_destination(folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -163,11 +184,13 @@ def _pack(
             location=LOCATION,
             containers=(),
             label_kind=labels,
+            uncertain=uncertain or "",
             class_names_file=path_to_text(names_path) if names else "",
         )
         spec = spool_samples(samples, work, spec, line)
     with _worded_for_python():
-        return _result(folder, pack_dataset(LOCATION, folder, options, line, spec=spec).manifest)
+        summary = pack_dataset(LOCATION, folder, options, line, spec=spec)
+    return _result(folder, summary.manifest, summary.labels_read)
 
 
 def _encode_names(names: Sequence[str]) -> bytes:
@@ -190,15 +213,16 @@ def _finish_removal(work: WorkFolder) -> PackedSamples:
         raise ConfigError(f"{folder} is a complete dataset already: give another folder")
     manifest = load_manifest(folder)
     work.remove()
-    return _result(folder, manifest)
+    return _result(folder, manifest, "")
 
 
-def _result(folder: Path, manifest: Manifest) -> PackedSamples:
+def _result(folder: Path, manifest: Manifest, labels_read: str) -> PackedSamples:
     return PackedSamples(
         path=folder,
         samples=manifest.samples,
         classes=manifest.classes,
         labels=manifest.labels.kind,
+        labels_read=labels_read,
         fingerprint=manifest.fingerprint,
         quarantined=manifest.quarantined,
         duplicates=manifest.duplicates,
@@ -226,6 +250,11 @@ def _worded_for_python() -> Iterator[None]:
         yield
     except FeederError as error:
         text = str(error).replace(CHECK_OPTIONS, "check the samples' bytes and labels")
-        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
-        error.args = (text.replace("run the same command again", _REMEDY),)
+        text = text.replace("run the same command again", _REMEDY)
+        error.args = (_name_arguments(text),)
         raise
+
+
+def _name_arguments(text: str) -> str:
+    text = _VALUE.sub(lambda found: f"{_ARGUMENTS[found[1]]}=", text)
+    return _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)

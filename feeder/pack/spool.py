@@ -9,6 +9,7 @@ Invariant: once packing has begun the samples never change. A call that gives ot
 """
 
 import contextlib
+import math
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
@@ -17,10 +18,10 @@ import msgspec
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack.containers import forget_containers, read_spec, write_spec
-from feeder.pack.disk_errors import explain_disk_errors
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import WorkFolder
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice
+from feeder.process.disk_errors import explain_disk_errors
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.listing import (
     NAME_BYTES_MAX,
@@ -29,7 +30,7 @@ from feeder.source.listing import (
     list_path,
     read_listed,
 )
-from feeder.source.raw_labels import KIND_OF_FORM, BadLabel, CommonForm, normalise_label
+from feeder.source.raw_labels import BadLabel, Form, Value, check_float, parse_decimal, read_raw
 from feeder.source.samples import LOCATION, SampleKeys, sample_digest, stem_hash
 from feeder.source.source import SourceSpec
 
@@ -90,8 +91,9 @@ class Spool:
         self._folder = work.path
         self._destination = work.path.parent
         self._spec = spec
-        self._kind: LabelKind | None = spec.label_kind
-        self._form = CommonForm()
+        self._kind: LabelChoice | None = spec.label_kind
+        self._form: Form | None = None  # of the first label
+        self._width = 0  # of labels of kind "float"
         self._progress = progress
         self._keys = SampleKeys()
         self._containers: set[int] = set()  # the complete ones
@@ -112,10 +114,9 @@ class Spool:
         stored = self._encode_key(key)
         self._progress.add(1, len(data))
         try:
-            form, value = normalise_label(label, self._kind)
-            self._form.check(form, value)
+            form, value = self._read_label(label)
         except BadLabel as error:
-            if self._kind is None:
+            if self._kind is None and self._form is None:
                 raise ConfigError(
                     f"the first sample decides what labels are, and {printable(key)} cannot: "
                     f"{error}; give labels= one of 'index', 'multi', 'float' and 'none'"
@@ -123,8 +124,7 @@ class Spool:
             with self._disk_errors():
                 self._rejects.reject(key, "bad-label", str(error))
             return
-        self._kind = self._kind or KIND_OF_FORM[form]
-        stem, digest = stem_hash(stored), sample_digest(stored, (form, value), data)
+        stem, digest = stem_hash(stored), sample_digest(stored, (int(form), value), data)
         if self._is_here(key, stem, digest):
             return
         if self._is_begun:
@@ -157,9 +157,7 @@ class Spool:
                         nothing.finish(LOCATION, _STAMP)
             self._rejects.finish(LOCATION, _STAMP)
             count = max(self._containers, default=0) + 1
-            spec = msgspec.structs.replace(
-                self._spec, label_kind=self._kind, containers=(LOCATION,) * count
-            )
+            spec = msgspec.structs.replace(self._spec, containers=(LOCATION,) * count)
             write_spec(self._folder, spec)
         return spec
 
@@ -183,15 +181,10 @@ class Spool:
                 self._containers.add(number)
                 self._spooled_bytes += listed.spilled_bytes
                 self._keys.add_listed(ListedItems(self._folder, number, listed))
-                if listed.has_values:
-                    self._form = CommonForm(form=listed.form, values=listed.values)
-                elif listed.form is not None:
-                    self._form.has_empty = True
-        if self._form.form is not None:
-            kind = KIND_OF_FORM[self._form.form]
-            if self._kind not in (None, kind):
-                raise self._other_samples(f"their labels are of kind {kind}, not {self._kind}")
-            self._kind = kind
+                widths = listed.facts.widths
+                if listed.items and self._kind != "none":
+                    rows = ListedItems(self._folder, number, listed).rows
+                    self._form, self._width = Form(int(rows["form"][0])), next(iter(widths), 1)
 
     def _begin_container(self) -> ItemListing:
         number = next(n for n in range(1, len(self._containers) + 2) if n not in self._containers)
@@ -239,6 +232,33 @@ class Spool:
                 if stem_hash(stored) == stem:
                     return decode_name(stored)
         raise DatasetError(f"{list_path(self._folder, 1, 'json')} is damaged: {self._start_over()}")
+
+    def _read_label(self, label: object) -> tuple[Form, Value]:
+        """Return a label's form and value; BadLabel for one that none of its kind can be.
+
+        What all labels are is decided later. What is rejected here may come again, corrected.
+        """
+        if self._kind == "none":
+            return Form.NONE, None
+        form, value = read_raw(label, is_name=self._kind == "name")
+        if form == Form.NONE:
+            raise BadLabel("it has no label")
+        values = value if isinstance(value, list) else [value]
+        first = form if self._form is None else self._form
+        if self._kind in ("index", "name") and form >= Form.NUMBERS:
+            raise BadLabel(f"its label has {len(values)} values, not one")
+        if self._kind is None and (form >= Form.NUMBERS) != (first >= Form.NUMBERS):
+            raise BadLabel("its label is of another form than the first (one is a list)")
+        if isinstance(value, int) and value < 0 and self._kind in (None, "index") and first == form:
+            raise BadLabel(f"its label is {value}, below the first class 0")
+        if self._kind == "float" or form in (Form.REAL, Form.REALS):
+            for each in values:
+                number = parse_decimal(each) if isinstance(each, str) else each
+                check_float(math.nan if number is None else number)
+        if self._kind == "float" and len(values) != (self._width or len(values)):
+            raise BadLabel(f"its label has {len(values)} values, the first has {self._width}")
+        self._form, self._width = first, self._width or len(values)
+        return form, value
 
     def _unpack(self, sample: object) -> tuple[str, bytes | memoryview, object]:
         """Return key, bytes and label of a sample; ConfigError if it is none."""

@@ -20,7 +20,6 @@ import msgspec
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.manifest import Manifest, load_manifest
 from feeder.errors import ConfigError
-from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import TaskPool
 from feeder.pack.unpack_shard import (
@@ -31,6 +30,7 @@ from feeder.pack.unpack_shard import (
     list_path,
     remove_unfinished,
 )
+from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_to_text
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from feeder.dataset.first_read import check_readable
-from feeder.dataset.format import checksum
+from feeder.dataset.format import Oddity, checksum
 from feeder.dataset.manifest import (
     QUARANTINE_BYTES_MAX,
     QUARANTINE_NAME,
@@ -67,7 +67,9 @@ class Verification:
                     odd.update(message["odd"])
                     subsampling.update(message["subsampling"])
         self.progress.end()
-        if not found and (odd, subsampling) != (self.manifest.odd, self.manifest.subsampling):
+        unstored = [kind for flag in Oddity if not flag.stored for kind in flag.kinds()]
+        counted = {kind: n for kind, n in self.manifest.odd.items() if kind not in unstored}
+        if not found and (odd, subsampling) != (counted, self.manifest.subsampling):
             yield "manifest.json: its counts of odd kinds or subsamplings differ from the shards'"
 
     def _tasks(self) -> Iterator[dict[str, object]]:

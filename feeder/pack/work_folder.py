@@ -24,6 +24,7 @@ from typing import Final, Self
 
 import msgspec
 
+from feeder.convert.deep_levels import WHITE_U16
 from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
 from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, DatasetError
@@ -62,6 +63,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     odd: dict[str, int]
     subsampling: dict[str, int]
     quarantine: list[QuarantineEntry]
+    level_max: int = 0
+    """The highest level of the images with 16 bits a sample."""
 
 
 class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +88,7 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     split: str
     """Empty for all items."""
     labels: LabelSpec
+    png16_max: int = WHITE_U16
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -100,6 +104,7 @@ _OPTION_FIELDS: Final = (
     "reencode",
     "max_side",
     "subsampling",
+    "png16_max",
     "split",
     "shards",
 )

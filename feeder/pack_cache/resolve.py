@@ -23,7 +23,6 @@ from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manife
 from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.classes import OtherKindError
-from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
@@ -31,6 +30,7 @@ from feeder.pack.work_folder import STATE_NAME, OtherPackingError
 from feeder.pack_cache.entry import CacheEntry, CacheRecord
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.pack_cache.validation import describe_other_classes
+from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
 from feeder.source.recognise import recognise

@@ -23,6 +23,10 @@ from numpy.typing import NDArray
 from feeder.errors import ConfigError
 
 LabelKind = Literal["index", "multi", "float", "none"]
+LabelChoice = Literal["index", "name", "one-hot", "multi", "multi-hot", "float", "none"]
+"""``feeder pack --label-kind``: a kind of labels, and how those of a source are to be read."""
+Uncertain = Literal["no", "yes", "leave-out"]
+"""``feeder pack --uncertain``: what -1 and a missing value are in a row of 0 and 1."""
 LabelRows = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
 """The labels of n rows, of ``LabelSpec.row_shape``."""
 

@@ -39,6 +39,7 @@ class ClassFolder(LooseFiles):
         unless the spec allows it, a class without images; ConfigError for an image that would
         unpack to the name of a folder.
         """
+        listing.by_name = True
         classes = sorted(self._find_classes(listing))
         if not classes:
             raise DatasetError(

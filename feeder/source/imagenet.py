@@ -58,6 +58,7 @@ class ImageNetTraining(_Archives):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images of all classes, or of one; DatasetError if the tar is damaged."""
+        listing.by_name = True
         path = self._spec.containers[container]
         prefix = container_prefix(self._spec, container)
         own_class = _CLASS_TAR.fullmatch(path)
@@ -97,6 +98,7 @@ class ImageNetValidation(_Archives):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images; DatasetError if the tar or the ground truth is damaged."""
+        listing.by_name = True
         prefix = container_prefix(self._spec, container)
         truth = read_ground_truth(self._spec) if self._takes_labels else GroundTruth((), ())
         for synset in truth.classes:

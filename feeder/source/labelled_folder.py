@@ -9,9 +9,10 @@ without a file and images without a row are rejected, each with its place.
 Without labels every image counts, by its suffix or else by its first bytes.
 """
 
+import itertools
 from array import array
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -24,16 +25,15 @@ from feeder.process.path_text import (
     printable,
 )
 from feeder.source.folder_walk import LooseFiles, show_path, stat_file, walk_files
-from feeder.source.item_bytes import FaultKind, SourceError, sniff_file
-from feeder.source.label_base import count_from_zero
+from feeder.source.item_bytes import FaultKind, sniff_file
+from feeder.source.label_files.cells import parse_decimal
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.label_files.label_file import open_label_file
 from feeder.source.label_files.name_finder import NameFinder
 from feeder.source.label_files.row import BadCellError, LabelRow
-from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
+from feeder.source.label_files.row_table import NameKeys, Repeat, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path
-from feeder.source.raw_labels import RawLabel
 from feeder.source.source import SourceSpec
 
 _NAME_CHARACTERS_MAX: Final = 4096
@@ -82,8 +82,16 @@ class _Listing:
         self._shown = printable(spec.labels_file)
         self._name = printable(path_to_text(path.name))
         self._rows = open_label_file(
-            path, image=spec.image, label=spec.label, label_kind=spec.label_kind
+            path,
+            image=spec.image,
+            label=spec.label,
+            label_kind=spec.label_kind,
+            uncertain=spec.uncertain,
         )
+        listing.base = spec.label_base or 0
+        listing.by_name |= bool(self._rows.classes)
+        listing.field = " of ".join(filter(None, (self._rows.field, self._name)))
+        self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
         self._files = _hash_names(walk_files(root, "", listing))
         folder = path_to_text(path.parent)
         self._names = NameFinder(decode_name(root), folder, self._files)
@@ -130,29 +138,48 @@ class _Listing:
 
     def _list_row(self, row: LabelRow, name: str, table: RowTable, is_listed: bytearray) -> None:
         repeat = table.find_repeat(name)
+        has_part = repeat is not None and repeat.other > 0 and self._spec.label_kind == "multi"
         if repeat is not None:
             if is_listed[repeat.place]:
                 return
             is_listed[repeat.place] = 1
-            if repeat.other:
+            if repeat.other and not has_part:
                 other = self._place(repeat.other)
-                self._reject(name, "two-labels", row, f"it has another label in {other}")
+                reason = f"it has another label in {other} (--label-kind multi takes all)"
+                self._reject(name, "two-labels", row, reason)
                 return
         if row.fault:
             self._reject(name, "bad-row", row, row.fault)
             return
         try:
-            label = self._interpret(row)
+            label = self._rows.read_label(row)
         except BadCellError as error:
             self._reject(name, "bad-label", row, str(error))
-            return
-        except SourceError as error:
-            self._reject(name, error.kind, row, error.reason)
             return
         if label is None and self._spec.label_kind != "none":
             self._reject(name, "no-label", row, "it has no label")
             return
+        if repeat is not None and has_part:
+            label = self._join_parts(repeat, row, label)
+            if label is None:
+                is_listed[repeat.place] = 0
+                return
         _add(self._root, name, label, self._listing)
+
+    def _join_parts(self, repeat: Repeat, row: LabelRow, label: object) -> list[object] | None:
+        """Return all labels of a file that has a row for each, at its last row; None before."""
+        if row.confidence and parse_decimal(row.confidence) != 1:
+            raise ConfigError(
+                f"{self._shown} has a row for each label of an image, and a confidence that is not "
+                f"always 1 ({self._place(row.number)}: {printable(row.confidence[:20])}): take out "
+                "the rows that are no labels, and this column"
+            )
+        parts = self._parts.pop(repeat.place, [])
+        parts.append(label if isinstance(label, list) else [label])
+        if len(parts) < repeat.rows:
+            self._parts[repeat.place] = parts
+            return None
+        return list(dict.fromkeys(itertools.chain(*parts)))
 
     def _reject_row(self, row: LabelRow) -> None:
         if not row.file:
@@ -182,15 +209,6 @@ class _Listing:
         self._listing.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
 
-    def _interpret(self, row: LabelRow) -> RawLabel:
-        """Return a row's label, class numbers from 0; BadCellError or SourceError."""
-        label = cast(RawLabel, self._rows.read_label(row))  # what it is, the listing checks
-        for text in label if isinstance(label, list) else [label]:
-            if isinstance(text, str):
-                _check_text(text)
-        base = self._spec.label_base or 0
-        return count_from_zero(label, base, self._spec.label_kind, "label") if base else label
-
     def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
         where = f"{self._name} {self._place(row.number)}"
         self._listing.reject(name, kind, f"listed in {where}, but {reason}")
@@ -216,13 +234,6 @@ def _note_others(count: int, why: str, listing: ItemListing) -> None:
 
 def _hash_names(names: Iterable[str]) -> NameKeys:
     return NameKeys(array("Q", (hash_name(name) for name in names)))
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise BadCellError("its label has characters that are none (lone surrogates)") from None
 
 
 def _storable(name: str) -> str:

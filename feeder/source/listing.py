@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import shutil
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,16 +27,19 @@ import xxhash
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.item_bytes import FaultKind
 from feeder.source.raw_labels import (
     BadLabel,
-    CommonForm,
-    LabelForm,
-    NormalLabel,
-    normalise_label,
+    Form,
+    LabelFacts,
+    Value,
+    decode_values,
+    encode_values,
+    parse_decimal,
+    read_raw,
 )
 
 ITEM: Final = np.dtype(
@@ -45,11 +49,11 @@ ITEM: Final = np.dtype(
         ("offset", "<u8"),  # of its bytes, or of the record that holds them
         ("size_bytes", "<u8"),
         ("stamp", "<u8"),  # of a file of its own, else 0
-        ("label", "<i8"),  # a number, the number of a text, or the offset of several in the text
+        ("label", "<i8"),  # a number, a float's bits, a text's number, a list's offset in the text
         ("name_at", "<u8"),  # in the text
         ("container", "<u4"),
         ("name_bytes", "<u2"),
-        ("reserved", "<u2"),
+        ("form", "<u2"),  # of the label: raw_labels.Form
     ]
 )
 NAME_BYTES_MAX: Final = 0xFFFF
@@ -57,6 +61,8 @@ CLASSES_MAX: Final = 2**20  # as many as a client accepts
 _BUFFER_ITEMS: Final = 4096
 _REPORT_EVERY_S: Final = 0.25
 _JSON_BYTES_MAX: Final = 256 << 20
+_FLOAT: Final = struct.Struct("<d")
+_FLOAT_BITS: Final = struct.Struct("<q")
 
 Progress = Callable[[int, int], None]
 """Called with new items and new bytes, a few times a second."""
@@ -75,16 +81,20 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rejected: int
     hidden: int
     """Files and folders left out because their names begin with a dot."""
-    form: LabelForm | None
-    """None without items."""
-    has_values: bool
-    """Whether any label is more than an empty list."""
-    values: int
-    """Floats in each label; 0 where labels are something else."""
+    field: str
+    """Where the labels are, for the summary: "column label"; empty where nobody has to know."""
+    base: int
+    """The number of the first class."""
+    by_name: bool
+    """Whether labels are names of classes even where they are numbers: those of folders."""
+    facts: LabelFacts
+    """About the labels that are lists."""
     texts: tuple[str, ...]
     """The distinct labels that are texts, by number; also classes without items."""
     names: dict[int, str]
     """Names of class numbers, where the container has them."""
+    is_declared: bool
+    """Whether ``names`` has all classes that there are."""
     notes: tuple[str, ...]
     """Lines for the user."""
 
@@ -97,7 +107,7 @@ class ItemListing:
         folder: Path,
         number: int,
         *,
-        label_kind: LabelKind | None = None,
+        label_kind: LabelChoice | None = None,
         progress: Progress | None = None,
         stamp: int | None = None,
     ) -> None:
@@ -105,7 +115,11 @@ class ItemListing:
         self.folder = folder
         self.stamp = stamp
         self.number = number
-        self._label_kind = label_kind
+        self._has_labels = label_kind != "none"
+        self.by_name = label_kind == "name"
+        self.base = 0
+        self.field = ""
+        self.is_declared = False
         self._progress = progress
         self._reported_s = time.monotonic()
         self._new_items = self._new_bytes = 0
@@ -119,7 +133,7 @@ class ItemListing:
         self._texts: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._notes: list[str] = []
-        self._common = CommonForm()
+        self._facts = LabelFacts()
         self.items = self.bytes = self.rejected = self.hidden = self.spilled_bytes = 0
         self._finished = False
 
@@ -134,14 +148,17 @@ class ItemListing:
         try:
             if not 0 < len(stored) <= NAME_BYTES_MAX:
                 raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
-            form, value = normalise_label(label, self._label_kind)
-            self._common.check(form, value)
+            form, value = read_raw(label if self._has_labels else None, is_name=self.by_name)
         except BadLabel as error:
             self.reject(name, "bad-label", str(error))
+            return
+        if form == Form.NONE and self._has_labels:
+            self.reject(name, "no-label", "it has no label")
             return
         at = self._text_bytes
         self._write_text(stored)
         stem = os.path.splitext(name)[0].casefold()
+        stored_form, stored_label = self._store_label(form, value)
         self._rows.append(
             (
                 xxhash.xxh3_64_intdigest(stored),
@@ -149,11 +166,11 @@ class ItemListing:
                 offset,
                 size_bytes,
                 stamp,
-                self._store_label(value),
+                stored_label,
                 at,
                 self.number,
                 len(stored),
-                0,
+                stored_form,
             )
         )
         self.items += 1
@@ -223,11 +240,13 @@ class ItemListing:
             spilled_bytes=self.spilled_bytes,
             rejected=self.rejected,
             hidden=self.hidden,
-            form=self._common.form or ("numbers" if self._common.has_empty else None),
-            has_values=self._common.form is not None,
-            values=self._common.values,
+            field=self.field,
+            base=self.base,
+            by_name=self.by_name,
+            facts=self._facts,
             texts=tuple(self._texts),
             names=self._names,
+            is_declared=self.is_declared,
             notes=tuple(self._notes),
         )
         path = list_path(self.folder, self.number, "json")
@@ -240,21 +259,27 @@ class ItemListing:
             self._progress(self._new_items, self._new_bytes)
         return listed
 
-    def _store_label(self, value: NormalLabel) -> int:
-        if isinstance(value, int):
-            return value
+    def _store_label(self, form: Form, value: Value) -> tuple[Form, int]:
+        """Return the form and the number that a record holds for a label."""
+        if isinstance(value, list):
+            if form == Form.TEXTS:
+                self._facts.observe_texts(value)  # type: ignore[arg-type]
+                values = [self._text_number(str(text)) for text in value]
+            else:
+                self._facts.observe(value, self.base)  # type: ignore[arg-type]
+                values = value  # type: ignore[assignment]
+            at = self._text_bytes
+            self._write_text(encode_values(form, values))
+            return form, at
         if isinstance(value, str):
-            return self._text_number(value)
-        if value is None:
-            return 0
-        if self._common.form == "floats":
-            stored = np.asarray(value, "<f4").tobytes()
-        else:
-            numbers = [self._text_number(each) if isinstance(each, str) else each for each in value]
-            stored = np.asarray(numbers, "<u4").tobytes()
-        at = self._text_bytes
-        self._write_text(len(value).to_bytes(4, "little") + stored)
-        return at
+            is_full = len(self._texts) >= CLASSES_MAX and value not in self._texts
+            number = parse_decimal(value) if is_full and not self.by_name else None
+            if number is None:
+                return form, self._text_number(value)
+            form, value = Form.REAL, number  # more values than there can be classes
+        if isinstance(value, float):
+            return form, _FLOAT_BITS.unpack(_FLOAT.pack(value))[0]
+        return form, value or 0
 
     def _text_number(self, text: str) -> int:
         number = self._texts.setdefault(text, len(self._texts))
@@ -368,12 +393,10 @@ class ListText:
         return self._data[at : at + size_bytes]
 
     def label_values(
-        self, at: int, form: LabelForm | None
-    ) -> NDArray[np.float32] | NDArray[np.uint32]:
-        """Return the label of several values at an offset: float32 or uint32 (n,)."""
-        count = int.from_bytes(self._data[at : at + 4], "little")
-        dtype = np.dtype("<f4" if form == "floats" else "<u4")
-        return np.frombuffer(self._data, dtype, count=count, offset=at + 4)
+        self, at: int, form: int
+    ) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
+        """Return the label that is a list at an offset, as ``decode_values`` does; (n,)."""
+        return decode_values(self._data, at, form)
 
 
 def map_rows(path: Path) -> NDArray[np.void]:

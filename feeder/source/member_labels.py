@@ -2,19 +2,16 @@
 
 --label        the member                       its label
 (none)         .cls, else .txt, else .json      as below; of JSON, the first of JSON_KEYS
-cls            .cls                             a whole number or, if it is none, text
-txt            .txt                             its text without white space around it
+cls, txt       .cls, .txt                       its text without white space around it
 json.a.b       .json                            the value of the key "a.b", or of "b" in "a"
 """
 
 import json
-import re
 from typing import Final, cast
 
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.source.item_bytes import SourceError
-from feeder.source.label_base import count_from_zero
 from feeder.source.raw_labels import RawLabel
 from feeder.source.source import SourceSpec
 
@@ -24,7 +21,6 @@ JSON_KEYS: Final = ("label", "cls", "class", "class_id", "labels")
 """Where a label is looked for in a JSON member, in this order, unless --label names its key."""
 LABEL_BYTES_MAX: Final = 1 << 20
 
-_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _SHOWN_CHARACTERS: Final = 80
 
 
@@ -36,8 +32,6 @@ class LabelField:
         self.extensions: tuple[str, ...] = _LABEL_EXTENSIONS
         """Of the members that may hold it; the first that a sample has does."""
         self._json_path = ""
-        self._base = spec.label_base or 0
-        self._kind = spec.label_kind
         if not spec.label:
             return
         before, is_json, path = f".{spec.label.lstrip('.')}".partition(".json")
@@ -60,15 +54,10 @@ class LabelField:
         except UnicodeDecodeError:
             raise SourceError("bad-label", f"its {show_text(extension)} is not UTF-8") from None
         form = extension.rpartition(".")[2]
-        if form == "json":
-            label = self._find_value(_parse_json(extension, text))
-        else:
-            label = text.strip()
-            if form != "txt" and _WHOLE_NUMBER.fullmatch(label):
-                label = int(label)
-        for each in label if isinstance(label, list) else [label]:
-            _check_value(each)
-        return count_from_zero(cast(RawLabel, label), self._base, self._kind, extension)
+        label = self._find_value(_parse_json(extension, text)) if form == "json" else text
+        if isinstance(label, dict):
+            raise SourceError("bad-label", "its label is a JSON object")
+        return cast(RawLabel, label)  # what it is, the listing checks
 
     def _find_value(self, content: object) -> object:
         path = self._json_path
@@ -104,15 +93,3 @@ def _parse_json(extension: str, text: str) -> object:
         raise SourceError("bad-label", f"its {show_text(extension)} is nested too deeply") from None
     except ValueError as error:
         raise SourceError("bad-label", f"its {show_text(extension)} is no JSON ({error})") from None
-
-
-def _check_value(value: object) -> None:
-    """Raise SourceError for a value that no label has."""
-    if isinstance(value, (list, dict)):
-        kind = "list" if isinstance(value, list) else "object"
-        raise SourceError("bad-label", f"its label is or has a JSON {kind}")
-    if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:  # "\\ud800" in JSON
-            raise SourceError("bad-label", "its label is no Unicode text") from None

@@ -11,7 +11,6 @@ from feeder.errors import DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
 from feeder.source.extents import ContainerFiles
 from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
-from feeder.source.label_base import count_from_zero
 from feeder.source.listing import ItemListing
 from feeder.source.names import container_prefix
 from feeder.source.raw_labels import RawLabel
@@ -29,8 +28,6 @@ class ParquetFiles:
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
         self._spec = spec
         self._files = ContainerFiles(spec, work_folder)
-        self._base = spec.label_base or 0
-        self._is_shifted = False
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the rows of a file and spill their images; DatasetError where it is damaged."""
@@ -43,10 +40,11 @@ class ParquetFiles:
         with ParquetRows(file, path, self._spec, listing.stamp) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
+            listing.base = self._spec.label_base or 0
+            listing.field = f"column {printable(columns.label)}" if columns.label else ""
             for number, text in enumerate(columns.class_names):
-                if number >= self._base:
-                    listing.name_class(number - self._base, text)
-            self._is_shifted = False
+                listing.name_class(number, text)
+            listing.is_declared = bool(columns.class_names)
             nulls, file_name = 0, b""
             for batch in rows.batches():
                 offset = listing.spill(batch.images) if batch.images else 0
@@ -57,11 +55,6 @@ class ParquetFiles:
                     self._add(prefix, row, offset, columns.label, listing)
             if nulls and nulls == rows.count:
                 raise _no_bytes(path, columns.image, decode_name(file_name))
-        if self._is_shifted:
-            listing.note(
-                f"labels of {printable(columns.label)} count from {self._base}: label {self._base} "
-                "becomes class 0 (--label-base)"
-            )
 
     def read_item(self, item: Item) -> bytes:
         """Return an image from the spilled copy; see ``Source``."""
@@ -88,12 +81,10 @@ class ParquetFiles:
                 )
             if field and row.label is None:
                 raise SourceError("no-label", f"its {printable(field)} is null")
-            raw = _decoded(row.label)
-            label = count_from_zero(raw, self._base, self._spec.label_kind, field)
         except SourceError as error:
             listing.reject(name, error.kind, error.reason)
         else:
-            self._is_shifted |= self._base != 0 and label != raw
+            label = _decoded(row.label)
             listing.add(name, label, offset=offset + row.start, size_bytes=row.size_bytes)
 
 

@@ -1,103 +1,232 @@
-"""Labels as sources have them, numbers, names, lists or nothing, brought to one form.
+"""Labels as a source has them: stored as they are, before it is known what they mean.
 
-A dataset's labels are all of one kind: a class, several classes, floats or none. It is the one that
-the user asked for or, where none was, the one that the first label suggests.
+    3, "3", True     NUMBER     a whole number; also one that is written as text
+    "cat", "007"     TEXT       any other text
+    0.5              REAL
+    [3, 5], ["3"]    NUMBERS    null in a list is MISSING
+    ["cat", "3"]     TEXTS
+    [0.5, 1]         REALS
+    nothing          NONE       no label, or none is wanted
+
+One label shows little: 1 may be a class or a value, [0, 1] two classes or the second of two. What
+all labels of a source are is decided once, from the forms and ``LabelFacts``
+(feeder.pack.label_reading).
 """
 
+import enum
+import math
 import numbers
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+import re
+from collections.abc import Sequence
+from typing import Any, Final
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from feeder.plan.labels import LabelKind
+from feeder.source.label_files.cells import is_missing_word as is_missing_word
+from feeder.source.label_files.cells import parse_decimal as parse_decimal
 
 RawLabel = int | str | float | None | Sequence[int] | Sequence[str] | Sequence[float]
 """A class's number or name, a value, several of either, or nothing; numpy's types count too."""
 
-LabelForm = Literal["number", "text", "numbers", "texts", "floats", "none"]
-"""The form of a container's labels: a class as number or text, several as either, floats, none."""
+MISSING: Final = -(2**63)
+"""In a list of numbers: null."""
 
-KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
-    "number": "index",
-    "text": "index",
-    "numbers": "multi",
-    "texts": "multi",
-    "floats": "float",
-    "none": "none",
-}
-FORMS_IN_TEXT: Final[tuple[LabelForm, ...]] = ("numbers", "texts", "floats")
-"""Forms of several values, which lists keep with their names."""
+Value = int | str | float | list[int] | list[str] | list[float] | None
 
-NormalLabel = int | str | list[int] | list[str] | list[float] | None
-
-_SEVERAL: Final[tuple[LabelForm, ...]] = ("numbers", "texts")
-_NUMBER_MAX: Final = 2**31
-_SHOWN_CHARACTERS: Final = 80
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+_INT64_MAX: Final = 2**63 - 1
+_INT64_DIGITS: Final = 20
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+_SHOWN_CHARACTERS: Final = 80
+_WIDTHS_MAX: Final = 64
+_SWITCHES: Final = frozenset({0, 1, -1, MISSING})
+
+
+class Form(enum.IntEnum):
+    """The form of a label; from NUMBERS on it is a list, which lies in the list's text."""
+
+    NONE = 0
+    NUMBER = 1
+    TEXT = 2
+    REAL = 3
+    NUMBERS = 4
+    TEXTS = 5
+    REALS = 6
+
+
+_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
+    (Form.NUMBERS, 1): np.dtype("i1"),  # of most: rows of 0 and 1, up to 127 classes
+    (Form.NUMBERS, 8): np.dtype("<i8"),
+    (Form.TEXTS, 4): np.dtype("<u4"),
+    (Form.REALS, 4): np.dtype("<f4"),
+}
 
 
 class BadLabel(ValueError):  # noqa: N818 -- names what happened
-    """Raised for a label that has no meaning as its dataset's kind; the message is the reason."""
+    """Raised for a label without a meaning; the message is the reason."""
 
 
-@dataclass(slots=True)
-class CommonForm:
-    """The form that all labels of a list have: that of its first one."""
+class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the labels of a container that are lists have in common, as counts of lists."""
 
-    form: LabelForm | None = None
-    """None until a label has a value."""
-    values: int = 0
-    """Floats in each label; 0 where labels are something else."""
-    has_empty: bool = False
-    """Whether a label is an empty list: no class, whether classes are numbers or texts."""
+    widths: dict[int, int] = {}
+    """Lists by their length; lengths after the first 64 count as -1."""
+    classes: int = 0
+    """Lists that can name classes: whole numbers from ``base`` on, none of them twice."""
+    switches: int = 0
+    """Lists of 0 and 1 only, of -1 and nothing, too."""
+    one: int = 0
+    """Of these, lists with exactly one 1."""
+    none: int = 0
+    """Of these, lists without a 1."""
+    zero: int = 0
+    """Of these, lists with a 0."""
+    minus: int = 0
+    """Of these, lists with -1."""
+    missing: int = 0
+    """Of these, lists with null or NaN."""
 
-    def check(self, form: LabelForm, value: NormalLabel) -> None:
-        """Raise BadLabel for a label that is not like the first one, which this may be."""
-        values = len(value) if form == "floats" and isinstance(value, list) else 0
-        is_empty = form == "numbers" and value == []
-        known = self.form or ("numbers" if self.has_empty else None)
-        fits = _SEVERAL if is_empty or self.form is None else (self.form,)
-        if known is not None and (known if is_empty else form) not in fits:
-            raise BadLabel(f"its label is of another form than the first ({form}, {known})")
-        if is_empty:
-            self.has_empty = True
+    def observe(self, values: Sequence[float], base: int) -> None:
+        """Count a list of numbers."""
+        self._count_width(len(values))
+        distinct = set(values)
+        if len(distinct) == len(values) and all(
+            value >= base and value == int(value) for value in values if value == value
+        ):
+            self.classes += all(value == value for value in values)
+        if len(values) == 1 or not (distinct <= _SWITCHES or any(map(math.isnan, distinct))):
             return
-        if self.form is None:
-            self.form, self.values = form, values
-        if values != self.values:
-            raise BadLabel(f"its label has {values} values, the first has {self.values}")
+        distinct = {MISSING if math.isnan(value) else value for value in distinct}
+        if distinct <= _SWITCHES and distinct:
+            ones = values.count(1)
+            self.switches += 1
+            self.one += ones == 1
+            self.none += ones == 0
+            self.zero += 0 in distinct
+            self.minus += -1 in distinct
+            self.missing += MISSING in distinct
+
+    def observe_texts(self, values: Sequence[str]) -> None:
+        """Count a list of names."""
+        self._count_width(len(values))
+
+    def _count_width(self, width: int) -> None:
+        known = width in self.widths or len(self.widths) < _WIDTHS_MAX
+        key = width if known else -1
+        self.widths[key] = self.widths.get(key, 0) + 1
+
+    def add(self, other: "LabelFacts") -> None:
+        """Add the counts of another container."""
+        for width, count in other.widths.items():
+            self.widths[width] = self.widths.get(width, 0) + count
+        for name in ("classes", "switches", "one", "none", "zero", "minus", "missing"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:
-    """Return the form of a label and its value in plain Python types.
+def read_raw(raw: object, *, is_name: bool = False) -> tuple[Form, Value]:
+    """Return the form of a label and its value in plain Python types; BadLabel if it is none.
 
-    ``kind`` is the kind to read it as; None for the one that it suggests: an integer or a text is a
-    class, a list of these several classes, a float or a list with one is a vector of floats. Raises
-    BadLabel.
+    ``is_name``: a text is a name even if it is a number.
     """
-    if kind == "none":
-        return "none", None
     raw = raw.tolist() if isinstance(raw, np.ndarray) else _plain(raw)
-    if isinstance(raw, (list, tuple, set, frozenset)):
-        values = _sorted(raw) if isinstance(raw, (set, frozenset)) else list(raw)
-        return _several([_plain(value) for value in values], kind)
+    if isinstance(raw, (set, frozenset)):
+        raw = _sorted(raw)
+    if isinstance(raw, (list, tuple)):
+        return _read_list([_plain(value) for value in raw], is_name)
     if raw is None:
-        raise BadLabel("it has no label")
-    if kind in ("multi", "float"):
-        return _several([raw], kind)
+        return Form.NONE, None
     if isinstance(raw, str):
-        return "text", _text(raw)
+        return _read_text(raw, is_name)
     if isinstance(raw, numbers.Integral):
-        return "number", _number(raw)
+        number = int(raw)
+        return (Form.NUMBER, number) if abs(number) <= _INT64_MAX else (Form.TEXT, _digits(number))
     if isinstance(raw, numbers.Real):
-        if kind is None:
-            return "floats", [_float(raw)]
-        if float(raw).is_integer():
-            return "number", _number(int(float(raw)))
-        raise BadLabel(f"its label is {float(raw):g}, which is no class (--label-kind float?)")
+        return Form.REAL, float(raw)
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
+
+
+def is_huge_number(text: str) -> bool:
+    """Return whether a text is a whole number beyond what a label can be."""
+    return len(text) >= _INT64_DIGITS - 1 and _WHOLE.fullmatch(text) is not None
+
+
+def check_float(value: float) -> float:
+    """Return a value that float32 has; BadLabel for others, and for NaN."""
+    if not abs(value) <= _FLOAT_MAX:
+        raise BadLabel(f"its label {value:g} is not a finite 32-bit number")
+    return value
+
+
+def show_label(value: object) -> str:
+    """Return a label for a reason, shortened: it may be a text or a number of any length."""
+    try:
+        text = ascii(value)
+    except ValueError:  # Python writes no number of over 4,300 digits
+        return "of thousands of digits"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def encode_values(form: Form, values: Sequence[float]) -> bytes:
+    """Return a list as ``decode_values`` reads it: count, bytes of a value, values."""
+    size = 4
+    if form == Form.NUMBERS:
+        size = 1 if not values or (min(values) >= -128 and max(values) <= 127) else 8
+    stored = np.asarray(values, _DTYPES[form, size])
+    return len(values).to_bytes(4, "little") + bytes([size]) + stored.tobytes()
+
+
+def decode_values(
+    data: Any, at: int, form: int
+) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
+    """Return the list at an offset of ``data``: float32, uint32 (numbers of texts) or integers."""
+    count, size = int.from_bytes(data[at : at + 4], "little"), data[at + 4]
+    return np.frombuffer(data, _DTYPES[form, size], count=count, offset=at + 5)
+
+
+def _read_text(raw: str, is_name: bool) -> tuple[Form, Value]:
+    text = raw if is_name else raw.strip()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        if not is_name:  # the name of a folder may have bytes that are no UTF-8
+            raise BadLabel("its label has characters that are none (lone surrogates)") from None
+    if not text:
+        return Form.NONE, None
+    is_whole = len(text) <= _INT64_DIGITS and not is_name and _WHOLE.fullmatch(text)
+    if is_whole and abs(int(text)) <= _INT64_MAX:
+        return Form.NUMBER, int(text)
+    return Form.TEXT, text
+
+
+def _digits(number: int) -> str:
+    try:
+        return str(number)
+    except ValueError:  # Python writes no number of over 4,300 digits
+        raise BadLabel("its label is a number of thousands of digits") from None
+
+
+def _read_list(values: list[Any], is_name: bool) -> tuple[Form, Value]:
+    forms: set[Form] = set()
+    found: list[Any] = []
+    for value in values:
+        form, plain = (Form.NONE, MISSING) if value is None else read_raw(value, is_name=is_name)
+        if form > Form.REAL or (form == Form.NONE and value is not None):
+            what = "a list" if form > Form.REAL else "an empty text"
+            raise BadLabel(f"its label is a list that has {what} in it")
+        forms.add(form)
+        found.append(plain)
+    if Form.TEXT in forms:
+        if forms & {Form.NONE, Form.REAL} or not all(isinstance(value, str) for value in values):
+            raise BadLabel("its label mixes numbers and texts")
+        return Form.TEXTS, [value.strip() for value in values]
+    if Form.REAL in forms:
+        reals = [math.nan if value is None else float(value) for value in values]
+        if any(abs(value) > _FLOAT_MAX for value in reals):
+            raise BadLabel(f"its label {show_label(values)} is not of finite 32-bit numbers")
+        return Form.REALS, reals
+    return Form.NUMBERS, found
 
 
 def _plain(value: object) -> object:
@@ -105,61 +234,8 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _sorted(values: Set[Any]) -> list[object]:
+def _sorted(values: Any) -> list[object]:
     try:
         return sorted(values)
     except TypeError:
         raise BadLabel("its label mixes numbers and texts") from None
-
-
-def _several(values: list[object], kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:
-    if kind == "index":
-        raise BadLabel(f"its label has {len(values)} values, not one (--label-kind multi or float)")
-    if kind is None:
-        is_float = any(
-            isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
-            for value in values
-        )
-        kind = "float" if is_float else "multi"
-    if kind == "float":
-        if not values:
-            raise BadLabel("its label has no values")
-        return "floats", [_float(value) for value in values]
-    if all(isinstance(value, str) for value in values) and values:
-        return "texts", [_text(str(value)) for value in values]
-    return "numbers", [_number(value) for value in values]
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise BadLabel("its label is empty")
-    return value
-
-
-def _number(value: object) -> int:
-    if isinstance(value, numbers.Integral):
-        if not 0 <= int(value) < _NUMBER_MAX:
-            raise BadLabel(f"its label {_show(value)} is not within 0 .. {_NUMBER_MAX - 1}")
-        return int(value)
-    raise BadLabel(f"its label {_show(value)} is no class number")
-
-
-def _float(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise BadLabel(f"its label {_show(value)} is no number") from None
-    except OverflowError:  # an integer of hundreds of digits
-        raise BadLabel(f"its label {_show(value)} is not a finite 32-bit number") from None
-    if not abs(number) <= _FLOAT_MAX:  # nor is NaN
-        raise BadLabel(f"its label {number:g} is not a finite 32-bit number")
-    return number
-
-
-def _show(value: object) -> str:
-    """Return a value for a reason, shortened: it may be a text or a number of any length."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no number of over 4,300 digits
-        return "of thousands of digits"
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -15,12 +15,12 @@ import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from msgspec.structs import replace
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import encode_name, path_from_text, path_to_text, printable
 from feeder.source.item_bytes import sniff_file
 from feeder.source.label_files.label_file import open_label_file
@@ -69,7 +69,8 @@ def recognise(
     labels_file: str = "",
     image: str = "",
     label: str = "",
-    label_kind: LabelKind | None = None,
+    label_kind: LabelChoice | None = None,
+    uncertain: Uncertain | Literal[""] = "",
     label_base: int | None = None,
     class_names_file: str = "",
 ) -> SourceSpec:
@@ -88,6 +89,7 @@ def recognise(
         image=image,
         label=label,
         label_kind=label_kind,
+        uncertain=uncertain,
         label_base=label_base,
         labels_file=labels_file and find_file(labels_file, "--labels", may_be_folder=True),
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),

@@ -60,7 +60,7 @@ def stem_hash(stored_key: bytes) -> int:
 
 
 def sample_digest(stored_key: bytes, label: object, data: bytes | memoryview) -> int:
-    """Return the hash of a sample; ``label`` as ``normalise_label`` returns it, with its form."""
+    """Return the hash of a sample; ``label`` is its form and its value."""
     described = b"%s\0%s" % (stored_key, ascii(label).encode("ascii"))
     return xxhash.xxh3_64_intdigest(data, seed=xxhash.xxh3_64_intdigest(described))
 

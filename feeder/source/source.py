@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.listing import ItemListing
 
 SourceKind = Literal[
@@ -42,8 +42,10 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The field, column or suffix that holds the image; empty: found by looking."""
     label: str = ""
     """The same of the label."""
-    label_kind: LabelKind | None = None
-    """None: as the first label suggests."""
+    label_kind: LabelChoice | None = None
+    """None: what all labels suggest."""
+    uncertain: Uncertain | Literal[""] = ""
+    """What -1 and a missing value are in rows of 0 and 1; empty: an error."""
     label_base: int | None = None
     """The number of the first class; None: the kind's own (1 in ImageNet's TFRecords)."""
     labels_file: str = ""

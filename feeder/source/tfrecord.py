@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.plan.labels import LabelKind
 from feeder.process.path_text import decode_name, printable
 from feeder.source.decompress import OpenContainer
 from feeder.source.extents import ContainerFiles
 from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
-from feeder.source.label_base import count_from_zero
 from feeder.source.listing import CLASSES_MAX, ItemListing
 from feeder.source.names import container_prefix
-from feeder.source.raw_labels import BadLabel, RawLabel, normalise_label
+from feeder.source.raw_labels import BadLabel, Form, RawLabel, read_raw
 from feeder.source.source import Item, SourceSpec
 from feeder.source.tf_example import BadExample, ExampleReader, Feature, ReadAt
 from feeder.source.tf_framing import (
@@ -55,7 +53,6 @@ class TFRecords:
         self._class_name = f"{stem}text".encode() if self._label and stem != label else b""
         own_base = 1 if label == _LABEL else 0
         self._base = own_base if spec.label_base is None else spec.label_base
-        self._is_shifted = False
         self._known: set[object] = set()  # what intact records of the container have introduced
         self._wanted = {self._image, self._label, self._class_name, _FILE_NAME} - {b""}
 
@@ -69,17 +66,13 @@ class TFRecords:
                 content.seek(at)
                 return content.read(size)
 
-            self._is_shifted = False
+            listing.base = self._base
+            listing.field = f"feature {printable(self._label.decode())}" if self._label else ""
             self._known.clear()
             for number, record in enumerate(walk_records(content, file.where)):
                 if number == 0 and record.data:
                     listing.expect_spill(file.stored_bytes)
                 self._add(f"{prefix}{number:08d}", record, read, listing)
-        if self._is_shifted:
-            listing.note(
-                f"labels of {self._label.decode()} count from {self._base}: label {self._base} "
-                "becomes class 0 (--label-base)"
-            )
 
     def read_item(self, item: Item) -> bytes:
         """Return the image of a record, whose CRC is checked; see ``Source``."""
@@ -119,7 +112,7 @@ class TFRecords:
             name = self._item_name(name, reader, features)
             self._check_image(reader, features)
             label, class_names = self._read_label(name, reader, features)
-            introduced = _claims(label, class_names, self._spec.label_kind) - self._known
+            introduced = _claims(label, class_names) - self._known
         except (BadExample, BadLabel, ConfigError, SourceError) as error:
             refused = _refused(record, read, error)
             listing.reject(name, refused.kind, refused.reason)
@@ -190,10 +183,8 @@ class TFRecords:
                 "leave such records out"
             )
         label: RawLabel = values[0] if len(values) == 1 and kind != "multi" else values
-        label = count_from_zero(label, self._base, kind, field)
         if feature.kind != "int64" or kind == "float":
             return label, {}
-        self._is_shifted |= self._base != 0
         return label, self._class_names(label, reader, features)
 
     def _class_names(
@@ -233,16 +224,16 @@ def _refused(
     return SourceError("bad-label" if isinstance(error, BadLabel) else "corrupt", str(error))
 
 
-def _claims(label: RawLabel, class_names: Mapping[int, str], kind: LabelKind | None) -> set[object]:
+def _claims(label: RawLabel, class_names: Mapping[int, str]) -> set[object]:
     """Return what an item asserts of its whole container: form, classes and their names.
 
     Raises BadLabel.
     """
-    form, value = normalise_label(label, kind)
-    if form == "none":
+    form, value = read_raw(label)
+    if form == Form.NONE:
         return set()
     values = value if isinstance(value, list) else [value]
-    if form == "floats":
+    if form in (Form.REAL, Form.REALS):
         return {(form, len(values))}
     return {(form, 0), *values, *class_names.items()}
 

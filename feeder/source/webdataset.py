@@ -65,10 +65,13 @@ class WebDataset:
         self._images = _parse_extensions(spec.image)
         self._label = LabelField(spec)
         self._takes_labels = spec.label_kind != "none"
+        self._labelled_by: set[str] = set()  # the extensions that gave labels
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
         prefix = container_prefix(self._spec, container)
+        listing.base = self._spec.label_base or 0
+        self._labelled_by.clear()
         path = path_from_text(self._spec.containers[container])
         with OpenContainer(path, listing.stamp) as opened:
             images = MemberImages(opened, listing)
@@ -76,6 +79,7 @@ class WebDataset:
             for key, members in self._group(walk, images, prefix):
                 self._add(key, members, prefix, listing)
             walk.note_end(listing)
+        listing.field = " and ".join(f".{show_text(each)}" for each in sorted(self._labelled_by))
 
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of a sample's image; SourceError if they cannot be read."""
@@ -160,6 +164,7 @@ class WebDataset:
             if found:
                 check_kind(found[0].member, "label")
                 size_bytes = found[0].member.size_bytes
+                self._labelled_by.add(extension)
                 return self._label.parse(extension, found[0].data, size_bytes)
         *others, last = self._label.extensions
         wanted = f"{', '.join(others)} or {last}" if others else last

@@ -42,7 +42,7 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
     Oddity.PNG: OddKind(
         "PNG",
         CONVERTED,
-        f"{_CONVERTED_TEXT} Transparency is dropped; 16-bit grey is scaled to 8 bits.",
+        f"{_CONVERTED_TEXT} Transparency is dropped; 16 bits a sample become 8.",
     ),
     Oddity.WEBP: OddKind(
         "WebP",
@@ -56,11 +56,12 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
     ),
     Oddity.BMP: OddKind("BMP", CONVERTED, _CONVERTED_TEXT),
     Oddity.TIFF: OddKind("TIFF", CONVERTED, f"{_CONVERTED_TEXT} Only the first page is kept."),
+    Oddity.PPM: OddKind("PBM, PGM or PPM", CONVERTED, _CONVERTED_TEXT),
     Oddity.RARE_JPEG: OddKind(
         "Rare kind of JPEG",
         CONVERTED,
-        "Its coding or chroma subsampling cannot be cut into tiles. Packing decoded it and encoded "
-        "it again.",
+        "Its coding, chroma subsampling or quantisation tables cannot be cut into tiles, or some "
+        "of its scans are missing. Packing decoded it and encoded it again.",
     ),
     Oddity.WRONG_SUFFIX: OddKind(
         "Wrong suffix",
@@ -102,6 +103,11 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
         CONVERTED,
         "The file was a JPEG that could have stayed as it was. Packing decoded it and encoded it "
         "again because of --max-side, --quality or --subsampling.",
+    ),
+    Oddity.CLIPPED: OddKind(
+        "Levels above white",
+        "clipped",
+        "The image has 16 bits a sample, and levels above --png16-max, which became white.",
     ),
 }
 
@@ -148,4 +154,6 @@ def describe_option(name: str, value: bool | int | str) -> tuple[str, str]:
             return "Longest side", f"{value} px" if value else "any"
         case "subsampling":
             return "Chroma subsampling", SUBSAMPLINGS.get(f"s{value}", "") or "as in the source"
+        case "png16_max":
+            return "White level of 16 bits", f"{value}"
     return name.replace("_", " "), str(value)

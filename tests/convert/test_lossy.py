@@ -331,7 +331,7 @@ def test_rotated_images_of_other_formats_are_resized_once() -> None:
     exif[_ORIENTATION] = 6
     source = encoded(image(96, 64), "PNG", exif=exif)
     sample = prepare_sample(source, "a/b.png", _options(max_side=48, apply_exif=True))
-    assert sample.flags == Oddity.PNG | Oddity.RESIZED
+    assert sample.flags == Oddity.PNG | Oddity.RESIZED | Oddity.EXIF_APPLIED
     upright = image(96, 64).transpose(Image.Transpose.ROTATE_270)
     assert np.array_equal(_stored(sample), _once(upright, (32, 48)))
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from feeder.convert.jpeg_header import read_orientation
 from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
@@ -219,22 +218,6 @@ def test_exif_orientation_of_other_formats_is_applied_too() -> None:
     assert (sample.tiled.width, sample.tiled.height) == (30, 40)
 
 
-@given(st.binary(max_size=120))
-def test_orientation_of_arbitrary_exif_never_fails(tiff: bytes) -> None:
-    body = b"Exif\0\0" + tiff
-    jpeg = b"\xff\xd8\xff\xe1" + struct.pack(">H", len(body) + 2) + body
-    assert 1 <= read_orientation(jpeg) <= 8
-    assert 1 <= read_orientation(b"\xff\xd8\xff" + tiff) <= 8
-
-
-def test_orientation_in_both_byte_orders() -> None:
-    for order, mark in (("<", b"II*\0"), (">", b"MM\0*")):
-        entry = struct.pack(order + "HHIHH", _ORIENTATION, 3, 1, 8, 0)
-        tiff = mark + struct.pack(order + "IH", 8, 1) + entry
-        jpeg = b"\xff\xd8\xff\xe1" + struct.pack(">H", len(tiff) + 8) + b"Exif\0\0" + tiff
-        assert read_orientation(jpeg) == 8
-
-
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -250,7 +233,7 @@ def test_files_that_are_no_images_are_refused(data: bytes, kind: str) -> None:
     assert _refusal(data).kind == kind
 
 
-@pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+@pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
 def test_truncated_files_are_refused(format_name: str) -> None:
     whole = encoded(image(120, 90), format_name)
     for share in (0.3, 0.6, 0.9):
@@ -287,7 +270,7 @@ def test_decompression_bombs_are_refused_by_their_headers() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"]),
+    st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_damaged_files_become_samples_or_source_errors_only(
@@ -308,7 +291,8 @@ def _outcome(data: bytes) -> tuple[bytes | str, str]:
 
 
 _WHOLE = {
-    name: encoded(image(40, 30), name) for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP")
+    name: encoded(image(40, 30), name)
+    for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 }
 
 

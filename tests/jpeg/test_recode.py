@@ -151,12 +151,12 @@ def test_truncated_files_are_damage_and_stray_bytes_are_not() -> None:
     assert np.array_equal(decode(ordinary(tiled)), decode(source))
 
 
-def test_progressive_with_missing_scans_is_truncated() -> None:
+def test_progressive_with_missing_scans_is_incomplete() -> None:
     source = cjpeg(picture(64, 64), "-progressive")
     scans = [at for at in range(len(source) - 1) if source[at : at + 2] == b"\xff\xda"]
     with pytest.raises(RecodeError) as caught:
         tile_jpeg(source[: scans[-1]] + b"\xff\xd9", 32)
-    assert caught.value.kind == "truncated"
+    assert caught.value.kind == "incomplete"
 
 
 def test_four_components_are_refused_as_cmyk() -> None:

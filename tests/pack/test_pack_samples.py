@@ -268,7 +268,10 @@ def begin(samples: Iterable[Sample], destination: Path, *, packing: bool = False
             "label of 0/000.jpg have",
         ),
         (lambda given: given[2:], "and 1 more did not come: give the same samples and options to"),
-        (lambda given: [(key, data, str(label)) for key, data, label in given], "did not come"),
+        (
+            lambda given: [(key, data, f"c{label}") for key, data, label in given],
+            "label of 0/000.jpg have",
+        ),
     ],
 )
 def test_other_samples_under_the_same_keys_are_refused(

@@ -28,7 +28,10 @@ static _Noreturn void fail(j_common_ptr codec, const char *kind) {
   longjmp(errors->escape, 1);
 }
 
-static void on_error(j_common_ptr codec) { fail(codec, "corrupt"); }
+static void on_error(j_common_ptr codec) {
+  /* Tables may legally change between scans; a JPEG of one scan cannot hold that. */
+  fail(codec, codec->err->msg_code == JERR_MISMATCHED_QUANT_TABLE ? "unsupported" : "corrupt");
+}
 
 /* libjpeg calls both "the rest of the picture is grey" and "one stray byte" a warning. The first
  * kind is damage; the second is cosmetic and leaves every pixel as its encoder meant it. */
@@ -100,11 +103,14 @@ jvirt_barray_ptr *read_coefficients(transcoder *t, const unsigned char *data, un
   if (source->data_precision != 8)
     refuse(t, "unsupported", "%d bits a sample", source->data_precision);
   jvirt_barray_ptr *coefficients = jpeg_read_coefficients(source);
-  if (source->progressive_mode)
-    for (int c = 0; c < source->num_components; c++)
-      for (int k = 0; k < 10; k++) /* those that libjpeg's smoothing would estimate */
-        if (source->coef_bits[c][k] != 0)
-          refuse(t, "truncated", "progressive scans are missing");
+  int missing = 0;
+  for (int c = 0; c < source->num_components; c++) {
+    missing |= source->comp_info[c].quant_table == NULL; /* no scan of it has begun */
+    for (int k = 0; source->progressive_mode && k < 10; k++) /* those that smoothing estimates */
+      missing |= source->coef_bits[c][k] != 0;
+  }
+  if (missing) /* a cut arithmetic scan looks whole, so that the data may be cut as well */
+    refuse(t, source->arith_code ? "truncated" : "incomplete", "scans are missing");
   return coefficients;
 }
 

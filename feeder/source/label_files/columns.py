@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
 
 IMAGE_SUFFIXES: Final = frozenset(
     {
         *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".tif", ".tiff", ".bmp"),
-        *(".heic", ".avif", ".jp2", ".ppm", ".pgm", ".tga"),  # not packed, but no label files
+        *(".ppm", ".pgm", ".pbm", ".pnm"),
+        *(".heic", ".avif", ".jp2", ".tga"),  # not packed, but no label files
     }
 )
 _FILE_NAMES: Final = (
@@ -31,6 +32,7 @@ _LABEL_NAMES: Final = (
     frozenset({"label_id", "class_id", "class_index", "category_id", "label_index", "cls"}),
     frozenset({"label_name", "class_name", "categories", "tag", "tags", "y"}),
 )
+_CONFIDENCE_NAMES: Final = ("confidence", "score", "probability")
 _SHOWN_COLUMNS: Final = 12
 
 
@@ -51,7 +53,7 @@ def choose_columns(
     *,
     image: str,
     label: str,
-    label_kind: LabelKind | None,
+    label_kind: LabelChoice | None,
     where: str,
 ) -> Columns:
     """Return the columns to use of ``names``; ``first`` are the values of the first row.
@@ -70,12 +72,27 @@ def choose_columns(
     else:
         labels = (_choose_label(others, where),)
         is_split = False
-    if is_split and label_kind not in ("multi", "float"):
+    if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
         raise ConfigError(
             f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
-            "of their values, or --label-kind multi for a class each"
+            "of their values, one-hot or multi for a class each"
         )
     return Columns(image=image_column, labels=labels, is_split=is_split)
+
+
+def describe_columns(columns: Columns) -> str:
+    """Return where labels are, for a message: "column label"."""
+    names = [printable(name) for name in columns.labels]
+    if len(names) < 2:
+        return "".join(name if name.startswith("column ") else f"column {name}" for name in names)
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"columns {', '.join(names[:3])}{more}"
+
+
+def find_confidence(names: Sequence[str]) -> int | None:
+    """Return the column that says how sure each row's label is, None without one."""
+    folded = [_fold(name) for name in names]
+    return next((folded.index(name) for name in _CONFIDENCE_NAMES if name in folded), None)
 
 
 def looks_like_image(value: object) -> bool:

@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
-from feeder.source.label_files.cells import CellMeaning
-from feeder.source.label_files.columns import choose_columns, looks_like_image
+from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
+from feeder.source.label_files.columns import (
+    choose_columns,
+    describe_columns,
+    find_confidence,
+    looks_like_image,
+)
 from feeder.source.label_files.row import LabelRow
 from feeder.source.label_files.text_lines import read_lines
 
@@ -36,7 +41,15 @@ class CsvLabels:
 
     unit: Final = "line"
 
-    def __init__(self, path: Path, *, image: str, label: str, label_kind: LabelKind | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        image: str,
+        label: str,
+        label_kind: LabelChoice | None,
+        uncertain: Uncertain | str,
+    ) -> None:
         self._path = path
         self._shown = printable(path_to_text(path))
         layout = _recognise(path, can_have_spaces=label_kind != "none")
@@ -57,10 +70,16 @@ class CsvLabels:
                 raise ConfigError(f"{self._shown} has two columns {printable(name)}: rename one")
         self._image = names.index(columns.image)
         self._labels = [names.index(name) for name in columns.labels]
+        self._confidence = find_confidence(names)
         self._meaning = CellMeaning(
-            label_kind, columns.labels, is_split=columns.is_split, where=self._shown
+            label_kind,
+            columns.labels,
+            is_split=columns.is_split,
+            uncertain=uncertain,
+            where=self._shown,
         )
-        self.classes = columns.labels if columns.is_split and label_kind == "multi" else ()
+        self.classes = columns.labels if columns.is_split and label_kind in HOT_KINDS else ()
+        self.field = describe_columns(columns)
 
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows, from the first on each call; DatasetError if it is not CSV."""
@@ -72,7 +91,8 @@ class CsvLabels:
                 yield LabelRow(line, file, (), fault)
             else:
                 label = [cells[column] for column in self._labels]
-                yield LabelRow(line, cells[self._image], label, "")
+                confidence = cells[self._confidence] if self._confidence is not None else ""
+                yield LabelRow(line, cells[self._image], label, "", confidence)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before ``read_label``."""

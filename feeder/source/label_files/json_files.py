@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
-from feeder.source.label_files.cells import CellMeaning
-from feeder.source.label_files.columns import choose_columns
+from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
+from feeder.source.label_files.columns import choose_columns, describe_columns
 from feeder.source.label_files.row import LabelRow
 from feeder.source.label_files.text_lines import read_lines, read_text
 
@@ -36,7 +36,8 @@ class _JsonObjects:
         *,
         image: str,
         label: str,
-        label_kind: LabelKind | None,
+        label_kind: LabelChoice | None,
+        uncertain: Uncertain | str,
     ) -> None:
         where = printable(path_to_text(path))
         self._columns = choose_columns(
@@ -47,10 +48,15 @@ class _JsonObjects:
             label_kind=label_kind,
             where=where,
         )
-        is_class_each = self._columns.is_split and label_kind == "multi"
+        is_class_each = self._columns.is_split and label_kind in HOT_KINDS
         self.classes = self._columns.labels if is_class_each else ()
+        self.field = describe_columns(self._columns).replace("column", "field")
         self._meaning = CellMeaning(
-            label_kind, self._columns.labels, is_split=self._columns.is_split, where=where
+            label_kind,
+            self._columns.labels,
+            is_split=self._columns.is_split,
+            uncertain=uncertain,
+            where=where,
         )
 
     def row(self, number: int, value: object) -> LabelRow:
@@ -62,12 +68,15 @@ class _JsonObjects:
         values = [value.get(name) for name in self._columns.labels]
         return LabelRow(number, str(file) if is_name else "", values, "")
 
+    def observe(self, row: LabelRow) -> None:
+        """Take note of a row's label; of every row, before ``read_label``."""
+        if self._columns.is_split and not row.fault:
+            self._meaning.observe([str(value) for value in row.label])
+
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row, None where it has none; raises BadCellError."""
-        if not row.label or None in row.label:
-            return None
         if not self._columns.is_split:
-            return row.label[0]
+            return row.label[0] if row.label else None
         return self._meaning.read([str(value) for value in row.label])
 
 
@@ -76,7 +85,15 @@ class JsonLines:
 
     unit: Final = "line"
 
-    def __init__(self, path: Path, *, image: str, label: str, label_kind: LabelKind | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        image: str,
+        label: str,
+        label_kind: LabelChoice | None,
+        uncertain: Uncertain | str,
+    ) -> None:
         self._path = path
         for number, line in _numbered(path):
             first = load_line(line)
@@ -88,8 +105,11 @@ class JsonLines:
             break
         else:
             raise DatasetError(f"{printable(path_to_text(path))} has no rows")
-        self._objects = _JsonObjects(path, first, image=image, label=label, label_kind=label_kind)
+        self._objects = _JsonObjects(
+            path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
+        )
         self.classes = self._objects.classes
+        self.field = self._objects.field
 
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call."""
@@ -97,7 +117,8 @@ class JsonLines:
             yield self._objects.row(number, load_line(line))
 
     def observe(self, row: LabelRow) -> None:
-        """Do nothing: JSON's values have types."""
+        """Take note of a row's label; of every row, before ``read_label``."""
+        self._objects.observe(row)
 
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row, None where it has none; raises BadCellError."""
@@ -109,7 +130,15 @@ class JsonFile:
 
     unit: Final = "entry"
 
-    def __init__(self, path: Path, *, image: str, label: str, label_kind: LabelKind | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        image: str,
+        label: str,
+        label_kind: LabelChoice | None,
+        uncertain: Uncertain | str,
+    ) -> None:
         shown = printable(path_to_text(path))
         entries = _find_entries(_load_file(path, shown), shown)
         if not entries:
@@ -117,15 +146,17 @@ class JsonFile:
         self._keys, self._values = _split_keys(entries)
         self._objects: _JsonObjects | None = None
         self.classes: tuple[str, ...] = ()
+        self.field = ""
         first = self._values[0]
         if isinstance(first, Mapping):
             if self._keys is not None:
                 first = {_KEY: self._keys[0], **first}
                 image = image or _KEY
             self._objects = _JsonObjects(
-                path, first, image=image, label=label, label_kind=label_kind
+                path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
             )
             self.classes = self._objects.classes
+            self.field = self._objects.field
         elif self._keys is None:
             raise DatasetError(f"entry 1 of {shown} is neither an object nor [file, label]")
         elif image or label:
@@ -144,7 +175,9 @@ class JsonFile:
                 yield self._objects.row(number, {_KEY: key, **value})
 
     def observe(self, row: LabelRow) -> None:
-        """Do nothing: JSON's values have types."""
+        """Take note of a row's label; of every row, before ``read_label``."""
+        if self._objects is not None:
+            self._objects.observe(row)
 
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row, None where it has none; raises BadCellError."""

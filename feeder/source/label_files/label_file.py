@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.label_files.csv_file import CsvLabels
@@ -19,7 +19,12 @@ _JSON_SUFFIXES: Final = frozenset({".json", *_LINE_SUFFIXES})
 
 
 def open_label_file(
-    path: Path, *, image: str = "", label: str = "", label_kind: LabelKind | None = None
+    path: Path,
+    *,
+    image: str = "",
+    label: str = "",
+    label_kind: LabelChoice | None = None,
+    uncertain: Uncertain | str = "",
 ) -> LabelFile:
     """Return the rows of the file at ``path``; ``image`` and ``label`` name columns or fields.
 
@@ -34,7 +39,7 @@ def open_label_file(
         kind = JsonLines
     elif is_json:
         kind = JsonFile
-    return kind(path, image=image, label=label, label_kind=label_kind)
+    return kind(path, image=image, label=label, label_kind=label_kind, uncertain=uncertain)
 
 
 def _read_start(path: Path) -> str:

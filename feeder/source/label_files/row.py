@@ -19,6 +19,8 @@ class LabelRow(NamedTuple):
     """Its cells or values, not yet interpreted."""
     fault: str
     """Why the row is unusable; empty where it is not."""
+    confidence: str = ""
+    """How sure the label is, where a column says so, as in tables with a row for each label."""
 
 
 class LabelFile(Protocol):
@@ -32,6 +34,10 @@ class LabelFile(Protocol):
     def classes(self) -> tuple[str, ...]:
         """Classes that the file names apart from its labels: those with a column each."""
 
+    @property
+    def field(self) -> str:
+        """Where labels are, for the summary: "column label"; empty where that has no name."""
+
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
 
@@ -39,7 +45,7 @@ class LabelFile(Protocol):
         """Take note of a row's label; of every row, before the first ``read_label``."""
 
     def read_label(self, row: LabelRow) -> object:
-        """Return the label of a row, a number, a text or several; None where it has none.
+        """Return the label of a row as it is there, a RawLabel; None where it has none.
 
-        Raises BadCellError.
+        Raises BadCellError, and ConfigError where only an option can say what a cell means.
         """

@@ -53,6 +53,8 @@ class Repeat(NamedTuple):
     """Among all such files."""
     other: int
     """The number of the first row whose label is another than the first one's; 0 for none."""
+    rows: int
+    """How many rows list it."""
 
 
 class RowTable:
@@ -65,7 +67,7 @@ class RowTable:
         self.names = NameKeys(self._files)
         """All files."""
         self._repeated = NameKeys(self._files)
-        self._others = np.empty(0, np.uint32)
+        self._others = self._counts = np.empty(0, np.uint32)
 
     def add(self, file: str, label: object, number: int) -> None:
         """Add a row."""
@@ -95,6 +97,7 @@ class RowTable:
         repeated = counts > 1
         self._repeated = NameKeys(array("Q", keys[order][starts[repeated]].tobytes()))
         self._others = others[repeated]
+        self._counts = counts[repeated].astype(np.uint32)
 
     @property
     def repeats(self) -> int:
@@ -106,4 +109,4 @@ class RowTable:
         place = self._repeated.find(file) if len(self._repeated) else -1
         if place < 0:
             return None
-        return Repeat(place, int(self._others[place]))
+        return Repeat(place, int(self._others[place]), int(self._counts[place]))

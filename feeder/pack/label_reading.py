@@ -1,0 +1,458 @@
+"""What the labels of a source are, decided once from all of them: the rule of ``feeder pack``.
+
+    names        classes, by their names                        "cat"; folders; --label-kind name
+    numbers      classes, by number; also numbers in texts      3, "3"
+    lists        several classes a sample                       [3, 5], ["cat", "dog"]
+    one-hot      one class a sample, as a row of 0 and 1        [0, 0, 1]
+    multi-hot    several classes, as a row of 0 and 1           [1, 0, 1]
+    floats       numbers as they are                            0.5, [0.5, 1.5]
+
+The few labels that do not fit what all others are belong to bad images. What could be read in two
+ways is never decided here: it is an error that names ``--label-kind`` or ``--uncertain``.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError
+from feeder.pack.merge import SourceItems
+from feeder.plan.labels import LabelChoice
+from feeder.process.path_text import printable
+from feeder.source.raw_labels import (
+    MISSING,
+    BadLabel,
+    Form,
+    LabelFacts,
+    check_float,
+    is_huge_number,
+    is_missing_word,
+    parse_decimal,
+    show_label,
+)
+from feeder.source.source import SourceSpec
+
+Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floats"]
+_JOINED: Final = re.compile(r"[;|]")
+_DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
+_SHOWN_CHARACTERS: Final = 80
+_CHUNK: Final = 1 << 16
+_FEW: Final = 10  # at most one label in so many may be of another kind than the others
+
+# What a label looks like by itself.
+_NUMBER, _WHOLE, _DECIMAL, _MISSING, _NAME, _HUGE, _LIST = range(1, 8)
+
+
+class LabelTexts:
+    """What the texts in a container's list are, by their numbers."""
+
+    def __init__(self, texts: tuple[str, ...], *, by_name: bool) -> None:
+        self.looks = np.full(len(texts), _NAME, np.uint8)
+        self.values = np.full(len(texts), np.nan)
+        for number, text in enumerate(() if by_name else texts):
+            if is_missing_word(text):
+                self.looks[number] = _MISSING
+            elif is_huge_number(text):
+                self.looks[number] = _HUGE
+            elif (value := parse_decimal(text)) is not None:
+                self.looks[number] = _WHOLE if value.is_integer() else _DECIMAL
+                self.values[number] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelReading:
+    """How the labels of a source are read, and which of its items have one that does not fit."""
+
+    way: Way
+    width: int
+    """Of rows of 0 and 1, and of floats; else 1."""
+    is_named: bool
+    """Whether a class is known by its name, also where that is a number."""
+    is_distinct: bool
+    """Whether a list may not have a class twice: it would be something else than the others."""
+    base: int
+    """The number of the first class."""
+    uncertain: int | None
+    """What -1 and a missing value in a row of 0 and 1 are: 0 or 1; None: a fault."""
+    texts: tuple[LabelTexts, ...]
+    facts: LabelFacts
+    bad: dict[int, str]
+    """Rows and reasons."""
+    used: set[str | int]
+    """Names, or numbers from 0, of the classes that labels have."""
+
+    def keys(
+        self, items: SourceItems, container: int, form: int, label: int
+    ) -> list[str] | list[int] | list[float]:
+        """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
+        texts = items.lists[container].listed.texts
+        if form >= Form.NUMBERS:
+            values = items.text.label_values(label, form).tolist()
+            raw = [texts[value] for value in values] if form == Form.TEXTS else values
+        elif form == Form.TEXT:
+            raw = [texts[label]]
+        else:
+            raw = [_real(label) if form == Form.REAL else label]
+        if self.way == "floats":
+            return self._floats(raw)
+        if self.way in ("one-hot", "multi-hot"):
+            return self._positions(raw)
+        if self.way != "lists" and form >= Form.NUMBERS:
+            raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
+        if self.is_named:
+            return [_name(value) for value in raw]
+        numbers = [self._number(value) for value in raw]
+        if self.is_distinct and len(set(numbers)) < len(numbers):
+            raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
+        return numbers
+
+    def _number(self, value: str | float) -> int:
+        number = parse_decimal(value) if isinstance(value, str) else value
+        if number is None or number == MISSING or not float(number).is_integer():
+            raise BadLabel(f"its label {_show(value)} is no class number")
+        if number < self.base:
+            raise BadLabel(
+                f"its label is {number:g}, below the first class {self.base} (--label-base; "
+                "--label-kind none where there are no labels)"
+            )
+        return int(number) - self.base
+
+    def _floats(self, raw: list[str] | list[float]) -> list[float]:
+        if len(raw) != self.width:
+            raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
+        values: list[float] = []
+        for value in raw:
+            number = parse_decimal(value) if isinstance(value, str) else value
+            if number is None or number == MISSING:
+                raise BadLabel(f"its label {_show(value)} is no number")
+            values.append(check_float(float(number)))
+        return values
+
+    def _positions(self, raw: list[str] | list[float]) -> list[int]:
+        """Return where a row of 0 and 1 has a 1."""
+        if len(raw) != self.width:
+            raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
+        ones: list[int] = []
+        for at, value in enumerate(raw):
+            is_uncertain = value in (MISSING, -1) if self.facts.zero else value == MISSING
+            if is_uncertain or value != value:
+                if self.uncertain is None:
+                    raise BadLabel(f"its row of 0 and 1 has {_show(value)} (--uncertain)")
+                value = self.uncertain
+            if value not in (0, 1, -1):
+                raise BadLabel(f"its row of 0 and 1 has {_show(value)}")
+            if value == 1:
+                ones.append(at)
+        if self.way == "one-hot" and len(ones) != 1:
+            raise BadLabel(f"its row of 0 and 1 has {len(ones)} ones, not one")
+        return ones
+
+
+def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
+    """Return what the labels of a source are; ConfigError where they could be two things."""
+    listed = [each.listed for each in items.lists]
+    texts = tuple(LabelTexts(each.texts, by_name=each.by_name) for each in listed)
+    facts = LabelFacts()
+    for each in listed:
+        facts.add(each.facts)
+    reader = _Reader(items, spec, texts, facts)
+    way, width = reader.choose()
+    if spec.uncertain and way not in ("one-hot", "multi-hot") and spec.label_kind != "multi":
+        raise ConfigError(
+            f"--uncertain {spec.uncertain}: labels are no rows of 0 and 1: leave it out"
+        )
+    reading = LabelReading(
+        way=way,
+        width=width,
+        is_named=way == "names" or (way == "lists" and reader.lists_are_named()),
+        is_distinct=way == "lists" and spec.label_kind is None,
+        base=next((each.base for each in listed if each.items), 0),
+        uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
+        texts=texts,
+        facts=facts,
+        bad={},
+        used=set(),
+    )
+    _look_again(items, reading, reader.looks)
+    return reading
+
+
+class _Reader:
+    """Decides what labels are."""
+
+    def __init__(
+        self,
+        items: SourceItems,
+        spec: SourceSpec,
+        texts: tuple[LabelTexts, ...],
+        facts: LabelFacts,
+    ) -> None:
+        self._items = items
+        self._texts = texts
+        self._facts = facts
+        self._kind: LabelChoice | None = spec.label_kind
+        self._uncertain = spec.uncertain
+        self.looks = _look_at(items, texts)
+        counts = np.bincount(self.looks, minlength=8)
+        self._count = counts.tolist()
+        fields = dict.fromkeys(each.listed.field for each in items.lists if each.listed.field)
+        self._where = f" ({' and '.join(list(fields)[:2])})" if fields else ""
+
+    def choose(self) -> tuple[Way, int]:
+        """Return what the labels are, and their width."""
+        if self._kind == "none" or not len(self.looks):
+            return "none", 1
+        lists, scalars = self._count[_LIST], sum(self._count) - self._count[_LIST]
+        can_mix = self._kind in ("multi", "float") or min(lists, scalars) * _FEW <= lists + scalars
+        if not can_mix:
+            self._refuse(
+                f"{lists:,} are lists{self._such_as(_LIST)}, {scalars:,} are not",
+                "give --label-kind multi if a list holds the classes of an image, or name another "
+                "field with --label",
+            )
+        if lists >= scalars or self._kind in ("multi", "one-hot", "multi-hot"):
+            return self._choose_lists(lists)
+        return self._choose_scalars()
+
+    def lists_are_named(self) -> bool:
+        """Return whether the classes in lists are names; ConfigError if both are common."""
+        forms = np.array(self._items.rows["form"])
+        named = int(np.isin(forms, (Form.TEXT, Form.TEXTS)).sum())
+        numbered = int(np.isin(forms, (Form.NUMBER, Form.NUMBERS)).sum())
+        numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
+        if self._kind == "name":
+            return True
+        if named * _FEW > named + numbered and named < numbered:
+            self._refuse(
+                f"{numbered:,} have numbers, {named:,} have names",
+                "give --label-kind name if all are names of classes",
+            )
+        return named * _FEW > named + numbered
+
+    def _choose_scalars(self) -> tuple[Way, int]:
+        count = self._count
+        if all(each.listed.by_name for each in self._items.lists if each.listed.items):
+            return "names", 1
+        if self._kind == "float":
+            return "floats", 1
+        whole = count[_NUMBER] + count[_HUGE]
+        numeric = whole + count[_WHOLE] + count[_DECIMAL]
+        names = count[_NAME]
+        if not numeric + names or self._are_padded(numeric, names):
+            return "names", 1
+        if names * _FEW > numeric + names:
+            self._check_joined()
+            if names < numeric:
+                self._refuse(
+                    f"{numeric:,} are numbers, {names:,} are not{self._such_as(_NAME)}",
+                    "give --label-kind name if all are names of classes, or index if these "
+                    f"{names:,} are faults",
+                )
+            return "names", 1
+        if self._kind == "index":
+            self._check_size()
+            return "numbers", 1
+        if count[_WHOLE] and not count[_DECIMAL]:
+            self._refuse(
+                f"they are whole numbers written as decimals{self._such_as(_WHOLE)}",
+                "give --label-kind index if they are classes, float if they are values",
+            )
+        if count[_DECIMAL]:
+            if count[_DECIMAL] * _FEW <= numeric:
+                self._refuse(
+                    f"{numeric - count[_DECIMAL]:,} are whole numbers, {count[_DECIMAL]:,} are "
+                    f"not{self._such_as(_DECIMAL)}",
+                    "give --label-kind float if they are values, index if they are classes and "
+                    "these are faults",
+                )
+            return "floats", 1
+        self._check_size()
+        return "numbers", 1
+
+    def _check_joined(self) -> None:
+        """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
+        texts = {text for each in self._items.lists for text in each.listed.texts}
+        joined = {text for text in texts if self._kind is None and _JOINED.search(text)}
+        parts = {part.strip() for text in joined for part in _JOINED.split(text)}
+        rows = {text for text in texts if self._kind is None and _DIGITS.fullmatch(text)}
+        if (joined and parts & (texts - joined)) or (rows and len(rows) == len(texts)):
+            shown = printable(min(joined or rows)[:_SHOWN_CHARACTERS])
+            self._refuse(
+                f"{shown} may be one label or several",
+                "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "
+                "name if it is one",
+            )
+
+    def _are_padded(self, numeric: int, names: int) -> bool:
+        """Return whether all labels are digits of one length, as 007: names, in any reading."""
+        texts = {text for each in self._items.lists for text in each.listed.texts}
+        lengths = {len(text) for text in texts}
+        if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
+            return False
+        (length,) = lengths
+        numbers = self._items.rows["label"][self.looks == _NUMBER]
+        is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
+        return numeric == len(numbers) and bool(is_long.all())
+
+    def _check_size(self) -> None:
+        if self._count[_HUGE]:
+            raise ConfigError(
+                f"labels{self._where} are numbers that are too large for classes"
+                f"{self._such_as(_HUGE)}: choose another field with --label, or --label-kind name"
+            )
+
+    def _choose_lists(self, lists: int) -> tuple[Way, int]:
+        facts, kind = self._facts, self._kind
+        width = max(facts.widths, key=lambda each: facts.widths[each], default=1)
+        is_even = facts.widths.get(width) == lists
+        if kind == "float":
+            return "floats", max(width, 1)
+        if kind in ("one-hot", "multi-hot"):
+            if not facts.switches:
+                raise ConfigError(
+                    f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
+                    f"{self._such_as(_LIST)}: leave it out, or choose another field with --label"
+                )
+            self._check_uncertain()
+            return kind, width
+        forms = np.bincount(self._items.rows["form"], minlength=8)
+        is_hot = is_even and width > 1 and facts.switches == lists
+        if kind == "index":  # a list that is no row of 0 and 1 is a fault
+            return ("one-hot", width) if is_hot else ("numbers", 1)
+        if forms[Form.REALS] and kind != "multi":
+            if is_hot:
+                self._refuse(
+                    f"they are rows of 0.0 and 1.0{self._such_as(_LIST)}",
+                    "give --label-kind float if they are values, one-hot or multi-hot if they "
+                    "are classes",
+                )
+            return "floats", width
+        if not is_hot or kind == "name":
+            odd = lists - int(forms[Form.TEXTS]) - facts.classes
+            if kind is None and odd * _FEW > lists:
+                self._refuse(
+                    f"{odd:,} of {lists:,} lists of numbers do not name different classes"
+                    f"{self._such_as(_LIST)}",
+                    "give --label-kind float if they are values, multi if they are classes, "
+                    "multi-hot if they are rows of 0 and 1",
+                )
+            return "lists", 1
+        if kind == "multi" and facts.classes == lists:
+            return "lists", 1
+        if facts.classes:
+            self._refuse(
+                f"they are lists of {width} numbers that are 0 or 1{self._such_as(_LIST)}",
+                "give --label-kind multi if they are lists of classes, one-hot or multi-hot if "
+                "they are a row of 0 and 1 for each image",
+            )
+        self._check_uncertain()
+        if kind is None and facts.one == lists:
+            return "one-hot", width
+        if kind is None and facts.none and facts.one + facts.none == lists:
+            self._refuse(
+                f"their rows of 0 and 1 have one 1 each, but for {facts.none:,} that have none",
+                "give --label-kind one-hot to leave those images out, multi-hot to keep them "
+                "without a class",
+            )
+        return "multi-hot", width
+
+    def _check_uncertain(self) -> None:
+        """Raise ConfigError where a row has something beside 0 and 1 that --uncertain decides."""
+        facts = self._facts
+        if self._uncertain or not (facts.missing or (facts.minus and facts.zero)):
+            return
+        what = "-1 beside 0 and 1" if facts.minus and facts.zero else "missing values"
+        raise ConfigError(
+            f"rows of labels{self._where} have {what}{self._such_as(_LIST)}: give --uncertain no, "
+            "yes or leave-out"
+        )
+
+    def _such_as(self, look: int) -> str:
+        """Return the label of one item and the item's name, in brackets."""
+        row = int(np.argmax(self.looks == look))
+        record = self._items.rows[row]
+        shown = show_label(raw_label(self._items, record))
+        return f" (such as {shown} of {printable(self._items.name(row))})"
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise ConfigError(f"labels{self._where} can be read in two ways: {what}: {remedy}")
+
+
+def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.uint8]:
+    """Return what each item's label looks like, (n,)."""
+    by_form = np.array([0, _NUMBER, 0, 0, _LIST, _LIST, _LIST], np.uint8)
+    forms = np.array(items.rows["form"])
+    looks: NDArray[np.uint8] = by_form[forms]
+    reals = np.flatnonzero(forms == Form.REAL)
+    values = items.rows["label"][reals].view(np.float64)
+    whole = np.where(values == np.floor(values), _WHOLE, _DECIMAL)
+    looks[reals] = np.where(np.isfinite(values), whole, _MISSING)
+    rows = np.flatnonzero(forms == Form.TEXT)
+    containers, labels = items.rows["container"][rows], items.rows["label"][rows]
+    for container in np.unique(containers).tolist():
+        mine = containers == container
+        looks[rows[mine]] = texts[container].looks[labels[mine]]
+    return looks
+
+
+def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]) -> None:
+    """Read each label whose look alone does not show that it fits; fill in ``reading``."""
+    if reading.way == "none":
+        return
+    labels, forms = items.rows["label"], items.rows["form"]
+    fits = np.zeros(len(looks), np.bool_)
+    if reading.way == "names":
+        fits = (forms == Form.TEXT) | (forms == Form.NUMBER)
+    elif reading.way == "numbers":
+        fits = (looks == _NUMBER) & (labels >= reading.base)
+    keys = np.unique(labels[fits & (forms == Form.NUMBER)]).tolist()
+    reading.used.update(
+        map(str, keys) if reading.is_named else (key - reading.base for key in keys)
+    )
+    if reading.is_named:  # also classes that no item has
+        reading.used.update(text for each in items.lists for text in each.listed.texts)
+    rows = np.flatnonzero(~fits)
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        fields = items.rows[chunk][["container", "form", "label"]].tolist()
+        for row, (container, form, label) in zip(chunk.tolist(), fields, strict=True):
+            try:
+                found = reading.keys(items, container, form, label)
+            except BadLabel as error:
+                reading.bad[row] = str(error)
+            else:
+                if reading.way != "floats":
+                    reading.used.update(found)  # type: ignore[arg-type]
+
+
+def raw_label(items: SourceItems, record: np.void) -> object:
+    """Return a label as the source has it, for a message."""
+    form, label = Form(int(record["form"])), int(record["label"])
+    texts = items.lists[int(record["container"])].listed.texts
+    if form < Form.NUMBERS:
+        return texts[label] if form == Form.TEXT else _real(label) if form == Form.REAL else label
+    values = items.text.label_values(label, form).tolist()
+    if form == Form.TEXTS:
+        return [texts[value] for value in values]
+    return [None if value == MISSING else value for value in values]
+
+
+def _name(value: str | float) -> str:
+    if isinstance(value, float) or _is_missing(value):
+        raise BadLabel(f"its label {_show(value)} is no name of a class")
+    return str(value)
+
+
+def _is_missing(value: object) -> bool:
+    return value == MISSING
+
+
+def _show(value: object) -> str:
+    return "nothing" if _is_missing(value) else show_label(value)
+
+
+def _real(bits: int) -> float:
+    return float(np.int64(bits).view(np.float64))

@@ -1,0 +1,132 @@
+"""How labels were read, in words: the summary's line, and warnings of what may be a mistake."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.dataset.manifest import Manifest
+from feeder.pack.classes import ClassPlan
+from feeder.pack.merge import SourceItems
+from feeder.process.path_text import printable
+from feeder.source.raw_labels import is_missing_word
+from feeder.source.source import SourceSpec
+
+_IMAGES_MIN: Final = 16  # of so few it is no wonder that each has a class of its own
+_SPARSE: Final = 1000
+_CHUNK: Final = 1 << 16
+_BY_FOLDER: Final = ("class-folder", "imagenet-train")
+
+
+def used_classes(items: SourceItems, plan: ClassPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the classes that the items in ``rows`` (n,) have, sorted; none for other labels."""
+    used = np.zeros(len(plan.classes) if plan.labels.kind == "index" else 0, np.bool_)
+    for start in range(0, len(rows) if len(used) else 0, _CHUNK):
+        used[plan.labels_of(items, items.rows[rows[start : start + _CHUNK]])] = True
+    return np.flatnonzero(used)
+
+
+def describe_labels(
+    items: SourceItems,
+    spec: SourceSpec,
+    plan: ClassPlan,
+    known: Manifest | None,
+    used: NDArray[np.int64],
+) -> str:
+    """Return how labels were read, as ``12 classes by folder name, "10" before "2"``.
+
+    ``used`` are the classes that images have.
+    """
+    reading = plan.reading
+    if reading.way == "none":
+        return "none"
+    if reading.way == "floats":
+        return f"{_numbers(reading.width)} for each image{_fields(items)}"
+    what = f"{len(plan.classes):,} class{'es' * (len(plan.classes) != 1)}"
+    if reading.way in ("one-hot", "multi-hot"):
+        how = f"from {reading.way} rows of {reading.width} numbers"
+        if reading.facts.minus or reading.facts.missing:
+            how += f", {_describe_uncertain(plan, spec)}"
+    else:
+        by = "name" if reading.is_named else "number"
+        if spec.kind in _BY_FOLDER:
+            by = "folder name" if spec.kind == "class-folder" else "synset"
+        how = f"by {by}" if reading.way != "lists" else f"from lists, by {by}"
+        if reading.base:
+            how += f" from {reading.base} on"
+    if plan.labels.kind == "multi":
+        what = f"any of {what}"
+    if known is not None:
+        how += ", as --classes-of has them"
+    elif spec.class_names_file:
+        how += ", as --class-names has them"
+    elif reading.is_named:
+        how += _describe_order(plan.classes)
+    elif reading.way == "numbers" and spec.label_base is None and len(used) and used[0] == 1:
+        how += " from 0 on, of which no image has 0 (--label-base 1 if they count from 1)"
+    return f"{what} {how}{_fields(items)}"
+
+
+def label_warnings(
+    items: SourceItems, spec: SourceSpec, plan: ClassPlan, images: int, used: NDArray[np.int64]
+) -> Iterator[str]:
+    """Yield a line for each likely mistake; ``images`` are packed, ``used`` their classes."""
+    if plan.labels.kind != "index":
+        return
+    if plan.reading.is_named and spec.kind not in _BY_FOLDER:
+        strange = [name for name in plan.classes if is_missing_word(name)]
+        if strange:
+            yield (
+                f"a class is called {printable(strange[0])}, which stands for no label in many "
+                "tables: leave these images out if it does here"
+            )
+    names = {number for each in items.lists for number in each.listed.names}
+    unnamed = [number for number in used.tolist() if number + plan.reading.base not in names]
+    if names and unnamed and plan.reading.way == "numbers" and not spec.class_names_file:
+        yield (
+            f"class {unnamed[0]} has no name in the source, and is called {unnamed[0]}: name all "
+            "classes with --class-names"
+        )
+    classes = len(used)
+    if spec.kind in _BY_FOLDER or images < _IMAGES_MIN:
+        return
+    if classes * 4 > images * 3:
+        yield (
+            f"{images:,} images have {classes:,} different labels{_fields(items)}, nearly a class "
+            "for each image: choose another field with --label, or give --label-kind none or "
+            "float if they are no classes"
+        )
+    elif plan.reading.way == "numbers" and len(plan.classes) > max(_SPARSE, 2 * classes):
+        yield (
+            f"class numbers reach {len(plan.classes) - 1:,}, but images have only {classes:,} of "
+            "these: --label-kind name makes a class of each label that there is"
+        )
+
+
+def _describe_order(classes: tuple[str, ...]) -> str:
+    """Return the first two names that are numbers, and in another order than these."""
+    numbers = [int(name) for name in classes if name.isdecimal()]
+    for number, following in itertools.pairwise(numbers):
+        if number > following:
+            first = next(each for each in numbers if each > following)
+            return f', "{first}" before "{following}"'
+    return ""
+
+
+def _describe_uncertain(plan: ClassPlan, spec: SourceSpec) -> str:
+    if not spec.uncertain:
+        return "-1 is no"
+    what = "-1 and missing values" if plan.reading.facts.zero else "missing values"
+    words = {"no": "are no", "yes": "are yes", "leave-out": "leave the image out"}
+    return f"{what} {words[spec.uncertain]}"
+
+
+def _fields(items: SourceItems) -> str:
+    fields = dict.fromkeys(each.listed.field for each in items.lists if each.listed.field)
+    return f" ({', '.join(list(fields)[:3])})" if fields else ""
+
+
+def _numbers(count: int) -> str:
+    return "a number" if count == 1 else f"{count:,} numbers"
