@@ -7,7 +7,7 @@
 # make api    docs/api.md from the docstrings of trainer_client
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
 # make fuzz-decode  two million damaged samples decoded by the C parts alone, with sanitizers
-# make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000)
+# make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000; DAMAGED=100000)
 # make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
 # make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
@@ -95,7 +95,7 @@ fuzz-decode: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.fuzz.windows
 
 exact: setup $(VENV)/.test-packages
-	@nice -n 10 $(BIN)/python -m tests.exact $(if $(CROPS),--crops $(CROPS))
+	@nice -n 10 $(BIN)/python -m tests.exact $(if $(CROPS),--crops $(CROPS)) $(if $(DAMAGED),--damaged $(DAMAGED))
 
 peers: setup
 	@$(BIN)/python -m bench peers-setup

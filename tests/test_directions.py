@@ -128,10 +128,11 @@ TABLE: Mapping[str, Row] = {
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
-    "source.label_files": row("errors plan process", "numpy xxhash"),
-    "source.location": row("errors process source.label_files", ""),
+    "source.location.splits": row("", "", pure=True),
+    "source.label_files": row("errors plan process source.location.splits", "numpy xxhash"),
+    "source.location": row("errors process source.label_files source.location.splits", ""),
     "source": row(
-        "errors plan process source.label_files source.location",
+        "errors plan process source.label_files source.location source.location.splits",
         "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard",
     ),
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
@@ -140,7 +141,9 @@ TABLE: Mapping[str, Row] = {
         "errors plan process host jpeg jpeg.crop_decode dataset source convert survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
-    "pack_cache": row("errors process dataset source pack", "msgspec xxhash"),
+    "pack_cache": row(
+        "errors process dataset source source.location.splits pack", "msgspec xxhash"
+    ),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
@@ -211,7 +214,8 @@ TABLE: Mapping[str, Row] = {
 }
 
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
-PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
+PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
+"""Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = {
     *("support", "exact", "faults", "fuzz", "numa", "ui", "smoke", "slurm", "kubernetes"),
     *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),

@@ -93,8 +93,14 @@ def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--split",
-        choices=("train", "val"),
-        help="side to pack; needs --val-fraction or --val-list",
+        metavar="NAME",
+        help="split of SRC to pack: a folder, or the files or rows of it; with --val-fraction or "
+        "--val-list the side, train or val",
+    )
+    group.add_argument(
+        "--all-splits",
+        action="store_true",
+        help="pack what looks like several splits as one source, folders as classes",
     )
     group.add_argument(
         "--val-fraction",
@@ -205,6 +211,8 @@ def run(arguments: argparse.Namespace) -> int:
             label_base=arguments.label_base,
             labels_file=arguments.labels,
             class_names_file=arguments.class_names,
+            split=_choose_own_split(arguments),
+            all_splits=arguments.all_splits,
         ),
     )
     with StopSignals() as signals:
@@ -240,19 +248,31 @@ def _choose_pool(arguments: argparse.Namespace) -> "MakePool | None":
 
 
 def _choose_split(arguments: argparse.Namespace) -> "SplitOptions | None":
+    """Return the side of a split that packing makes; None: of one that it does not make."""
     from feeder.pack.split import SplitOptions, parse_share
 
     fraction, names = arguments.val_fraction, arguments.val_list
-    if arguments.split is None:
-        if fraction is not None or names is not None:
-            option = "--val-fraction" if fraction is not None else "--val-list"
-            raise ConfigError(f"{option} needs --split train or --split val")
+    if fraction is None and names is None:
         return None
+    if arguments.split is None:
+        option = "--val-fraction" if fraction is not None else "--val-list"
+        raise ConfigError(f"{option} needs --split train or --split val")
     return SplitOptions(
         side=arguments.split,
         val_fraction=None if fraction is None else parse_share(fraction),
         val_list=names,
     )
+
+
+def _choose_own_split(arguments: argparse.Namespace) -> str:
+    """Return the split of the source that --split names; empty where it names none."""
+    if arguments.split is None or arguments.val_fraction or arguments.val_list:
+        return ""
+    if not arguments.split:
+        raise ConfigError("--split names nothing: give train, or the name of another split")
+    if arguments.all_splits:
+        raise ConfigError("--split chooses one split, --all-splits all of them: give one of these")
+    return str(arguments.split)
 
 
 def format_summary(destination: Path, summary: "PackSummary") -> list[str]:

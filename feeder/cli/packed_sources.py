@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
@@ -30,6 +30,7 @@ def replace_sources(
     """
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import is_source
+    from feeder.pack_cache.validation import class_warnings
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
@@ -48,8 +49,8 @@ def replace_sources(
         )
     else:
         packed = _pack_sources(config, sources, cache, notifier, repack, is_terminal)
-    if not isinstance(packed, int):
-        _warn_of_other_classes(packed.data)
+    for line in class_warnings(packed.data) if not isinstance(packed, int) else ():
+        sys.stderr.write(f"feeder: {line}\n")
     return packed
 
 
@@ -81,11 +82,8 @@ def _pack_sources(
     from feeder.pack.progress import ProgressLine
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack_cache.resolve import SourceCache
-    from feeder.pack_cache.validation import pair_splits
     from feeder.process.stop_signals import StopSignals
 
-    data = dict(config.data)
-    training = pair_splits(data)
     workers = config.serve.workers
     with (
         StopSignals() as signals,
@@ -100,17 +98,7 @@ def _pack_sources(
             report=lambda dataset, summary: _report(progress, dataset, summary),
         )
         try:
-            for name in sorted(sources, key=lambda each: each in training):
-                classes_of = Path(data[training[name]]) if name in training else None
-                try:
-                    data[name] = str(packed.find_dataset(data[name], classes_of))
-                except ConfigError as error:
-                    if "--classes-of" not in str(error):
-                        raise
-                    raise ConfigError(
-                        f"{name} takes the classes of {training[name]}, as --classes-of does: "
-                        f"{error}; or serve it under a name that is no validation set's"
-                    ) from None
+            data = packed.find_datasets(config.data, sources)
         except KeyboardInterrupt:
             progress.note(
                 f"feeder: stopped by {signals.received.name if signals.received else 'Ctrl-C'} "
@@ -118,25 +106,6 @@ def _pack_sources(
             )
             return signals.exit_status
     return dataclasses.replace(config, data=data)
-
-
-def _warn_of_other_classes(data: Mapping[str, str]) -> None:
-    """Write a line for each validation set whose labels are not those of its training set."""
-    from feeder.dataset.manifest import load_manifest
-    from feeder.pack_cache.validation import describe_other_classes, pair_splits
-
-    for name, training in pair_splits(data).items():
-        try:
-            manifests = [load_manifest(Path(data[each])) for each in (name, training)]
-        except DatasetError:  # opening it reports why
-            continue
-        difference = describe_other_classes(*manifests)
-        if difference:
-            sys.stderr.write(
-                f"feeder: warning: {name} has other classes than {training}, so the same label "
-                f"means another class: {difference}; pack it with feeder pack --classes-of "
-                f"{data[training]}\n"
-            )
 
 
 def _report(progress: "ProgressLine", dataset: Path, summary: "PackSummary") -> None:

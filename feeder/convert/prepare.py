@@ -45,7 +45,7 @@ from feeder.source.item_bytes import (
     SNIFF_BYTES,
     FaultKind,
     SourceError,
-    find_foreign,
+    describe_foreign,
     sniff_format,
 )
 
@@ -112,10 +112,7 @@ def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSamp
     """Turn the content of the file ``name`` into a tiled JPEG; SourceError if that fails."""
     format_name = sniff_format(data[:SNIFF_BYTES])
     if format_name is None:
-        foreign = find_foreign(data[:SNIFF_BYTES])
-        if foreign is not None:
-            raise SourceError(foreign.kind, f"{foreign.name}: {foreign.remedy}")
-        raise SourceError("not-image", f"starts with {data[:8].hex(' ')}")
+        raise describe_foreign(data[:SNIFF_BYTES])
     flags = Oddity(0)
     if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), format_name) != format_name:
         flags |= Oddity.WRONG_SUFFIX

@@ -69,7 +69,7 @@ class Oddity(enum.IntFlag):
     GIF = 1 << 5
     BMP = 1 << 6
     TIFF = 1 << 7
-    RARE_JPEG = 1 << 8  # a JPEG of a kind that cannot be tiled as it is
+    RARE_JPEG = 1 << 8  # a JPEG that cannot be tiled as it is
     WRONG_SUFFIX = 1 << 9  # the suffix names another format than the bytes
     WARNED = 1 << 10  # the decoder had a cosmetic complaint
     EXIF_IGNORED = 1 << 11  # has an orientation, which was ignored, as torchvision does

@@ -36,9 +36,9 @@ class Subsampling(enum.IntEnum):
 class RecodeError(DatasetError):
     """Raised when a JPEG cannot be re-coded without loss.
 
-    ``kind`` is one of "truncated", "corrupt", "unsupported" (by TurboJPEG or baseline JPEG), "cmyk"
-    (four components), "incomplete" (whole scans are missing) and "too-large"; ``reason`` is
-    libjpeg's or Feeder's message.
+    ``kind`` is one of "truncated", "corrupt", "unsupported" (by TurboJPEG or baseline JPEG, or not
+    by all decoders alike), "cmyk" (four components), "incomplete" (whole scans are missing) and
+    "too-large"; ``reason`` is libjpeg's or Feeder's message.
     """
 
     def __init__(self, kind: str, reason: str) -> None:

@@ -35,6 +35,8 @@ class SourceChoices:
     label_base: int | None = None
     labels_file: str = ""
     class_names_file: str = ""
+    split: str = ""
+    all_splits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

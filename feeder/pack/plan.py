@@ -5,6 +5,7 @@
 Nothing here reads an image, apart from containers that are copied while they are listed.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ def plan_packing(
     else:
         _forget_other_source(work, spec)
         lists = list_containers(work.path, spec, jobs=options.jobs, progress=progress)
-    for line in dict.fromkeys(note for each in lists for note in each.listed.notes):
+    notes = itertools.chain(spec.notes, *(each.listed.notes for each in lists))
+    for line in dict.fromkeys(notes):
         progress.note(line)
     items = merge_lists(work.path, lists)
     for line in check_names(items, lambda item: _is_image(work, spec, item)):

@@ -171,6 +171,8 @@ def _recognise(location: str, options: PackOptions) -> SourceSpec:
         label_base=choices.label_base,
         labels_file=choices.labels_file,
         class_names_file=choices.class_names_file,
+        split=choices.split,
+        all_splits=choices.all_splits,
     )
 
 

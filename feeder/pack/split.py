@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -33,6 +33,11 @@ class SplitOptions(msgspec.Struct, frozen=True, kw_only=True):
     val_list: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.side not in get_args(Side):
+            raise ConfigError(
+                f"--split {printable(self.side)}: with --val-fraction or --val-list it is train or "
+                "val; without them it names a split of the source"
+            )
         if (self.val_fraction is None) == (self.val_list is None):
             raise ConfigError("--split takes --val-fraction or --val-list, one of the two")
         if self.val_fraction is not None and not 0 < self.val_fraction < 1:

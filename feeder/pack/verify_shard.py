@@ -4,7 +4,7 @@ Every byte of a shard is covered: the header by its checksum, records, label row
 index checksum, each record and each blob by its own, and padding between blobs must be zero. Each
 sample must also be consistent: its labels are of the dataset's kind, its geometry agrees, its
 segments have the lengths and DC predictions of its tables, and the complete JPEG decodes without a
-warning.
+warning, to the same pixels by both decoders.
 """
 
 import warnings
@@ -29,6 +29,7 @@ from feeder.dataset.reader import ShardReader
 from feeder.dataset.record_checks import MCU_PX
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_segments, layout_of, whole_jpeg
+from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
 from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 from feeder.pack.task_pool import Report
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
@@ -184,13 +185,14 @@ class _ShardCheck:
             self._problem(f"before its records: {what}")
 
     def _check_sample(self, reader: ShardReader, row: int, record: np.void, name: str) -> None:
-        blob = bytearray(int(record["blob_bytes"]))
-        reader.read_into(int(record["offset"]), memoryview(blob))
+        read = np.zeros(int(record["blob_bytes"]) + READ_SLACK_BYTES, np.uint8)
+        blob = read.data[:-READ_SLACK_BYTES]
+        reader.read_into(int(record["offset"]), blob)
         self._bytes += len(blob)
         if checksum(blob) != int(record["checksum"]):
             self._sample_problem(row, name, "its checksum does not match")
             return
-        what = find_fault(record, blob, self._setup.tile_width_px) or self._decode(record, blob)
+        what = find_fault(record, blob, self._setup.tile_width_px) or self._decode(record, read)
         if what is not None:
             self._sample_problem(row, name, what)
             return
@@ -208,20 +210,34 @@ class _ShardCheck:
             if what is not None:
                 self._sample_problem(row, name, what)
 
-    def _decode(self, record: np.void, blob: bytearray) -> str | None:
-        size = int(record["width"]), int(record["height"])
+    def _decode(self, record: np.void, read: NDArray[np.uint8]) -> str | None:
+        """Decode the blob at the start of ``read`` with both decoders; return a problem or None."""
+        layout, blob_bytes = layout_of(record), int(record["blob_bytes"])
+        width, height = int(record["width"]), int(record["height"])
+        mcus = -(-width // int(record["mcu_width_px"]))
+        window = (0, mcus, 0, layout.tile_rows, width, height)
         try:
-            jpeg = whole_jpeg(memoryview(blob), layout_of(record), *size)
-            pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGB)
+            jpeg = whole_jpeg(read[:blob_bytes], layout, width, height)
+            pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGBX)
+            if pixels.shape[:2] != (height, width):
+                shown_height, shown_width = pixels.shape[:2]
+                return (
+                    f"it decodes to {shown_width} x {shown_height} pixels, its record has "
+                    f"{width} x {height}"
+                )
+            own = np.empty_like(pixels)
+            is_own = decode_window(read, blob_bytes, layout, window, 1, 4 * width, own.reshape(-1))
         except (OSError, ValueError, Warning) as error:
             return f"it does not decode ({error})"
-        height, width = pixels.shape[:2]
-        if (width, height) != size:
-            return f"it decodes to {width} x {height} pixels, its record has {size[0]} x {size[1]}"
+        if is_own and not np.array_equal(own, pixels):
+            return (
+                "its coefficients are beyond those of a picture, and Feeder's decoder makes other "
+                "pixels of them than TurboJPEG: pack its source again, which converts it"
+            )
         return None
 
 
-def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> str | None:
+def find_fault(record: np.void, blob: bytes | memoryview, tile_width_px: int) -> str | None:
     """Return the first contradiction in a sample's geometry, or None."""
     fields = {name: int(record[name]) for name in RECORD.names or ()}
     columns, rows = fields["tile_columns"], fields["tile_rows"]

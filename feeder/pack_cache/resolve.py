@@ -15,7 +15,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from feeder.pack_cache.validation import describe_other_classes
 from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
+from feeder.source.location.splits import pair_splits
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 
@@ -64,6 +65,27 @@ class SourceCache:
         self._options = PackOptions(jobs=jobs)
         self._progress = progress
         self._report = report
+
+    def find_datasets(self, data: Mapping[str, str], sources: Collection[str]) -> dict[str, str]:
+        """Return ``data``, by name, with the packed datasets of the ``sources`` among them.
+
+        A validation source is packed with the classes of its training set: their names differ in
+        the word for the split only. Raises what ``find_dataset`` does.
+        """
+        training = pair_splits(data)
+        found = dict(data)
+        for name in sorted(sources, key=lambda each: (each in training, each)):
+            classes_of = Path(found[training[name]]) if name in training else None
+            try:
+                found[name] = str(self.find_dataset(data[name], classes_of))
+            except ConfigError as error:
+                if "--classes-of" not in str(error):
+                    raise
+                raise ConfigError(
+                    f"{name} takes the classes of {training[name]}, as --classes-of does: {error}; "
+                    "or serve it under a name that is no validation set's"
+                ) from None
+        return found
 
     def find_dataset(self, source: str, classes_of: Path | None = None) -> Path:
         """Return the folder of the dataset packed from ``source``, which may take hours.

@@ -1,45 +1,13 @@
-"""Which served dataset is the validation set of which, and whether both have the same classes.
+"""Whether a validation set has the classes of its training set."""
 
-train            val                 one of TRAINING and one of VALIDATION, alone
-imagenet-train   imagenet-val        or as a word of names that are equal otherwise
-"""
-
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Final, Literal
+from pathlib import Path
 
-from feeder.dataset.manifest import Manifest
+from feeder.dataset.manifest import Manifest, load_manifest
+from feeder.errors import DatasetError
 from feeder.process.path_text import printable
-
-TRAINING: Final = ("train", "training")
-VALIDATION: Final = ("val", "valid", "validation", "dev", "eval", "test")
-_WORD: Final = re.compile(rf"(?<![^\W_])(?:{'|'.join(TRAINING + VALIDATION)})(?![^\W_])", re.I)
-
-
-def split_of(name: str) -> tuple[str, Literal["train", "val"]] | None:
-    """Return what is left of a name without the word for its split, and the split.
-
-    None for a name without such a word, or with several.
-    """
-    words = _WORD.findall(name)
-    if len(words) != 1:
-        return None
-    return _WORD.sub("*", name), "train" if words[0].lower() in TRAINING else "val"
-
-
-def pair_splits(names: Iterable[str]) -> dict[str, str]:
-    """Return the training set of each validation set that has exactly one."""
-    training: dict[str, list[str]] = {}
-    validation: dict[str, str] = {}
-    for name in names:
-        split = split_of(name)
-        if split is not None and split[1] == "train":
-            training.setdefault(split[0], []).append(name)
-        elif split is not None:
-            validation[name] = split[0]
-    found = {name: training.get(stem, []) for name, stem in validation.items()}
-    return {name: trains[0] for name, trains in found.items() if len(trains) == 1}
+from feeder.source.location.splits import pair_splits
 
 
 def describe_other_classes(manifest: Manifest, training: Manifest) -> str:
@@ -56,3 +24,22 @@ def describe_other_classes(manifest: Manifest, training: Manifest) -> str:
             first, second = (printable(name) if name else "missing" for name in names)
             return f"class {number} is {first} and {second}"
     return ""
+
+
+def class_warnings(data: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each validation set in ``data`` that has other classes.
+
+    ``data`` has the datasets by the names that they are served under, which make pairs of them.
+    """
+    for name, training in pair_splits(data).items():
+        try:
+            manifests = [load_manifest(Path(data[each])) for each in (name, training)]
+        except DatasetError:  # opening it reports why
+            continue
+        difference = describe_other_classes(*manifests)
+        if difference:
+            yield (
+                f"warning: {name} has other classes than {training}, so the same label means "
+                f"another class: {difference}; pack it with feeder pack --classes-of "
+                f"{data[training]}"
+            )

@@ -3,14 +3,16 @@
     SRC/class/…/file     all files below a class folder belong to its class
 
 Files count whatever their suffix; names that begin with a dot are left out and counted. An item's
-label is the name of its class folder.
+label is the name of its class folder. Folders in class folders may be the classes themselves, or
+splits: where it seems so, it is an error unless the spec takes all splits.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
-from feeder.errors import DatasetError
-from feeder.process.path_text import decode_name, encode_name
+from feeder.errors import ConfigError, DatasetError
+from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.folder_walk import (
     LooseFiles,
     is_folder,
@@ -20,7 +22,10 @@ from feeder.source.folder_walk import (
     walk_files,
 )
 from feeder.source.item_bytes import sniff_file
+from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
+from feeder.source.location.file_format import describe_file
+from feeder.source.location.splits import find_splits
 from feeder.source.names import stored_path
 from feeder.source.source import SourceSpec
 
@@ -31,13 +36,15 @@ class ClassFolder(LooseFiles):
     def __init__(self, spec: SourceSpec) -> None:
         super().__init__(spec)
         self._may_lack_images = spec.may_lack_images
+        self._all_splits = spec.all_splits
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file below the class folders; the class folders come sorted, files do not.
 
         Raises DatasetError for a missing or empty source, a file beside the class folders or,
         unless the spec allows it, a class without images; ConfigError for an image that would
-        unpack to the name of a folder.
+        unpack to the name of a folder, and for folders in class folders that seem to be the
+        classes, or splits.
         """
         listing.by_name = True
         classes = sorted(self._find_classes(listing))
@@ -46,12 +53,26 @@ class ClassFolder(LooseFiles):
                 f"{show_path(self._root)} holds no class folders: put images into a folder per "
                 "class"
             )
+        deep = 0
+        common: set[str] | None = None
         for name in classes:
-            self._list_class(name, listing)
+            folders = self._list_class(name, listing)
+            deep += bool(folders)
+            common = folders if common in (None, folders) else set()
         if not listing.items:
             raise DatasetError(
                 f"{show_path(self._root)} holds no images: put some into the class folders"
             )
+        if common and len(common) > 1 and not self._all_splits:
+            first, inner = printable(classes[0]), _name_two(common)
+            raise ConfigError(
+                f"the images of {show_path(self._root)} lie two levels down, and {inner} are in "
+                f"every folder: give {show_path(self._root)}/{first} if these are the classes, or "
+                f"feeder pack --all-splits if the classes are the folders above, such as {first}"
+            )
+        if deep:
+            which = "1 class folder" if deep == 1 else f"{deep:,} class folders"
+            listing.note(f"images of {which} lie in folders below, and are one class each")
 
     def _find_classes(self, listing: ItemListing) -> Iterator[str]:
         stray: bytes | None = None
@@ -68,20 +89,51 @@ class ClassFolder(LooseFiles):
                 "should be: move it into a class folder or out of the source"
             )
 
-    def _list_class(self, name: str, listing: ItemListing) -> None:
+    def _list_class(self, name: str, listing: ItemListing) -> set[str]:
+        """Add the files of a class; return the folders in it if all of its images lie in these."""
         listing.declare_class(name)
+        first = ""
         files = 0
-        has_image = False
+        has_image = has_own_image = False
+        folders: set[str] = set()
         for file in walk_files(self._root, name, listing):
             files += 1
+            if not first or (has_image_suffix(file) and not has_image_suffix(first)):
+                first = file
             path = stored_path(self._root, encode_name(file))
-            has_image = has_image or sniff_file(path) is not None
+            folder, is_below, _ = file[len(name) + 1 :].partition("/")
+            if is_below:
+                folders.add(folder)
+            if not (has_image if is_below else has_own_image) and sniff_file(path) is not None:
+                has_image = True
+                has_own_image = has_own_image or not is_below
             status = stat_file(path)
             listing.add(file, name, size_bytes=status.size_bytes, stamp=status.stamp)
-        if has_image or (not files and self._may_lack_images):
-            return
-        others = f", only {files} other file{'s' * (files > 1)}" if files else ""
-        raise DatasetError(
-            f"class folder {show_path(stored_path(self._root, encode_name(name)))} holds no images"
-            f"{others}: add some or remove the folder"
+        if not has_image and (files or not self._may_lack_images):
+            raise DatasetError(self._describe_empty(name, first, files))
+        splits = find_splits(sorted(folders))
+        if len(splits) > 1 and not self._all_splits:
+            raise ConfigError(
+                f"class folder {show_path(self._root)}/{printable(name)} holds the splits "
+                f"{_name_two(splits)}: put the class folders of each split into a folder of its "
+                "own, or take them all with feeder pack --all-splits"
+            )
+        return set() if has_own_image else folders
+
+    def _describe_empty(self, name: str, first: str, files: int) -> str:
+        shown = show_path(stored_path(self._root, encode_name(name)))
+        if not files:
+            return f"class folder {shown} holds no images: add some or remove the folder"
+        what = describe_file(Path(os.fsdecode(stored_path(self._root, encode_name(first)))))
+        others = f"{files:,} other files" if files > 1 else "1 other file"
+        return (
+            f"class folder {shown} holds no images, only {others}; "
+            f"{printable(first.rpartition('/')[2])} {what}; add some or remove the folder"
         )
+
+
+def _name_two(names: Collection[str]) -> str:
+    first, second, *others = sorted(names)
+    more = f" and {len(others):,} more" if others else ""
+    joint = "," if others else " and"
+    return f"{printable(first)}{joint} {printable(second)}{more}"

@@ -6,12 +6,13 @@ Invariant: no bytes are returned of a file that is not the one that was listed.
 import errno
 import os
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.process.file_stamp import stamp_path, stamp_status
 from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular, read_descriptor
+from feeder.source.location.file_format import CONVERT, recognise_other
 
 FILE_BYTES_MAX: Final = 1 << 30
 JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
@@ -39,43 +40,7 @@ FaultKind = Literal[
 """Why an item cannot become a sample; feeder.survey.words describes each."""
 
 
-_CONVERT: Final = "Feeder does not read it, convert it to PNG or JPEG"
 _PORTABLE_ANYMAP: Final = re.compile(rb"P[1-6]\s+[#\d]")
-_FOREIGN: Final[tuple[tuple[bytes, FaultKind, str, str], ...]] = (
-    (rb"qoif", "unsupported", "QOI", _CONVERT),
-    (rb"DDS ", "unsupported", "DDS", _CONVERT),
-    (rb"\xff\x0a|\x00\x00\x00\x0cJXL ", "unsupported", "JPEG XL", _CONVERT),
-    (rb"\x00\x00\x00\x0cjP  |\xff\x4f\xff\x51", "unsupported", "JPEG 2000", _CONVERT),
-    (rb"(?s:....)ftyp(hei|hev|mif1|msf1|avi)", "unsupported", "HEIC or AVIF", _CONVERT),
-    (rb"\x00\x00\x01\x00", "unsupported", "ICO", _CONVERT),
-    (rb"8BPS", "unsupported", "Photoshop (PSD)", _CONVERT),
-    (rb"v/1\x01", "unsupported", "OpenEXR", _CONVERT),
-    (rb"P(7\s|[Ff]\s)", "unsupported", "PAM or PFM", _CONVERT),
-    (rb"\s*<(\?xml|svg)", "unsupported", "XML or SVG", _CONVERT),
-    (rb"%PDF-", "unsupported", "PDF", _CONVERT),
-    (rb"\x93NUMPY", "unsupported", "a NumPy array", _CONVERT),
-    (
-        rb"version https://git-lfs",
-        "not-image",
-        "a Git LFS pointer",
-        "the image is not here, fetch it with git lfs pull",
-    ),
-    (
-        rb"(?i)\s*<(!doctype\s+html|html)",
-        "not-image",
-        "a web page (HTML)",
-        "it may be a failed download, fetch the image again",
-    ),
-)
-"""What files may be instead of images: their first bytes, the fault, a name and a remedy."""
-
-
-class ForeignFormat(NamedTuple):
-    """A format that Feeder knows and does not read."""
-
-    kind: FaultKind
-    name: str
-    remedy: str
 
 
 class SourceError(DatasetError):
@@ -137,12 +102,13 @@ def sniff_format(start: bytes) -> str | None:
     return None
 
 
-def find_foreign(start: bytes) -> ForeignFormat | None:
-    """Return what a file is that begins with ``start``, where ``sniff_format`` returns None."""
-    for pattern, kind, name, remedy in _FOREIGN:
-        if re.match(pattern, start):
-            return ForeignFormat(kind, name, remedy)
-    return None
+def describe_foreign(start: bytes) -> SourceError:
+    """Return why a file is no image that begins with ``start``, which is none that Feeder reads."""
+    other = recognise_other(start)
+    if not other.remedy:
+        return SourceError("not-image", f"starts with {start[:8].hex(' ')}")
+    kind: FaultKind = "unsupported" if other.remedy == CONVERT else "not-image"
+    return SourceError(kind, f"it is {other.what}: {other.remedy}")
 
 
 def sniff_file(path: bytes) -> str | None:

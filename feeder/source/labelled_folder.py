@@ -6,12 +6,16 @@ Files count if a row lists them. The file of labels is read twice: its rows are 
 each other and with the folder's names, as hashes, so that neither is ever held in memory. Rows
 without a file and images without a row are rejected, each with its place.
 
+Rows of other splits than the chosen one are left out, and so are their files. A row's split is in a
+column of the file of labels, or else is the folder that its file is in, where these are splits.
+
 Without labels every image counts, by its suffix or else by its first bytes.
 """
 
 import itertools
 from array import array
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -33,6 +37,8 @@ from feeder.source.label_files.name_finder import NameFinder
 from feeder.source.label_files.row import BadCellError, LabelRow
 from feeder.source.label_files.row_table import NameKeys, Repeat, RowTable, hash_name
 from feeder.source.listing import ItemListing
+from feeder.source.location.split_choice import SplitChoice
+from feeder.source.location.splits import find_splits
 from feeder.source.names import stored_path
 from feeder.source.source import SourceSpec
 
@@ -92,17 +98,28 @@ class _Listing:
         listing.by_name |= bool(self._rows.classes)
         listing.field = " of ".join(filter(None, (self._rows.field, self._name)))
         self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
-        self._files = _hash_names(walk_files(root, "", listing))
+        folders: set[str] = set()
+        self._files = _hash_names(_note_folders(walk_files(root, "", listing), folders))
         folder = path_to_text(path.parent)
         self._names = NameFinder(decode_name(root), folder, self._files)
+        self._split_folders = frozenset(find_splits(sorted(folders)))
+        self._split_column = self._rows.split
+        self._split: str | None = None
+        """Whose rows are taken; None: all rows."""
+        self._left_out = _hash_names(())
+        """Files of the rows of other splits."""
 
     def list_items(self) -> None:
         for text in self._rows.classes:
             self._listing.declare_class(text)
+        if self._split_column is not None or self._split_folders or self._spec.split:
+            self._choose_split()
         table = self._compare_rows()
         is_listed = bytearray(table.repeats)
         for row in self._rows.rows():
             name = self._names.find(row.file)
+            if self._is_left_out(row, name):
+                continue
             if name is None:
                 self._reject_row(row)
             else:
@@ -112,20 +129,69 @@ class _Listing:
             files = "1 file" if table.repeats == 1 else f"{table.repeats:,} files"
             self._listing.note(f"{self._name} lists {files} more than once")
 
+    def _choose_split(self) -> None:
+        """Count the rows of each split, and find out whose rows are taken."""
+        choice = SplitChoice(self._spec.split, self._spec.all_splits, self._shown)
+        in_column: Counter[str] = Counter()
+        in_folder: Counter[str] = Counter()
+        for row in self._rows.rows():
+            if not row.fault:
+                in_column[row.split] += 1
+            if self._split_folders:
+                folder = self._find_folder(row.file, self._names.find(row.file))
+                if folder is not None:
+                    in_folder[folder] += 1
+        column = self._split_column
+        if column is not None and column.holds_splits([split for split in in_column if split]):
+            counts, where = in_column, f"{self._name}, by its column {printable(column.name)},"
+        elif any(in_folder):
+            self._split_column = None
+            counts, where = in_folder, f"{self._name}, by the folders of its files,"
+        elif self._spec.split:
+            raise choice.no_splits("neither a column of it nor folders are called so")
+        else:
+            return
+        self._split, note = choice.choose_rows(counts, where)
+        self._listing.note(note)
+
+    def _is_left_out(self, row: LabelRow, name: str | None) -> bool:
+        """Return whether a row, whose file is ``name``, is of another split."""
+        if self._split is None:
+            return False
+        if self._split_column is not None:
+            return not row.fault and row.split != self._split
+        return self._find_folder(row.file, name) not in (None, self._split)
+
+    def _find_folder(self, file: str, name: str | None) -> str | None:
+        """Return the folder of a split that a row's file is in, "" for any other.
+
+        None where it is unknown, because there is no such file.
+        """
+        folder = (name or file.removeprefix("./")).partition("/")[0]
+        if folder in self._split_folders:
+            return folder
+        return None if name is None else ""
+
     def _compare_rows(self) -> RowTable:
         table = RowTable()
         rows = 0
         missing: LabelRow | None = None
+        left_out = array("Q")
         for row in self._rows.rows():
             rows += 1
+            name = self._names.find(row.file)
+            if self._is_left_out(row, name):
+                if name is not None:
+                    left_out.append(hash_name(name))
+                continue
             if not row.fault:
                 self._rows.observe(row)
-            name = self._names.find(row.file)
             if name is not None:
                 table.add(name, row.label, row.number)
             elif missing is None and row.file:
                 missing = row
         table.finish()
+        self._left_out = NameKeys(left_out)
         if not rows:
             raise DatasetError(f"{self._shown} has no rows")
         if missing is not None and not len(table.names):
@@ -192,7 +258,8 @@ class _Listing:
 
     def _reject_unlabelled(self, labelled: NameKeys) -> None:
         """Reject images that no row lists, and count other files."""
-        unlabelled = np.setdiff1d(self._files.keys, labelled.keys, assume_unique=True)
+        rows = np.union1d(labelled.keys, self._left_out.keys)
+        unlabelled = np.setdiff1d(self._files.keys, rows, assume_unique=True)
         if not len(unlabelled):
             return
         keys = NameKeys(array("Q", unlabelled.tobytes()))
@@ -202,12 +269,19 @@ class _Listing:
             path = stored_path(self._root, encode_name(name))
             if name not in keys or decode_name(path) == self._spec.labels_file:
                 continue
+            if self._split_folders and self._is_of_other_folder(name):
+                continue
             if _is_image(self._root, name):
                 self._listing.reject(name, "no-label", f"{self._name} has no row for it")
             else:
                 others += 1
         self._listing.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
+
+    def _is_of_other_folder(self, name: str) -> bool:
+        """Return whether a file without a row is in the folder of a split that is left out."""
+        is_by_folder = self._split is not None and self._split_column is None
+        return is_by_folder and self._find_folder(name, name) != self._split
 
     def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
         where = f"{self._name} {self._place(row.number)}"
@@ -230,6 +304,15 @@ def _is_image(root: bytes, name: str) -> bool:
 def _note_others(count: int, why: str, listing: ItemListing) -> None:
     if count:
         listing.note(f"left out {count:,} file{'s' * (count > 1)}: {why}")
+
+
+def _note_folders(names: Iterable[str], folders: set[str]) -> Iterator[str]:
+    """Yield the names, and add the topmost folders of them to ``folders``."""
+    for name in names:
+        folder, slash, _ = name.partition("/")
+        if slash:
+            folders.add(folder)
+        yield name
 
 
 def _hash_names(names: Iterable[str]) -> NameKeys:

@@ -45,15 +45,17 @@ class ParquetFiles:
             for number, text in enumerate(columns.class_names):
                 listing.name_class(number, text)
             listing.is_declared = bool(columns.class_names)
-            nulls, file_name = 0, b""
+            count, nulls, file_name = 0, 0, b""
             for batch in rows.batches():
-                offset = listing.spill(batch.images) if batch.images else 0
-                for row in batch:
+                taken = [row for row in batch if self._spec.split in ("", row.split)]
+                offset = listing.spill(batch.images) if taken and batch.images else 0
+                count += len(taken)
+                for row in taken:
                     if row.size_bytes is None:
                         nulls += 1
                         file_name = file_name or row.path
                     self._add(prefix, row, offset, columns.label, listing)
-            if nulls and nulls == rows.count:
+            if nulls and nulls == count:
                 raise _no_bytes(path, columns.image, decode_name(file_name))
 
     def read_item(self, item: Item) -> bytes:
@@ -109,8 +111,13 @@ def _decoded(value: object) -> RawLabel:
 
 
 def _no_bytes(path: str, column: str, file_name: str) -> DatasetError:
-    found = f"only paths such as {printable(file_name[:200])}" if file_name else "only nulls"
+    from feeder.source.parquet_columns import WRITE_CSV
+
+    column = printable(column)
+    if not file_name:
+        return DatasetError(f"{path}: the column {column} has no image bytes, only nulls")
     return DatasetError(
-        f"{path}: the column {printable(column)} has no image bytes, {found}: embed the files in "
-        "it (docs/sources.md says how), or pack the folder that they are in"
+        f"{path}: the column {column} has no image bytes, only paths such as "
+        f"{printable(file_name[:200])}: embed the files in it (docs/sources.md says how), or "
+        f"{WRITE_CSV}"
     )

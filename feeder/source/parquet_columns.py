@@ -8,7 +8,7 @@ it. Where there is a choice, the user has to make it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import printable
+from feeder.source.label_files.split_column import SplitColumn
 from feeder.source.source import SourceSpec
 
 _IMAGE_NAMES: Final = (
@@ -30,6 +31,10 @@ _LABEL_NAMES: Final = (
     *("class_label", "category", "target", "targets", "cls"),
 )
 _SHOWN_MAX: Final = 20
+WRITE_CSV: Final = (
+    "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
+    "files' folder with --labels FILE.csv"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +49,20 @@ class Columns:
     label: str
     """Empty where there are no labels."""
     class_names: tuple[str, ...]
+    split: str
+    """Empty where none is called like one that holds splits."""
 
     @property
     def names(self) -> list[str]:
-        """The image's column and the label's."""
-        return [self.image, self.label] if self.label else [self.image]
+        """The image's column, the label's and that of the splits."""
+        return [name for name in (self.image, self.label, self.split) if name]
 
     @property
     def leaves(self) -> list[str]:
         """The columns to read, as pyarrow names them."""
         fields = [field for field in (self.bytes_field, self.path_field) if field]
         images = [f"{self.image}.{field}" for field in fields] or [self.image]
-        return [*images, self.label] if self.label else images
+        return [*images, *(name for name in (self.label, self.split) if name)]
 
 
 def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
@@ -76,6 +83,7 @@ def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
         path_field="path" if has_path and _is_text(field.type.field("path").type) else "",
         label=label,
         class_names=_class_names(described.get(label)),
+        split=_find_split(schema, (image, label)),
     )
 
 
@@ -109,6 +117,8 @@ def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
         names = ", ".join(map(printable, found))
         raise ConfigError(f"{path} has several columns of bytes: choose one with --image ({names})")
     for field in schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
+            raise _texts_instead(f"{field.name}.path", path)
         if _is_text(field.type) and any(part in field.name.lower() for part in _TEXT_PARTS):
             raise _texts_instead(field.name, path)
     raise DatasetError(
@@ -116,10 +126,23 @@ def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
     )
 
 
+def _find_split(schema: pa.Schema, taken: Collection[str]) -> str:
+    tests = (_is_text, pa.types.is_boolean, pa.types.is_integer)
+    found = [
+        str(field.name)
+        for field in schema
+        if SplitColumn(field.name).is_usual
+        and field.name not in taken
+        and schema.names.count(field.name) == 1
+        and any(test(field.type) for test in tests)
+    ]
+    return min(found, key=lambda name: name.lower() != "split", default="")
+
+
 def _texts_instead(name: str, path: str) -> DatasetError:
     return DatasetError(
-        f"{path} has no images: its column {printable(name)} is text, URLs or paths instead of the "
-        "images' bytes; pack a folder of the images with --labels, or download them first "
+        f"{path} has no images, only texts in its column {printable(name)}: if they are paths of "
+        f"files that you have, {WRITE_CSV}; if they are URLs, download the images first "
         "(img2dataset writes shards that Feeder packs)"
     )
 

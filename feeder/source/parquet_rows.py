@@ -8,7 +8,8 @@ first, which raises an ordinary error.
 """
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from feeder.errors import DatasetError
-from feeder.process.path_text import printable
+from feeder.errors import DatasetError, FeederError
+from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import open_regular
 from feeder.source.item_bytes import check_listed
+from feeder.source.label_files.split_column import SplitColumn
 from feeder.source.parquet_columns import Columns, find_columns
 from feeder.source.source import SourceSpec
 
@@ -30,6 +32,7 @@ _ENCRYPTED_MAGIC: Final = b"PARE"
 _TAIL_BYTES: Final = 8
 _BATCH_BYTES: Final = 2 << 20
 _BATCH_ROWS_MAX: Final = 1024
+_SPLIT_ROWS: Final = 65_536
 _BUFFER_BYTES: Final = 1 << 20
 _MEND: Final = "copy or make the file again, or leave it out"
 _ENCRYPTED: Final = "is encrypted, and Feeder has no keys: write it again without encryption"
@@ -47,6 +50,8 @@ class Row(NamedTuple):
     """The name of the image's file; empty without one."""
     label: object
     """As pyarrow has it; None without labels, too."""
+    split: str
+    """What the column of splits says; empty without one."""
 
 
 class RowBatch:
@@ -72,13 +77,15 @@ class RowBatch:
         self._is_valid = image.is_valid().to_pylist() if image.null_count else [True] * len(image)
         self._first = first
         self._labels = _values(batch.column(1)) if columns.label else [None] * batch.num_rows
+        self._splits = _read_splits(batch, columns)
 
     def __iter__(self) -> Iterator[Row]:
         start = 0
         for index, stop in enumerate(self._ends[1:]):
             size_bytes = stop - start if self._is_valid[index] else None
             path = self._paths[index] or b""
-            yield Row(self._first + index, start, size_bytes, path, self._labels[index])
+            label, split = self._labels[index], self._splits[index]
+            yield Row(self._first + index, start, size_bytes, path, label, split)
             start = stop
 
 
@@ -127,15 +134,25 @@ class ParquetRows:
                 yield RowBatch(first, batch, self.columns)
                 first += batch.num_rows
 
-    def _read(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+    def count_splits(self) -> Mapping[str, int]:
+        """Return the number of rows of each split; their column alone is read."""
+        counts: Counter[str] = Counter()
+        for group in range(self._file.metadata.num_row_groups):
+            for batch in self._read(group, _SPLIT_ROWS, [self.columns.split]):
+                counts.update(_read_splits(batch, self.columns))
+        return counts
+
+    def _read(
+        self, group: int, rows: int, names: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         batches = self._file.iter_batches(
-            rows, row_groups=[group], columns=self.columns.leaves, use_threads=False
+            rows, row_groups=[group], columns=names or self.columns.leaves, use_threads=False
         )
         while True:
             try:
                 batch = next(batches, None)
                 if batch is not None:
-                    batch = batch.select(self.columns.names)
+                    batch = batch.select(names or self.columns.names)
             except (OSError, pa.ArrowException) as error:
                 raise self._fault(f"row group {group}", error) from None
             if batch is None:
@@ -193,6 +210,35 @@ class ParquetRows:
             check_listed(os.fsencode(self._path), self._listed, self._descriptor)
         finally:
             os.close(self._descriptor)
+
+
+def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
+    """Return the column of the files that holds splits, and the rows of each; "" without one.
+
+    Files that cannot be read have none: listing reports them.
+    """
+    column = ""
+    counts: Counter[str] = Counter()
+    try:
+        for number, container in enumerate(spec.containers):
+            with ParquetRows(path_from_text(container), printable(container), spec) as rows:
+                if rows.columns.split:
+                    column = rows.columns.split
+                    counts.update(rows.count_splits())
+                elif not number:
+                    return "", {}
+                else:
+                    counts[""] += rows.count
+    except FeederError:
+        return "", {}
+    return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
+
+
+def _read_splits(batch: pa.RecordBatch, columns: Columns) -> list[str]:
+    if not columns.split:
+        return [""] * batch.num_rows
+    column = SplitColumn(columns.split)
+    return [column.read(value) for value in _values(batch.column(columns.split))]
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -26,17 +26,17 @@ from feeder.source.item_bytes import sniff_file
 from feeder.source.label_files.label_file import open_label_file
 from feeder.source.label_files.name_finder import NameFinder
 from feeder.source.label_files.row_table import NameKeys
-from feeder.source.location.file_format import FileFormat, FormatName, look_at_file
+from feeder.source.location.file_format import FileFormat, FormatName, describe_file, look_at_file
 from feeder.source.location.find import find_file, find_files
 from feeder.source.location.folder_contents import (
     CONTAINERS,
     ContainerFormat,
     FolderContents,
-    find_splits,
     is_label_name,
-    is_split,
     look_at_folder,
 )
+from feeder.source.location.split_choice import SplitChoice
+from feeder.source.location.splits import is_split, split_of
 from feeder.source.source import KINDS, LOOSE_KINDS, SourceKind, SourceSpec
 
 CHOOSABLE: Final = tuple(kind for kind in KINDS if kind != "samples")
@@ -73,11 +73,15 @@ def recognise(
     uncertain: Uncertain | Literal[""] = "",
     label_base: int | None = None,
     class_names_file: str = "",
+    split: str = "",
+    all_splits: bool = False,
 ) -> SourceSpec:
     """Return the description of the source at ``location``, as the user typed it.
 
-    ``kind`` forces one of CHOOSABLE. Raises ConfigError for what is no source, may be several kinds
-    of one, or does not fit the options; DatasetError for what does not exist or cannot be read.
+    ``kind`` forces one of CHOOSABLE; ``split`` names one of the splits that the source has, and
+    ``all_splits`` takes them as one. Raises ConfigError for what is no source, may be several kinds
+    of one, has several splits without a choice, or does not fit the options; DatasetError for what
+    does not exist or cannot be read.
     """
     if kind is not None and kind not in CHOOSABLE:
         raise ConfigError(f"--source {printable(kind)}: must be {', '.join(CHOOSABLE)}")
@@ -93,15 +97,40 @@ def recognise(
         label_base=label_base,
         labels_file=labels_file and find_file(labels_file, "--labels", may_be_folder=True),
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),
+        split=split,
+        all_splits=all_splits,
     )
     folder = path_from_text(found[0])
     if folder.is_dir():
         spec = _recognise_folder(spec, folder, is_forced=kind is not None)
     elif any(path_from_text(each).is_fifo() for each in found):
         _check_stream(spec, kind)
-    elif kind is None:
-        spec = replace(spec, kind=_recognise_files(found))
+    else:
+        spec = _choose_files(spec, found)
+        spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
     _check_options(spec)
+    return _choose_rows(spec, split) if spec.kind == "parquet" else spec
+
+
+def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
+    """Return the spec of Parquet files with the split whose rows are packed.
+
+    The split that is ``wanted`` may have chosen the files already.
+    """
+    try:
+        from feeder.source.parquet_rows import count_splits
+    except ModuleNotFoundError:  # of pyarrow, which listing reports
+        return spec
+    column, counts = count_splits(spec)
+    if column:
+        where = f"{printable(spec.location)}, by its column {printable(column)},"
+        choice = _choice(spec)
+        if len(counts) > 1:
+            choice = choice._replace(split=wanted)
+        split, note = choice.choose_rows(counts, where)
+        return replace(spec, split=split or "", notes=(*spec.notes, note))
+    if spec.split:
+        raise _choice(spec).no_splits("neither its files nor a column split say so")
     return spec
 
 
@@ -119,10 +148,16 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
     shown = _show(folder)
     if contents.is_packed:
         raise ConfigError(f"{shown} is a packed dataset already: give it to feeder serve")
+    if contents.is_saved and not contents.images and not contents.containers:
+        raise DatasetError(
+            f"{shown} is what save_to_disk of Hugging Face's datasets wrote: load it in Python "
+            "with load_from_disk, and write Parquet (docs/sources.md says how) or call "
+            "feeder.pack_samples"
+        )
     if is_forced and spec.kind == "class-folder":
-        return spec
+        return _choose_class_folder(spec, folder, contents.folders, is_forced=True)
     if is_forced and spec.kind == "labelled-folder":
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if is_forced:
         container = _FORMAT_OF_KIND[spec.kind]
         names = contents.containers.get(container, [])
@@ -131,21 +166,24 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
                 f"{shown} holds no {CONTAINERS[container]} by their names: give them by a pattern, "
                 f"such as {shown}/*"
             )
-        return replace(spec, containers=_join(folder, names))
+        return _choose_files(spec, _join(folder, names))
     has_images = contents.images > 0 or _hold_images(folder, contents.others)
     if contents.containers and (has_images or contents.folders):
         raise ConfigError(f"{shown} holds {_describe(contents)}: {_CHOOSE}")
     if contents.containers:
-        paths = _join(folder, [name for names in contents.containers.values() for name in names])
-        return replace(spec, kind=_recognise_files(paths), containers=paths)
+        names = [name for names in contents.containers.values() for name in names]
+        spec = _choose_files(spec, _join(folder, names))
+        return replace(spec, kind=_recognise_files(spec.containers))
     if spec.labels_file or (has_images and not contents.folders):
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if has_images and (contents.labels or spec.label_kind == "none"):
-        return _find_labels(spec, folder, contents)
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
     if len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder):
-        return _find_labels(spec, folder, contents)
-    _check_class_folders(folder, contents.folders)
-    return spec
+        return _find_labels(spec, folder, contents, is_forced=is_forced)
+    if contents.others and not contents.folders:
+        what = describe_file(folder / contents.others[0])
+        raise DatasetError(f"{shown} holds no images; {_show(Path(contents.others[0]))} {what}")
+    return _choose_class_folder(spec, folder, contents.folders, is_forced=False)
 
 
 def _recognise_files(paths: Sequence[str]) -> SourceKind:
@@ -190,11 +228,15 @@ def _describe_unknown(path: str, found: FileFormat) -> str:
     )
 
 
-def _find_labels(spec: SourceSpec, folder: Path, contents: FolderContents) -> SourceSpec:
+def _find_labels(
+    spec: SourceSpec, folder: Path, contents: FolderContents, *, is_forced: bool
+) -> SourceSpec:
     """Return the spec of a folder of images with the one file that may have their labels."""
     spec = replace(spec, kind="labelled-folder")
-    if spec.labels_file or spec.label_kind == "none":
-        return spec
+    if spec.labels_file:
+        return spec  # whose rows may have splits
+    if spec.label_kind == "none":
+        return _choose_folder(spec, folder, contents.folders, is_forced=is_forced)
     if not contents.labels:
         raise ConfigError(
             f"{_show(folder)} holds images without labels: name the file that has them with "
@@ -220,13 +262,16 @@ def _lists_files(spec: SourceSpec, path: Path, folder: Path) -> bool:
         return False  # it is no file of labels
 
 
-def _check_class_folders(folder: Path, names: list[str]) -> None:
-    """Raise ConfigError for folders that are splits, or hold containers instead of images."""
-    if len(names) > 1 and all(is_split(name) for name in names):
-        raise ConfigError(
-            f"{_show(folder)} holds {_name_some(names)}, which are splits and not classes: give "
-            f"one of them, such as {_show(folder / names[0])} (or --source class-folder)"
-        )
+def _choose_class_folder(
+    spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
+) -> SourceSpec:
+    """Return the spec of the folder, or of the split in it that was chosen.
+
+    Raises ConfigError for folders that are splits, or hold containers instead of images.
+    """
+    chosen = _choose_folder(spec, folder, names, is_forced=is_forced)
+    if chosen.containers != spec.containers:
+        return chosen
     for name in names[:_FOLDERS_TRIED]:
         inside = look_at_folder(folder / name)
         if inside.containers and not inside.images and not inside.folders:
@@ -234,15 +279,53 @@ def _check_class_folders(folder: Path, names: list[str]) -> None:
                 f"{_show(folder)} holds no images, and {_show(folder / name)} has "
                 f"{_describe(inside)}: give one such folder"
             )
+    return chosen
+
+
+def _choose_folder(
+    spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
+) -> SourceSpec:
+    """Return the spec of the folder, or of what the split in it is that was chosen."""
+    if not spec.split and not spec.all_splits and _is_test_set(folder, names):
+        split: str | None = names[0]
+        note = f"the classes are the folders in {_show(folder / names[0])}, the only one there"
+    else:
+        split, note = _choice(spec).choose_folder(folder, names)
+    spec = replace(spec, notes=(*spec.notes, note)) if note else spec
+    if split is None:
+        return spec
+    path = path_to_text(folder / split)
+    kind = spec.kind if is_forced else "class-folder"
+    inside = replace(spec, kind=kind, location=path, containers=(path,), split="")
+    return _recognise_folder(inside, folder / split, is_forced=is_forced)
+
+
+def _is_test_set(folder: Path, names: list[str]) -> bool:
+    """Return whether a folder holds a test set alone, with its classes, as many archives do.
+
+    A training set alone is asked about: then something else is missing.
+    """
+    if len(names) != 1 or split_of(names[0]) != "test" or not is_split(names[0]):
+        return False
+    inside = look_at_folder(folder / names[0])
+    return bool(inside.folders) and not (inside.images or inside.containers)
+
+
+def _choose_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:
+    """Return the spec of the files, or of those of the split that was chosen."""
+    chosen, note = _choice(spec).choose_files(paths)
+    if note:
+        spec = replace(spec, notes=(*spec.notes, note))
+    return replace(
+        spec, containers=chosen or tuple(paths), split=spec.split if chosen is None else ""
+    )
+
+
+def _choice(spec: SourceSpec) -> SplitChoice:
+    return SplitChoice(spec.split, spec.all_splits, printable(spec.location))
 
 
 def _join(folder: Path, names: list[str]) -> tuple[str, ...]:
-    splits = find_splits(names)
-    if len(splits) > 1:
-        raise ConfigError(
-            f"{_show(folder)} holds files of {' and '.join(splits)}: give those of one split by a "
-            f"pattern, such as {_show(folder)}/*{splits[0]}*"
-        )
     return tuple(sorted(path_to_text(folder / name) for name in names))
 
 
@@ -265,6 +348,8 @@ def _describe(contents: FolderContents) -> str:
 def _check_options(spec: SourceSpec) -> None:
     """Raise ConfigError for options that have no meaning for the kind of source."""
     if spec.kind not in LOOSE_KINDS:
+        if spec.split and spec.kind != "parquet":
+            raise _choice(spec).no_splits("none of its files is called so")
         if spec.labels_file and spec.kind in ("tfrecord", "parquet"):
             raise ConfigError(
                 f"--labels has no meaning for {spec.kind}, which has its labels in its files: name "

@@ -54,6 +54,12 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A file with the name of each class, one a line, in the order of their numbers."""
     may_lack_images: bool = False
     """Whether a class folder may be empty, because the classes are another dataset's."""
+    split: str = ""
+    """The split whose rows to take; empty: of all, or those of the only one."""
+    all_splits: bool = False
+    """Whether what looks like several splits is to be taken as one."""
+    notes: tuple[str, ...] = ()
+    """Lines for the user, about what was chosen."""
 
 
 class Item(NamedTuple):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_from_text, printable
 from feeder.source.decompress import OpenContainer
 from feeder.source.extents import ContainerFiles
@@ -76,8 +76,17 @@ class WebDataset:
         with OpenContainer(path, listing.stamp) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
+            unlabelled = 0
             for key, members in self._group(walk, images, prefix):
                 self._add(key, members, prefix, listing)
+                unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
+            is_other = self._takes_labels and unlabelled == listing.rejected and not listing.items
+            if unlabelled and is_other:
+                raise DatasetError(
+                    f"{opened.where} holds images in folders ({show_text(members[0].name)}) and no "
+                    "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
+                    "and pack that folder"
+                )
             walk.note_end(listing)
         listing.field = " and ".join(f".{show_text(each)}" for each in sorted(self._labelled_by))
 

@@ -60,8 +60,9 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
     Oddity.RARE_JPEG: OddKind(
         "Rare kind of JPEG",
         CONVERTED,
-        "Its coding, chroma subsampling or quantisation tables cannot be cut into tiles, or some "
-        "of its scans are missing. Packing decoded it and encoded it again.",
+        "Its coding, chroma subsampling or quantisation tables cannot be cut into tiles, some of "
+        "its scans are missing, or damage left it with values that decoders treat differently. "
+        "Packing decoded it and encoded it again.",
     ),
     Oddity.WRONG_SUFFIX: OddKind(
         "Wrong suffix",

@@ -2,10 +2,11 @@
 
     make exact                                      40,000 crops, by every version
     make exact CROPS=1000000
+    make exact DAMAGED=100000                       damaged JPEGs, packed and decoded
     python -m tests.exact --images FOLDER           real images from class folders of JPEGs
 
 ``windows`` decodes a window both ways; ``tests/jpeg`` uses it too. ``run`` draws images and windows
-and counts.
+and counts; ``damaged`` does so with JPEGs that are damaged before they are packed.
 
 May import: the product, bench, tests.
 """

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.exact.damaged import UNLIKE_PILLOW, compare_damaged, format_outcomes
 from tests.exact.run import compare, format_table, total
 
 _SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "imagenet-sample"
@@ -14,13 +15,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exact", description=__doc__)
     parser.add_argument("--images", type=Path, default=_SAMPLE, help="class folders of JPEGs")
     parser.add_argument("--crops", type=int, default=40_000, help="half of them of real images")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--damaged", type=int, metavar="N", help="N damaged JPEGs instead")
+    parser.add_argument("--seed", type=int, default=0, help="the first one's, if damaged")
     options = parser.parse_args()
     if not options.images.is_dir():
         _log(f"feeder: exact: {options.images} is missing: synthetic images only (--images FOLDER)")
-    tally = compare(options.images, options.crops, options.seed, _log)
+    if options.damaged is not None:
+        outcomes, tally = compare_damaged(options.images, options.damaged, options.seed, _log)
+        _log(format_outcomes(outcomes))
+        is_exact = outcomes[UNLIKE_PILLOW] == 0
+    else:
+        tally = compare(options.images, options.crops, options.seed, _log)
+        is_exact = True
     _log(format_table(tally))
-    return int(total(tally).differing_bytes.total() > 0)
+    return int(total(tally).differing_bytes.total() > 0 or not is_exact)
 
 
 def _log(text: str) -> None:

@@ -26,7 +26,9 @@ _CROPS_OF_HARD = 6
 _SIDE_MAX = 260  # of synthetic images
 
 
-class _Image(NamedTuple):
+class PackedImage(NamedTuple):
+    """A sample, and what its windows are counted by."""
+
     name: str
     images: str
     kind: str
@@ -38,7 +40,7 @@ class Row:
     """What windows are counted by."""
 
     images: str
-    """"real" or "hard"."""
+    """"real", "hard" or "damaged"."""
     kind: str
     scale: int
 
@@ -88,23 +90,27 @@ def compare(images: Path, crops: int, seed: int, log: Callable[[str], None]) -> 
                 break
             rng = np.random.Generator(np.random.Philox([seed, done]))
             for _ in range(of_each):
-                _compare(tally, image, draw_window(rng, image.tiled), rng, log)
+                window = draw_window(rng, image.tiled)
+                scale = (1, 1, 1, 2, 2, 4, 8)[int(rng.integers(7))]
+                if scale not in scales_of(window):
+                    scale = 1
+                compare_window(tally, image, window, scale, rng, log)
             done += of_each
         log(f"{done:,} crops, {total(tally).differing_bytes.total():,} differing bytes")
     return tally
 
 
-def _real(paths: list[Path]) -> Iterator[_Image]:
+def _real(paths: list[Path]) -> Iterator[PackedImage]:
     """Yield all images again and again, with other tiles each time."""
     for turn in range(1000 if paths else 0):
         for number, path in enumerate(paths):
             tile_width_px = TILE_WIDTHS_PX[(turn + number) % len(TILE_WIDTHS_PX)]
             tiled = tile_jpeg(path.read_bytes(), tile_width_px)
             name = f"{path.name}, tiles of {tile_width_px} px"
-            yield _Image(name, "real", tiled.subsampling.name, tiled)
+            yield PackedImage(name, "real", tiled.subsampling.name, tiled)
 
 
-def _hard(seed: int) -> Iterator[_Image]:
+def _hard(seed: int) -> Iterator[PackedImage]:
     rng = np.random.Generator(np.random.Philox(seed))
     for number in range(1 << 30):
         kind = KINDS[number % len(KINDS)]
@@ -112,7 +118,7 @@ def _hard(seed: int) -> Iterator[_Image]:
         quality, tile_width_px = int(rng.integers(1, 101)), int(rng.choice(TILE_WIDTHS_PX))
         arguments = (seed << 32 | number, kind, int(sides[0]), int(sides[1]), quality)
         tiled = tile_jpeg(hard_jpeg(*arguments), tile_width_px)
-        yield _Image(f"hard_jpeg{arguments}, tiles of {tile_width_px} px", "hard", kind, tiled)
+        yield PackedImage(f"hard_jpeg{arguments}, tiles of {tile_width_px} px", "hard", kind, tiled)
 
 
 def draw_window(rng: np.random.Generator, tiled: TiledJpeg) -> Window:
@@ -124,16 +130,15 @@ def draw_window(rng: np.random.Generator, tiled: TiledJpeg) -> Window:
     return window_of(tiled, *edges)
 
 
-def _compare(
+def compare_window(
     tally: Tally,
-    image: _Image,
+    image: PackedImage,
     window: Window,
+    scale: int,
     rng: np.random.Generator,
     log: Callable[[str], None],
 ) -> None:
-    scale = (1, 1, 1, 2, 2, 4, 8)[int(rng.integers(7))]
-    if scale not in scales_of(window):
-        scale = 1
+    """Decode a window with TurboJPEG and with each version, and count; ``rng`` draws the buffer."""
     spare_bytes, slack = 4 * int(rng.integers(0, 20)), int(rng.integers(256))
     expected = expected_pixels(image.tiled, window, scale)
     count = tally[Row(image.images, image.kind, scale)]

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from feeder.cli.main import main
 from feeder.errors import ConfigError
 from feeder.pack.merge import SourceItems, merge_lists
 from feeder.pack.split import SplitOptions, parse_share, select_items
 from tests.source.item_lists import make_list
+from tests.support.sources import make_source
 
 _NAMES = [f"class{n % 7}/{n:05d}.jpg" for n in range(2003)]
 
@@ -70,6 +72,8 @@ def test_a_split_is_by_fraction_or_by_list(tmp_path: Path) -> None:
         SplitOptions(side="val")
     with pytest.raises(ConfigError, match="one of the two"):
         SplitOptions(side="val", val_fraction=0.1, val_list=tmp_path)
+    with pytest.raises(ConfigError, match="without them it names a split of the source"):
+        SplitOptions(side="test", val_fraction=0.1)
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("12.5 %", 0.125)])
@@ -93,3 +97,33 @@ def test_a_list_may_name_items_that_listing_rejected(tmp_path: Path) -> None:
     assert selection.rows.tolist() == [0]
     assert selection.includes("b.jpg")
     assert not selection.includes("c.jpg")
+
+
+def test_a_split_of_the_source_is_packed_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, images in (("seg_train", 5), ("seg_test", 3)):
+        make_source(tmp_path / "src" / name, images)
+    source, packed = str(tmp_path / "src"), str(tmp_path / "packed")
+
+    def run(*options: str) -> tuple[int, str]:
+        status = main(["pack", source, packed, "--jobs", "1", *options])
+        return status, "".join(capsys.readouterr())
+
+    status, text = run()
+    assert (status, text.count("\n")) == (2, 1)
+    assert "holds seg_test and seg_train, by name no classes but splits" in text
+    status, text = run("--split", "train", "--all-splits")
+    assert (status, "give one of these" in text) == (2, True)
+    status, text = run("--split", "train")
+    assert status == 0
+    assert "the split seg_train is packed, of seg_test and seg_train in" in text
+    assert "packed 5 images of 3 classes" in text
+    source = str(tmp_path / "src" / "seg_train")
+    packed = str(tmp_path / "side")
+    assert run("--split", "train")[0] == 2  # it has no splits of its own
+    status, text = run("--split", "train", "--val-fraction", "1%")
+    assert (status, "packed 5 images of 3 classes" in text) == (0, True)
+    source, packed = str(tmp_path / "src"), str(tmp_path / "all")
+    status, text = run("--all-splits")
+    assert (status, "packed 8 images of 2 classes" in text) == (0, True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from feeder.dataset.format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
@@ -265,6 +266,24 @@ def test_inconsistent_samples_are_found_despite_correct_checksums(
         _reseal(damaged, 0, change)
         problems = _problems(damaged)
     assert any(message in problem for problem in problems), problems
+
+
+def test_a_sample_that_the_decoders_see_differently_is_found(tmp_path: Path) -> None:
+    """Older versions packed them."""
+    (tmp_path / "source" / "dark").mkdir(parents=True)
+    dark = encoded(Image.new("L", (32, 32), 10), "JPEG")
+    (tmp_path / "source" / "dark" / "0.jpg").write_bytes(dark)
+    pack(tmp_path / "source", tmp_path / "packed", shards=1)
+    assert _problems(tmp_path / "packed") == []
+
+    def change(fields: dict[str, int], blob: bytearray) -> None:
+        first_quantiser = blob.index(b"\xff\xdb", _layout(fields).tables_bytes) + 5
+        blob[first_quantiser] = 255
+
+    _reseal(tmp_path / "packed", 0, change)
+    (problem,) = _problems(tmp_path / "packed")
+    assert "dark/0.jpg" in problem
+    assert problem.endswith("than TurboJPEG: pack its source again, which converts it")
 
 
 def _problems_of_moved_sample(path: Path) -> list[str]:

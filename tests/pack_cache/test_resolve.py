@@ -449,3 +449,14 @@ def test_too_many_bad_images_are_a_case_for_feeder_pack(source: Path, cache: Cac
     (source / "class0" / "broken.jpg").write_bytes(b"no image")
     with pytest.raises(DatasetError, match=r"more than --max-bad 5%.* an option of feeder pack"):
         cache.find(source)
+
+
+def test_a_source_of_several_splits_is_refused_with_what_to_give(
+    tmp_path: Path, cache: Cache
+) -> None:
+    source = tmp_path / "both"
+    for name in ("train", "val"):
+        make_source(source / name, 3)
+    with pytest.raises(ConfigError, match=r"give one, as .*/train or with feeder pack --split tr"):
+        cache.find(source)
+    assert load_manifest(cache.find(source / "train")).samples == 3

@@ -1,5 +1,6 @@
 """A folder of classes: which files belong to it, with which labels, and which are refused."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -115,8 +116,8 @@ def test_file_and_folder_of_one_name_after_unpacking_are_refused(source: Path) -
 def test_a_folder_may_have_the_name_of_a_file_that_is_no_image(source: Path) -> None:
     put(source, "a/x.jpg/y.jpg")
     put(source, "a/x.txt", "a/.x.png", data=b"no image")
-    put(source, "a/x.png/z.jpg")
-    assert len(list_folder(source).items) == 3
+    put(source, "a/x.png/z.jpg", "a/own.jpg")
+    assert len(list_folder(source).items) == 4
 
 
 def test_unpacked_names_have_a_jpeg_suffix() -> None:
@@ -140,7 +141,9 @@ def test_folders_without_classes_or_images_are_refused(source: Path) -> None:
     with pytest.raises(DatasetError, match=r"class folder .*/c holds no images: add some"):
         list_folder(source)
     put(source, "c/readme", "c/nested/labels.csv", data=b"x,y")
-    with pytest.raises(DatasetError, match="/c holds no images, only 2 other files"):
+    with pytest.raises(
+        DatasetError, match="/c holds no images, only 2 other files; readme is of no"
+    ):
         list_folder(source)
 
 
@@ -157,9 +160,44 @@ def test_another_datasets_classes_may_be_empty_but_not_all_of_them(source: Path)
     assert listed.facts.texts == ("a", "b")
     assert listed.labels == {"a/x.jpg": "a"}
     put(source, "b/notes.txt", data=b"no image")
-    with pytest.raises(DatasetError, match="/b holds no images, only 1 other file:"):
+    with pytest.raises(
+        DatasetError, match=r"/b holds no images, only 1 other file; notes.txt is of"
+    ):
         list_folder(source, may_lack_images=True)
     (source / "a" / "x.jpg").unlink()
     (source / "b" / "notes.txt").unlink()
     with pytest.raises(DatasetError, match="holds no images: put some into the class folders"):
         list_folder(source, may_lack_images=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("x.qoi", b"qoif....", "x.qoi is a QOI image: convert it to PNG or JPEG"),
+        ("x.dds", b"DDS ....", "x.dds is a DDS image: convert it to PNG or JPEG"),
+        ("x.jpg", b"version https://git-lfs", "x.jpg is a Git LFS pointer and no image: fetch it"),
+        ("x.jpg", b"<!DOCTYPE html>", "x.jpg is a page of HTML, as of a failed download: download"),
+        ("x.jpg", b"", "x.jpg is empty; add some or remove the folder"),
+    ],
+)
+def test_what_is_there_instead_of_images_is_named(
+    source: Path, name: str, data: bytes, what: str
+) -> None:
+    put(source, f"a/{name}", data=data)
+    put(source, "a/README", data=b"text")
+    with pytest.raises(DatasetError, match=f"a holds no images, only 2 other files; {what}"):
+        list_folder(source)
+
+
+def test_images_without_permission_are_not_called_something_else(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(source, "a/x.jpg")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("feeder.source.item_bytes.open_regular", refuse)
+    monkeypatch.setattr("feeder.source.location.file_format.read_regular", refuse)
+    with pytest.raises(DatasetError, match=r"x.jpg cannot be read: Permission denied; add some"):
+        list_folder(source)

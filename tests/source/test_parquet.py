@@ -84,6 +84,13 @@ def test_a_dataset_with_paths_in_place_of_bytes_is_refused(golden: Path) -> None
     assert "the column image has no image bytes, only paths such as train/0.jpg" in str(
         caught.value
     )
+    assert "pack the files' folder with --labels FILE.csv" in str(caught.value)
+
+
+def test_a_struct_of_paths_alone_is_no_image(tmp_path: Path) -> None:
+    path = write(tmp_path, {"image": [{"path": "x.jpg"}], "label": [1]})
+    with pytest.raises(DatasetError, match=r"has no images, only texts in its column image.path: "):
+        list_file(path)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
@@ -202,7 +209,7 @@ def test_the_column_of_images_is_found(
 
 
 _TEXTS = ["https://example.org/1.jpg"] * 5
-_NO_IMAGES = "has no images: its column {} is text, URLs or paths instead of the images' bytes"
+_NO_IMAGES = "has no images, only texts in its column {}: if they are paths of files that you have"
 
 
 @pytest.mark.parametrize(

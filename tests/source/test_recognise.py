@@ -19,6 +19,7 @@ from feeder.source.source import SourceSpec
 from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())
+_LMDB = struct.pack("<16xI", 0xBEEFC0DE)
 _GOLDEN = Path(__file__).parent / "golden"
 _RECORDS = (_GOLDEN / "imagenet.tfrecord").read_bytes()
 
@@ -126,7 +127,17 @@ def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None
         ("x.zst", b"\x28\xb5\x2f\xfd", "compressed by zstd: name it .tar.zst"),
         ("x.arrow", b"ARROW1\x00\x00", "an Arrow file: write it as Parquet"),
         ("x.h5", b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it in Python"),
-        ("data.mdb", struct.pack("<16xI", 0xBEEFC0DE), "an LMDB database: read it in Python"),
+        ("x.qoi", b"qoif....", "a QOI image: convert it"),
+        ("x.dds", b"DDS ....", "a DDS image: convert it"),
+        ("x.avif", b"....ftypavif", "an AVIF image: convert it"),
+        ("x.dcm", bytes(128) + b"DICM", "a DICOM image: convert it"),
+        (
+            "x.jpg",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a Git LFS pointer and no image",
+        ),
+        ("x.beton", b"....", "an FFCV file: read it in Python"),
+        ("data.mdb", _LMDB, "an LMDB database: read it in Python"),
     ],
 )
 def test_other_files_are_refused_by_what_they_are(
@@ -204,17 +215,40 @@ def test_folders_are_recognised_by_what_they_hold(
         (
             {"train-0.parquet": b"PAR1", "test-0.parquet": b"PAR1"},
             ConfigError,
-            r"holds files of test and train: give those of one .*/source/\*test\*",
+            r"source has files of several splits, .*: 1 of test \(test-0.parquet\) and 1 of train "
+            r".*/source/\*train\* or with feeder pack --split train; --all-splits takes all",
         ),
         (
             {"train/a/x.jpg": _JPEG, "val/a/x.jpg": _JPEG},
             ConfigError,
-            "holds train, val, which are splits and not classes: give one .*/source/train",
+            "holds train and val, by name no classes but splits: give one, as .*/source/train or ",
         ),
         (
             {"data/x.parquet": b"PAR1"},
             ConfigError,
             "source holds no images, and .*source/data has 1 Parquet file: give one such folder",
+        ),
+        ({"data.mdb": _LMDB, "lock.mdb": b"."}, DatasetError, "data.mdb is an LMDB database: read"),
+        ({"shard.00000.mds": b"..", "index.json": b"{}"}, DatasetError, "mds is a shard of Mosaic"),
+        (
+            {"a.mds.zstd": b"\x28\xb5\x2f\xfd", "index.json": b""},
+            DatasetError,
+            "mds.zstd is a shard",
+        ),
+        (
+            {"data-00000-of-00001.arrow": b"\xff" * 4, "state.json": b"{}"},
+            DatasetError,
+            "source is what save_to_disk of Hugging Face's datasets wrote: load it in Python with",
+        ),
+        (
+            {"dataset_dict.json": b"{}", "train/x.arrow": b"", "test/x.arrow": b""},
+            DatasetError,
+            "source is what save_to_disk",
+        ),
+        (
+            {"images.zip": b"PK\x03\x04"},
+            DatasetError,
+            "holds no images; images.zip is a zip archive",
         ),
         (
             {"manifest.json": b'{"format": "feeder-dataset"}', "00000.shard": b""},

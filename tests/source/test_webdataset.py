@@ -376,3 +376,10 @@ def test_an_image_that_is_gone_at_packing_is_one_fault(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="truncated"):
         source.read_item(item)
     source.close()
+
+
+def test_class_folders_in_a_tar_are_no_webdataset(tmp_path: Path) -> None:
+    data = tar_bytes([("cat/1.jpg", b"\xff\xd8\xff"), ("dog/2.jpg", b"\xff\xd8\xff")])
+    with pytest.raises(DatasetError, match=r"images in folders \(dog/2.jpg\) and no labels"):
+        list_tar(data, tmp_path)
+    assert len(list_tar(data, tmp_path, label_kind="none").items) == 2

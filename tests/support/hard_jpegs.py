@@ -1,7 +1,7 @@
 """JPEGs that are hard to decode exactly: sums that clamp, long codes, every kind and size.
 
-Coefficients are in the range that encoders write; beyond it libjpeg-turbo's own versions for
-different CPUs do not agree. The encoders run in this process, so thousands of images are cheap.
+Coefficients are in the range that encoders write; packing converts others. The encoders run in this
+process, so thousands of images are cheap.
 """
 
 import io

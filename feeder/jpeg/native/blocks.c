@@ -2,6 +2,9 @@
  * pass looks at every coefficient, and nine in ten are 0. Here only the others are touched. */
 #include "blocks.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -30,32 +33,73 @@ static uint64_t nonzero_mask(const JCOEF *block) {
   return mask;
 }
 
-/* Puts the AC coefficients other than 0 into `scan`, in zigzag order; returns a mask of which. */
-static inline uint64_t gather_block(const JCOEF *block, JCOEF *scan) {
+static inline uint64_t square(int64_t value) { return (uint64_t)(value * value); }
+
+/* Puts the AC coefficients other than 0 into `scan`, in zigzag order; returns a mask of which. Adds
+ * their squares, times quantisers, to `energy`, which only wraps where one is out of range. */
+static inline uint64_t gather_block(const JCOEF *block, const UINT16 *quant, JCOEF *scan,
+                                    uint64_t *energy) {
   uint64_t gathered = 0;
   for (uint64_t mask = nonzero_mask(block) & ~(uint64_t)1; mask != 0; mask &= mask - 1) {
     int i = __builtin_ctzll(mask), k = ZIGZAG_OF[i];
     scan[k] = block[i];
     gathered |= (uint64_t)1 << k;
+    if (energy != NULL)
+      *energy += square(block[i] * quant[i]);
   }
   return gathered;
 }
 
-void count_block(const JCOEF *block, int previous_dc, symbol_counts *counts, int dc, int ac) {
+#define BASIS(u, x) (float)((u == 0 ? M_SQRT1_2 : 1) / 2 * __builtin_cos((2 * x + 1) * u * M_PI / 16))
+#define BASIS_ROW(u)                                                                               \
+  {BASIS(u, 0), BASIS(u, 1), BASIS(u, 2), BASIS(u, 3),                                             \
+   BASIS(u, 4), BASIS(u, 5), BASIS(u, 6), BASIS(u, 7)}
+/* The DCT: by frequency and position. */
+static const float basis[8][8] = {BASIS_ROW(0), BASIS_ROW(1), BASIS_ROW(2), BASIS_ROW(3),
+                                  BASIS_ROW(4), BASIS_ROW(5), BASIS_ROW(6), BASIS_ROW(7)};
+
+/* Whether all samples are within SAMPLE_MAX. */
+static __attribute__((noinline)) int samples_fit(const JCOEF *block, const UINT16 *quant) {
+  float rows[8][8] = {{0}}, largest = 0;
+  for (int v = 0; v < 8; v++)
+    for (int u = 0; u < 8; u++)
+      for (int x = 0; x < 8; x++)
+        rows[v][x] += (float)(block[8 * v + u] * quant[8 * v + u]) * basis[u][x];
+  for (int y = 0; y < 8; y++) {
+    float samples[8] = {0};
+    for (int v = 0; v < 8; v++)
+      for (int x = 0; x < 8; x++)
+        samples[x] += rows[v][x] * basis[v][y];
+    for (int x = 0; x < 8; x++)
+      largest = fmaxf(largest, fabsf(samples[x]));
+  }
+  return largest <= SAMPLE_MAX;
+}
+
+void count_block(const JCOEF *block, const UINT16 *quant, int previous_dc, symbol_counts *counts,
+                 int dc, int ac) {
   /* The range of an 8-bit picture's DC; within it, no difference of any two needs 12 bits. */
   counts->bad |= block[0] < -1024 || block[0] > 1023;
   unsigned bits = magnitude_bits(block[0] - previous_dc);
   counts->dc[dc][bits < DC_CATEGORIES ? bits : 0]++;
   JCOEF scan[DCTSIZE2];
+  uint64_t energy = 0, mask = gather_block(block, quant, scan, &energy);
+  int64_t mean = llabs((int64_t)block[0] * quant[0]);
+  counts->bad |= energy + square(mean) > NORM_MAX * NORM_MAX;
+  /* A sample is at most mean / 8 + sqrt(energy), which few blocks have beyond the limit. */
+  if (energy > square(SAMPLE_MAX - mean / 8) && !counts->bad)
+    counts->bad = !samples_fit(block, quant);
   int last = 0;
-  for (uint64_t mask = gather_block(block, scan); mask != 0; mask &= mask - 1) {
+  unsigned widest = 0;
+  for (; mask != 0; mask &= mask - 1) {
     int k = __builtin_ctzll(mask), run = k - last - 1;
     counts->ac[ac][0xF0] += run >> 4;
     bits = magnitude_bits(scan[k]);
-    counts->bad |= bits > AC_BITS_MAX;
+    widest = bits > widest ? bits : widest;
     counts->ac[ac][((unsigned)run & 15) << 4 | (bits & 15)]++;
     last = k;
   }
+  counts->bad |= widest > AC_BITS_MAX;
   if (last < DCTSIZE2 - 1)
     counts->ac[ac][0]++;
 }
@@ -66,7 +110,7 @@ void code_block(bit_writer *w, const JCOEF *block, int previous_dc, const code_t
   unsigned size = magnitude_bits(difference);
   put_symbol(w, dc, size, difference, size, BLOB_SCAN);
   JCOEF scan[DCTSIZE2];
-  for (uint64_t mask = gather_block(block, scan); mask != 0; mask &= mask - 1) {
+  for (uint64_t mask = gather_block(block, NULL, scan, NULL); mask != 0; mask &= mask - 1) {
     int k = __builtin_ctzll(mask), run = k - last - 1;
     for (; run >= 16; run -= 16)
       put_symbol(w, ac, 0xF0, 0, 0, BLOB_SCAN);

@@ -1,8 +1,8 @@
 /* The kernels of pixels.h, for LANES. The file that includes this defines KERNELS, their name.
  *
  * Sources of the arithmetic: libjpeg-turbo's jidctint.c, jidctred.c, jdsample.c, jdcolor.c.
- * Coefficients that no encoder writes (several times the range of 8-bit samples) overflow in some
- * of its versions, and give other pixels in each. */
+ * Coefficients that no encoder writes overflow in some of its versions, and give other pixels in
+ * each: packing converts such images (blocks.h). */
 #include "pixels.h"
 #include "vector.h"
 

@@ -78,6 +78,7 @@ static inline void do_mcu(recoder *r, const tile_grid *g, const mcu_row_blocks *
     unsigned h = (unsigned)comp->h_samp_factor, v = (unsigned)comp->v_samp_factor;
     unsigned wide = ceil_div(g->width * h, g->mcu_width);
     int dc_table = comp->dc_tbl_no, ac_table = comp->ac_tbl_no;
+    const UINT16 *quant = r->jpeg.target.quant_tbl_ptrs[comp->quant_tbl_no]->quantval;
     for (unsigned y = 0; y < v; y++)
       for (unsigned x = mcu * h; x < (mcu + 1) * h; x++) {
         if (blocks->rows[c][y] == NULL || x >= wide) { /* past the edge: fewest bits, never seen */
@@ -93,7 +94,7 @@ static inline void do_mcu(recoder *r, const tile_grid *g, const mcu_row_blocks *
         if (writer != NULL)
           code_block(writer, block, dc[c], &r->dc_codes[dc_table], &r->ac_codes[ac_table]);
         else
-          count_block(block, dc[c], &r->counts, dc_table, ac_table);
+          count_block(block, quant, dc[c], &r->counts, dc_table, ac_table);
         dc[c] = block[0];
       }
   }
@@ -234,7 +235,7 @@ static PyObject *tile(recoder *r, const Py_buffer *data, unsigned tile_width_px)
   tile_grid grid = grid_of(r, tile_width_px);
   set_tables(r, coefficients, &grid);
   if (r->counts.bad)
-    refuse(jpeg, "unsupported", "coefficients beyond what a baseline JPEG of 8 bits holds");
+    refuse(jpeg, "unsupported", "coefficients beyond those of a picture of 8 bits");
   unsigned sof_offset, table_bits;
   unsigned header_bytes = write_header(jpeg, grid.mcu_width, grid.mcu_height, &sof_offset);
   if (!code_segments(r, coefficients, &grid, (size_t)data->len))

@@ -7,13 +7,15 @@ more than one would do, none is chosen.
 
 import fnmatch
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
+from feeder.source.label_files.split_column import SplitColumn
+from feeder.source.location.splits import is_split
 
 IMAGE_SUFFIXES: Final = frozenset(
     {
@@ -70,7 +72,7 @@ def choose_columns(
         labels = _find_named(others, label, where)
         is_split = len(labels) > 1 or label not in others
     else:
-        labels = (_choose_label(others, where),)
+        labels = (_choose_label(others, dict(zip(names, first, strict=False)), where),)
         is_split = False
     if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
         raise ConfigError(
@@ -130,7 +132,7 @@ def _choose_image(names: Sequence[str], first: Sequence[object], image: str, whe
     )
 
 
-def _choose_label(others: Sequence[str], where: str) -> str:
+def _choose_label(others: Sequence[str], first: Mapping[str, object], where: str) -> str:
     for tier in _LABEL_NAMES:
         usual = [name for name in others if _fold(name) in tier]
         if len(usual) == 1:
@@ -139,11 +141,23 @@ def _choose_label(others: Sequence[str], where: str) -> str:
             raise ConfigError(
                 f"{where}: the labels may be in {_show(usual)}: choose one with --label"
             )
+    splits = [name for name in others if _holds_splits(name, first.get(name))]
+    others = [name for name in others if name not in splits]
     if len(others) == 1:
         return others[0]
+    if splits and not others:
+        raise ConfigError(
+            f"{where} has no column of labels: {_show(splits)} looks like a split of the rows; "
+            "name the labels' column with --label, or give --label-kind none"
+        )
     if not others:
         raise ConfigError(f"{where} has no column of labels: give one, or --label-kind none")
     raise ConfigError(f"{where}: the labels may be in {_show(others)}: choose one with --label")
+
+
+def _holds_splits(name: str, first: object) -> bool:
+    column = SplitColumn(name)
+    return column.is_usual and is_split(column.read(first))
 
 
 def _find_named(others: Sequence[str], label: str, where: str) -> tuple[str, ...]:

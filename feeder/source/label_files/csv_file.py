@@ -24,6 +24,7 @@ from feeder.source.label_files.columns import (
     looks_like_image,
 )
 from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.split_column import choose_split_column
 from feeder.source.label_files.text_lines import read_lines
 
 _DELIMITERS: Final = (",", ";", "\t")
@@ -71,6 +72,9 @@ class CsvLabels:
         self._image = names.index(columns.image)
         self._labels = [names.index(name) for name in columns.labels]
         self._confidence = find_confidence(names)
+        by_name = {name: cell for name, cell in itertools.zip_longest(names, first) if name}
+        self.split = choose_split_column(by_name, (columns.image, *columns.labels))
+        self._split = None if self.split is None else names.index(self.split.name)
         self._meaning = CellMeaning(
             label_kind,
             columns.labels,
@@ -91,8 +95,11 @@ class CsvLabels:
                 yield LabelRow(line, file, (), fault)
             else:
                 label = [cells[column] for column in self._labels]
+                split = ""
+                if self.split is not None and self._split is not None:
+                    split = self.split.read(cells[self._split])
                 confidence = cells[self._confidence] if self._confidence is not None else ""
-                yield LabelRow(line, cells[self._image], label, "", confidence)
+                yield LabelRow(line, cells[self._image], label, "", confidence, split)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before ``read_label``."""

@@ -19,6 +19,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
 from feeder.source.label_files.columns import choose_columns, describe_columns
 from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.split_column import SplitColumn, choose_split_column
 from feeder.source.label_files.text_lines import read_lines, read_text
 
 JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
@@ -50,6 +51,7 @@ class _JsonObjects:
         )
         is_class_each = self._columns.is_split and label_kind in HOT_KINDS
         self.classes = self._columns.labels if is_class_each else ()
+        self.split = choose_split_column(first, (self._columns.image, *self._columns.labels))
         self.field = describe_columns(self._columns).replace("column", "field")
         self._meaning = CellMeaning(
             label_kind,
@@ -66,7 +68,8 @@ class _JsonObjects:
         file = value.get(self._columns.image)
         is_name = isinstance(file, (str, int)) and not isinstance(file, bool)
         values = [value.get(name) for name in self._columns.labels]
-        return LabelRow(number, str(file) if is_name else "", values, "")
+        split = "" if self.split is None else self.split.read(value.get(self.split.name))
+        return LabelRow(number, str(file) if is_name else "", values, "", split=split)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before ``read_label``."""
@@ -109,6 +112,7 @@ class JsonLines:
             path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
         )
         self.classes = self._objects.classes
+        self.split = self._objects.split
         self.field = self._objects.field
 
     def rows(self) -> Iterator[LabelRow]:
@@ -146,6 +150,7 @@ class JsonFile:
         self._keys, self._values = _split_keys(entries)
         self._objects: _JsonObjects | None = None
         self.classes: tuple[str, ...] = ()
+        self.split: SplitColumn | None = None
         self.field = ""
         first = self._values[0]
         if isinstance(first, Mapping):
@@ -156,6 +161,7 @@ class JsonFile:
                 path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
             )
             self.classes = self._objects.classes
+            self.split = self._objects.split
             self.field = self._objects.field
         elif self._keys is None:
             raise DatasetError(f"entry 1 of {shown} is neither an object nor [file, label]")

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from feeder.source.label_files.split_column import SplitColumn
+
 
 class BadCellError(ValueError):
     """Raised for a label without a meaning as its kind; the message is the reason."""
@@ -21,6 +23,8 @@ class LabelRow(NamedTuple):
     """Why the row is unusable; empty where it is not."""
     confidence: str = ""
     """How sure the label is, where a column says so, as in tables with a row for each label."""
+    split: str = ""
+    """What ``LabelFile.split`` says about it."""
 
 
 class LabelFile(Protocol):
@@ -33,6 +37,10 @@ class LabelFile(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """Classes that the file names apart from its labels: those with a column each."""
+
+    @property
+    def split(self) -> SplitColumn | None:
+        """The column that may hold the rows' splits."""
 
     @property
     def field(self) -> str:

@@ -27,20 +27,51 @@ _CLASS_IMAGE: Final = re.compile(r"n\d{8}_\d+\.\w+", re.ASCII)
 _VALIDATION_IMAGE: Final = re.compile(r"ILSVRC2012_val_\d{8}\.\w+", re.ASCII)
 _UNPACK: Final = "unpack it, or compress it as .gz or .zst"
 _USE_PYTHON: Final = "read it in Python and give its images to feeder.pack_samples"
-_OTHERS: Final[tuple[tuple[bytes, int, str, str], ...]] = (
-    (b"PK\x03\x04", 0, "a zip archive", "unzip it, and pack the folder"),
-    (b"7z\xbc\xaf\x27\x1c", 0, "a 7z archive", "unpack it, and pack the folder"),
-    (b"Rar!", 0, "a RAR archive", "unpack it, and pack the folder"),
-    (b"BZh", 0, "compressed by bzip2", _UNPACK),
-    (b"\xfd7zXZ\x00", 0, "compressed by xz", _UNPACK),
-    (b"\x04\x22\x4d\x18", 0, "compressed by lz4", _UNPACK),
-    (b"ARROW1\x00\x00", 0, "an Arrow file", "write it as Parquet (Dataset.to_parquet)"),
-    (b"\xff\xff\xff\xff", 0, "an Arrow stream", "write it as Parquet (Dataset.to_parquet)"),
-    (b"\x89HDF\r\n\x1a\n", 0, "an HDF5 file", _USE_PYTHON),
-    (b"SQLite format 3\x00", 0, "an SQLite database", _USE_PYTHON),
-    (b"\x93NUMPY", 0, "a NumPy array", _USE_PYTHON),
-    (b"\xde\xc0\xef\xbe", 16, "an LMDB database", _USE_PYTHON),
-    (b"\x0a\x23\xd7\xce", 0, "an MXNet RecordIO file", _USE_PYTHON),
+CONVERT: Final = "convert it to PNG or JPEG"
+_OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
+    (rb"PK\x03\x04", "a zip archive", "unzip it, and pack the folder"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it, and pack the folder"),
+    (rb"Rar!", "a RAR archive", "unpack it, and pack the folder"),
+    (rb"BZh", "compressed by bzip2", _UNPACK),
+    (rb"\xfd7zXZ\x00", "compressed by xz", _UNPACK),
+    (rb"\x04\x22\x4d\x18", "compressed by lz4", _UNPACK),
+    (rb"ARROW1\x00\x00", "an Arrow file", "write it as Parquet (Dataset.to_parquet)"),
+    (rb"\xff\xff\xff\xff", "an Arrow stream", "write it as Parquet (Dataset.to_parquet)"),
+    (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", _USE_PYTHON),
+    (rb"SQLite format 3\x00", "an SQLite database", _USE_PYTHON),
+    (rb"\x93NUMPY", "a NumPy array", _USE_PYTHON),
+    (rb".{16}\xde\xc0\xef\xbe", "an LMDB database", _USE_PYTHON),
+    (rb"\x0a\x23\xd7\xce", "an MXNet RecordIO file", _USE_PYTHON),
+    (
+        rb"version https://git-lfs",
+        "a Git LFS pointer and no image",
+        "fetch it with git lfs pull",
+    ),
+    (
+        rb"(?i)\s*<(!doctype\s+html|html)",
+        "a page of HTML, as of a failed download",
+        "download it again",
+    ),
+    (rb"qoif", "a QOI image", CONVERT),
+    (rb"DDS ", "a DDS image", CONVERT),
+    (rb"\xff\x0a|\x00\x00\x00\x0cJXL ", "a JPEG XL image", CONVERT),
+    (rb"\x00\x00\x00\x0cjP  |\xff\x4f\xff\x51", "a JPEG 2000 image", CONVERT),
+    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC image", CONVERT),
+    (rb".{4}ftypavi", "an AVIF image", CONVERT),
+    (rb"\x00\x00\x01\x00", "an ICO image", CONVERT),
+    (rb"8BPS", "a Photoshop image", CONVERT),
+    (rb"v/1\x01", "an OpenEXR image", CONVERT),
+    (rb"P(7\s|[Ff]\s)", "a PAM or PFM image", CONVERT),
+    (rb"\s*<(\?xml|svg)", "XML or SVG", CONVERT),
+    (rb"%PDF-", "a PDF", CONVERT),
+    (rb".{128}DICM", "a DICOM image", CONVERT),
+)
+"""Formats that Feeder does not read: their first bytes, a name and a remedy."""
+
+
+_BY_SUFFIX: Final = (
+    (re.compile(r"\.mds(\.\w+)?$", re.IGNORECASE), "a shard of MosaicML's streaming (MDS)"),
+    (re.compile(r"\.beton$", re.IGNORECASE), "an FFCV file"),
 )
 
 
@@ -56,6 +87,14 @@ class FileFormat(NamedTuple):
 
 def look_at_file(path: Path) -> FileFormat:
     """Return what the regular file at ``path`` is; DatasetError if it cannot be read."""
+    found = _look_into(path)
+    for suffix, what in _BY_SUFFIX if found.name in ("other", "compressed") else ():
+        if suffix.search(path.name):
+            return FileFormat("other", what, _USE_PYTHON)
+    return found
+
+
+def _look_into(path: Path) -> FileFormat:
     try:
         start = read_regular(path, _START_BYTES)
     except OSError as error:
@@ -71,7 +110,16 @@ def look_at_file(path: Path) -> FileFormat:
         return _find_imagenet(path) or found
     if found is None and content is not start:
         return FileFormat("compressed", "compressed, but neither a tar nor TFRecords", "")
-    return found or _recognise_other(start)
+    return found or recognise_other(start)
+
+
+def describe_file(path: Path) -> str:
+    """Return what the file at ``path`` is and what to do about it: "is a QOI image: convert it"."""
+    try:
+        found = look_at_file(path)
+    except DatasetError as error:
+        return str(error).removeprefix(f"source {printable(path_to_text(path))} ")
+    return f"is {found.what}: {found.remedy}" if found.remedy else f"is {found.what}"
 
 
 def _has_valid_length(header: bytes) -> bool:
@@ -91,9 +139,10 @@ def _recognise_content(start: bytes) -> FileFormat | None:
     return None
 
 
-def _recognise_other(start: bytes) -> FileFormat:
-    for magic, at, what, remedy in _OTHERS:
-        if start.startswith(magic, at):
+def recognise_other(start: bytes) -> FileFormat:
+    """Return what a file is that begins with ``start`` and is no source."""
+    for pattern, what, remedy in _OTHERS:
+        if re.match(pattern, start, re.DOTALL):
             return FileFormat("other", what, remedy)
     return FileFormat("other", "of no known format", "")
 

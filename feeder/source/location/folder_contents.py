@@ -29,11 +29,8 @@ _NAMES: Final[dict[ContainerFormat, re.Pattern[str]]] = {
     "parquet": re.compile(r"\.parquet$", re.IGNORECASE),
 }
 _LABELS: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)$", re.IGNORECASE)
-_DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", "state.json"})
-_SPLIT: Final = re.compile(
-    r"(?:^|[-_./])(?:(train)(?:ing)?|(val)(?:id|idation)?|(dev)|(test)(?:ing)?)(?=[-_.\d]|$)",
-    re.IGNORECASE,
-)
+_SAVED: Final = frozenset({"state.json", "dataset_dict.json"})
+_DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", *_SAVED})
 _KEPT_MAX: Final = 16
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 64 << 20
@@ -55,6 +52,8 @@ class FolderContents:
     """The first few names of other files, sorted."""
     is_packed: bool = False
     """Whether it is a dataset that Feeder packed."""
+    is_saved: bool = False
+    """Whether Hugging Face's ``save_to_disk`` wrote it."""
 
 
 def look_at_folder(path: Path) -> FolderContents:
@@ -76,23 +75,6 @@ def look_at_folder(path: Path) -> FolderContents:
     return found
 
 
-def find_splits(names: list[str]) -> list[str]:
-    """Return which of train, val and test names mention, sorted; [] unless all mention one."""
-    splits: set[str] = set()
-    for name in names:
-        found = _SPLIT.search(name)
-        if found is None:
-            return []
-        splits.add(next(word for word in found.groups() if word).lower())
-    return sorted(splits)
-
-
-def is_split(name: str) -> bool:
-    """Return whether a folder is called train, val, test or the like, and nothing else."""
-    found = _SPLIT.match(name)
-    return found is not None and found.end() == len(name)
-
-
 def is_label_name(name: str) -> bool:
     """Return whether a file is called as files of labels are."""
     return _LABELS.search(name) is not None
@@ -100,6 +82,7 @@ def is_label_name(name: str) -> bool:
 
 def _sort_in(found: FolderContents, entry: "os.DirEntry[str]") -> None:
     name = entry.name
+    found.is_saved |= name in _SAVED
     if _is_folder(entry):
         found.folders.append(name)
     elif has_image_suffix(name):
