@@ -142,7 +142,9 @@ TABLE: Mapping[str, Row] = {
         "survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
-    "pack_cache": row("errors process dataset source pack", "msgspec xxhash"),
+    "pack_cache": row(
+        "errors process dataset source source.location.splits pack", "msgspec xxhash"
+    ),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),

@@ -30,23 +30,28 @@ def replace_sources(
     """
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import is_source
+    from feeder.pack_cache.validation import class_warnings
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, environ)
     sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    packed: Config | int = config
     if not sources:
         if repack:
             raise ConfigError(
                 "--repack packs sources again, and only packed datasets are served: leave it out"
             )
-        return config
-    if cache is None:
+    elif cache is None:
         raise ConfigError(
             f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
             "(HOME is not set): give one with --cache-dir"
         )
-    return _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+    else:
+        packed = _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+    for line in class_warnings(packed.data) if not isinstance(packed, int) else ():
+        sys.stderr.write(f"feeder: {line}\n")
+    return packed
 
 
 def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
@@ -79,7 +84,6 @@ def _pack_sources(
     from feeder.pack_cache.resolve import SourceCache
     from feeder.process.stop_signals import StopSignals
 
-    data = dict(config.data)
     workers = config.serve.workers
     with (
         StopSignals() as signals,
@@ -94,8 +98,7 @@ def _pack_sources(
             report=lambda dataset, summary: _report(progress, dataset, summary),
         )
         try:
-            for name in sources:
-                data[name] = str(packed.find_dataset(data[name]))
+            data = packed.find_datasets(config.data, sources)
         except KeyboardInterrupt:
             progress.note(
                 f"feeder: stopped by {signals.received.name if signals.received else 'Ctrl-C'} "

@@ -38,6 +38,10 @@ _KINDS: Final[dict[str, LabelKind]] = {
 }
 
 
+class OtherKindError(ConfigError):
+    """Raised for labels of another kind than those of the dataset whose classes to take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPlan:
     """The classes of a dataset, and how to find them from its source's labels."""
@@ -104,7 +108,7 @@ def plan_classes(
     """
     kind = _KINDS[reading.way]
     if known is not None and known.labels.kind != kind:
-        raise ConfigError(
+        raise OtherKindError(
             f"--classes-of: that dataset's labels are of kind {known.labels.kind}, these are of "
             f"kind {kind}: give --label-kind {known.labels.kind}"
         )

@@ -1,12 +1,13 @@
 """Lists a source's containers into the work folder: here, or in worker processes.
 
-A list that an earlier run completed is used again if its container still has the same size and
-modification time. Folders have no such mark and are listed again by each run.
+A list that an earlier run completed is used again if its container still has the same stamp.
+Folders have none and are listed again by each run.
 """
 
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,12 @@ from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
+from feeder.process.file_stamp import stamp_path, stamp_status
 from feeder.process.output_file import write_output
-from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
+from feeder.source.imagenet_labels import META
+from feeder.source.item_bytes import check_listed
 from feeder.source.listing import (
     ItemListing,
     ListedContainer,
@@ -28,11 +32,13 @@ from feeder.source.listing import (
     list_path,
     read_listed,
 )
-from feeder.source.source import Source, SourceSpec, open_source
+from feeder.source.names import stored_path
+from feeder.source.source import LOOSE_KINDS, Source, SourceSpec, open_source
 
 SPEC_NAME: Final = "source.json"
 _SPEC_BYTES_MAX: Final = 256 << 20
 _INLINE_BYTES_MAX: Final = 64 << 20  # starting worker processes takes longer than listing this
+_CHUNK: Final = 1 << 14
 _Stamp = tuple[int, int]
 _FOLDER: Final[_Stamp] = (0, 0)
 
@@ -61,6 +67,52 @@ def list_containers(
         finally:
             progress.clear()
     return read_lists(work_folder, spec)
+
+
+def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: ProgressLine) -> None:
+    """Raise SourceChangedError unless every file is still the one that was listed."""
+    if spec.kind == "samples":  # which have no files
+        return
+    total = len(lists[0].rows) if spec.kind in LOOSE_KINDS else len(lists)
+    progress.begin("comparing", "files", total)
+    try:
+        for path, stamp in _listed_files(spec, lists):
+            check_listed(path, stamp)
+            progress.add(1)
+    finally:
+        progress.clear()
+
+
+def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:
+    """Return the stamps of the files with labels and class names, by path, for check_labels."""
+    given = [encode_name(path) for path in (spec.labels_file, spec.class_names_file) if path]
+    folders = [os.path.dirname(path) for path in given if spec.kind == "imagenet-val"]
+    given += [os.path.join(folder, META.encode()) for folder in folders]  # read if it is there
+    for path in filter(os.path.isdir, tuple(given)):
+        given += [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
+    return {path: stamp_path(path) for path in given if not os.path.isdir(path)}
+
+
+def check_labels(stamps: Mapping[bytes, int]) -> None:
+    """Raise SourceChangedError unless these files still have their stamps."""
+    for path, stamp in stamps.items():
+        check_listed(path, stamp)
+
+
+def _listed_files(
+    spec: SourceSpec, lists: Sequence[ListedItems]
+) -> Iterator[tuple[bytes, int | None]]:
+    """Yield the path of each file that is read, and its stamp."""
+    if spec.kind not in LOOSE_KINDS:
+        for each in lists:
+            stamp = None if each.listed.stamp == _FOLDER else each.listed.stamp[1]
+            yield encode_name(each.listed.container), stamp
+        return
+    root, (items,) = encode_name(spec.containers[0]), lists
+    for first in range(0, len(items.rows), _CHUNK):
+        rows = items.rows[first : first + _CHUNK]
+        for at, size, stamp in rows[["name_at", "name_bytes", "stamp"]].tolist():
+            yield stored_path(root, items.text.name(at, size)), stamp
 
 
 def read_lists(work_folder: Path, spec: SourceSpec) -> list[ListedItems]:
@@ -141,20 +193,21 @@ def _list_one(
 ) -> ListedContainer:
     container = spec.containers[number]
     stamp = _stamp(path_from_text(container))
-    with ItemListing(work_folder, number, label_kind=spec.label_kind, progress=progress) as listing:
+    with ItemListing(
+        work_folder,
+        number,
+        label_kind=spec.label_kind,
+        progress=progress,
+        stamp=None if stamp == _FOLDER else stamp[1],
+    ) as listing:
         source.list_items(number, listing)
-        if _stamp(path_from_text(container)) != stamp:
-            raise DatasetError(
-                f"{printable(container)} changed while it was read: wait until it is complete, "
-                "then run the same command again"
-            )
         return listing.finish(container, stamp)
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return size and modification time of a file; zeros for anything else."""
+    """Return size and stamp of a file; zeros for anything else."""
     try:
         status = path.stat()
     except OSError:
         return _FOLDER  # listing it reports the error
-    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else _FOLDER
+    return (status.st_size, stamp_status(status)) if stat.S_ISREG(status.st_mode) else _FOLDER

@@ -4,10 +4,11 @@
             u16, then the label row that its shard stores and the name
 
 A part's items are consecutive bytes of it. Its hash stands for the source: equal lists pack to
-equal datasets.
+equal datasets. The stamp is that of the file that holds the item, be it a container or its own.
 """
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 
 from feeder.pack.classes import ClassPlan
 from feeder.pack.merge import SourceItems
-from feeder.process.path_text import decode_name
+from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular_file
-from feeder.source.source import Item
+from feeder.source.source import LOOSE_KINDS, Item, SourceSpec
 
 _HEAD: Final = struct.Struct("<IQQQIH")
 _CHUNK: Final = 1 << 14
@@ -90,6 +91,7 @@ def _encode_rows(
     for (container, offset, size, stamp, name_at, name_bytes), label, (form, stored) in zip(
         fields, labels.tolist(), raw, strict=True
     ):
+        stamp = stamp or items.lists[container].listed.stamp[1]
         parts.append(_HEAD.pack(container, offset, size, stamp, label, name_bytes))
         parts.append(plan.stored_row(items, container, form, stored))
         parts.append(items.text.name(name_at, name_bytes))
@@ -103,13 +105,27 @@ def read_items(path: Path, offset: int, size: int, label_bytes: int) -> Iterator
     """
     with open_regular_file(path) as file:
         file.seek(offset)
-        data = file.read(size)
-    at = 0
-    while at < len(data):
-        container, item_offset, item_bytes, _, label, name_bytes = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        label_row = data[at : at + label_bytes]
-        at += label_bytes
-        name = decode_name(data[at : at + name_bytes])
-        at += name_bytes
-        yield PartItem(Item(container, item_offset, item_bytes, name), label, label_row)
+        while size > 0:
+            head = _HEAD.unpack(file.read(_HEAD.size))
+            container, item_offset, item_bytes, stamp, label, name_bytes = head
+            label_row = file.read(label_bytes)
+            name = decode_name(file.read(name_bytes))
+            size -= _HEAD.size + label_bytes + name_bytes
+            item = Item(container, item_offset, item_bytes, name, stamp)
+            yield PartItem(item, label, label_row)
+
+
+def describe_change(old: Path, new: Path, label_bytes: int, spec: SourceSpec) -> str:
+    """Return the first difference of two lists of one order, as a clause for a message."""
+    lists = (read_items(path, 0, path.stat().st_size, label_bytes) for path in (old, new))
+    for before, after in itertools.zip_longest(*lists):
+        if before is None or after is None or before.item.name != after.item.name:
+            names = " and ".join(printable(each.item.name) for each in (before, after) if each)
+            return f"names differ, first {names}"
+        if before.item != after.item:
+            path = spec.containers[after.item.container]
+            file = f"{path}/{after.item.name}" if spec.kind in LOOSE_KINDS else path
+            return f"{printable(file)} was written again or replaced"
+        if before != after:
+            return f"{printable(after.item.name)} had another label"
+    return "a file without items was written again or replaced"

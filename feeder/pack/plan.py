@@ -9,7 +9,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -27,11 +26,8 @@ from feeder.pack.split import Selection, select_items
 from feeder.pack.work_folder import QuarantineEntry, WorkFolder, WorkState
 from feeder.process.path_text import encode_name, path_to_text, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
-from feeder.source.source import Item, SourceSpec, open_source
+from feeder.source.source import LOOSE_KINDS, Item, SourceSpec, open_source
 from feeder.survey.numbers import plural
-
-LOOSE_KINDS: Final = ("class-folder", "labelled-folder")
-"""Sources of loose files, whose one container is a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +82,7 @@ def plan_packing(
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards = choose_shards(files, total_bytes, options)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
-    written = write_items(work.items_path, items, order, classes, sizes)
+    written = write_items(work.new_items_path, items, order, classes, sizes)
     counted = f" in {plural(len(classes.classes), 'class', 'classes')}" if classes.classes else ""
     progress.note(f"found {plural(files, 'image')}{counted}, {total_bytes / 1e6:,.1f} MB")
     conversion = options.conversion

@@ -32,9 +32,10 @@ from feeder.dataset.manifest import (
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.bad_share import TooManyBadImages
+from feeder.pack.containers import check_labels, check_source, stamp_labels
 from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
-from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
+from feeder.pack.plan import PackPlan, plan_packing
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.spool import refuse_spool
@@ -46,10 +47,12 @@ from feeder.pack.work_folder import (
 )
 from feeder.process.disk_errors import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.source.item_bytes import SourceChangedError
 from feeder.source.recognise import recognise
-from feeder.source.source import SourceSpec
+from feeder.source.source import LOOSE_KINDS, SourceSpec
 
 _REMEDY: Final = "run the same command again to resume"
+_WAIT: Final = "wait until it is complete, then run the same command again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,8 @@ def pack_dataset(
 
     ``spec`` is the source if it is recognised already. ``make_pool`` makes the workers of the
     parts, by default processes of this host. Raises ConfigError (impossible request),
-    DatasetError (nothing to pack, or more bad images than ``max_bad`` allows) and ResourceError
-    (disk full or not writable).
+    DatasetError (nothing to pack, or more bad images than ``max_bad`` allows), SourceChangedError
+    (a file is not the one that was listed) and ResourceError (disk full or not writable).
     """
     began_s = time.monotonic()
     location = source if isinstance(source, str) else path_to_text(source)
@@ -107,19 +110,29 @@ def pack_dataset(
             work.lock()
             refuse_spool(work, spec)
             packing = _Packing(destination, work, options, progress, make_pool or TaskPool)
+            labels = stamp_labels(spec)
             try:
                 plan = plan_packing(work, spec, options, known, progress)
+                check_labels(labels)
             except TooManyBadImages:
                 raise
-            except (ConfigError, DatasetError):
+            except (ConfigError, DatasetError) as error:
                 if spec.kind != "samples":  # which other options may still pack
                     work.abandon()
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
+                if isinstance(error, SourceChangedError):
+                    raise SourceChangedError(error.change, _WAIT) from None
                 raise
-            work.begin(plan.state)
+            work.begin(plan.state, spec)
             if not (destination / MANIFEST_NAME).exists():
-                packing.pack_parts(plan)
+                try:
+                    packing.pack_parts(plan)
+                    check_source(spec, plan.items.lists, progress)
+                    check_labels(labels)
+                except SourceChangedError as error:
+                    remedy = f"{_WAIT}; if that refuses to resume, remove {destination} first"
+                    raise SourceChangedError(error.change, remedy) from None
                 publish_parts(
                     destination,
                     work,

@@ -34,6 +34,7 @@ from feeder.process.python_process import (
 )
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
 from feeder.process.stop_signals import stop_signals_blocked
+from feeder.source.item_bytes import SourceChangedError
 
 Message = dict[str, Any]
 Report = Callable[[Message], None]
@@ -43,7 +44,8 @@ _STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a sl
 _EXIT_MAX_S: Final = 10.0
 _KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096
-_ERRORS: Final = {kind.__name__: kind for kind in (ConfigError, DatasetError, ResourceError)}
+_KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
+_ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
 
 
 @dataclass(slots=True, eq=False)

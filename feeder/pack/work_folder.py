@@ -27,12 +27,14 @@ import msgspec
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
 from feeder.errors import ConfigError, DatasetError
+from feeder.pack.item_list import describe_change
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
 from feeder.process.regular_file import read_regular
+from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
@@ -88,6 +90,11 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     labels: LabelSpec
     png16_max: int = WHITE_U16
 
+    @property
+    def order(self) -> tuple[object, ...]:
+        """What else the items and their order depend on, besides the source."""
+        return self.seed, self.split, self.labels
+
 
 _OPTION_FIELDS: Final = (
     "tile_width_px",
@@ -101,6 +108,10 @@ _OPTION_FIELDS: Final = (
     "split",
     "shards",
 )
+
+
+class OtherPackingError(ConfigError):
+    """Raised for a work folder of another packing: of another source, options or version."""
 
 
 class WorkFolder:
@@ -128,15 +139,17 @@ class WorkFolder:
         """Whether parts may have been packed."""
         return (self.path / STATE_NAME).exists()
 
-    def begin(self, state: WorkState) -> None:
-        """Record what is packed, or resume it; ConfigError if it is another packing's folder."""
+    def begin(self, state: WorkState, spec: SourceSpec) -> None:
+        """Record what is packed, or resume it; OtherPackingError if it is another one's folder."""
         path = self.path / STATE_NAME
         if path.exists():
-            self._check_state(path, state)
+            self._check_state(path, state, spec)
+            self.new_items_path.replace(self.items_path)
         else:
+            self.new_items_path.replace(self.items_path)
             write_output(path, canonical_json(msgspec.to_builtins(state)))
 
-    def _check_state(self, path: Path, state: WorkState) -> None:
+    def _check_state(self, path: Path, state: WorkState, spec: SourceSpec) -> None:
         try:
             fields = json.loads(read_regular(path, _JSON_BYTES_MAX))
             self._check_version(fields)
@@ -151,23 +164,27 @@ class WorkFolder:
         ]
         if old["classes"] != new["classes"]:
             different.insert(0, "the classes were others (class folders, or --classes-of)")
-        elif old["listing"] != new["listing"]:
-            different.insert(
-                0,
-                f"the source had {old['files']} files of {old['source_bytes']} bytes, now "
-                f"{new['files']} of {new['source_bytes']}, or names or modification times differ",
-            )
+        elif old["listing"] != new["listing"] and begun.order == state.order:
+            change = self._describe_change(begun, state, spec)
+            different.insert(0, f"the source has changed: {change}")
         if different or old != new:
-            raise ConfigError(
+            raise OtherPackingError(
                 f"{self.path.parent} holds the beginning of another packing "
                 f"({'; '.join(different) or 'of another feeder version'}): give the same source "
                 f"and options to resume it, or remove {self.path.parent} to start over"
             )
 
+    def _describe_change(self, begun: WorkState, state: WorkState, spec: SourceSpec) -> str:
+        lists, label_bytes = (self.items_path, self.new_items_path), state.labels.stored_bytes
+        change = describe_change(*lists, label_bytes, spec) if lists[0].exists() else "another"
+        if begun.files == state.files:
+            return change
+        return f"it had {begun.files:,} files and has {state.files:,}; {change}"
+
     def _check_version(self, fields: object) -> None:
         version = fields.get("version") if isinstance(fields, dict) else None
         if isinstance(version, int) and version != _VERSION:
-            raise ConfigError(
+            raise OtherPackingError(
                 f"{self.path.parent} holds the beginning of a packing by another feeder version "
                 f"(of format {version}, this one continues {_VERSION}): remove "
                 f"{self.path.parent} and pack again"
@@ -216,6 +233,11 @@ class WorkFolder:
     def items_path(self) -> Path:
         """The items to pack, in order (``item_list``)."""
         return self.path / "items"
+
+    @property
+    def new_items_path(self) -> Path:
+        """The items as this run has listed them, until ``begin``."""
+        return self.path / "items.tmp"
 
     def remove(self) -> None:
         """Remove the folder, its state last, once the dataset is complete."""

@@ -8,8 +8,8 @@ neither an order nor an object for each file is needed. No file's content is rea
 
 import os
 import struct
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import msgspec
 import xxhash
@@ -54,7 +54,11 @@ def take_stamp(paths: Iterable[str], report: Callable[[int], None]) -> Stamp:
 
 
 def describe_change(old: Stamp, new: Stamp) -> str:
-    """Return what differs, as a clause for a message; empty if nothing does."""
+    """Return what differs, as a clause for a message; empty if nothing does.
+
+    Of a folder its state now is looked at again: the file that was changed last is named, and where
+    files are gone the folder that was.
+    """
     before = {container.path: container for container in old}
     after = {container.path: container for container in new}
     gone = [path for path in before if path not in after]
@@ -81,9 +85,13 @@ def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:
     if old.files != new.files:
         difference = abs(new.files - old.files)
         s = "s" * (difference != 1)
-        return f"{difference:,} file{s} {'more' if new.files > old.files else 'fewer'} in {where}"
-    what = "sizes" if old.bytes != new.bytes else "names or modification times"
-    return f"{what} of files in {where} differ"
+        change = f"{difference:,} file{s} {'more' if new.files > old.files else 'fewer'} in {where}"
+    else:
+        what = "sizes" if old.bytes != new.bytes else "names or modification times"
+        change = f"{what} of files in {where} differ"
+    root = os.fsencode(path_from_text(new.path))
+    newest = _find_newest(root, is_folder=new.files < old.files)
+    return f"{change}, the last change was to {newest}"
 
 
 def _stamp_container(path: str, count: Callable[[int], None]) -> ContainerStamp:
@@ -109,68 +117,71 @@ def _stamp_container(path: str, count: Callable[[int], None]) -> ContainerStamp:
 
 def _sum_folder(root: bytes, count: Callable[[int], None]) -> tuple[int, int, int]:
     """Return the number of files below ``root``, their bytes, and the sum of all hashes."""
-    files = size_bytes = digest = 0
+    files = size_bytes = digest = seed = 0
+    for folder, name, status in _walk(root):
+        if not name:
+            seed = xxhash.xxh3_64_intdigest(folder)
+            digest += seed  # also a folder without files may be a class
+            continue
+        if status is None:
+            digest += _hash_file(name, 0, 0, seed)
+        else:
+            size_bytes += status.st_size
+            digest += _hash_file(name, status.st_size, status.st_mtime_ns, seed)
+        files += 1
+        if not files % _REPORT_FILES:
+            count(_REPORT_FILES)
+    count(files % _REPORT_FILES)
+    return files, size_bytes, digest
+
+
+def _find_newest(root: bytes, *, is_folder: bool) -> str:
+    """Return the path of the file, or folder, below ``root`` that was changed last."""
+    newest, path = 0, root
+    for folder, name, status in _walk(root):
+        if status is not None and is_folder is not bool(name) and status.st_ctime_ns > newest:
+            newest, path = status.st_ctime_ns, os.path.join(root, folder, name)
+    return printable(decode_name(path.rstrip(b"/")))
+
+
+def _walk(root: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result | None]]:
+    """Yield the files below ``root``: folder, name and status, None for a link that leads nowhere.
+
+    Before the files of a folder it is yielded itself, with an empty name. Names are looked up in
+    the folder's descriptor, which is half as fast again as by their paths.
+    """
     waiting: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
     while waiting:
-        name, above = waiting.pop()
-        folder = os.path.join(root, name)
-        seed = xxhash.xxh3_64_intdigest(name)
-        digest += seed  # also a folder without files may be a class
+        folder, above = waiting.pop()
+        path = os.path.join(root, folder)
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 status = os.fstat(descriptor)
+                yield folder, b"", status
                 if (status.st_dev, status.st_ino) in above:
                     continue  # a link to a folder above it, which packing refuses
-                found = _sum_files(descriptor, seed, count)
+                below = above | {(status.st_dev, status.st_ino)}
+                with os.scandir(descriptor) as entries:
+                    for entry in entries:
+                        if entry.name.startswith("."):
+                            continue
+                        name = os.fsencode(entry.name)
+                        try:
+                            if entry.is_dir():
+                                waiting.append((os.path.join(folder, name), below))
+                                continue
+                            file_status = entry.stat()
+                        except OSError:
+                            yield folder, name, None
+                        else:
+                            yield folder, name, file_status
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise DatasetError(
-                f"folder {printable(decode_name(folder))} cannot be listed: {error.strerror}"
+                f"folder {printable(decode_name(path))} cannot be listed: {error.strerror}"
             ) from error
-        below = above | {(status.st_dev, status.st_ino)}
-        waiting += [(os.path.join(name, each), below) for each in found.folders]
-        files += found.files
-        size_bytes += found.size_bytes
-        digest += found.digest
-    return files, size_bytes, digest
-
-
-class _FolderSum(NamedTuple):
-    files: int
-    size_bytes: int
-    digest: int
-    folders: list[bytes]
-
-
-def _sum_files(folder: int, seed: int, count: Callable[[int], None]) -> _FolderSum:
-    """Add up the files of an open folder; ``seed`` is a hash of its name.
-
-    Names are looked up in the descriptor, which is half as fast again as by their paths.
-    """
-    files = size_bytes = digest = 0
-    folders: list[bytes] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            name = os.fsencode(entry.name)
-            try:
-                if entry.is_dir():
-                    folders.append(name)
-                    continue
-                status = entry.stat()
-            except OSError:  # a link that leads nowhere
-                digest += _hash_file(name, 0, 0, seed)
-            else:
-                size_bytes += status.st_size
-                digest += _hash_file(name, status.st_size, status.st_mtime_ns, seed)
-            files += 1
-            if not files % _REPORT_FILES:
-                count(_REPORT_FILES)
-    count(files % _REPORT_FILES)
-    return _FolderSum(files, size_bytes, digest, folders)
 
 
 def _hash_file(name: bytes, size_bytes: int, mtime_ns: int, seed: int) -> int:

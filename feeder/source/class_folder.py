@@ -108,7 +108,7 @@ class ClassFolder(LooseFiles):
                 has_image = True
                 has_own_image = has_own_image or not is_below
             status = stat_file(path)
-            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.mtime_ns)
+            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.stamp)
         if not has_image and (files or not self._may_lack_images):
             raise DatasetError(self._describe_empty(name, first, files))
         splits = find_splits(sorted(folders))

@@ -19,6 +19,7 @@ from typing import Final, Protocol, Self
 from feeder.errors import DatasetError, ResourceError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
+from feeder.source.item_bytes import check_listed
 
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
@@ -160,12 +161,14 @@ class StreamContent:
 class OpenContainer:
     """A container's content, decompressed; a context manager that closes its file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, listed: int | None = None) -> None:
         """Open the file or named pipe ``path``.
 
         Raises DatasetError if it cannot be opened or is compressed in another way, ResourceError
-        without the library for its compression.
+        without the library for its compression. At the end SourceChangedError is raised unless it
+        has the stamp ``listed``.
         """
+        self._path, self._listed = path, listed
         self.where = printable(path_to_text(path))
         self._descriptor = _open(path, self.where)
         try:
@@ -186,7 +189,10 @@ class OpenContainer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._descriptor)
+        try:
+            check_listed(os.fsencode(self._path), self._listed, self._descriptor)
+        finally:
+            os.close(self._descriptor)
 
 
 class _RawBytes:

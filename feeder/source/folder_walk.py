@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
+from feeder.process.file_stamp import stamp_status
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.item_bytes import read_source, sniff_file
 from feeder.source.listing import ItemListing
@@ -23,7 +24,8 @@ class FileStatus(NamedTuple):
     """What a list holds of a file."""
 
     size_bytes: int
-    mtime_ns: int
+    stamp: int
+    """0 if it cannot be looked at."""
 
 
 class LooseFiles:
@@ -34,7 +36,8 @@ class LooseFiles:
 
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
-        return read_source(stored_path(self._root, encode_name(item.name)))
+        path = stored_path(self._root, encode_name(item.name))
+        return read_source(path, listed=item.stamp)
 
     def close(self) -> None:
         """Close nothing: no file stays open."""
@@ -56,7 +59,7 @@ def stat_file(path: bytes) -> FileStatus:
         status = os.stat(path)
     except OSError:  # packing quarantines it with the reason
         return FileStatus(0, 0)
-    return FileStatus(status.st_size, max(0, status.st_mtime_ns))
+    return FileStatus(status.st_size, stamp_status(status))
 
 
 def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes]]:

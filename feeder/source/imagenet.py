@@ -62,7 +62,7 @@ class ImageNetTraining(_Archives):
         path = self._spec.containers[container]
         prefix = container_prefix(self._spec, container)
         own_class = _CLASS_TAR.fullmatch(path)
-        with OpenContainer(path_from_text(path)) as opened:
+        with OpenContainer(path_from_text(path), listing.stamp) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
             if own_class:
@@ -103,7 +103,8 @@ class ImageNetValidation(_Archives):
         truth = read_ground_truth(self._spec) if self._takes_labels else GroundTruth((), ())
         for synset in truth.classes:
             listing.declare_class(synset)
-        with OpenContainer(path_from_text(self._spec.containers[container])) as opened:
+        path = path_from_text(self._spec.containers[container])
+        with OpenContainer(path, listing.stamp) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
             for member in walk:

@@ -1,4 +1,7 @@
-"""Reads the bytes of one source file, and recognises image formats by their first bytes."""
+"""Reads the bytes of one source file, and recognises image formats by their first bytes.
+
+Invariant: no bytes are returned of a file that is not the one that was listed.
+"""
 
 import errno
 import os
@@ -6,6 +9,8 @@ import re
 from typing import Final, Literal
 
 from feeder.errors import DatasetError
+from feeder.process.file_stamp import stamp_path, stamp_status
+from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular, read_descriptor
 from feeder.source.location.file_format import CONVERT, recognise_other
 
@@ -50,6 +55,34 @@ class SourceError(DatasetError):
         self.reason = reason
 
 
+class SourceChangedError(DatasetError):
+    """Raised for a file that is not the one that was listed: the whole packing ends.
+
+    ``change`` is what happened, ``remedy`` what to do about it, which readers do not know.
+    """
+
+    def __init__(self, change: str, remedy: str = "") -> None:
+        super().__init__(f"{change}: {remedy}" if remedy else change)
+        self.change = change
+
+
+def check_listed(path: bytes, listed: int | None, descriptor: int | None = None) -> None:
+    """Raise SourceChangedError unless the file at ``path`` has the stamp that was listed.
+
+    ``listed`` is 0 for a file that could not be looked at, None for any. With ``descriptor``, what
+    was read from that is compared: call this after reading, so that a write meanwhile counts.
+    """
+    if listed is None:
+        return
+    stamp = stamp_path(path) if descriptor is None else stamp_status(os.fstat(descriptor))
+    if stamp != listed:
+        what = "it was written again or replaced" if stamp and listed else "it is gone"
+        what = what if listed else "there was no such file"
+        raise SourceChangedError(
+            f"{printable(decode_name(path))} has changed since it was listed ({what})"
+        )
+
+
 def sniff_format(start: bytes) -> str | None:
     """Return Pillow's name for the format of a file that begins with ``start``; None: no image."""
     if start.startswith(b"\xff\xd8\xff"):
@@ -92,8 +125,21 @@ def sniff_file(path: bytes) -> str | None:
         os.close(descriptor)
 
 
-def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Return the content of a regular file; SourceError (unreadable, empty or too-large)."""
+def read_source(
+    path: bytes, bytes_max: int = FILE_BYTES_MAX, *, listed: int | None = None
+) -> bytes:
+    """Return the content of a regular file; SourceError (unreadable, empty or too-large).
+
+    ``listed`` is the stamp that it must have, as ``check_listed`` compares it.
+    """
+    try:
+        return _read_regular(path, bytes_max, listed)
+    except SourceError:
+        check_listed(path, listed)
+        raise
+
+
+def _read_regular(path: bytes, bytes_max: int, listed: int | None) -> bytes:
     try:
         descriptor = open_regular(path)
     except OSError as error:
@@ -106,6 +152,7 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
         if status.st_size > bytes_max:
             raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
         data = read_descriptor(descriptor, bytes_max)
+        check_listed(path, listed, descriptor)
     except OSError as error:
         raise SourceError("unreadable", _error_text(error)) from None
     finally:

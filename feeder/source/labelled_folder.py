@@ -293,7 +293,7 @@ class _Listing:
 
 def _add(root: bytes, name: str, label: object, listing: ItemListing) -> None:
     status = stat_file(stored_path(root, encode_name(name)))
-    listing.add(name, label, size_bytes=status.size_bytes, stamp=status.mtime_ns)
+    listing.add(name, label, size_bytes=status.size_bytes, stamp=status.stamp)
 
 
 def _is_image(root: bytes, name: str) -> bool:

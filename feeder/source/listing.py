@@ -49,7 +49,7 @@ ITEM: Final = np.dtype(
         ("fold_key", "<u8"),  # of the name without suffix, in lower case
         ("offset", "<u8"),  # of its bytes, or of the record that holds them
         ("size_bytes", "<u8"),
-        ("stamp", "<u8"),  # the modification time in ns of a file of its own, else 0
+        ("stamp", "<u8"),  # of a file of its own, else 0
         ("label", "<i8"),  # a number, a float's bits, a text's number, a list's offset in the text
         ("name_at", "<u8"),  # in the text
         ("container", "<u4"),
@@ -74,7 +74,7 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     container: str
     stamp: tuple[int, int]
-    """Size and modification time in ns of the file; zeros for a folder, which is listed again."""
+    """Size and stamp of the file; zeros for a folder, which is listed again."""
     items: int
     bytes: int
     """Of all items."""
@@ -110,8 +110,11 @@ class ItemListing:
         *,
         label_kind: LabelChoice | None = None,
         progress: Progress | None = None,
+        stamp: int | None = None,
     ) -> None:
+        """``stamp`` is that of the container, which what reads it compares; None: any."""
         self.folder = folder
+        self.stamp = stamp
         self.number = number
         self._has_labels = label_kind != "none"
         self._is_split = label_kind in ("multi", "one-hot", "multi-hot")

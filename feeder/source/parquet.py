@@ -36,7 +36,8 @@ class ParquetFiles:
 
         path = printable(self._spec.containers[container])
         prefix = container_prefix(self._spec, container)
-        with ParquetRows(self._files.path(container), path, self._spec) as rows:
+        file = self._files.path(container)
+        with ParquetRows(file, path, self._spec, listing.stamp) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
             listing.base = self._spec.label_base or 0

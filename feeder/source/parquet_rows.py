@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from feeder.errors import DatasetError, FeederError
 from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import open_regular
+from feeder.source.item_bytes import check_listed
 from feeder.source.label_files.split_column import SplitColumn
 from feeder.source.parquet_columns import Columns, find_columns
 from feeder.source.source import SourceSpec
@@ -91,9 +92,12 @@ class RowBatch:
 class ParquetRows:
     """An open Parquet file; a context manager. ``name`` is its path for messages."""
 
-    def __init__(self, path: Path, name: str, spec: SourceSpec) -> None:
-        """Find the columns; raises DatasetError and what ``find_columns`` does."""
-        self._name = name
+    def __init__(self, path: Path, name: str, spec: SourceSpec, listed: int | None = None) -> None:
+        """Find the columns; raises DatasetError and what ``find_columns`` does.
+
+        At the end SourceChangedError is raised unless the file has the stamp ``listed``.
+        """
+        self._path, self._name, self._listed = path, name, listed
         try:
             self._descriptor = open_regular(path)
         except OSError as error:
@@ -202,7 +206,10 @@ class ParquetRows:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._descriptor)
+        try:
+            check_listed(os.fsencode(self._path), self._listed, self._descriptor)
+        finally:
+            os.close(self._descriptor)
 
 
 def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:

@@ -37,7 +37,7 @@ from feeder.source.location.folder_contents import (
 )
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import is_split, split_of
-from feeder.source.source import KINDS, SourceKind, SourceSpec
+from feeder.source.source import KINDS, LOOSE_KINDS, SourceKind, SourceSpec
 
 CHOOSABLE: Final = tuple(kind for kind in KINDS if kind != "samples")
 _KIND_OF_FORMAT: Final[dict[FormatName, SourceKind]] = {
@@ -55,7 +55,6 @@ _FORMAT_OF_KIND: Final[dict[SourceKind, ContainerFormat]] = {
     "imagenet-val": "tar",
 }
 _STREAM_KINDS: Final = ("webdataset", "tfrecord")
-_FOLDER_KINDS: Final = ("class-folder", "labelled-folder")
 _LOOKED_AT_MAX: Final = 32  # files; of more, the first of each form of name
 _SHOWN_MAX: Final = 4
 _ROWS_TRIED: Final = 16
@@ -348,7 +347,7 @@ def _describe(contents: FolderContents) -> str:
 
 def _check_options(spec: SourceSpec) -> None:
     """Raise ConfigError for options that have no meaning for the kind of source."""
-    if spec.kind not in _FOLDER_KINDS:
+    if spec.kind not in LOOSE_KINDS:
         if spec.split and spec.kind != "parquet":
             raise _choice(spec).no_splits("none of its files is called so")
         if spec.labels_file and spec.kind in ("tfrecord", "parquet"):

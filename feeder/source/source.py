@@ -27,6 +27,8 @@ SourceKind = Literal[
     "samples",
 ]
 KINDS: Final[tuple[str, ...]] = get_args(SourceKind)
+LOOSE_KINDS: Final = ("class-folder", "labelled-folder")
+"""Sources of loose files, whose one container is a folder."""
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +70,8 @@ class Item(NamedTuple):
     """Of its bytes, or of the record that holds them, in the container or in its spilled copy."""
     size_bytes: int
     name: str
+    stamp: int | None = None
+    """Of the file that it is read from, as that was listed; None: any."""
 
 
 class Source(Protocol):
@@ -81,7 +85,10 @@ class Source(Protocol):
         """
 
     def read_item(self, item: Item) -> bytes:
-        """Return the bytes of an item's image; SourceError if they cannot be read."""
+        """Return the bytes of an item's image; SourceError if they cannot be read.
+
+        Raises SourceChangedError if their file is not the one that was listed.
+        """
 
     def close(self) -> None:
         """Close what is open; idempotent."""

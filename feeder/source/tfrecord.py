@@ -59,7 +59,7 @@ class TFRecords:
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the records of a file; DatasetError where its framing is damaged."""
         prefix = container_prefix(self._spec, container)
-        with OpenContainer(self._files.path(container)) as file:
+        with OpenContainer(self._files.path(container), listing.stamp) as file:
             content = file.content
 
             def read(at: int, size: int) -> bytes:

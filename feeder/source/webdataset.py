@@ -72,7 +72,8 @@ class WebDataset:
         prefix = container_prefix(self._spec, container)
         listing.base = self._spec.label_base or 0
         self._labelled_by.clear()
-        with OpenContainer(path_from_text(self._spec.containers[container])) as opened:
+        path = path_from_text(self._spec.containers[container])
+        with OpenContainer(path, listing.stamp) as opened:
             images = MemberImages(opened, listing)
             walk = TarWalk(opened.content, opened.where)
             unlabelled = 0

@@ -125,7 +125,8 @@ def test_the_next_start_packs_nothing_and_a_changed_source_needs_repack(
         refused = run_feeder("serve", *options(source, tmp_path, "other"))
         assert refused.returncode == 3
         line = error_line(refused)
-        assert f"{source} has changed since it was packed (1 file more in {source})" in line
+        assert f"{source} has changed since it was packed (1 file more in {source}, " in line
+        assert f"the last change was to {source}/class1/new.jpg)" in line
         assert "--repack packs it again" in line
         with Daemon(*options(source, tmp_path, "other"), "--repack") as other:
             assert f"data d: {IMAGES + 1} samples" in other.ready
@@ -285,3 +286,37 @@ def test_probes_and_scrapes_are_answered_while_a_source_is_packed(
         daemon.wait_line("^feeder: ready, ")
         wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it serves")
         assert "\nfeeder_packing 0.0\n" in get(address, "/metrics")[1]
+
+
+def test_a_validation_source_is_packed_with_its_training_sets_classes(tmp_path: Path) -> None:
+    roots = {name: make_source(tmp_path / name, 9) for name in ("train", "val")}
+    (roots["val"] / "class0").rename(tmp_path / "away")
+
+    def serve(name: str, *more: str, **locations: Path) -> list[str]:
+        data = [f"--data={each}={path}" for each, path in locations.items()]
+        cache = ("--cache-dir", str(tmp_path / "cache"), "--workers", "1")
+        return [*data, *cache, "--bind", f"ipc://{tmp_path}/{name}", *more]
+
+    with Daemon(*serve("a", train=roots["train"], val=roots["val"])) as daemon:
+        daemon.wait_line(rf"packing {roots['val']} into .* with the classes of .*/train-")
+        daemon.wait_line("packed 6 images of 3 classes into .*/val-")
+        assert count_lines(daemon, "warning") == 0
+    (tmp_path / "away").rename(roots["val"] / "dog")
+    failed = run_feeder("serve", *serve("a", "--repack", **roots))
+    assert failed.returncode == ConfigError.exit_status
+    line = error_line(failed)
+    assert "val takes the classes of train, as --classes-of does: class folder" in line
+    assert f"{roots['val']}/dog is not among the 3 classes" in line
+    assert "; or serve it under a name that is no validation set's" in line
+    packed = tmp_path / "packed"
+    assert run_feeder("pack", roots["val"], packed).returncode == 0
+    with Daemon(*serve("a", train=roots["train"], val=packed)) as daemon:
+        assert (
+            count_lines(
+                daemon,
+                "feeder: warning: val has other classes than train, so the same label means "
+                "another class: class 0 is class1 and class0; pack it with feeder pack "
+                "--classes-of ",
+            )
+            == 1
+        )

@@ -12,7 +12,7 @@ from feeder.pack.options import SourceChoices
 from tests.source.tar_writer import tar_bytes
 from tests.support.sources import InlinePool, encoded, image, pack
 
-_BAD = "source had .* or names or modification times differ"
+_BAD = "the source has changed: "
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,18 @@ def _interrupt(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any)
             pack(*arguments, **options)
 
 
+def _write_image(path: Path, seed: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encoded(image(seed=seed), "BMP"))
+
+
 def _write_tar(path: Path, seed: int) -> Path:
     """Write a tar of BMPs, whose members have the same sizes whatever the seed."""
     members = {}
     for number in range(9):
         members[f"{number}.bmp"] = encoded(image(40, 30, seed=seed + number), "BMP")
         members[f"{number}.cls"] = b"%d" % (number % 3)
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(tar_bytes(members))
     os.utime(path, ns=(0, seed))
     return path
@@ -50,10 +56,44 @@ def test_a_tar_rewritten_before_the_resumption_is_another_source(
     tar = _write_tar(tmp_path / "x.tar", 1)
     _interrupt(monkeypatch, tar, tmp_path / "packed")
     _write_tar(tar, 100)
-    with pytest.raises(ConfigError, match=_BAD):
+    for _ in range(2):  # a refused attempt leaves what is compared
+        with pytest.raises(ConfigError, match=f"{_BAD}{tar} was written again or replaced"):
+            pack(tar, tmp_path / "packed")
+
+
+def test_a_packing_is_resumed_in_another_place_of_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example because their disk was away."""
+    tar = _write_tar(tmp_path / "disk" / "x.tar", 1)
+    _interrupt(monkeypatch, tar, tmp_path / "packed")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with pytest.raises(DatasetError, match="does not exist"):
         pack(tar, tmp_path / "packed")
-    _write_tar(tar, 1)
+    (tmp_path / "away").rename(tmp_path / "disk")
     assert pack(tar, tmp_path / "packed").packed_files == 0
+
+
+@pytest.mark.parametrize("is_swapped", [True, False], ids=["replaced", "labels only"])
+def test_a_change_of_one_loose_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_swapped: bool
+) -> None:
+    source = tmp_path / "source"
+    for number in range(5):
+        _write_image(source / f"{number}.jpg", number)
+    (source / "labels.csv").write_text("".join(f"{n}.jpg,{n % 2}\n" for n in range(5)))
+    _interrupt(monkeypatch, source, tmp_path / "packed")
+    if is_swapped:
+        _write_image(source / "new.jpg", 3)
+        status = (source / "3.jpg").stat()
+        os.utime(source / "new.jpg", ns=(status.st_atime_ns, status.st_mtime_ns))
+        (source / "new.jpg").replace(source / "3.jpg")
+        change = f"{source}/3.jpg was written again or replaced"
+    else:
+        (source / "labels.csv").write_text("".join(f"{n}.jpg,{n % 3 % 2}\n" for n in range(5)))
+        change = r"\d.jpg had another label"
+    with pytest.raises(ConfigError, match=f"{_BAD}{change}"):
+        pack(source, tmp_path / "packed")
 
 
 def _write_validation(folder: Path) -> tuple[Path, Path]:

@@ -39,7 +39,9 @@ class Cache:
         self.written = ""
         self.packed: list[Path] = []
 
-    def find(self, source: Path | str, *, repack: bool = False) -> Path:
+    def find(
+        self, source: Path | str, *, repack: bool = False, classes_of: Path | None = None
+    ) -> Path:
         stream = io.StringIO()
         self.packed.clear()
         cache = SourceCache(
@@ -50,7 +52,7 @@ class Cache:
             report=lambda dataset, summary: self.packed.append(dataset),
         )
         try:
-            return cache.find_dataset(str(source))
+            return cache.find_dataset(str(source), classes_of)
         finally:
             self.written = stream.getvalue()
 
@@ -151,6 +153,8 @@ def test_the_old_dataset_stays_until_the_new_one_is_complete(
     source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = cache.find(source)
+    original = source.with_name("original")
+    shutil.copytree(source / "class0", original)
     add_image(source)
 
     def stop(*arguments: object, **options: object) -> None:
@@ -161,12 +165,127 @@ def test_the_old_dataset_stays_until_the_new_one_is_complete(
         with pytest.raises(KeyboardInterrupt):
             cache.find(source, repack=True)
     assert load_manifest(before).samples == IMAGES
-    (source / "class0" / "more.jpg").unlink()
+    (source / "class0").rename(source.with_name("away"))
+    original.rename(source / "class0")
     assert cache.find(source) == before, "the source is as it was"
-    add_image(source)
+    shutil.rmtree(source / "class0")
+    source.with_name("away").rename(source / "class0")
     assert load_manifest(cache.find(source, repack=True)).samples == IMAGES + 1
     assert "images/s" not in cache.written, "no part is packed again"
     assert not before.exists()
+
+
+def test_an_interrupted_packing_of_other_files_of_these_times_starts_anew(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example of a copy of the source that was moved to its place."""
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            cache.find(source)
+    shutil.copytree(source, source.with_name("copy"))
+    shutil.rmtree(source)
+    source.with_name("copy").rename(source)
+    assert load_manifest(cache.find(source)).samples == IMAGES
+
+
+def test_a_source_that_changes_while_it_is_packed_is_not_kept(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither if a listed file changes nor if a file comes."""
+    from feeder.pack import run
+
+    def change_after_listing(*arguments: object) -> object:
+        plan = planned(*arguments)  # type: ignore[arg-type]
+        os.utime(source / "class1/image001.jpg")
+        return plan
+
+    planned = run.plan_packing
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.plan_packing", change_after_listing)
+        with pytest.raises(DatasetError) as caught:
+            cache.find(source)
+    line = str(caught.value)
+    assert line.startswith(f"{source}/class1/image001.jpg has changed since it was listed (")
+    assert line.endswith("): wait until it is complete, then start again")
+
+    def add_after_packing(*arguments: object, **options: object) -> None:
+        published(*arguments, **options)  # type: ignore[arg-type]
+        add_image(source)
+
+    published = run.publish_parts
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", add_after_packing)
+        with pytest.raises(DatasetError, match=r"while it was packed \(1 file more .*/more.jpg\)"):
+            cache.find(source)
+    assert load_manifest(cache.find(source)).samples == IMAGES + 1
+
+
+def make_classes(root: Path, *classes: str) -> Path:
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        (root / name / "x.jpg").write_bytes(encoded(image(50, 40, seed=number)))
+    return root
+
+
+def test_a_validation_source_gets_the_classes_of_its_training_set(
+    cache: Cache, tmp_path: Path
+) -> None:
+    training = cache.find(make_classes(tmp_path / "train", "ant", "bee", "cat"))
+    other = cache.find(make_classes(tmp_path / "other", "bee", "cat", "dog"))
+    source = make_classes(tmp_path / "val", "bee", "cat")
+    alone = cache.find(source)
+    assert load_manifest(alone).classes == ("bee", "cat")
+    paired = cache.find(source, classes_of=training)
+    assert load_manifest(paired).classes == ("ant", "bee", "cat")
+    assert f"{alone} has other classes than {training}: class 0 is bee and ant" in cache.written
+    assert f"packing {source} into {paired} with the classes of {training}" in cache.written
+    assert not alone.exists()
+    assert cache.find(source, classes_of=training) == paired
+    assert cache.packed == []
+    assert cache.find(source) == paired, "alone, it may have more classes than images"
+    with_other = cache.find(source, classes_of=other)
+    assert load_manifest(with_other).classes == ("bee", "cat", "dog")
+    with pytest.raises(ConfigError, match=f"{source}/bee is not among the 1 classes .*classes-of"):
+        cache.find(source, classes_of=cache.find(make_classes(tmp_path / "few", "cat")))
+    assert cache.find(source, classes_of=other) == with_other
+    shutil.rmtree(source)
+    assert cache.find(source, classes_of=training) == with_other, "it cannot be packed again"
+
+
+def test_a_validation_source_with_labels_of_another_kind_is_packed_by_itself(
+    cache: Cache, tmp_path: Path
+) -> None:
+    training = cache.find(make_classes(tmp_path / "train", "ant", "bee"))
+    source = make_classes(tmp_path / "val", "images")
+    (source / "labels.csv").write_text("file,label\nimages/x.jpg,0.5\n")
+    for classes_of in (training, None, training):
+        assert load_manifest(cache.find(source, classes_of=classes_of)).labels.kind == "float"
+        assert bool(cache.packed) is ("warning" in cache.written) is ("by itself" in cache.written)
+    assert cache.packed == []
+    numbers = cache.find(source)
+    classes = make_classes(tmp_path / "more", "ant")
+    assert load_manifest(cache.find(classes, classes_of=numbers)).classes == ("ant",)
+
+
+def test_an_interrupted_packing_is_resumed_with_the_same_classes_only(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = cache.find(make_classes(tmp_path / "train", "ant", "bee"))
+    source = make_classes(tmp_path / "val", "bee")
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            cache.find(source)
+    assert load_manifest(cache.find(source, classes_of=training)).classes == ("ant", "bee")
 
 
 def test_an_unchanged_source_can_be_packed_again(source: Path, cache: Cache) -> None:

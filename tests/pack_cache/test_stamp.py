@@ -77,6 +77,30 @@ def test_a_change_in_a_folder_is_noticed_and_described(
     assert described.format(source) in describe_change(before, stamp(source))
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda root: write(root / "a/3.jpg", b""), "a/3.jpg"),
+        (lambda root: rewrite(root / "a/2.jpg"), "a/2.jpg"),
+        (lambda root: (root / "a/1.jpg").rename(root / "b/deep/9.jpg"), "b/deep/9.jpg"),
+        (lambda root: (root / "b/deep/3.jpg").unlink(), "b/deep"),
+    ],
+    ids=["added", "rewritten", "moved", "removed"],
+)
+def test_what_changed_last_is_named(
+    source: Path, tmp_path: Path, change: Callable[[Path], object], named: str
+) -> None:
+    before = stamp(source)
+    last_ns = max(path.stat().st_ctime_ns for path in source.rglob("*"))
+    while True:  # until the clock of the file system has moved on
+        (tmp_path / "probe").write_bytes(b"x")
+        if (tmp_path / "probe").stat().st_ctime_ns > last_ns:
+            break
+    change(source)
+    described = describe_change(before, stamp(source))
+    assert described.endswith(f", the last change was to {source}/{named}")
+
+
 def test_what_packing_leaves_out_changes_nothing(source: Path, tmp_path: Path) -> None:
     before = stamp(source)
     (source / "a/.DS_Store").write_bytes(b"x")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, DatasetError
+from feeder.process.file_stamp import stamp_path
 from feeder.process.path_text import path_to_text
 from feeder.source.class_folder import ClassFolder
 from feeder.source.item_bytes import SourceError
@@ -107,11 +108,12 @@ def test_linked_class_folders_are_listed_and_loops_refused(source: Path) -> None
         list_folder(source)
 
 
-def test_modification_times_are_listed(source: Path) -> None:
+def test_stamps_are_listed(source: Path) -> None:
     put(source, "a/x.jpg", "a/old.jpg")
-    os.utime(source / "a/x.jpg", ns=(0, 12345))
     os.utime(source / "a/old.jpg", ns=(0, -12345))
-    assert list_folder(source).stamps == {"a/x.jpg": 12345, "a/old.jpg": 0}
+    (source / "a/none.jpg").symlink_to("nowhere")
+    stamps = {name: stamp_path(source / name) for name in ("a/x.jpg", "a/old.jpg")}
+    assert list_folder(source).stamps == {**stamps, "a/none.jpg": 0}
 
 
 def test_file_and_folder_of_one_name_after_unpacking_are_refused(source: Path) -> None:

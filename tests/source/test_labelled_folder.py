@@ -1,7 +1,6 @@
 """A folder of images with a file of labels: which files are listed, and which rows are refused."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice
+from feeder.process.file_stamp import stamp_path
 from feeder.process.path_text import path_to_text
 from feeder.source.item_bytes import SourceError
 from feeder.source.labelled_folder import LabelledFolder
@@ -75,7 +75,7 @@ def test_every_format_gives_the_same_labels(source: Path, name: str, text: str) 
     assert listed.rejected == {}
     assert (listed.facts.hidden, listed.forms, listed.facts.notes) == (0, {Form.NUMBER}, ())
     assert listed.items["a.jpg"].size_bytes == len(_JPEG)
-    assert listed.stamps["a.jpg"] == os.stat(source / "a.jpg").st_mtime_ns
+    assert listed.stamps["a.jpg"] == stamp_path(source / "a.jpg")
     folder = LabelledFolder(spec_of(source, None))
     assert folder.read_item(listed.items["deep/c.jpg"]) == _JPEG
 

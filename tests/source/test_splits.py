@@ -11,7 +11,7 @@ import pytest
 
 from feeder.errors import ConfigError
 from feeder.process.path_text import path_from_text
-from feeder.source.location.splits import is_split, match_split, split_of
+from feeder.source.location.splits import is_split, match_split, pair_splits, split_of
 from feeder.source.recognise import recognise
 from tests.source.listings import Listed, list_container
 from tests.support.sources import encoded, image
@@ -45,6 +45,16 @@ def put(root: Path, *names: str, data: bytes = _JPEG) -> Path:
 )
 def test_words_that_stand_alone_name_a_split(name: str, split: str | None) -> None:
     assert split_of(name) == split
+
+
+def test_names_that_differ_in_the_split_only_are_pairs() -> None:
+    assert pair_splits(["train", "Validation", "test", "cars", "cars-val", "trainval"]) == {
+        "Validation": "train",
+        "test": "train",
+    }
+    names = ["a1-train", "a1-dev", "b-training", "b_valid", "b-eval", "a2-val", "retrain", "reval"]
+    assert pair_splits(names) == {"a1-dev": "a1-train", "b-eval": "b-training"}
+    assert pair_splits(["train", "training", "val"]) == {}, "either could be meant"
 
 
 def test_a_split_alone_is_told_from_a_name_that_mentions_one() -> None:

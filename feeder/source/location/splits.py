@@ -38,6 +38,8 @@ class _Mention(NamedTuple):
     split: str
     rest: str
     """Of the name, without digits and separators: "seg" of ``seg_test``."""
+    others: str
+    """All of the name, in lower case, but what mentions the split: "seg_*" of ``seg_test``."""
 
 
 def _find_mention(name: str) -> _Mention | None:
@@ -45,14 +47,32 @@ def _find_mention(name: str) -> _Mention | None:
     match = _MENTION.search(text)
     if match is None:
         return None
-    rest = re.sub(f"{_SEPARATORS}+", "", text[: match.start()] + text[match.end() :])
-    return _Mention(_WORDS[re.sub(f"{_SEPARATORS}", "", match[1])], rest)
+    before, after = text[: match.start()], text[match.end() :]
+    rest = re.sub(f"{_SEPARATORS}+", "", before + after)
+    return _Mention(_WORDS[re.sub(f"{_SEPARATORS}", "", match[1])], rest, f"{before}*{after}")
 
 
 def split_of(name: str) -> str | None:
     """Return the split that a name mentions: train, trainval, val, dev, eval, test or extra."""
     mention = _find_mention(name)
     return None if mention is None else mention.split
+
+
+def pair_splits(names: Iterable[str]) -> dict[str, str]:
+    """Return the training set of each validation or test set among ``names`` that has one.
+
+    Their names differ in the split only: imagenet-train and imagenet-val, not a1-train and a2-val.
+    """
+    training: dict[str, list[str]] = {}
+    others: dict[str, str] = {}
+    for name in names:
+        mention = _find_mention(name)
+        if mention is not None and mention.split == "train":
+            training.setdefault(mention.others, []).append(name)
+        elif mention is not None and mention.split in ("val", "dev", "eval", "test"):
+            others[name] = mention.others
+    found = {name: training.get(key, []) for name, key in others.items()}
+    return {name: trains[0] for name, trains in found.items() if len(trains) == 1}
 
 
 def is_split(name: str) -> bool:

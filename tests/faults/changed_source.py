@@ -1,0 +1,350 @@
+"""Sources that are replaced while they are packed: an error, or the labels of one of both.
+
+    python -m tests.faults.changed_source                  50 times for each kind of source
+    python -m tests.faults.changed_source --times 500 --seed 7
+
+A source is replaced by one with the same names and sizes, whose images and labels are others, at a
+random moment: file by file, as a folder, or in place; with its own or with the old times; also
+between an interruption and the resumption. The exit status is 1 if a dataset has a label that
+neither source has for the image.
+"""
+
+import argparse
+import csv
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from feeder.dataset.opened import Dataset
+from feeder.errors import FeederError
+from feeder.pack.options import PackOptions, SourceChoices
+from feeder.pack.run import pack_dataset
+from feeder.pack.task_pool import MakePool
+from feeder.source.item_bytes import SourceChangedError
+from tests.source.tar_writer import tar_bytes
+from tests.source.tf_writer import encode_example, frame
+from tests.support.sources import InlinePool, encoded, image, silent
+
+IMAGES = 41
+CLASSES = ("n00000001", "n00000002", "n00000003")
+PARTS = 4
+
+Files = Mapping[str, bytes]
+"""The files of a source by their paths in its folder."""
+Samples = Mapping[str, tuple[str, int]]
+"""The class and the source checksum of each sample of a dataset, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image of a source, and its class."""
+
+    name: str
+    data: bytes
+    label: str
+
+
+def draw_pictures(variant: int) -> list[Picture]:
+    """Return the images of a variant: all have the same names and sizes, in any order."""
+    chosen = random.Random(variant)
+    contents, labels, order = ([*range(IMAGES)] for _ in range(3))
+    if variant:
+        for each in (contents, labels, order):
+            chosen.shuffle(each)
+    pictures = [
+        Picture(
+            f"ILSVRC2012_val_{name + 1:08d}.bmp",
+            encoded(image(24, 16, seed=contents[name]), "BMP"),
+            CLASSES[labels[name] % len(CLASSES)],
+        )
+        for name in range(IMAGES)
+    ]
+    return [pictures[at] for at in order]
+
+
+def _class_folder(pictures: list[Picture]) -> Files:
+    """Name p is in class p % 3 whatever the variant, so that only the images differ."""
+    return {f"{CLASSES[int(p.name[15:23]) % 3]}/{p.name}": p.data for p in pictures}
+
+
+def _csv_folder(pictures: list[Picture]) -> Files:
+    text = io.StringIO()
+    csv.writer(text).writerows([("file", "label"), *((p.name, p.label) for p in pictures)])
+    return {p.name: p.data for p in pictures} | {"labels.csv": text.getvalue().encode()}
+
+
+def _jsonl_folder(pictures: list[Picture]) -> Files:
+    lines = [json.dumps({"file_name": p.name, "label": p.label}) + "\n" for p in pictures]
+    return {p.name: p.data for p in pictures} | {"labels.jsonl": "".join(lines).encode()}
+
+
+def _webdataset(pictures: list[Picture]) -> Files:
+    return {
+        f"{shard}.tar": tar_bytes(
+            (name, data)
+            for p in sorted(pictures, key=lambda each: int(each.name[15:23]) % 2)
+            if int(p.name[15:23]) % 2 == shard
+            for name, data in ((p.name, p.data), (f"{p.name[:-4]}.cls", p.label.encode()))
+        )
+        for shard in range(2)
+    }
+
+
+def _tfrecord(pictures: list[Picture]) -> Files:
+    """Names have the position in the file, so records stay where they are."""
+    records = [
+        frame(
+            encode_example(
+                [
+                    (b"image/class/label", ("int64", [CLASSES.index(p.label) + 1])),
+                    (b"image/encoded", ("bytes", [p.data])),
+                    (b"image/filename", ("bytes", [p.name.encode()])),
+                ]
+            )
+        )
+        for p in sorted(pictures, key=lambda each: each.name)
+    ]
+    return {"train-00000-of-00001": b"".join(records)}
+
+
+def _parquet(pictures: list[Picture]) -> Files:
+    ordered = sorted(pictures, key=lambda each: each.name)
+    rows = {
+        "image": [{"bytes": p.data, "path": p.name} for p in ordered],
+        "label": [p.label for p in ordered],
+    }
+    file = io.BytesIO()
+    pq.write_table(pa.table(rows), file, row_group_size=5, compression="none", use_dictionary=False)
+    return {"train.parquet": file.getvalue()}
+
+
+def _imagenet_train(pictures: list[Picture]) -> Files:
+    inner = {
+        name: tar_bytes((p.name, p.data) for p in pictures if int(p.name[15:23]) % 3 == number)
+        for number, name in enumerate(CLASSES)
+    }
+    return {"train.tar": tar_bytes((f"{name}.tar", data) for name, data in inner.items())}
+
+
+def _imagenet_val(pictures: list[Picture]) -> Files:
+    ordered = sorted(pictures, key=lambda each: each.name)
+    lines = "".join(f"{p.label}\n" for p in ordered)
+    return {"val.tar": tar_bytes((p.name, p.data) for p in pictures), "truth.txt": lines.encode()}
+
+
+def _gzipped(write: Callable[[list[Picture]], Files]) -> Callable[[list[Picture]], Files]:
+    """Store without compression, so that sizes stay equal."""
+
+    def write_gzipped(pictures: list[Picture]) -> Files:
+        found: dict[str, bytes] = {}
+        for name, data in write(pictures).items():
+            engine = zlib.compressobj(0, wbits=16 + zlib.MAX_WBITS)
+            found[f"{name}.gz"] = engine.compress(data) + engine.flush()
+        return found
+
+    return write_gzipped
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of source: what writes it, and how it is packed."""
+
+    write: Callable[[list[Picture]], Files]
+    location: str = ""
+    kind: str | None = None
+    labels_file: str = ""
+
+
+KINDS: Mapping[str, Kind] = {
+    "class-folder": Kind(_class_folder),
+    "labelled-csv": Kind(_csv_folder),
+    "labelled-jsonl": Kind(_jsonl_folder),
+    "webdataset": Kind(_webdataset, "{0..1}.tar", "webdataset"),
+    "webdataset-gz": Kind(_gzipped(_webdataset), "{0..1}.tar.gz", "webdataset"),
+    "tfrecord": Kind(_tfrecord, "train-00000-of-00001"),
+    "tfrecord-gz": Kind(_gzipped(_tfrecord), "train-00000-of-00001.gz"),
+    "parquet": Kind(_parquet),
+    "imagenet-train": Kind(_imagenet_train, "train.tar", "imagenet-train"),
+    "imagenet-val": Kind(_imagenet_val, "val.tar", "imagenet-val", "truth.txt"),
+}
+WAYS = ("files", "folder", "in place")
+
+
+class Attack:
+    """A source in ``folder`` that can be replaced once, and packed."""
+
+    def __init__(self, kind: str, folder: Path, *, way: str, keeps_times: bool) -> None:
+        self.kind = KINDS[kind]
+        self.folder = folder
+        self.source = folder / "source"
+        self.other = folder / "other"
+        self.packed = folder / "packed"
+        self._way = way
+        first, second = (self.kind.write(draw_pictures(variant)) for variant in (0, 1))
+        sizes = [{name: len(data) for name, data in files.items()} for files in (first, second)]
+        assert sizes[0] == sizes[1]
+        for root, files in ((self.source, first), (self.other, second)):
+            for name, data in files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        self._names = sorted(first)
+        self._times = {name: (self.source / name).stat().st_mtime_ns for name in first}
+        self._keeps_times = keeps_times
+        if keeps_times:
+            for name, time_ns in self._times.items():
+                os.utime(self.other / name, ns=(0, time_ns))
+
+    def replace(self) -> None:
+        """Replace the source by the other one."""
+        if self._way == "folder":
+            self.source.rename(self.folder / "before")
+            self.other.rename(self.source)
+            return
+        for name in self._names:
+            if self._way == "files":
+                (self.other / name).replace(self.source / name)
+                continue
+            with (self.source / name).open("r+b") as file:
+                file.write((self.other / name).read_bytes())
+            if self._keeps_times:
+                os.utime(self.source / name, ns=(0, self._times[name]))
+
+    def pack(self, make_pool: MakePool = InlinePool, source: str = "source") -> Samples:
+        """Pack what is the source now, or a variant of it, and return its samples."""
+        root = self.folder / source
+        labels = str(root / self.kind.labels_file) if self.kind.labels_file else ""
+        options = PackOptions(
+            shards=PARTS,
+            max_bad="100%",
+            reading=SourceChoices(kind=self.kind.kind, labels_file=labels),
+        )
+        destination = self.packed if source == "source" else self.folder / f"{source}-packed"
+        location = root / self.kind.location
+        pack_dataset(location, destination, options, silent(), make_pool=make_pool)
+        return read_samples(destination)
+
+    def expected(self) -> tuple[Samples, Samples]:
+        """Return the samples of the source and of the other one, before any replacement."""
+        shutil.copytree(self.source, self.folder / "copy")
+        expected = self.pack(source="copy"), self.pack(source="other")
+        assert expected[0] != expected[1]
+        assert expected[0].keys() == expected[1].keys()
+        return expected
+
+
+def read_samples(dataset: Path) -> Samples:
+    """Return the samples of a dataset."""
+    with Dataset.open(dataset) as opened:
+        records = opened.read_records(np.arange(opened.layout.samples))
+        return {
+            str(opened.name_of(number)): (
+                opened.classes[int(record["label"])],
+                int(record["source_checksum"]),
+            )
+            for number, record in enumerate(records)
+        }
+
+
+class ActingPool(InlinePool):
+    """Packs in this process, and acts after a number of parts."""
+
+    def __init__(self, act: Callable[[], None], after: int, *arguments: Any, **named: Any) -> None:
+        self._act, self._after = act, after
+        super().__init__(*arguments, **named)
+
+    def run(self, tasks: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        done = 0
+        for number, kind, message in super().run(tasks):
+            if kind == "done":
+                if done == self._after:
+                    self._act()
+                done += 1
+            yield number, kind, message
+        if done == self._after:
+            self._act()
+
+
+def _attack_once(kind: str, folder: Path, chosen: random.Random) -> str:
+    """Return what came of it: "before", "after", an error's class, or what is wrong."""
+    attack = Attack(kind, folder, way=chosen.choice(WAYS), keeps_times=chosen.choice((False, True)))
+    began_s = time.monotonic()
+    expected = attack.expected()
+    duration_s = (time.monotonic() - began_s) / 2  # of one packing
+    try:
+        if chosen.random() < 0.2:
+            _interrupt(attack, chosen.randrange(PARTS))
+            attack.replace()
+            found = attack.pack()
+        else:
+            delay_s = chosen.uniform(0, duration_s)
+            replacement = threading.Timer(delay_s, attack.replace)
+            replacement.start()
+            try:
+                found = attack.pack()
+            finally:
+                replacement.join()
+    except SourceChangedError:
+        return "changed"
+    except FeederError as error:
+        return type(error).__name__
+    if found == expected[0]:
+        return "before"
+    return "after" if found == expected[1] else "WRONG"
+
+
+def _interrupt(attack: Attack, after: int) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        attack.pack(lambda *arguments, **named: ActingPool(stop, after, *arguments, **named))
+    except KeyboardInterrupt:
+        return
+
+
+def attack_kind(kind: str, times: int, seed: int) -> Counter[str]:
+    """Attack one kind of source; return how often each came of it."""
+    tally: Counter[str] = Counter()
+    chosen = random.Random(f"{kind} {seed}")
+    for _ in range(times):
+        with tempfile.TemporaryDirectory(prefix="feeder-changed-") as folder:
+            tally[_attack_once(kind, Path(folder), chosen)] += 1
+    return tally
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.changed_source")
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND")
+    parser.add_argument("--times", type=int, default=50, help="for each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    wrong = 0
+    for kind in options.kinds:
+        tally = attack_kind(kind, options.times, options.seed)
+        wrong += tally["WRONG"]
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(tally.items()))
+        sys.stdout.write(f"{kind}: {counts}\n")
+        sys.stdout.flush()
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
