@@ -26,9 +26,9 @@ from feeder.source.raw_labels import (
     BadLabel,
     Form,
     LabelFacts,
+    LabelTexts,
+    Look,
     check_float,
-    is_huge_number,
-    is_missing_word,
     parse_decimal,
     show_label,
     split_joined,
@@ -39,25 +39,6 @@ Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floa
 _SHOWN_CHARACTERS: Final = 80
 _CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
-
-# What a label looks like by itself.
-_NUMBER, _WHOLE, _DECIMAL, _MISSING, _NAME, _HUGE, _LIST = range(1, 8)
-
-
-class LabelTexts:
-    """What the texts in a container's list are, by their numbers."""
-
-    def __init__(self, texts: tuple[str, ...], *, by_name: bool) -> None:
-        self.looks = np.full(len(texts), _NAME, np.uint8)
-        self.values = np.full(len(texts), np.nan)
-        for number, text in enumerate(() if by_name else texts):
-            if is_missing_word(text):
-                self.looks[number] = _MISSING
-            elif is_huge_number(text):
-                self.looks[number] = _HUGE
-            elif (value := parse_decimal(text)) is not None:
-                self.looks[number] = _WHOLE if value.is_integer() else _DECIMAL
-                self.values[number] = value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +188,11 @@ class _Reader:
         """Return what the labels are, and their width."""
         if self._kind == "none" or not len(self.looks):
             return "none", 1
-        lists, scalars = self._count[_LIST], sum(self._count) - self._count[_LIST]
+        lists, scalars = self._count[Look.LIST], sum(self._count) - self._count[Look.LIST]
         can_mix = self._kind in ("multi", "float") or _are_few(min(lists, scalars), lists + scalars)
         if not can_mix:
             self._refuse(
-                f"{lists:,} are lists{self._such_as(_LIST)}, {scalars:,} are not",
+                f"{lists:,} are lists{self._such_as(Look.LIST)}, {scalars:,} are not",
                 "give --label-kind multi if a list holds the classes of an image, or name another "
                 "field with --label",
             )
@@ -227,13 +208,13 @@ class _Reader:
         if self._by_name:
             return True
         count, forms = self._count, self._forms
-        named = count[_NAME] + forms[Form.TEXTS]
-        numbered = count[_NUMBER] + count[_WHOLE] + count[_DECIMAL]
+        named = count[Look.NAME] + forms[Form.TEXTS]
+        numbered = count[Look.NUMBER] + count[Look.WHOLE] + count[Look.DECIMAL]
         numbered += forms[Form.NUMBERS] + forms[Form.REALS]
         numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
-        if named > numbered and not any((each.looks == _NAME).any() for each in self._texts):
+        if named > numbered and not any((each.looks == Look.NAME).any() for each in self._texts):
             self._refuse(
-                f"they are lists of texts that are numbers{self._such_as(_LIST)}",
+                f"they are lists of texts that are numbers{self._such_as(Look.LIST)}",
                 "give --label-kind float if they are values, name if they are names of classes",
             )
         are_few = _are_few(named, named + numbered)
@@ -248,40 +229,60 @@ class _Reader:
         count = self._count
         if self._kind == "float":
             return "floats", 1
-        whole = count[_NUMBER] + count[_HUGE]
-        numeric = whole + count[_WHOLE] + count[_DECIMAL]
-        names = count[_NAME]
+        whole = count[Look.NUMBER] + count[Look.HUGE]
+        numeric = whole + count[Look.WHOLE] + count[Look.DECIMAL]
+        names = count[Look.NAME]
         if not numeric + names or self._are_padded(numeric, names):
             return "names", 1
         if not _are_few(names, numeric + names):
             self._check_joined()
             if names >= numeric:
+                self._check_containers()
                 return "names", 1
             if self._kind != "index":
                 self._refuse(
-                    f"{numeric:,} are numbers, {names:,} are not{self._such_as(_NAME)}",
-                    "give --label-kind name if all are names of classes, or index if these "
-                    f"{names:,} are faults",
+                    f"numbers ({numeric:,}) and others ({names:,}){self._such_as(Look.NAME)}",
+                    "give --label-kind name if all are names of classes, index if the others are "
+                    "faults",
                 )
         if self._kind == "index":
             self._check_size()
             return "numbers", 1
-        if count[_WHOLE] and not count[_DECIMAL]:
+        if count[Look.WHOLE] and not count[Look.DECIMAL]:
             self._refuse(
-                f"they are whole numbers written as decimals{self._such_as(_WHOLE)}",
+                f"they are whole numbers written as decimals{self._such_as(Look.WHOLE)}",
                 "give --label-kind index if they are classes, float if they are values",
             )
-        if count[_DECIMAL]:
-            if _are_few(count[_DECIMAL], numeric):
+        if count[Look.DECIMAL]:
+            if _are_few(count[Look.DECIMAL], numeric):
                 self._refuse(
-                    f"{numeric - count[_DECIMAL]:,} are whole numbers, {count[_DECIMAL]:,} are "
-                    f"not{self._such_as(_DECIMAL)}",
+                    f"whole numbers ({numeric - count[Look.DECIMAL]:,}) and others "
+                    f"({count[Look.DECIMAL]:,}){self._such_as(Look.DECIMAL)}",
                     "give --label-kind float if they are values, index if they are classes and "
-                    "these are faults",
+                    "the others are faults",
                 )
             return "floats", 1
         self._check_size()
         return "numbers", 1
+
+    def _check_containers(self) -> None:
+        """Raise ConfigError where some containers have numbers, and others names."""
+        containers = self._items.rows["container"]
+        is_name = self.looks == Look.NAME
+        is_number = np.isin(self.looks, (Look.NUMBER, Look.WHOLE, Look.DECIMAL, Look.HUGE))
+        size = len(self._items.lists)
+        names = np.bincount(containers[is_name], minlength=size)
+        numbers = np.bincount(containers[is_number], minlength=size)
+        named = np.flatnonzero((names > 0) & (numbers == 0))
+        numbered = np.flatnonzero((numbers > 0) & (names == 0))
+        if self._kind is None and len(named) and len(numbered):
+            one, other = (
+                printable(self._items.lists[each[0]].listed.container) for each in (named, numbered)
+            )
+            self._refuse(
+                f"names in {one}, numbers in {other}",
+                "give --label-kind name if all are names of classes, or pack them apart",
+            )
 
     def _check_joined(self) -> None:
         """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
@@ -307,15 +308,16 @@ class _Reader:
         if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
             return False
         (length,) = lengths
-        numbers = self._items.rows["label"][self.looks == _NUMBER]
+        numbers = self._items.rows["label"][self.looks == Look.NUMBER]
         is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
         return numeric == len(numbers) and bool(is_long.all())
 
     def _check_size(self) -> None:
-        if self._count[_HUGE]:
+        if self._count[Look.HUGE]:
             raise ConfigError(
                 f"labels{self._where} are numbers that are too large for classes"
-                f"{self._such_as(_HUGE)}: choose another field with --label, or --label-kind name"
+                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
+                "--label-kind name"
             )
 
     def _choose_lists(self, lists: int) -> tuple[Way, int]:
@@ -327,7 +329,7 @@ class _Reader:
         if kind in ("one-hot", "multi-hot") and not facts.switches:
             raise ConfigError(
                 f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
-                f"{self._such_as(_LIST)}: leave it out, or choose another field with --label"
+                f"{self._such_as(Look.LIST)}: leave it out, or choose another field with --label"
             )
         is_hot = is_even and _are_few(lists - facts.switches, lists)
         if is_hot or kind in ("one-hot", "multi-hot"):
@@ -344,7 +346,7 @@ class _Reader:
             rows = ", one-hot or multi-hot if they are rows of 0 and 1" if facts.switches else ""
             self._refuse(
                 f"{odd:,} of {lists:,} lists of numbers do not name different classes"
-                f"{self._such_as(_LIST)}",
+                f"{self._such_as(Look.LIST)}",
                 f"give --label-kind float if they are values, multi if they are classes{rows}",
             )
         return "lists", 1
@@ -357,13 +359,13 @@ class _Reader:
             return "lists", 1
         if kind is None and not _are_few(self._forms[Form.REALS], lists):
             self._refuse(
-                f"they are rows of 0.0 and 1.0{self._such_as(_LIST)}",
+                f"they are rows of 0.0 and 1.0{self._such_as(Look.LIST)}",
                 "give --label-kind float if they are values, one-hot or multi-hot if they are "
                 "classes",
             )
         if kind is None and may_be_classes:
             self._refuse(
-                f"they are lists of {width} numbers that are 0 or 1{self._such_as(_LIST)}",
+                f"they are lists of {width} numbers that are 0 or 1{self._such_as(Look.LIST)}",
                 "give --label-kind multi if they are lists of classes, one-hot or multi-hot if "
                 "they are a row of 0 and 1 for each image",
             )
@@ -388,8 +390,8 @@ class _Reader:
             return is_uncertain
         what = "-1 beside 0 and 1" if facts.minus and facts.zero else "missing values"
         raise ConfigError(
-            f"rows of labels{self._where} have {what}{self._such_as(_LIST)}: give --uncertain no, "
-            "yes or leave-out"
+            f"rows of labels{self._where} have {what}{self._such_as(Look.LIST)}: give "
+            "--uncertain no, yes or leave-out"
         )
 
     def _such_as(self, look: int) -> str:
@@ -409,13 +411,13 @@ def _are_few(part: int, whole: int) -> bool:
 
 def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.uint8]:
     """Return what each item's label looks like, (n,)."""
-    by_form = np.array([0, _NUMBER, 0, 0, _LIST, _LIST, _LIST], np.uint8)
+    by_form = np.array([0, Look.NUMBER, 0, 0, Look.LIST, Look.LIST, Look.LIST], np.uint8)
     forms = np.array(items.rows["form"])
     looks: NDArray[np.uint8] = by_form[forms]
     reals = np.flatnonzero(forms == Form.REAL)
     values = items.rows["label"][reals].view(np.float64)
-    whole = np.where(values == np.floor(values), _WHOLE, _DECIMAL)
-    looks[reals] = np.where(np.isfinite(values), whole, _MISSING)
+    whole = np.where(values == np.floor(values), Look.WHOLE, Look.DECIMAL)
+    looks[reals] = np.where(np.isfinite(values), whole, Look.MISSING)
     rows = np.flatnonzero(forms == Form.TEXT)
     containers, labels = items.rows["container"][rows], items.rows["label"][rows]
     for container in np.unique(containers).tolist():
@@ -433,7 +435,7 @@ def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uin
     if reading.way == "names":
         fits = (forms == Form.TEXT) | (forms == Form.NUMBER)
     elif reading.way == "numbers":
-        fits = (looks == _NUMBER) & (labels >= reading.base)
+        fits = (looks == Look.NUMBER) & (labels >= reading.base)
     keys = np.unique(labels[fits & (forms == Form.NUMBER)]).tolist()
     reading.used.update(
         map(str, keys) if reading.is_named else (key - reading.base for key in keys)

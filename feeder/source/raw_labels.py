@@ -66,6 +66,37 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
 }
 
 
+class Look(enum.IntEnum):
+    """What a label looks like by itself."""
+
+    NONE = 0
+    NUMBER = 1
+    WHOLE = 2
+    """A whole number that is written as a decimal: 1.0."""
+    DECIMAL = 3
+    MISSING = 4
+    NAME = 5
+    HUGE = 6
+    """A whole number that no label can be."""
+    LIST = 7
+
+
+class LabelTexts:
+    """What the texts in a container's list look like, by their numbers."""
+
+    def __init__(self, texts: tuple[str, ...], *, by_name: bool) -> None:
+        self.looks = np.full(len(texts), Look.NAME, np.uint8)
+        self.values = np.full(len(texts), np.nan)
+        for number, text in enumerate(() if by_name else texts):
+            if is_missing_word(text):
+                self.looks[number] = Look.MISSING
+            elif len(text) >= _INT64_DIGITS - 1 and _WHOLE.fullmatch(text):
+                self.looks[number] = Look.HUGE
+            elif (value := parse_decimal(text)) is not None:
+                self.looks[number] = Look.WHOLE if value.is_integer() else Look.DECIMAL
+                self.values[number] = value
+
+
 class BadLabel(ValueError):  # noqa: N818 -- names what happened
     """Raised for a label without a meaning; the message is the reason."""
 
@@ -151,11 +182,6 @@ def split_joined(text: str) -> list[str]:
     """Return the parts of a text that may be several labels, as "cat;dog" and "1 0 0"."""
     separator = _DIGITS_SEPARATOR if _DIGITS.fullmatch(text) else _SEPARATOR
     return [part for part in map(str.strip, separator.split(text)) if part]
-
-
-def is_huge_number(text: str) -> bool:
-    """Return whether a text is a whole number beyond what a label can be."""
-    return len(text) >= _INT64_DIGITS - 1 and _WHOLE.fullmatch(text) is not None
 
 
 def check_float(value: float) -> float:

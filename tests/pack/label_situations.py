@@ -102,7 +102,7 @@ SITUATIONS = (
         why=BOTH,
         kinds=("csv", "jsonl", "wds-cls", "parquet", "samples"),
         raw=["0", "1", "2", "1", "x", "0"],
-        error="can be read in two ways: 5 are numbers, 1 are not .*--label-kind name",
+        error="can be read in two ways: numbers .5. and others .1. .*--label-kind name",
     ),
     Situation(
         title="names",

@@ -300,7 +300,7 @@ def test_numbers_that_are_names_of_other_classes_are_read_as_the_user_says(tmp_p
 
 def test_items_whose_labels_do_not_fit_add_no_class(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [*[0, 1] * 20, "NA", "cat", -1, 2.5])
-    with pytest.raises(ConfigError, match="41 are whole numbers, 1 are not"):
+    with pytest.raises(ConfigError, match=r"whole numbers .41. and others .1."):
         _plan(tmp_path, lists, _SPEC, None)
     assert _plan(tmp_path, lists, _SPEC, None, "index").classes == ("0", "1")
 

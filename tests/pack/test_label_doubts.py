@@ -29,9 +29,17 @@ REFUSED: list[tuple[list[Any], dict[str, Any], str]] = [
         {},
         r"whole numbers written as decimals \(such as 4.0 of 12\): .*index .*float",
     ),
-    ([*TWELVE, 0.5], {}, "12 are whole numbers, 1 are not.*0.5 of 12.* float if .*, index if"),
-    ([*TWELVE, "a", "b"], {}, "12 are numbers, 2 are not.*'a' of 12.* name if all .*, or index if"),
-    (["007", "8", "110"], {}, "2 are numbers, 1 are not.*'007' of 0.* name if all .*, or index if"),
+    ([*TWELVE, 0.5], {}, "whole numbers .12. and others .1..*0.5 of 12.* float if .*, index if"),
+    (
+        [*TWELVE, "a", "b"],
+        {},
+        "numbers .12. and others .2..*'a' of 12.* name if all .*, index if",
+    ),
+    (
+        ["007", "8", "110"],
+        {},
+        "numbers .2. and others .1..*'007' of 0.* name if all .*, index if",
+    ),
     (["a;b", "a", "b"], {}, "a;b may be one label or several: .*multi .*name if it is one"),
     (["1 0 0", "0 1 -1"], {}, "0 1 -1 may be one label or several: .*multi .*name if it is one"),
     # Lists beside what is none, of numbers and of names.
@@ -150,7 +158,7 @@ def test_uncertain_places_are_refused_until_the_user_decides(
         (
             [2**70],
             {},
-            "too large for classes .*: choose another field with --label, or --label-kind",
+            "too large for classes .*: choose another field with --label, or give --label-kind",
         ),
         (["1", "9" * 30], {}, "too large for classes"),
         ([2**20], {}, "class number 1,048,576 is too large; the most is 1,048,575: choose another"),

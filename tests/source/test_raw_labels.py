@@ -13,9 +13,10 @@ from feeder.source.raw_labels import (
     BadLabel,
     Form,
     LabelFacts,
+    LabelTexts,
+    Look,
     decode_values,
     encode_values,
-    is_huge_number,
     parse_decimal,
     read_raw,
     show_label,
@@ -167,7 +168,8 @@ def test_texts_that_write_numbers(text: str, value: float | None) -> None:
 )
 def test_whole_numbers_beyond_64_bits_are_known_as_such(text: str, is_huge: bool) -> None:
     form, _ = read_raw(text)
-    assert (form == Form.TEXT and is_huge_number(text)) == is_huge
+    look = LabelTexts((text,), by_name=False).looks[0]
+    assert (form == Form.TEXT and look == Look.HUGE) == is_huge
 
 
 def test_a_label_in_a_reason_is_short_and_printable() -> None:
