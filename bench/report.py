@@ -24,7 +24,8 @@ from typing import Final
 
 import msgspec
 
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import DatasetError
+from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.regular_file import read_regular
 
 RATE: Final = "images/s"
@@ -87,12 +88,8 @@ class Report:
 
     def write_json(self, path: Path) -> None:
         """Write the JSON to ``path``; ResourceError when that fails."""
-        try:
-            path.write_text(self.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise ResourceError(
-                f"cannot write the results to {path} ({error.strerror}): name another --json file"
-            ) from error
+        with explain_write_errors(f"the results to {path}", "name another --json file"):
+            write_output(path, self.to_json().encode())
 
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""

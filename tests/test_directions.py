@@ -138,7 +138,8 @@ TABLE: Mapping[str, Row] = {
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset source convert survey",
+        "errors plan process host jpeg jpeg.crop_decode dataset source source.label_files convert "
+        "survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row(
@@ -204,7 +205,7 @@ TABLE: Mapping[str, Row] = {
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
     "bench.gpu": row(f"{PRODUCT} bench bench.data"),
     "bench.plots": row(
-        "errors bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
+        "errors process bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
     ),
     "bench.cli": row(
         "process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro bench.pack "

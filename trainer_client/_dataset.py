@@ -88,8 +88,11 @@ def describe_samples(dataset: DatasetInfo) -> str:
         case "multi":
             return f"samples of any number of {dataset.label_width:,} classes"
         case "float":
-            return f"samples with {dataset.label_width:,} floats each"
+            return (
+                f"samples with {dataset.label_width:,} float{'s' * (dataset.label_width != 1)} each"
+            )
         case "none":
             return "samples without labels"
         case _:
-            return f"samples of {len(dataset.classes):,} classes"
+            classes = len(dataset.classes)
+            return f"samples of {classes:,} class{'es' * (classes != 1)}"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from feeder.errors import ResourceError
+from feeder.process.output_file import explain_write_errors, write_output
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS: Final = "_.:-=+*#"  # for terminals without Unicode
@@ -69,12 +69,8 @@ class DemoReport:
 
     def write_json(self, path: Path) -> None:
         """Write the JSON to ``path``; ResourceError when that fails."""
-        try:
-            path.write_text(self.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise ResourceError(f"cannot write {path} ({error.strerror}): use another --out") from (
-                error
-            )
+        with explain_write_errors(str(path), "use another --out"):
+            write_output(path, self.to_json().encode())
 
     def to_text(self, *, ascii_only: bool = False) -> str:
         """Return the summary as text, with a newline at its end."""

@@ -1,4 +1,5 @@
 """Pictures of a bench's results, drawn from its report alone.
 
-May import: errors, bench, bench.cluster, bench.micro, bench.rivals, bench.soak, bench.stream.
+May import: errors, process, bench, bench.cluster, bench.micro, bench.rivals, bench.soak,
+bench.stream.
 """

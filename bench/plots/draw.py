@@ -4,6 +4,7 @@ Altair and vl-convert are an optional extra; measuring does not need them. Neith
 which in the daemon's environment would overwrite pillow-simd.
 """
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from bench.report import Report
 from bench.rivals.report import RivalsReport
 from bench.soak.run import SoakReport
 from feeder.errors import ConfigError, ResourceError
+from feeder.process.output_file import explain_write_errors, write_output
 
 _PIXELS_A_POINT: Final = 2
 
@@ -99,15 +101,15 @@ def write_plot(report: Report, path: Path) -> None:
         )
         .configure_legend(labelFontSize=11, titleFontSize=11, labelColor=INK, titleColor=INK)
     )
-    try:
-        if path.suffix == ".svg":
-            chart.save(str(path), format="svg")
-        else:
-            chart.save(str(path), format="png", scale_factor=_PIXELS_A_POINT)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write the picture to {path} ({error.strerror}): name another --plot file"
-        ) from error
+    picture: io.StringIO | io.BytesIO
+    if path.suffix == ".svg":
+        chart.save(picture := io.StringIO(), format="svg")
+        data = picture.getvalue().encode()
+    else:
+        chart.save(picture := io.BytesIO(), format="png", scale_factor=_PIXELS_A_POINT)
+        data = picture.getvalue()
+    with explain_write_errors(f"the picture to {path}", "name another --plot file"):
+        write_output(path, data)
 
 
 def describe(machine: Mapping[str, object]) -> list[str]:

@@ -3,10 +3,8 @@
 The sheet's size follows from the number and the size of the pictures alone.
 """
 
-import contextlib
+import io
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
-from feeder.errors import ConfigError, ResourceError
-from feeder.process.stop_signals import stop_signals_blocked
+from feeder.errors import ConfigError
+from feeder.process.output_file import explain_write_errors, write_output
 
 _SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
 _LARGEST_PX: Final = 256
@@ -103,8 +101,7 @@ def draw_contact_sheet(
         if notes:
             place = (x, y + height + _CAPTION_PX)
             _draw_note(draw, place, blocks[number], note_font)
-    with stop_signals_blocked():  # leaves no partial file
-        _save(sheet, path)
+    _save(sheet, path)
 
 
 def choose_columns(images: int, width: int, height: int) -> int:
@@ -187,21 +184,8 @@ def _load_font(size_px: int) -> _Font:
 
 
 def _save(sheet: Image.Image, path: Path) -> None:
-    try:
-        descriptor, staging = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=".partial", dir=path.parent
-        )
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                sheet.save(file, "PNG")
-            Path(staging).chmod(0o644)
-            Path(staging).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(staging).unlink()
-            raise
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write the contact sheet {path} ({error.strerror}): name a file in a folder "
-            "that exists and is writable"
-        ) from error
+    encoded = io.BytesIO()
+    sheet.save(encoded, "PNG")
+    remedy = "name a file in a folder that exists, is writable and has room"
+    with explain_write_errors(f"the contact sheet {path}", remedy):
+        write_output(path, encoded.getvalue())

@@ -65,19 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str, mode: int, *, replace: bool) -> None:
     """Write a file that has its mode before its content."""
-    target = path.with_name(f".{path.name}.{os.getpid()}") if replace else path
+    from feeder.process.output_file import replace_file
+
     try:
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        if not replace:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))  # claims the name
         try:
-            with open(fd, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(fd)
-            target.replace(path)
-        except BaseException:
-            target.unlink(missing_ok=True)
+            with replace_file(path, mode=mode) as file:
+                file.write(text.encode("ascii"))
+        except OSError:
+            if not replace:
+                path.unlink(missing_ok=True)
             raise
     except FileExistsError:
-        raise ConfigError(f"{target} exists: choose another path, or --force to replace") from None
+        raise ConfigError(f"{path} exists: choose another path, or --force to replace") from None
     except OSError as error:
         raise ResourceError(f"{path} cannot be written: {error.strerror}") from None

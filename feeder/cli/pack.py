@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
@@ -282,24 +284,27 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     from feeder.pack.progress import format_duration
     from feeder.process.path_text import printable
     from feeder.survey.duplicates import DUPLICATES_NAME
+    from feeder.survey.numbers import plural
     from feeder.survey.page import SURVEY_NAME
+    from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
 
     manifest = summary.manifest
     packed = sum(shard.bytes for shard in manifest.shards)
     rate = summary.packed_files / max(summary.seconds, 1e-9)
     lines = [
-        f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
-        f"{_plural(len(manifest.shards), 'shard')}",
+        f"packed {plural(manifest.samples, 'image')}{_describe_labels(manifest)} into "
+        f"{destination}: {plural(len(manifest.shards), 'shard')}",
         f"  labels: {summary.labels_read}",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",
-        f"  this run: {summary.packed_files:,} files in {format_duration(summary.seconds)}, "
-        f"{rate:,.0f} images/s",
-        f"  subsampling: {_counts(manifest.subsampling)}",
+        f"  this run: {plural(summary.packed_files, 'file')} in "
+        f"{format_duration(summary.seconds)}, {rate:,.0f} images/s",
+        f"  subsampling: {_counts(manifest.subsampling, SUBSAMPLINGS)}",
     ]
     if manifest.odd:
-        lines.append(f"  odd: {_counts(manifest.odd)}")
+        titles = {kind: words.title for flag, words in ODD_KINDS.items() for kind in flag.kinds()}
+        lines.append(f"  odd: {_counts(manifest.odd, titles)}")
     turned = manifest.odd.get("exif-ignored", 0)
     if turned:
         has = "image has" if turned == 1 else "images have"
@@ -312,10 +317,13 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         lines.append(f"  duplicates: {manifest.duplicates:,} with the bytes of another; see {path}")
     if summary.hidden:
         lines.append(f"  left out: {summary.hidden:,} hidden (names that begin with a dot)")
-    if summary.empty_classes == 1:
-        lines.append("  1 class has no images, and keeps its label")
-    elif summary.empty_classes:
-        lines.append(f"  {summary.empty_classes:,} classes have no images, and keep their labels")
+    if summary.empty_classes:
+        have = plural(
+            summary.empty_classes,
+            "class has no images, and keeps its label",
+            "classes have no images, and keep their labels",
+        )
+        lines.append(f"  {have}")
     for name in summary.lost_classes:
         lines.append(f"  warning: every image of class {printable(name)} was quarantined")
     if summary.quarantine:
@@ -333,20 +341,21 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     return lines
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def _describe_labels(manifest: "Manifest") -> str:
+    from feeder.survey.numbers import plural
+
     labels = manifest.labels
     if labels.kind == "float":
         return f" with {labels.width} numbers each" if labels.width > 1 else " with a number each"
     if labels.kind == "none":
         return " without labels"
     what = "several of " if labels.kind == "multi" else ""
-    return f" of {what}{len(manifest.classes):,} classes"
+    return f" of {what}{plural(len(manifest.classes), 'class', 'classes')}"
 
 
-def _counts(counts: "dict[str, int]") -> str:
+def _counts(counts: "Mapping[str, int]", titles: "Mapping[str, str] | None" = None) -> str:
+    """Return e.g. ``2 empty, 1 corrupt`` or, with titles, ``PNG (12), Wrong suffix (1)``."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
+    if titles is None:
+        return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
+    return ", ".join(f"{titles.get(kind, kind)} ({count:,})" for kind, count in ordered)

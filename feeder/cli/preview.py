@@ -94,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw the sheet and print its path."""
     from feeder.cli.contact_sheet import draw_contact_sheet
     from feeder.errors import ConfigError
+    from feeder.survey.numbers import plural
 
     for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
         if getattr(arguments, name) < least:
@@ -126,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         subtitles=preview.subtitles,
         notes=preview.notes,
     )
-    print(f"{len(preview.pictures)} images in {arguments.out}")
+    print(f"{plural(len(preview.pictures), 'image')} in {arguments.out}")
     return 0
 
 

@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
     from feeder.process.stop_signals import StopSignals
+    from feeder.survey.numbers import plural
 
     with StopSignals() as signals:
         try:
@@ -47,11 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
                 "--force\n"
             )
             return signals.exit_status
-    print(f"unpacked {summary.manifest.samples:,} images into {arguments.out}")
+    print(f"unpacked {plural(summary.manifest.samples, 'image')} into {arguments.out}")
     if summary.shortened:
-        names = "name" if summary.shortened == 1 else "names"
         print(
-            f"{summary.shortened:,} {names} shortened to fit the file system, listed in "
+            f"{plural(summary.shortened, 'name')} shortened to fit the file system, listed in "
             f"{arguments.out / SHORTENED_NAME}"
         )
     return 0

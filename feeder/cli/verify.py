@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.verify import Verification
     from feeder.process.stop_signals import StopSignals
+    from feeder.survey.numbers import plural
 
     progress = ProgressLine(sys.stderr)
     found = 0
@@ -39,13 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.clear()
                 print(f"damaged: {problem}", flush=True)
         except KeyboardInterrupt:
-            sys.stderr.write(f"feeder: stopped; {found} problems found so far\n")
+            sys.stderr.write(f"feeder: stopped; {plural(found, 'problem')} found so far\n")
             return signals.exit_status
     manifest = verification.manifest
-    shards = f"{manifest.samples:,} samples in {len(manifest.shards):,} shards"
+    shards = f"{plural(manifest.samples, 'sample')} in {plural(len(manifest.shards), 'shard')}"
     if found:
-        problems = "problem" if found == 1 else "problems"
-        print(f"{arguments.dataset} is damaged: {found:,} {problems} in {shards}")
+        print(f"{arguments.dataset} is damaged: {plural(found, 'problem')} in {shards}")
         return DatasetError.exit_status
     print(f"{arguments.dataset} is whole: {shards}, fingerprint {manifest.fingerprint}")
     return 0

@@ -39,7 +39,7 @@ from feeder.cluster.policy.plan import ClusterPlan, name_feeder
 from feeder.cluster.policy.plan_status import as_plain
 from feeder.cluster.policy.start_facts import StartFacts
 from feeder.cluster.settings import Kept, LaunchRecord, Settings
-from feeder.dataset.writer import write_atomically
+from feeder.process.output_file import write_output
 
 _TURN_S: Final = 0.25
 _HOSTS_EVERY_S: Final = 1.0
@@ -296,7 +296,7 @@ class Controller:
         problem = ""
         if path:
             try:
-                write_atomically(Path(path), text.encode())
+                write_output(Path(path), text.encode())
             except OSError as error:
                 problem = f"{path} cannot be written on the head: {error.strerror}"
                 if problem != self._list_problem:

@@ -59,7 +59,8 @@ def _describe(name: str, folder: Path) -> ServedDataset:
             folder=printable(str(folder))[-_PATH_CHARS_MAX:],
         )
     line = (
-        f"data {name}: {layout.samples:,} samples, {layout.shards:,} shards, {labels}, "
+        f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
+        f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
         f"{fingerprint[:FINGERPRINT_CHARS]}"
     )
     return ServedDataset(report, line)

@@ -20,6 +20,7 @@ from feeder.dataset.format import (
     aligned,
     checksum,
 )
+from feeder.process.output_file import fsync_folder, temporary_path
 from feeder.process.path_text import encode_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ShardWriter:
         """``label_bytes`` is the size of each sample's label row: LabelSpec.stored_bytes."""
         self._path = path
         self._shard = shard
-        self._temporary = _temporary_path(path)
+        self._temporary = temporary_path(path)
         self._file = self._temporary.open("wb", buffering=_BUFFER_BYTES)
         self._file.write(bytes(HEADER_BYTES))
         self._offset = HEADER_BYTES
@@ -186,32 +187,3 @@ def record_of(
         table_bits=layout.table_bits,
         source_checksum=source_checksum,
     )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by a file with content ``data``, atomically; durable on return."""
-    temporary = _temporary_path(path)
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_folder(path.parent)
-
-
-def _temporary_path(path: Path) -> Path:
-    """Return a name that no other process uses: one being killed may still be writing."""
-    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make renames in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.work_folder import QuarantineEntry, encode_quarantine
 from feeder.process.path_text import printable
+from feeder.survey.numbers import plural
 
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 DEFAULT: Final = "5%"
@@ -57,14 +58,20 @@ class BadLimit:
         return self.count if self.share is None else int(self.share * files + 1e-9)
 
     def check(
-        self, count: int, bad: Iterable[QuarantineEntry], files: int, work_folder: Path
+        self,
+        count: int,
+        bad: Iterable[QuarantineEntry],
+        files: int,
+        work_folder: Path,
+        *,
+        untried: int,
     ) -> None:
-        """Raise TooManyBadImages if ``count`` is more than may be bad of ``files`` images.
+        """Raise TooManyBadImages if ``count`` is more than may be bad of ``files`` images, or all.
 
         ``bad`` are these images, which are read only then, one by one: their list goes to
-        ``work_folder``.
+        ``work_folder``. ``untried`` of the other images may turn out to be bad, too.
         """
-        if count <= self.allowed(files):
+        if not count or (count <= self.allowed(files) and count < files):
             return
         path = work_folder / QUARANTINE_NAME
         kinds: Counter[str] = Counter()
@@ -76,16 +83,23 @@ class BadLimit:
                 file.write(encode_quarantine([entry]))
         assert first is not None, "more than none are bad"
         counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
+        limit = "" if count <= self.allowed(files) else f", more than {self.option}"
+        listed = f"the list is {path}" if count == 1 else f"all are in {path}"
         raise TooManyBadImages(
-            f"{count:,} of {files:,} images are bad ({counts}), more than {self.option}: first "
-            f"{printable(first.path)}, {first.kind} ({first.reason}); all are in {path}; "
-            f"{self._remedy(count, files)}"
+            f"{count:,} of {plural(files, 'image')} {'is' if count == 1 else 'are'} bad ({counts})"
+            f"{limit}: first "
+            f"{printable(first.path)}, {first.kind} ({first.reason}); {listed}; "
+            f"{self._remedy(count, files, untried)}"
         )
 
-    def _remedy(self, count: int, files: int) -> str:
+    def _remedy(self, count: int, files: int, untried: int) -> str:
         if count >= files:
             return f"{CHECK_OPTIONS}: none of the images can be packed like this"
         if self.is_strict:
-            return "repair or remove them, or pack without --strict"
-        share = min(100, 100 * count // files + 1)
-        return f"repair or remove them, or leave them out with --max-bad {share}%"
+            way = "pack without --strict"
+        elif self.share is None:
+            way = f"leave them out with --max-bad {count}"
+        else:
+            way = f"leave them out with --max-bad {100 * count // files + 1}%"
+        more = f" or more: {plural(untried, 'image is', 'images are')} not tried yet"
+        return f"repair or remove them, or {way}{more if untried else ''}"

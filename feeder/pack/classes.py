@@ -24,6 +24,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.listing import CLASSES_MAX
 from feeder.source.raw_labels import Form
 from feeder.source.source import SourceSpec
+from feeder.survey.numbers import plural
 
 _FILE_BYTES_MAX: Final = 256 << 20
 _KINDS: Final[dict[str, LabelKind]] = {
@@ -261,18 +262,18 @@ class _Numbered:
         return names
 
     def _name_by_file(self, given: tuple[str, ...]) -> dict[int, str]:
+        self._check_not_names(given, "--class-names")
         largest = self._used[-1] if self._used else -1
         if largest >= len(given):
             raise ConfigError(
-                f"class {largest} has no name: --class-names names {len(given)} classes, from "
-                "number 0"
+                f"class {largest} has no name: --class-names names "
+                f"{plural(len(given), 'class', 'classes')}, from number 0"
             )
         if self._is_row and len(given) != self._reading.width:
             raise ConfigError(
                 f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
                 f"{self._reading.width}: name each"
             )
-        self._check_not_names(given, "--class-names")
         return dict(enumerate(given))
 
     def _check_declared(self, names: dict[int, str]) -> None:

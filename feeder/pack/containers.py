@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from feeder.dataset.manifest import canonical_json
-from feeder.dataset.writer import write_atomically
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
 from feeder.process.file_stamp import stamp_path, stamp_status
+from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
 from feeder.source.imagenet_labels import META
@@ -136,7 +136,7 @@ def forget_containers(work_folder: Path) -> None:
 
 def write_spec(work_folder: Path, spec: SourceSpec) -> None:
     """Record the source that the work folder's lists are of."""
-    write_atomically(work_folder / SPEC_NAME, canonical_json(msgspec.to_builtins(spec)))
+    write_output(work_folder / SPEC_NAME, canonical_json(msgspec.to_builtins(spec)))
 
 
 def read_spec(work_folder: Path) -> SourceSpec:

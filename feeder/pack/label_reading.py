@@ -11,7 +11,6 @@ The few labels that do not fit what all others are belong to bad images. What co
 ways is never decided here: it is an error that names ``--label-kind`` or ``--uncertain``.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
@@ -32,12 +31,11 @@ from feeder.source.raw_labels import (
     is_missing_word,
     parse_decimal,
     show_label,
+    split_joined,
 )
 from feeder.source.source import SourceSpec
 
 Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floats"]
-_JOINED: Final = re.compile(r"[;|]")
-_DIGITS: Final = re.compile(r"\d+(?:[\s,;|]+\d+)+", re.ASCII)
 _SHOWN_CHARACTERS: Final = 80
 _CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in so many may be of another kind than the others
@@ -99,6 +97,8 @@ class LabelReading:
         if self.way == "floats":
             return self._floats(raw)
         if self.way in ("one-hot", "multi-hot"):
+            if form < Form.NUMBERS:
+                raise BadLabel(f"its label {_show(raw[0])} is no row of 0 and 1")
             return self._positions(raw)
         if self.way != "lists" and form >= Form.NUMBERS:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
@@ -160,7 +160,8 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         facts.add(each.facts)
     reader = _Reader(items, spec, texts, facts)
     way, width = reader.choose()
-    if spec.uncertain and way not in ("one-hot", "multi-hot") and spec.label_kind != "multi":
+    may_have_rows = ("multi", "one-hot", "multi-hot")  # a column for each class is one, too
+    if spec.uncertain and way not in may_have_rows and spec.label_kind not in may_have_rows:
         raise ConfigError(
             f"--uncertain {spec.uncertain}: labels are no rows of 0 and 1: leave it out"
         )
@@ -196,8 +197,9 @@ class _Reader:
         self._kind: LabelChoice | None = spec.label_kind
         self._uncertain = spec.uncertain
         self.looks = _look_at(items, texts)
-        counts = np.bincount(self.looks, minlength=8)
-        self._count = counts.tolist()
+        self._count: list[int] = np.bincount(self.looks, minlength=8).tolist()
+        self._forms: list[int] = np.bincount(items.rows["form"], minlength=8).tolist()
+        self._by_name = all(each.listed.by_name for each in items.lists if each.listed.items)
         fields = dict.fromkeys(each.listed.field for each in items.lists if each.listed.field)
         self._where = f" ({' and '.join(list(fields)[:2])})" if fields else ""
 
@@ -206,36 +208,44 @@ class _Reader:
         if self._kind == "none" or not len(self.looks):
             return "none", 1
         lists, scalars = self._count[_LIST], sum(self._count) - self._count[_LIST]
-        can_mix = self._kind in ("multi", "float") or min(lists, scalars) * _FEW <= lists + scalars
+        can_mix = self._kind in ("multi", "float") or _are_few(min(lists, scalars), lists + scalars)
         if not can_mix:
             self._refuse(
                 f"{lists:,} are lists{self._such_as(_LIST)}, {scalars:,} are not",
                 "give --label-kind multi if a list holds the classes of an image, or name another "
                 "field with --label",
             )
-        if lists >= scalars or self._kind in ("multi", "one-hot", "multi-hot"):
+        is_list = lists >= scalars or self._kind == "multi"
+        if self._by_name and self._kind != "float":
+            return ("lists" if is_list else "names"), 1
+        if is_list or self._kind in ("one-hot", "multi-hot"):
             return self._choose_lists(lists)
         return self._choose_scalars()
 
     def lists_are_named(self) -> bool:
         """Return whether the classes in lists are names; ConfigError if both are common."""
-        forms = np.array(self._items.rows["form"])
-        named = int(np.isin(forms, (Form.TEXT, Form.TEXTS)).sum())
-        numbered = int(np.isin(forms, (Form.NUMBER, Form.NUMBERS)).sum())
-        numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
-        if self._kind == "name":
+        if self._by_name:
             return True
-        if named * _FEW > named + numbered and named < numbered:
+        count, forms = self._count, self._forms
+        named = count[_NAME] + forms[Form.TEXTS]
+        numbered = count[_NUMBER] + count[_WHOLE] + count[_DECIMAL]
+        numbered += forms[Form.NUMBERS] + forms[Form.REALS]
+        numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
+        if named > numbered and not any((each.looks == _NAME).any() for each in self._texts):
+            self._refuse(
+                f"they are lists of texts that are numbers{self._such_as(_LIST)}",
+                "give --label-kind float if they are values, name if they are names of classes",
+            )
+        are_few = _are_few(named, named + numbered)
+        if not are_few and named < numbered:
             self._refuse(
                 f"{numbered:,} have numbers, {named:,} have names",
                 "give --label-kind name if all are names of classes",
             )
-        return named * _FEW > named + numbered
+        return not are_few
 
     def _choose_scalars(self) -> tuple[Way, int]:
         count = self._count
-        if all(each.listed.by_name for each in self._items.lists if each.listed.items):
-            return "names", 1
         if self._kind == "float":
             return "floats", 1
         whole = count[_NUMBER] + count[_HUGE]
@@ -243,15 +253,16 @@ class _Reader:
         names = count[_NAME]
         if not numeric + names or self._are_padded(numeric, names):
             return "names", 1
-        if names * _FEW > numeric + names:
+        if not _are_few(names, numeric + names):
             self._check_joined()
-            if names < numeric:
+            if names >= numeric:
+                return "names", 1
+            if self._kind != "index":
                 self._refuse(
                     f"{numeric:,} are numbers, {names:,} are not{self._such_as(_NAME)}",
                     "give --label-kind name if all are names of classes, or index if these "
                     f"{names:,} are faults",
                 )
-            return "names", 1
         if self._kind == "index":
             self._check_size()
             return "numbers", 1
@@ -261,7 +272,7 @@ class _Reader:
                 "give --label-kind index if they are classes, float if they are values",
             )
         if count[_DECIMAL]:
-            if count[_DECIMAL] * _FEW <= numeric:
+            if _are_few(count[_DECIMAL], numeric):
                 self._refuse(
                     f"{numeric - count[_DECIMAL]:,} are whole numbers, {count[_DECIMAL]:,} are "
                     f"not{self._such_as(_DECIMAL)}",
@@ -274,12 +285,15 @@ class _Reader:
 
     def _check_joined(self) -> None:
         """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
+        if self._kind is not None:
+            return
         texts = {text for each in self._items.lists for text in each.listed.texts}
-        joined = {text for text in texts if self._kind is None and _JOINED.search(text)}
-        parts = {part.strip() for text in joined for part in _JOINED.split(text)}
-        rows = {text for text in texts if self._kind is None and _DIGITS.fullmatch(text)}
-        if (joined and parts & (texts - joined)) or (rows and len(rows) == len(texts)):
-            shown = printable(min(joined or rows)[:_SHOWN_CHARACTERS])
+        parts = {text: split_joined(text) for text in texts}
+        joined = {text for text in texts if len(parts[text]) > 1}
+        is_part = any(part in texts - joined for text in joined for part in parts[text])
+        digits = ("".join(each).replace("-", "") for each in parts.values())
+        if joined and (is_part or (joined == texts and all(map(str.isdecimal, digits)))):
+            shown = printable(min(joined)[:_SHOWN_CHARACTERS])
             self._refuse(
                 f"{shown} may be one label or several",
                 "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "
@@ -306,52 +320,59 @@ class _Reader:
 
     def _choose_lists(self, lists: int) -> tuple[Way, int]:
         facts, kind = self._facts, self._kind
-        width = max(facts.widths, key=lambda each: facts.widths[each], default=1)
-        is_even = facts.widths.get(width) == lists
+        width = max(facts.widths, key=lambda each: (facts.widths[each], each), default=1)
         if kind == "float":
             return "floats", max(width, 1)
-        if kind in ("one-hot", "multi-hot"):
-            if not facts.switches:
-                raise ConfigError(
-                    f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
-                    f"{self._such_as(_LIST)}: leave it out, or choose another field with --label"
-                )
-            self._check_uncertain()
-            return kind, width
-        forms = np.bincount(self._items.rows["form"], minlength=8)
-        is_hot = is_even and width > 1 and facts.switches == lists
+        is_even = width > 1 and _are_few(lists - facts.widths[width], lists)
+        if kind in ("one-hot", "multi-hot") and not facts.switches:
+            raise ConfigError(
+                f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
+                f"{self._such_as(_LIST)}: leave it out, or choose another field with --label"
+            )
+        is_hot = is_even and _are_few(lists - facts.switches, lists)
+        if is_hot or kind in ("one-hot", "multi-hot"):
+            return self._choose_rows(lists, width)
+        if kind == "multi":
+            return "lists", 1
         if kind == "index":  # a list that is no row of 0 and 1 is a fault
-            return ("one-hot", width) if is_hot else ("numbers", 1)
-        if forms[Form.REALS] and kind != "multi":
-            if is_hot:
-                self._refuse(
-                    f"they are rows of 0.0 and 1.0{self._such_as(_LIST)}",
-                    "give --label-kind float if they are values, one-hot or multi-hot if they "
-                    "are classes",
-                )
+            return "numbers", 1
+        reals, are_rows_few = self._forms[Form.REALS], _are_few(facts.switches, lists)
+        if _are_few(lists - reals, lists) or (are_rows_few and not _are_few(reals, lists)):
             return "floats", width
-        if not is_hot or kind == "name":
-            odd = lists - int(forms[Form.TEXTS]) - facts.classes
-            if kind is None and odd * _FEW > lists:
-                self._refuse(
-                    f"{odd:,} of {lists:,} lists of numbers do not name different classes"
-                    f"{self._such_as(_LIST)}",
-                    "give --label-kind float if they are values, multi if they are classes, "
-                    "multi-hot if they are rows of 0 and 1",
-                )
+        odd = lists - self._forms[Form.TEXTS] - facts.classes
+        if not _are_few(odd, lists) or (odd and reals and is_even):
+            rows = ", one-hot or multi-hot if they are rows of 0 and 1" if facts.switches else ""
+            self._refuse(
+                f"{odd:,} of {lists:,} lists of numbers do not name different classes"
+                f"{self._such_as(_LIST)}",
+                f"give --label-kind float if they are values, multi if they are classes{rows}",
+            )
+        return "lists", 1
+
+    def _choose_rows(self, lists: int, width: int) -> tuple[Way, int]:
+        """Return what rows of 0 and 1 are; a few lists may be others."""
+        facts, kind = self._facts, self._kind
+        may_be_classes = width == 2 and facts.classes > 0  # [0, 1]; a longer row repeats a number
+        if kind == "multi" and may_be_classes:
             return "lists", 1
-        if kind == "multi" and facts.classes == lists:
-            return "lists", 1
-        if facts.classes:
+        if kind is None and not _are_few(self._forms[Form.REALS], lists):
+            self._refuse(
+                f"they are rows of 0.0 and 1.0{self._such_as(_LIST)}",
+                "give --label-kind float if they are values, one-hot or multi-hot if they are "
+                "classes",
+            )
+        if kind is None and may_be_classes:
             self._refuse(
                 f"they are lists of {width} numbers that are 0 or 1{self._such_as(_LIST)}",
                 "give --label-kind multi if they are lists of classes, one-hot or multi-hot if "
                 "they are a row of 0 and 1 for each image",
             )
-        self._check_uncertain()
-        if kind is None and facts.one == lists:
+        is_sure = not self._check_uncertain() or self._uncertain != "yes"
+        if kind in ("one-hot", "index"):
             return "one-hot", width
-        if kind is None and facts.none and facts.one + facts.none == lists:
+        if kind is None and is_sure and facts.one == facts.switches:
+            return "one-hot", width
+        if kind is None and is_sure and facts.one + facts.none == facts.switches and facts.one:
             self._refuse(
                 f"their rows of 0 and 1 have one 1 each, but for {facts.none:,} that have none",
                 "give --label-kind one-hot to leave those images out, multi-hot to keep them "
@@ -359,11 +380,12 @@ class _Reader:
             )
         return "multi-hot", width
 
-    def _check_uncertain(self) -> None:
-        """Raise ConfigError where a row has something beside 0 and 1 that --uncertain decides."""
+    def _check_uncertain(self) -> bool:
+        """Return whether rows have something beside 0 and 1; ConfigError without --uncertain."""
         facts = self._facts
-        if self._uncertain or not (facts.missing or (facts.minus and facts.zero)):
-            return
+        is_uncertain = facts.missing > 0 or (facts.minus > 0 and facts.zero > 0)
+        if self._uncertain or not is_uncertain:
+            return is_uncertain
         what = "-1 beside 0 and 1" if facts.minus and facts.zero else "missing values"
         raise ConfigError(
             f"rows of labels{self._where} have {what}{self._such_as(_LIST)}: give --uncertain no, "
@@ -379,6 +401,10 @@ class _Reader:
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise ConfigError(f"labels{self._where} can be read in two ways: {what}: {remedy}")
+
+
+def _are_few(part: int, whole: int) -> bool:
+    return part * _FEW <= whole
 
 
 def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from feeder.pack.bad_share import DEFAULT, BadLimit
 from feeder.pack.split import SplitOptions
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
 from feeder.plan.labels import LabelChoice, Uncertain
+from feeder.survey.numbers import plural
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _SHARDS_MIN: Final = 8  # of a small source: parts that worker processes pack side by side
@@ -113,6 +114,6 @@ def choose_shards(files: int, total_bytes: int, options: PackOptions) -> int:
         return min(even, files, MAX_SHARDS)
     if options.shards > files:
         raise ConfigError(
-            f"--shards {options.shards} is more than the {files} files to pack: use fewer"
+            f"--shards {options.shards} is more than the {plural(files, 'file')} to pack: use fewer"
         )
     return options.shards

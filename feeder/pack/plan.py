@@ -27,6 +27,7 @@ from feeder.pack.work_folder import QuarantineEntry, WorkFolder, WorkState
 from feeder.process.path_text import encode_name, path_to_text, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
 from feeder.source.source import LOOSE_KINDS, Item, SourceSpec, open_source
+from feeder.survey.numbers import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def plan_packing(
     rows = selection.rows[~np.isin(selection.rows, list(reading.bad))]
     rejected = tuple(_rejected(items, selection, reading))
     files, bad = len(rows), len(rejected)
-    options.bad_limit.check(bad, rejected, files + bad, work.path)
+    options.bad_limit.check(bad, rejected, files + bad, work.path, untried=files)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, reading, spec, known)
@@ -82,8 +83,8 @@ def plan_packing(
     shards = choose_shards(files, total_bytes, options)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
     written = write_items(work.new_items_path, items, order, classes, sizes)
-    counted = f" in {len(classes.classes):,} classes" if classes.classes else ""
-    progress.note(f"found {files:,} images{counted}, {total_bytes / 1e6:,.1f} MB")
+    counted = f" in {plural(len(classes.classes), 'class', 'classes')}" if classes.classes else ""
+    progress.note(f"found {plural(files, 'image')}{counted}, {total_bytes / 1e6:,.1f} MB")
     conversion = options.conversion
     state = WorkState(
         listing=written.digest,

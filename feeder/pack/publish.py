@@ -23,7 +23,6 @@ from feeder.dataset.manifest import (
     ShardEntry,
 )
 from feeder.dataset.reader import ShardReader
-from feeder.dataset.writer import fsync_folder, write_atomically
 from feeder.errors import DatasetError
 from feeder.pack.bad_share import BadLimit
 from feeder.pack.balance import balance_parts, plan_balance
@@ -35,9 +34,10 @@ from feeder.pack.work_folder import (
     WorkState,
     encode_quarantine,
 )
-from feeder.process.path_text import printable
+from feeder.process.output_file import fsync_folder, write_output
 from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
+from feeder.survey.numbers import plural
 from feeder.survey.page import write_survey
 
 
@@ -60,18 +60,11 @@ def publish_parts(
     packed_badly = (entry for result in results for entry in result.quarantine)
     quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
-    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path)
-    if not sum(counts):
-        first = quarantine[0]
-        others = f", and {len(quarantine) - 1:,} more are bad" if len(quarantine) > 1 else ""
-        raise DatasetError(
-            f"there is nothing to pack: {printable(first.path)} is {first.kind} ({first.reason})"
-            f"{others}"
-        )
+    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path, untried=0)
     _warn_of_dark(max(result.level_max for result in results), state.png16_max, progress)
     changes = plan_balance(counts)
     if changes:
-        progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
+        progress.note(f"balancing {len(changes):,} of {plural(len(counts), 'shard')}")
     balance_parts(
         work,
         changes,
@@ -85,7 +78,7 @@ def publish_parts(
                 finished.replace(destination / shard_name(part))
     fsync_folder(destination)
     quarantine_list = encode_quarantine(quarantine)
-    write_atomically(destination / QUARANTINE_NAME, quarantine_list)
+    write_output(destination / QUARANTINE_NAME, quarantine_list)
     paths = [destination / shard_name(part) for part in range(shards)]
     duplicates = find_duplicates(paths, state.labels)
     write_duplicates(destination, duplicates)
@@ -118,7 +111,7 @@ def publish_parts(
             "pack again"
         )
     write_survey(destination, manifest, quarantine, duplicates)
-    write_atomically(destination / MANIFEST_NAME, manifest.encode())
+    write_output(destination / MANIFEST_NAME, manifest.encode())
 
 
 def _warn_of_dark(level_max: int, white: int, progress: ProgressLine) -> None:

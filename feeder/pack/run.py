@@ -284,7 +284,8 @@ class _Packing:
             entries = [entry for result in results if result for entry in result.quarantine]
             found = [*plan.rejected, *entries]
             files = state.files + len(plan.rejected)
-            self._options.bad_limit.check(len(found), found, files, work.path)
+            untried = sum(size for size, result in zip(sizes, results, strict=True) if not result)
+            self._options.bad_limit.check(len(found), found, files, work.path, untried=untried)
 
     def _tasks(self, todo: list[int], plan: PackPlan, bad: "_BadCount") -> Iterator[dict[str, Any]]:
         """Yield the parts to pack, none once too many images are bad."""

@@ -17,7 +17,6 @@ from typing import Final, get_args
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
-from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, FeederError
 from feeder.pack.bad_share import CHECK_OPTIONS
 from feeder.pack.containers import SPEC_NAME
@@ -29,6 +28,7 @@ from feeder.pack.task_pool import choose_jobs
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
 from feeder.process.disk_errors import explain_disk_errors
+from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.raw_labels import RawLabel
 from feeder.source.samples import LOCATION
@@ -110,7 +110,7 @@ def pack_samples(
 
     - "index": a class, as a number from 0 or as text; texts are numbered in their sorted order,
       unless they are numbers ("3")
-    - "name": a class, as text, also where that is a number
+    - "name": a class, or a list of classes, as text, also where that is a number
     - "multi": a list of classes, numbers or texts
     - "one-hot", "multi-hot": a list of 0 and 1, one for each class; ``uncertain`` says what -1 and
       None are among these: "no", "yes", or "leave-out" for the sample
@@ -178,7 +178,7 @@ def _pack(
                 return _finish_removal(work)
             names_path = work.path.absolute() / _CLASS_NAMES
             if names:
-                write_atomically(names_path, names)
+                write_output(names_path, names)
         spec = SourceSpec(
             kind="samples",
             location=LOCATION,

@@ -15,11 +15,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 from feeder.pack.merge import SourceItems
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.process.regular_file import open_regular_file
+from feeder.source.label_files.text_lines import read_byte_lines
+from feeder.survey.numbers import plural
 
 Side = Literal["train", "val"]
 _KEY: Final = 0x53504C4954  # any number, the same for ever: it decides on which side items are
@@ -115,16 +116,17 @@ def _read_list(path: Path, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         listed = np.fromiter(
             (xxhash.xxh3_64_intdigest(name) for name in _read_names(path)), np.uint64
         )
-    except OSError as error:
-        raise ConfigError(f"--val-list {path} cannot be read: {error.strerror}") from None
+    except DatasetError as error:
+        raise ConfigError(f"--val-list: {error}") from None
     missing = np.flatnonzero(~np.isin(listed, keys))
     if missing.size:
         name = next(
             name for number, name in enumerate(_read_names(path)) if number == int(missing[0])
         )
         raise ConfigError(
-            f"--val-list {path} names {missing.size:,} items that the source does not have, first "
-            f"{printable(decode_name(name))}: write names as they are below the source, one a line"
+            f"--val-list {path} names {plural(missing.size, 'item')} that the source does not "
+            f"have, first {printable(decode_name(name))}: write names as they are below the "
+            "source, one a line"
         )
     if not listed.size:
         raise ConfigError(f"--val-list {path} names nothing")
@@ -132,8 +134,4 @@ def _read_list(path: Path, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _read_names(path: Path) -> Iterator[bytes]:
-    with open_regular_file(path) as file:
-        for line in file:
-            name = line.strip()
-            if name:
-                yield name
+    return filter(None, map(bytes.strip, read_byte_lines(path)))

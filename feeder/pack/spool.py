@@ -40,6 +40,8 @@ CONTAINER_SAMPLES: Final = 1 << 16
 _SHARE: Final = 32  # or a 32nd of all before: completing one sorts the hashes of all samples again
 
 _REJECTS: Final = 0  # each call rewrites its list, so a label that was mended counts
+_REALS: Final = (Form.REAL, Form.REALS)
+_ROW_KINDS: Final = ("multi", "one-hot", "multi-hot")  # whose NaN --uncertain may give a meaning
 _STAMP: Final = (0, 0)  # no container is a file of its own
 _REMEDY: Final = "call pack_samples again to resume"
 
@@ -133,7 +135,7 @@ class Spool:
         with self._disk_errors():
             listing = self._open = self._open or self._begin_container()
             offset = listing.spill(data)
-            listing.add(key, value, offset=offset, size_bytes=len(data), stamp=digest)
+            listing.add(key, label, offset=offset, size_bytes=len(data), stamp=digest)
         self._recent[stem] = digest, key
         self._is_writing = False
         bytes_max = max(CONTAINER_BYTES, self._spooled_bytes // _SHARE)
@@ -245,13 +247,13 @@ class Spool:
             raise BadLabel("it has no label")
         values = value if isinstance(value, list) else [value]
         first = form if self._form is None else self._form
-        if self._kind in ("index", "name") and form >= Form.NUMBERS:
+        if self._kind == "index" and form >= Form.NUMBERS:
             raise BadLabel(f"its label has {len(values)} values, not one")
         if self._kind is None and (form >= Form.NUMBERS) != (first >= Form.NUMBERS):
             raise BadLabel("its label is of another form than the first (one is a list)")
         if isinstance(value, int) and value < 0 and self._kind in (None, "index") and first == form:
             raise BadLabel(f"its label is {value}, below the first class 0")
-        if self._kind == "float" or form in (Form.REAL, Form.REALS):
+        if self._kind not in _ROW_KINDS and (self._kind == "float" or form in _REALS):
             for each in values:
                 number = parse_decimal(each) if isinstance(each, str) else each
                 check_float(math.nan if number is None else number)

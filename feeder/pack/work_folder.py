@@ -26,10 +26,10 @@ import msgspec
 
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
-from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.item_list import describe_change
 from feeder.plan.labels import LabelSpec
+from feeder.process.output_file import write_output
 from feeder.process.regular_file import read_regular
 from feeder.source.source import SourceSpec
 
@@ -147,7 +147,7 @@ class WorkFolder:
             self.new_items_path.replace(self.items_path)
         else:
             self.new_items_path.replace(self.items_path)
-            write_atomically(path, canonical_json(msgspec.to_builtins(state)))
+            write_output(path, canonical_json(msgspec.to_builtins(state)))
 
     def _check_state(self, path: Path, state: WorkState, spec: SourceSpec) -> None:
         try:
@@ -217,7 +217,7 @@ class WorkFolder:
     def write_result(self, number: int, result: PartResult) -> None:
         """Record that part ``number`` is finished."""
         data = canonical_json(msgspec.to_builtins(result))
-        write_atomically(self.result_path(number), data)
+        write_output(self.result_path(number), data)
 
     def read_result(self, number: int) -> PartResult | None:
         """Return the result of part ``number``; None while it is not finished."""

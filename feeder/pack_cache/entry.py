@@ -26,9 +26,9 @@ from typing import Final
 import msgspec
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
-from feeder.dataset.writer import write_atomically
 from feeder.errors import DatasetError
 from feeder.pack_cache.stamp import Stamp
+from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text
 from feeder.process.regular_file import read_regular
 
@@ -83,7 +83,7 @@ class CacheEntry:
     def write_record(self, folder: Path, stamp: Stamp) -> None:
         """Make ``folder``, which is complete, the entry's dataset."""
         record = CacheRecord(source=path_to_text(self.source), folder=folder.name, stamp=stamp)
-        write_atomically(self.folder / _RECORD_NAME, canonical_json(msgspec.to_builtins(record)))
+        write_output(self.folder / _RECORD_NAME, canonical_json(msgspec.to_builtins(record)))
 
     def choose_folder(self, stamp: Stamp, record: CacheRecord | None) -> Path:
         """Return the folder to pack a source with ``stamp`` into; not that of ``record``."""

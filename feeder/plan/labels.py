@@ -130,11 +130,11 @@ class LabelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return what a sample of a dataset with ``classes`` classes has, e.g. "3 classes"."""
         match self.kind:
             case "index":
-                return f"{classes:,} classes"
+                return "1 class" if classes == 1 else f"{classes:,} classes"
             case "multi":
                 return f"any of {classes:,} classes"
             case "float":
-                return f"{self.width:,} floats a sample"
+                return f"{self.width:,} float{'s' * (self.width != 1)} a sample"
             case "none":
                 return "no labels"
 

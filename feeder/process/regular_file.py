@@ -36,10 +36,10 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
         descriptor = os.open(path, _OPEN_FLAGS)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV, errno.EBUSY):  # a socket; some devices
-            _check_kind(os.stat(path), path)
+            check_regular(os.stat(path), path)
         raise
     try:
-        _check_kind(os.fstat(descriptor), path)
+        check_regular(os.fstat(descriptor), path)
         os.set_blocking(descriptor, True)
     except OSError:
         os.close(descriptor)
@@ -77,7 +77,8 @@ def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _check_kind(status: os.stat_result, path: object) -> None:
+def check_regular(status: os.stat_result, path: object) -> None:
+    """Raise IrregularFileError unless ``status`` is that of a regular file, at ``path``."""
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFDIR:
         raise IrregularFileError(errno.EISDIR, os.strerror(errno.EISDIR), path)

@@ -40,6 +40,7 @@ from feeder.source.raw_labels import (
     encode_values,
     parse_decimal,
     read_raw,
+    split_joined,
 )
 
 ITEM: Final = np.dtype(
@@ -116,6 +117,7 @@ class ItemListing:
         self.stamp = stamp
         self.number = number
         self._has_labels = label_kind != "none"
+        self._is_split = label_kind in ("multi", "one-hot", "multi-hot")
         self.by_name = label_kind == "name"
         self.base = 0
         self.field = ""
@@ -149,6 +151,9 @@ class ItemListing:
             if not 0 < len(stored) <= NAME_BYTES_MAX:
                 raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
             form, value = read_raw(label if self._has_labels else None, is_name=self.by_name)
+            if self._is_split and isinstance(value, str) and not self.by_name:
+                parts = split_joined(value)
+                form, value = read_raw(parts) if len(parts) > 1 else (form, value)
         except BadLabel as error:
             self.reject(name, "bad-label", str(error))
             return

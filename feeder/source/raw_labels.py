@@ -36,11 +36,13 @@ MISSING: Final = -(2**63)
 Value = int | str | float | list[int] | list[str] | list[float] | None
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+_SEPARATOR: Final = re.compile(r"[;|]")
+_DIGITS: Final = re.compile(r"-?\d+(?:[\s,;|]+-?\d+)+", re.ASCII)
+_DIGITS_SEPARATOR: Final = re.compile(r"[\s,;|]+")
 _INT64_MAX: Final = 2**63 - 1
 _INT64_DIGITS: Final = 20
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _SHOWN_CHARACTERS: Final = 80
-_WIDTHS_MAX: Final = 64
 _SWITCHES: Final = frozenset({0, 1, -1, MISSING})
 
 
@@ -72,7 +74,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the labels of a container that are lists have in common, as counts of lists."""
 
     widths: dict[int, int] = {}
-    """Lists by their length; lengths after the first 64 count as -1."""
+    """Lists by their length."""
     classes: int = 0
     """Lists that can name classes: whole numbers from ``base`` on, none of them twice."""
     switches: int = 0
@@ -113,9 +115,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self._count_width(len(values))
 
     def _count_width(self, width: int) -> None:
-        known = width in self.widths or len(self.widths) < _WIDTHS_MAX
-        key = width if known else -1
-        self.widths[key] = self.widths.get(key, 0) + 1
+        self.widths[width] = self.widths.get(width, 0) + 1
 
     def add(self, other: "LabelFacts") -> None:
         """Add the counts of another container."""
@@ -145,6 +145,12 @@ def read_raw(raw: object, *, is_name: bool = False) -> tuple[Form, Value]:
     if isinstance(raw, numbers.Real):
         return Form.REAL, float(raw)
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
+
+
+def split_joined(text: str) -> list[str]:
+    """Return the parts of a text that may be several labels, as "cat;dog" and "1 0 0"."""
+    separator = _DIGITS_SEPARATOR if _DIGITS.fullmatch(text) else _SEPARATOR
+    return [part for part in map(str.strip, separator.split(text)) if part]
 
 
 def is_huge_number(text: str) -> bool:

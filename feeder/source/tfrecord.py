@@ -225,7 +225,7 @@ def _refused(
 
 
 def _claims(label: RawLabel, class_names: Mapping[int, str]) -> set[object]:
-    """Return what an item asserts of its whole container: form, classes and their names.
+    """Return what an item asserts of its whole container: form, length, classes and their names.
 
     Raises BadLabel.
     """
@@ -233,9 +233,10 @@ def _claims(label: RawLabel, class_names: Mapping[int, str]) -> set[object]:
     if form == Form.NONE:
         return set()
     values = value if isinstance(value, list) else [value]
+    shape = (form, len(values))
     if form in (Form.REAL, Form.REALS):
-        return {(form, len(values))}
-    return {(form, 0), *values, *class_names.items()}
+        return {shape}
+    return {shape, *values, *class_names.items()}
 
 
 def _missing(field: str, reader: ExampleReader, option: str) -> str:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from feeder.dataset.format import checksum
 from feeder.dataset.reader import ShardReader
-from feeder.dataset.writer import write_atomically
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
+from feeder.process.output_file import write_output
 from feeder.survey.index_pieces import (
     read_label_row,
     read_label_rows,
@@ -110,7 +110,7 @@ def write_duplicates(folder: Path, duplicates: Duplicates) -> None:
         for group in duplicates.groups
     )
     data = "".join(f"{line}\n" for line in lines).encode("ascii")
-    write_atomically(folder / DUPLICATES_NAME, data)
+    write_output(folder / DUPLICATES_NAME, data)
 
 
 def _read_keys(shards: Sequence[Path]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from feeder.dataset.manifest import Manifest
 from feeder.dataset.opened import Dataset
-from feeder.dataset.writer import write_atomically
+from feeder.process.output_file import write_output
 from feeder.survey.duplicates import Duplicates
 from feeder.survey.facts import gather_facts
 from feeder.survey.findings import findings
@@ -53,7 +53,7 @@ def write_survey(
     written.
     """
     html = render_survey(folder, manifest, quarantine, duplicates)
-    write_atomically(page or folder / SURVEY_NAME, html.encode("utf-8"))
+    write_output(page or folder / SURVEY_NAME, html.encode("utf-8"))
 
 
 def render_survey(

@@ -8,7 +8,7 @@ import pytest
 
 from feeder.dataset.format import HEADER_BYTES, checksum
 from feeder.dataset.reader import ShardReader
-from feeder.dataset.writer import ShardWriter, write_atomically
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError, ResourceError
 from feeder.jpeg.crop_decode import layout_of
 from feeder.jpeg.recode import TiledJpeg, tile_jpeg
@@ -100,20 +100,6 @@ def test_unfinished_shard_leaves_no_file(tmp_path: Path) -> None:
         writer.append(_tiled(0), label=0, name="a/b.jpg", flags=0)
         raise KeyError
     assert list(tmp_path.iterdir()) == []
-
-
-def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "manifest.json"
-    write_atomically(path, b"old")
-
-    def fail(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_truncation_anywhere_is_a_dataset_error(shard: Path) -> None:

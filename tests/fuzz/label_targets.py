@@ -7,10 +7,18 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
 
 from feeder.errors import ConfigError, DatasetError
+from feeder.pack.classes import plan_classes
+from feeder.pack.label_reading import read_labels
+from feeder.pack.merge import merge_lists
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import encode_name
 from feeder.source.label_files.columns import IMAGE_SUFFIXES
+from feeder.source.listing import ListedContainer, ListedItems
 from feeder.source.location.braces import EXPANDED_MAX, expand_braces
 from feeder.source.location.file_format import look_at_file
 from feeder.source.source import SourceSpec
@@ -41,6 +49,10 @@ _TOKENS = (
     *(
         b'{"file":"a.jpg","label":1}',
         b"1.5",
+        b"2.0",
+        b"NA",
+        b"[1,0,0]",
+        b"[0, null]",
         b"2147483648",
         b"\xef\xbb\xbf",
         b"\xe2\x80\xa8",
@@ -61,7 +73,8 @@ class _Case:
     data: bytes
     image: str
     label: str
-    kind: str | None
+    kind: LabelChoice | None
+    uncertain: Uncertain | Literal[""]
     base: int | None
 
 
@@ -86,6 +99,7 @@ def _samples() -> tuple[tuple[str, bytes], ...]:
         ("x.json", json.dumps({name: {"label": label} for name, label in labels.items()})),
         ("x.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)),
         ("x.txt", "".join(f"{name} {label}\n" for name, label in labels.items())),
+        ("x.json", json.dumps({name: [1, 0, n % 2] for n, name in enumerate(_FILES)})),
     ]
     for delimiter in ",;\t":
         lines = [delimiter.join((name, f"{n}", f'"x|{n}"')) for name, n in labels.items()]
@@ -104,7 +118,8 @@ def _labels(rng: random.Random) -> _Case:
         data=data,
         image=rng.choice((*[""] * 8, "file", "column 1")),
         label=rng.choice((*[""] * 4, *["label"] * 4, "label,z", "column *", "w")),
-        kind=rng.choice((*[None] * 4, "index", "multi", "float", "none")),
+        kind=rng.choice((*[None] * 7, *get_args(LabelChoice))),
+        uncertain=rng.choice(("", "", *get_args(Uncertain))),
         base=rng.choice((None, None, 0, 1)),
     )
 
@@ -121,11 +136,13 @@ def _check_labels(case: _Case) -> bool:
         labels_file=str(path),
         image=case.image,
         label=case.label,
-        label_kind=case.kind,  # type: ignore[arg-type]
+        label_kind=case.kind,
+        uncertain=case.uncertain,
         label_base=case.base,
     )
+    work = folder / "work"
     try:
-        listed = list_container(spec, folder / "work")
+        listed = list_container(spec, work)
     except (ConfigError, DatasetError) as error:
         return _refuse(error)
     assert set(_FILES) <= listed.items.keys() | listed.rejected.keys()
@@ -137,7 +154,27 @@ def _check_labels(case: _Case) -> bool:
         assert len(reason) < 500
     for text in listed.facts.texts:
         text.encode()
-    return len(listed.items) == len(_FILES)
+    return _check_reading(spec, work, listed.facts) and len(listed.items) == len(_FILES)
+
+
+def _check_reading(spec: SourceSpec, work: Path, facts: ListedContainer) -> bool:
+    """Every item has a class, several or values, or a reason; or an error of one line."""
+    items = merge_lists(work, [ListedItems(work, 0, facts)])
+    try:
+        reading = read_labels(items, spec)
+        plan = plan_classes(items, reading, spec, None)
+    except (ConfigError, DatasetError) as error:
+        return _refuse(error)
+    for reason in reading.bad.values():
+        assert reason.isprintable(), repr(reason)
+        assert len(reason) < 500
+    good = np.array([row for row in range(len(items)) if row not in reading.bad], np.int64)
+    classes = plan.labels_of(items, items.rows[good])
+    assert all(0 <= each < max(len(plan.classes), 1) for each in classes.tolist())
+    for row in items.rows[good]:
+        fields = (int(row[name]) for name in ("container", "form", "label"))
+        assert len(plan.stored_row(items, *fields)) == plan.labels.stored_bytes
+    return not reading.bad
 
 
 def _refuse(error: Exception) -> bool:

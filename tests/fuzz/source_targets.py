@@ -2,7 +2,7 @@
 
 import random
 
-from feeder.convert.jpeg_header import read_orientation
+from feeder.convert.decode_picture import read_orientation
 from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.source.item_bytes import SourceError

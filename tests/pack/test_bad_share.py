@@ -1,14 +1,27 @@
 """--max-bad: how many bad images a packing leaves out, and what happens above that."""
 
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.bad_share import BadLimit
 from feeder.pack.work_folder import QuarantineEntry
-from tests.support.sources import encoded, error_line, file_tree, image, make_source, run_feeder
+from tests.support.sources import (
+    InlinePool,
+    encoded,
+    error_line,
+    file_tree,
+    image,
+    make_source,
+    pack,
+    run_feeder,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,17 +52,97 @@ def test_other_limits_are_refused(text: str) -> None:
     ("limit", "files", "remedy"),
     [
         (BadLimit.parse("5%"), 3, "leave them out with --max-bad 67%"),
+        (BadLimit.parse("1"), 3, "leave them out with --max-bad 2"),
         (BadLimit.strict(), 3, "repair or remove them, or pack without --strict"),
         (BadLimit.parse("1"), 2, "check --source, --image and --label: none of the images can be"),
         (BadLimit.strict(), 2, "check --source, --image and --label: none of the images can be"),
+        (BadLimit.parse("100%"), 2, "check --source, --image and --label: none of the images can"),
+        (BadLimit.parse("2"), 2, "check --source, --image and --label: none of the images can be"),
     ],
 )
 def test_the_remedy_fits_the_option_and_the_share(
     tmp_path: Path, limit: BadLimit, files: int, remedy: str
 ) -> None:
     bad = [QuarantineEntry(path=name, kind="no-label", reason="none") for name in ("a", "b")]
-    with pytest.raises(DatasetError, match=remedy):
-        limit.check(2, bad, files, tmp_path)
+    with pytest.raises(DatasetError, match=remedy) as error:
+        limit.check(2, bad, files, tmp_path, untried=0)
+    assert f"2 of {files} images are bad (2 no-label)" in str(error.value)
+    assert f"first a, no-label (none); all are in {tmp_path}/quarantine.jsonl" in str(error.value)
+
+
+def test_one_bad_image_is_worded_as_one(tmp_path: Path) -> None:
+    bad = [QuarantineEntry(path="a", kind="empty", reason="no bytes")]
+    with pytest.raises(
+        DatasetError, match=r"^1 of 2 images is bad .*; the list is .* 1 image is not"
+    ):
+        BadLimit.parse("0").check(1, bad, 2, tmp_path, untried=1)
+
+
+@given(st.data())
+def test_what_is_advised_holds_when_all_images_were_tried(data: st.DataObject) -> None:
+    files = data.draw(st.integers(2, 10_000_000))
+    count = data.draw(st.integers(1, files - 1))
+    texts = st.one_of(
+        st.decimals(0, 100, places=3).map(lambda share: f"{share}%"),
+        st.integers(0, files).map(str),
+    )
+    limit = BadLimit.parse(data.draw(texts))
+    bad = [QuarantineEntry(path="a", kind="empty", reason="no bytes")]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            limit.check(count, bad, files, Path(folder), untried=0)
+        except DatasetError as error:
+            advised = str(error).rpartition("--max-bad ")[2]
+            assert advised.endswith("%") == limit.option.endswith("%")
+            BadLimit.parse(advised).check(count, bad, files, Path(folder), untried=0)
+        else:
+            assert count <= limit.allowed(files)
+
+
+@pytest.mark.parametrize("first", ["0%", "0"])
+def test_advice_on_the_way_says_that_more_may_be_found_and_the_last_one_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    source = tmp_path / "source"
+    source.mkdir()
+    rows = ["file,label"]
+    for number in range(24):
+        is_bad = number % 4 == 0
+        (source / f"{number}.jpg").write_bytes(b"x" if is_bad else encoded(image(seed=number)))
+        rows += [f"{number}.jpg,cat"] * (number > 1)
+    (source / "labels.csv").write_text("\n".join(rows))
+    advice, lines = first, list[str]()
+    while not (tmp_path / "packed" / MANIFEST_NAME).exists():
+        try:
+            pack(source, tmp_path / "packed", shards=6, max_bad=advice)
+        except DatasetError as error:
+            assert not lines or "or more: " in lines[-1]
+            lines.append(str(error))
+            found = re.search(r"with --max-bad (\d+%?)", lines[-1])
+            assert found is not None
+            assert found[1] != advice
+            advice = found[1]
+    assert load_manifest(tmp_path / "packed").quarantined == 7
+    assert len(lines) > 2
+    assert lines[0].endswith("or more: 22 images are not tried yet")
+
+
+def test_only_bad_images_are_an_error_that_says_why_whatever_may_be_bad(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.jpg").write_bytes(encoded(image(seed=number)))
+    (source / "labels.csv").write_text("file,label\n0.jpg,\n1.jpg,\n2.jpg,\n")
+    packed = tmp_path / "packed"
+    line = error_line(run_feeder("pack", source, packed, "--max-bad", "100%"))
+    listed = packed / ".packing" / "quarantine.jsonl"
+    assert "3 of 3 images are bad (3 " in line
+    assert "first 0.jpg, " in line
+    assert f"all are in {listed}" in line
+    assert listed.exists()
+    (source / "labels.csv").write_text("file,label\n0.jpg,cat\n1.jpg,cat\n2.jpg,cat\n")
+    assert run_feeder("pack", source, packed, "--max-bad", "100%").returncode == 0
 
 
 def test_too_many_bad_images_publish_nothing_and_a_larger_share_goes_on_at_once(

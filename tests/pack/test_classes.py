@@ -6,31 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.label_reading import read_labels
 from feeder.pack.merge import merge_lists
-from feeder.plan.labels import LabelKind, LabelSpec
+from feeder.plan.labels import LabelChoice, LabelSpec
 from feeder.source.listing import ListedItems
 from feeder.source.source import SourceSpec
-from tests.source.item_lists import make_list
+from tests.source.item_lists import make_list, make_lists
 
 _SPEC = SourceSpec(kind="webdataset", location="x", containers=("/somewhere/0.tar",))
 
 
 def _lists(
-    folder: Path, *containers: Sequence[Any], kind: LabelKind | None = None
+    folder: Path, *containers: Sequence[Any], kind: LabelChoice | None = None
 ) -> list[ListedItems]:
-    return [
-        make_list(
-            folder,
-            [(f"{number}-{at}.jpg", label) for at, label in enumerate(labels)],
-            container=number,
-            label_kind=kind,
-        )
-        for number, labels in enumerate(containers)
-    ]
+    return make_lists(folder, containers, label_kind=kind)
 
 
 def _known(*classes: str, labels: LabelSpec | None = None) -> Manifest:
@@ -58,15 +52,27 @@ def _named(path: Path, *names: str) -> SourceSpec:
 
 
 def _plan(
-    folder: Path, lists: list[ListedItems], spec: SourceSpec, known: Manifest | None
+    folder: Path,
+    lists: list[ListedItems],
+    spec: SourceSpec,
+    known: Manifest | None,
+    kind: LabelChoice | None = None,
 ) -> ClassPlan:
-    return plan_classes(merge_lists(folder, lists), spec, known)
+    items = merge_lists(folder, lists)
+    spec = replace(spec, label_kind=kind or spec.label_kind)
+    return plan_classes(items, read_labels(items, spec), spec, known)
 
 
-def _labels(plan: ClassPlan, lists: list[ListedItems]) -> list[list[int]]:
+def _labels(folder: Path, plan: ClassPlan, lists: list[ListedItems]) -> list[int]:
+    items = merge_lists(folder, lists)
+    return plan.labels_of(items, items.rows).tolist()
+
+
+def _stored(folder: Path, plan: ClassPlan, lists: list[ListedItems]) -> list[bytes]:
+    items = merge_lists(folder, lists)
     return [
-        plan.labels_of(number, each.rows["label"].astype(np.int64)).tolist()
-        for number, each in enumerate(lists)
+        plan.stored_row(items, int(row["container"]), int(row["form"]), int(row["label"]))
+        for row in items.rows
     ]
 
 
@@ -75,14 +81,14 @@ def test_texts_are_classes_in_sorted_order_over_all_containers(tmp_path: Path) -
     plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("ant", "bee", "cat")
     assert plan.labels == LabelSpec()
-    assert _labels(plan, lists) == [[2, 0], [1, 2], []]
+    assert _labels(tmp_path, plan, lists) == [2, 0, 1, 2]
 
 
 def test_numbers_without_names_are_their_own_names(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [3, 0], [1])
     plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("0", "1", "2", "3")
-    assert _labels(plan, lists) == [[3, 0], [1]]
+    assert _labels(tmp_path, plan, lists) == [3, 0, 1]
 
 
 def test_names_come_from_the_source_or_from_a_file(tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_names_come_from_the_source_or_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="class 3 has no name: --class-names names 3 classes"):
         _plan(tmp_path, _lists(tmp_path / "more", [3]), spec, None)
     texts = _lists(tmp_path / "texts", ["two", "one"])
-    assert _labels(_plan(tmp_path, texts, spec, None), texts) == [[1, 0]]
+    assert _labels(tmp_path, _plan(tmp_path, texts, spec, None), texts) == [1, 0]
     with pytest.raises(ConfigError, match="class four is not among the 3 names of --class-names"):
         _plan(tmp_path, _lists(tmp_path / "other", ["four"]), spec, None)
 
@@ -128,12 +134,12 @@ def test_containers_must_agree_on_names(tmp_path: Path) -> None:
 def test_classes_of_another_dataset_are_found_by_name(tmp_path: Path) -> None:
     known = _known("ant", "bee", "cat")
     texts = _lists(tmp_path / "texts", ["cat", "ant"])
-    assert _labels(_plan(tmp_path, texts, _SPEC, known), texts) == [[2, 0]]
+    assert _labels(tmp_path, _plan(tmp_path, texts, _SPEC, known), texts) == [2, 0]
     named = make_list(tmp_path / "named", [("x", 0), ("y", 1)], names={0: "cat", 1: "bee"})
-    assert _labels(_plan(tmp_path, [named], _SPEC, known), [named]) == [[2, 1]]
+    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [2, 1]
     numbers = _lists(tmp_path / "numbers", [2, 1])
     plan = _plan(tmp_path, numbers, _SPEC, known)
-    assert (plan.classes, _labels(plan, numbers)) == (known.classes, [[2, 1]])
+    assert (plan.classes, _labels(tmp_path, plan, numbers)) == (known.classes, [2, 1])
 
 
 def test_classes_that_the_other_dataset_lacks_are_refused(tmp_path: Path) -> None:
@@ -154,36 +160,25 @@ def test_several_labels_are_bits_of_all_classes(tmp_path: Path) -> None:
     plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("ant", "bee", "cat", "dog")
     assert plan.labels == LabelSpec(kind="multi", width=4)
-    items = merge_lists(tmp_path, lists)
-    rows = [
-        plan.stored_row(items.text, int(row["container"]), int(row["label"])) for row in items.rows
-    ]
-    assert rows == [bytes([0b0101]), bytes([0b0010]), bytes([0b1001])]
+    assert _stored(tmp_path, plan, lists) == [bytes([0b0101]), bytes([0b0010]), bytes([0b1001])]
 
 
 def test_several_numbers_reach_to_the_largest(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [[1, 9], []], kind="multi")
-    plan = _plan(tmp_path, lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None, "multi")
     assert plan.labels == LabelSpec(kind="multi", width=10)
-    assert plan.stored_row(lists[0].text, 0, int(lists[0].rows["label"][1])) == bytes(2)
+    assert _stored(tmp_path, plan, lists) == [bytes([0b10, 0b10]), bytes(2)]
 
 
 def test_floats_and_nothing_have_no_classes(tmp_path: Path) -> None:
     lists = _lists(tmp_path / "floats", [[0.5, 1.5]], [(2.0, 3)])
     plan = _plan(tmp_path, lists, _SPEC, None)
     assert (plan.labels, plan.classes) == (LabelSpec(kind="float", width=2), ())
-    row = plan.stored_row(lists[1].text, 1, int(lists[1].rows["label"][0]))
-    assert np.frombuffer(row, "<f4").tolist() == [2.0, 3.0]
+    rows = [np.frombuffer(row, "<f4").tolist() for row in _stored(tmp_path, plan, lists)]
+    assert rows == [[0.5, 1.5], [2.0, 3.0]]
     none = _lists(tmp_path / "none", [None, 7], kind="none")
-    plan = _plan(tmp_path, none, _SPEC, None)
-    assert (plan.labels, _labels(plan, none)) == (LabelSpec(kind="none"), [[0, 0]])
-
-
-def test_containers_must_agree_on_the_form_of_labels(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"different forms: text in .*0.tar, number in .*1.tar"):
-        _plan(tmp_path, _lists(tmp_path / "a", ["cat"], [1]), _SPEC, None)
-    with pytest.raises(DatasetError, match=r"2 values in .*0.tar and 3 in .*1.tar"):
-        _plan(tmp_path, _lists(tmp_path / "b", [[1.0, 2.0]], [[1.0, 2.0, 3.0]]), _SPEC, None)
+    plan = _plan(tmp_path, none, _SPEC, None, "none")
+    assert (plan.labels, _labels(tmp_path, plan, none)) == (LabelSpec(kind="none"), [0, 0])
 
 
 def test_class_numbers_beyond_what_clients_accept_are_refused(tmp_path: Path) -> None:
@@ -197,11 +192,7 @@ def test_lists_without_a_class_fit_numbers_and_texts(tmp_path: Path) -> None:
         lists = _lists(folder, [others, []], [[], []], [[]])
         plan = _plan(folder, lists, _SPEC, None)
         assert plan.labels == LabelSpec(kind="multi", width=len(plan.classes))
-        items = merge_lists(folder, lists)
-        rows = [
-            plan.stored_row(items.text, int(row["container"]), int(row["label"]))
-            for row in items.rows
-        ]
+        rows = _stored(folder, plan, lists)
         assert rows[0] != bytes(1)
         assert rows[1:] == [bytes(1)] * 4
 
@@ -214,10 +205,109 @@ def test_lists_without_any_class_are_no_labels(tmp_path: Path) -> None:
 def test_classes_that_no_item_has_need_not_be_known(tmp_path: Path) -> None:
     known = _known("ant", "bee", "cat", "dog")
     named = make_list(tmp_path, [("x", 1), ("y", 3)], names={1: "dog", 3: "ant", 4: "eel"})
-    assert _labels(_plan(tmp_path, [named], _SPEC, known), [named]) == [[3, 0]]
+    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [3, 0]
 
 
 def test_floats_have_as_many_values_as_in_the_other_dataset(tmp_path: Path) -> None:
     known = _known(labels=LabelSpec(kind="float", width=4))
     with pytest.raises(ConfigError, match="have 4 values each, these 2"):
         _plan(tmp_path, _lists(tmp_path, [[0.5, 1.0]]), _SPEC, known)
+
+
+@pytest.mark.parametrize(
+    ("containers", "kind", "classes", "labels"),
+    [
+        ([["b", "a"], ["a", "c"]], None, "abc", [1, 0, 0, 2]),
+        ([["b", "7"], [7, "a"]], None, "7ab", [2, 0, 0, 1]),
+        ([["3", 0], ["1", "0"]], None, "0123", [3, 0, 1, 0]),
+        ([["3.0", 0], [1.0, "1.0"]], "index", "0123", [3, 0, 1, 1]),
+        ([["10", 9], [10]], "name", ("10", "9"), [0, 1, 0]),
+        ([[[0, 0, 1], [0, 1, 0]], [[1, 0, 0]]], None, "012", [2, 1, 0]),
+    ],
+)
+def test_one_class_has_one_number_whatever_its_form_and_its_container(
+    tmp_path: Path,
+    containers: list[list[Any]],
+    kind: LabelChoice | None,
+    classes: str | tuple[str, ...],
+    labels: list[int],
+) -> None:
+    lists = _lists(tmp_path, *containers, kind=kind)
+    plan = _plan(tmp_path, lists, _SPEC, None, kind)
+    assert (plan.classes, plan.labels) == (tuple(classes), LabelSpec())
+    assert _labels(tmp_path, plan, lists) == labels
+    assert set(_stored(tmp_path, plan, lists)) == {b""}
+
+
+def test_names_of_a_source_are_by_its_own_numbers(tmp_path: Path) -> None:
+    """A class below the first one, as ImageNet's "background", is none."""
+    items = [("x", 1), ("y", 3)]
+    named = make_list(tmp_path, items, names={0: "background", 1: "a", 3: "c"}, base=1)
+    plan = _plan(tmp_path, [named], _SPEC, None)
+    assert (plan.classes, _labels(tmp_path, plan, [named])) == (("a", "1", "c"), [0, 2])
+    known = _known("c", "a")
+    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [1, 0]
+
+
+def test_the_classes_of_rows_are_their_places(tmp_path: Path) -> None:
+    rows = [[1, 0, 0, 0], [0, 0, 1, 0]]
+    lists = _lists(tmp_path, rows)
+    plan = _plan(tmp_path, lists, _SPEC, None)
+    assert plan.classes == ("0", "1", "2", "3")  # also those that no image has
+    assert _labels(tmp_path, plan, lists) == [0, 2]
+    spec = _named(tmp_path / "names.txt", "a", "b", "c", "d")
+    assert _plan(tmp_path, lists, spec, None).classes == ("a", "b", "c", "d")
+    spec = _named(tmp_path / "names.txt", *"abcde")
+    with pytest.raises(ConfigError, match="names 5 classes, rows of 0 and 1 are of 4: name each"):
+        _plan(tmp_path, lists, spec, None)
+    named = make_list(tmp_path / "b", [("x", rows[1])] * 2, names={0: "w", 2: "y"}, base=1)
+    plan = _plan(tmp_path, [named], _SPEC, None)
+    assert (plan.classes, _labels(tmp_path, plan, [named])) == (("w", "1", "y", "3"), [2, 2])
+
+
+def test_a_class_that_the_source_does_not_declare_is_an_error(tmp_path: Path) -> None:
+    items = [("x", 0), ("y", 5), ("z", "NA"), *((str(n), 1) for n in range(20))]
+    names = {0: "cat", 1: "dog", 2: "fox"}
+    declared = make_list(tmp_path, items, names=names, is_declared=True)
+    with pytest.raises(DatasetError, match=r"class 5 is not among the 3 classes .*cat, dog, fox"):
+        _plan(tmp_path, [declared], _SPEC, None)
+    spec = _named(tmp_path / "names.txt", *"abcdef")
+    assert _plan(tmp_path, [declared], spec, None).classes == tuple("abcdef")
+    undeclared = make_list(tmp_path / "b", items, names=names)
+    plan = _plan(tmp_path, [undeclared], _SPEC, None)
+    assert plan.classes == ("cat", "dog", "fox", "3", "4", "5")
+    good = make_list(tmp_path / "c", [("x", 0), ("y", 0)], names=names, is_declared=True)
+    assert _plan(tmp_path, [good], _SPEC, None).classes == ("cat", "dog", "fox")
+
+
+def test_numbers_that_are_names_of_other_classes_are_read_as_the_user_says(tmp_path: Path) -> None:
+    names = ("10", "0", "1")
+    spec = _named(tmp_path / "names.txt", *names)
+    lists = _lists(tmp_path, [0, 1])
+    by_name = _lists(tmp_path / "b", [0, 1], kind="name")
+    for given, known in ((spec, None), (_SPEC, _known(*names))):
+        with pytest.raises(ConfigError, match=r"read in two ways: 0 is .* class 1 of .* class 10:"):
+            _plan(tmp_path, lists, given, known)
+        with pytest.raises(ConfigError, match=r"label 10 is the name of class 0 .*-kind name"):
+            _plan(tmp_path, _lists(tmp_path / "c", [10, 10]), given, known)
+        plan = _plan(tmp_path, lists, given, known, "index")
+        assert _labels(tmp_path, plan, lists) == [0, 1]
+        plan = _plan(tmp_path, by_name, given, known, "name")
+        assert _labels(tmp_path, plan, by_name) == [1, 2]
+    same = _known("0", "1", "2")
+    assert _labels(tmp_path, _plan(tmp_path, lists, _SPEC, same), lists) == [0, 1]
+
+
+def test_items_whose_labels_do_not_fit_add_no_class(tmp_path: Path) -> None:
+    lists = _lists(tmp_path, [*[0, 1] * 20, "NA", "cat", -1, 2.5])
+    with pytest.raises(ConfigError, match="41 are whole numbers, 1 are not"):
+        _plan(tmp_path, lists, _SPEC, None)
+    assert _plan(tmp_path, lists, _SPEC, None, "index").classes == ("0", "1")
+
+
+def test_the_digest_tells_classes_and_what_labels_are_apart(tmp_path: Path) -> None:
+    plans = [
+        _plan(tmp_path / str(at), _lists(tmp_path / str(at), labels), _SPEC, None)
+        for at, labels in enumerate(([0, 1], [1, 2], ["0", "a", "b"], [[0], [1, 0]], [0.5]))
+    ]
+    assert len({plan.digest() for plan in plans}) == len(plans)

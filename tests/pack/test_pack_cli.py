@@ -94,7 +94,7 @@ def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Pa
     packed = run_feeder("pack", copied, tmp_path / "packed", "--shards", "3", "--max-bad", "20%")
     assert packed.returncode == 0, packed.stderr
     assert "packed 12 images of 4 classes" in packed.stdout
-    assert "odd: 1 png" in packed.stdout
+    assert "odd: PNG (1)" in packed.stdout
     assert "quarantined: 1 not-image, 1 truncated; listed in" in packed.stdout
     assert "warning: every image of class lost was quarantined" in packed.stdout
     assert r"class0/broken\n\udcff.jpg: not-image (starts with 6e 6f 20" in packed.stdout

@@ -19,7 +19,7 @@ from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack.publish import read_quarantine
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.listing import ItemListing
 from tests.support.sources import (
     REPOSITORY,
@@ -84,13 +84,21 @@ def failing_after(samples: Iterable[Sample], error: BaseException) -> Iterator[S
         ("multi", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in range(3)]),
         (None, lambda n: n / 4 if n != 5 else 2, lambda n: [n / 4 if n != 5 else 2.0]),
         ("float", lambda n: (n, 0.5), lambda n: [float(n), 0.5]),
+        ("name", lambda n: NAMES[n % 3], lambda n: n % 3),
+        ("name", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in range(3)]),
+        (None, lambda n: [n % 3 == place for place in range(3)], lambda n: n % 3),
+        (
+            "multi-hot",
+            lambda n: [float(place < n % 4) for place in range(3)],
+            lambda n: [place < n % 4 for place in range(3)],
+        ),
         ("none", lambda _: None, lambda _: -1),
     ],
 )
 def test_labels_of_every_kind_come_back(
     samples: list[Sample],
     tmp_path: Path,
-    kind: LabelKind | None,
+    kind: LabelChoice | None,
     label: Callable[[int], object],
     expected: Callable[[int], object],
 ) -> None:
@@ -102,6 +110,26 @@ def test_labels_of_every_kind_come_back(
     wanted = {key: expected(number) for number, (key, *_) in enumerate(samples)}
     assert labels_by_key(tmp_path / "packed") == wanted
     assert not (tmp_path / "packed" / ".packing").exists()
+
+
+@pytest.mark.parametrize("unknown", [-1, None, -1.0, np.float32("nan")])
+@pytest.mark.parametrize(
+    ("uncertain", "expected"), [("no", [1, 0, 0]), ("yes", [1, 0, 1]), ("leave-out", None)]
+)
+def test_uncertain_says_what_a_row_without_an_answer_is(
+    samples: list[Sample],
+    tmp_path: Path,
+    unknown: Any,
+    uncertain: Uncertain,
+    expected: list[int] | None,
+) -> None:
+    given = [(key, data, [0, label == 1, label == 2]) for key, data, label in samples]
+    given[5] = (*given[5][:2], [1, 0, unknown])
+    packed = feeder.pack_samples(
+        given, tmp_path / "packed", labels="multi-hot", uncertain=uncertain
+    )
+    assert packed.quarantined == (expected is None)
+    assert labels_by_key(tmp_path / "packed").get(given[5][0]) == expected
 
 
 def test_the_dataset_is_that_of_a_class_folder_with_the_same_names(
@@ -357,6 +385,8 @@ def test_bad_images_and_labels_are_left_out_up_to_a_share(
     given = [*samples, ("text", b"not an image", 1), ("empty", b"", 1), ("nan", JPEG, None)]
     with pytest.raises(DatasetError, match="leave them out with max_bad 12%"):
         feeder.pack_samples(given, tmp_path / "packed")
+    with pytest.raises(DatasetError, match=r"first empty, .* all are in .*; check the samples'"):
+        feeder.pack_samples(given[-3:-1], tmp_path / "bad", max_bad="100%")
     packed = feeder.pack_samples(given, tmp_path / "packed", max_bad=3)
     assert (packed.samples, packed.quarantined) == (COUNT, 3)
     assert {entry.path: entry.kind for entry in read_quarantine(tmp_path / "packed")} == {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
@@ -152,6 +153,21 @@ def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline
     assert _problems(tmp_path / "packed") == []
 
 
+def test_the_summary_of_one_odd_image_is_in_the_singular_and_in_words(
+    tmp_path: Path, inline: None
+) -> None:
+    source, destination = tmp_path / "source", tmp_path / "packed"
+    (source / "a").mkdir(parents=True)
+    picture, exif = image(), Image.Exif()
+    exif[0x0112] = 6
+    (source / "a" / "turned.png").write_bytes(encoded(picture, exif=exif, subsampling="4:2:0"))
+    lines = format_summary(destination, pack(source, destination))
+    assert lines[0] == f"packed 1 image of 1 class into {destination}: 1 shard"
+    assert "  subsampling: 4:2:0 (1)" in lines
+    assert "  odd: EXIF rotation ignored (1), Wrong suffix (1)" in lines
+    assert any(line.startswith("  this run: 1 file in ") for line in lines)
+
+
 def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) -> None:
     source = make_source(tmp_path / "source", 3)
     for shards, counts in ((1, "1 shard"), (3, "3 shards")):
@@ -163,7 +179,9 @@ def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) 
 def test_only_bad_files_are_an_error_and_make_no_dataset(tmp_path: Path, inline: None) -> None:
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / "cut.jpg").write_bytes(encoded(image())[:300])
-    with pytest.raises(DatasetError, match=r"nothing to pack: a/cut.jpg is (truncated|corrupt)"):
+    with pytest.raises(
+        DatasetError, match=r"^1 of 1 image is bad .* a/cut.jpg, (truncated|corrupt)"
+    ):
         pack(tmp_path / "source", tmp_path / "packed")
     assert not (tmp_path / "packed" / MANIFEST_NAME).exists()
 

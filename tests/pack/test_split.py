@@ -52,6 +52,18 @@ def test_a_list_names_the_validation_side(items: SourceItems, tmp_path: Path) ->
     assert _selected(items, side="train", val_list=path) == {*_NAMES[:5], *_NAMES[8:]}
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_list_by_an_editor_of_windows_is_read(
+    items: SourceItems, tmp_path: Path, end: str
+) -> None:
+    path = tmp_path / "val.txt"
+    path.write_text("".join(name + end for name in _NAMES[5:8]), "utf-8-sig", newline="")
+    assert _selected(items, side="val", val_list=path) == set(_NAMES[5:8])
+    path.write_text(_NAMES[5], "utf-16")
+    with pytest.raises(ConfigError, match=r"--val-list: .*val\.txt is UTF-16: convert it"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+
+
 def test_lists_that_fit_nothing_are_refused(items: SourceItems, tmp_path: Path) -> None:
     path = tmp_path / "val.txt"
     path.write_text(f"{_NAMES[0]}\nclass9/x.jpg\nother.jpg\n")

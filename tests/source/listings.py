@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeder.source.listing import ItemListing, ListedContainer, ListedItems
-from feeder.source.raw_labels import NormalLabel
+from feeder.source.raw_labels import Form, Value
 from feeder.source.source import Item, Source, SourceSpec, open_source
-from tests.source.item_lists import name_of
+from tests.source.item_lists import label_of, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +15,10 @@ class Listed:
 
     facts: ListedContainer
     items: dict[str, Item]
-    labels: dict[str, NormalLabel]
-    """By the item's name; a class that is a text as that text."""
+    labels: dict[str, Value]
+    """By the item's name, as the source has them."""
+    forms: set[Form]
+    """Of all labels."""
     stamps: dict[str, int]
     rejected: dict[str, tuple[str, str]]
     """Kind and reason, by the item's name."""
@@ -34,33 +36,20 @@ def list_container(spec: SourceSpec, work_folder: Path, container: int = 0) -> L
         source.close()
     listed = ListedItems(work_folder, container, facts)
     items: dict[str, Item] = {}
-    labels: dict[str, NormalLabel] = {}
+    labels: dict[str, Value] = {}
     stamps: dict[str, int] = {}
     for row in range(facts.items):
         name = name_of(listed, row)
         record = listed.rows[row]
         assert name not in items, f"{name} is listed twice"
         items[name] = Item(container, int(record["offset"]), int(record["size_bytes"]), name)
-        labels[name] = _label(listed, int(record["label"]))
+        labels[name] = label_of(listed, row)
         stamps[name] = int(record["stamp"])
     return Listed(
         facts=facts,
         items=items,
         labels=labels,
+        forms=set(map(Form, listed.rows["form"].tolist())),
         stamps=stamps,
         rejected={each["path"]: (each["kind"], each["reason"]) for each in listed.rejected()},
     )
-
-
-def _label(listed: ListedItems, stored: int) -> NormalLabel:
-    form = listed.listed.form
-    if form == "number":
-        return stored
-    if form == "text":
-        return listed.listed.texts[stored]
-    if form == "none":
-        return None
-    values = listed.text.label_values(stored, form)
-    if form == "texts":
-        return [listed.listed.texts[int(value)] for value in values]
-    return [value.item() for value in values]

@@ -60,6 +60,15 @@ def test_the_label_of_a_file_is_its_class_folder_however_deep_it_lies(source: Pa
         "b/2.jpg": "b",
     }
     assert listed.facts.bytes == 5 * len(_JPEG)
+
+
+def test_folders_are_names_of_classes_whatever_they_are_called(source: Path) -> None:
+    names = ("-1", "007", "10", "2", "2.0", "NA", " a ", "a\udcff", "[1]")
+    put(source, *(f"{name}/x.jpg" for name in names))
+    listed = list_folder(source)
+    assert listed.labels == {f"{name}/x.jpg": name for name in names}
+    assert sorted(listed.facts.texts) == sorted(names)
+    assert (listed.facts.by_name, listed.facts.field, listed.rejected) == (True, "", {})
     assert (listed.facts.hidden, listed.facts.rejected) == (0, 0)
 
 

@@ -62,7 +62,7 @@ def test_images_of_tars_in_the_training_tar_are_read_in_place(
     spec = spec_of("imagenet-train", path)
     listed = list_container(spec, tmp_path / "work")
     assert listed.labels == LISTED
-    assert listed.facts.texts == tuple(IMAGES)
+    assert (listed.facts.texts, listed.facts.by_name) == (tuple(IMAGES), True)
     assert (listed.rejected, listed.facts.notes) == ({}, ())
     assert (listed.facts.spilled_bytes > 0) == is_compressed
     expected = {
@@ -201,7 +201,7 @@ def test_every_form_of_the_ground_truth_gives_the_same_synsets(tmp_path: Path, f
     options = put_labels(tmp_path, form)
     listed = list_validation(tmp_path, **options)
     assert listed.labels == EXPECTED
-    assert listed.rejected == {}
+    assert (listed.rejected, listed.facts.by_name) == ({}, True)
     spec = spec_of("imagenet-val", tmp_path / "val.tar", **options)
     assert images_of(listed, spec, tmp_path / "work") == VALIDATION
     if form != "synsets":  # then all classes are known

@@ -6,6 +6,7 @@ import io
 import json
 from array import array
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +14,42 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.label_files import json_files, text_lines
 from feeder.source.label_files.label_file import open_label_file
+from feeder.source.label_files.row import BadCellError
 from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
 
 
 def read(
-    path: Path, *, image: str = "", label: str = "", label_kind: LabelKind | None = None
+    path: Path,
+    *,
+    image: str = "",
+    label: str = "",
+    label_kind: LabelChoice | None = None,
+    uncertain: Uncertain | str = "",
 ) -> list[tuple[int, str, object]]:
     """Return number, file and label of all rows."""
-    file = open_label_file(path, image=image, label=label, label_kind=label_kind)
+    file = open_label_file(
+        path, image=image, label=label, label_kind=label_kind, uncertain=uncertain
+    )
     for row in file.rows():
         file.observe(row)
     return [(row.number, row.file, row.fault or file.read_label(row)) for row in file.rows()]
+
+
+def _labels(path: Path, **options: Any) -> list[object]:
+    """Return the labels of all rows, or why they have none."""
+    file = open_label_file(path, **options)
+    for row in file.rows():
+        file.observe(row)
+    found: list[object] = []
+    for row in file.rows():
+        try:
+            found.append(file.read_label(row))
+        except BadCellError as error:
+            found.append(str(error))
+    return found
 
 
 def write(folder: Path, data: bytes | str, name: str = "x.csv") -> Path:
@@ -67,7 +90,7 @@ def test_what_a_csv_writer_wrote_is_read(
     writer.writerow(["weight of it", "file_name", "class"])
     writer.writerows((other, name, label) for name, label, other in rows)
     path = write(tmp_path, codecs.BOM_UTF8 * mark + text.getvalue().encode())
-    found = read(path, label_kind="index")
+    found = read(path, label_kind="name")
     assert [name for _, name, _ in found] == [name.strip() for name, _, _ in rows]
     assert [str(label if label is not None else "") for _, _, label in found] == [
         label for _, label, _ in rows
@@ -77,21 +100,21 @@ def test_what_a_csv_writer_wrote_is_read(
 @pytest.mark.parametrize(
     ("text", "image", "label"),
     [
-        ("file,label\nx,1\n", "x", 1),
-        ("Label;File Name\n1;x\n", "x", 1),
+        ("file,label\nx,1\n", "x", "1"),
+        ("Label;File Name\n1;x\n", "x", "1"),
         ("id\tbreed\nx\tpug\n", "x", "pug"),
-        (",path,target\n0,x,1\n", "x", 1),
-        ("id,file,label\n7,x,1\n", "x", 1),
-        ("id,name,label\n7,x.jpg,1\n", "x.jpg", 1),
-        ("label,class_name,image\n1,cat,x\n", "x", 1),
+        (",path,target\n0,x,1\n", "x", "1"),
+        ("id,file,label\n7,x,1\n", "x", "1"),
+        ("id,name,label\n7,x.jpg,1\n", "x.jpg", "1"),
+        ("label,class_name,image\n1,cat,x\n", "x", "1"),
         ("picture,what\nx.png,cat\n", "x.png", "cat"),
         ("cat,x.jpg\n", "x.jpg", "cat"),
-        ("my own image.jpg 3\nx.jpg 4\n", "my own image.jpg", 3),
-        ("file  label\nx.jpg 4\n", "x.jpg", 4),
-        ('file,label\n"x\ny.jpg",1\n', "x\ny.jpg", 1),
-        ("file,label\n\n , \nx,1\n", "x", 1),
+        ("my own image.jpg 3\nx.jpg 4\n", "my own image.jpg", "3"),
+        ("file  label\nx.jpg 4\n", "x.jpg", "4"),
+        ('file,label\n"x\ny.jpg",1\n', "x\ny.jpg", "1"),
+        ("file,label\n\n , \nx,1\n", "x", "1"),
         ("file,labels\nx,a;b\n", "x", "a;b"),
-        ("file,label,\nx,1,\n", "x", 1),
+        ("file,label,\nx,1,\n", "x", "1"),
     ],
 )
 def test_columns_are_found_by_their_names_and_values(
@@ -123,25 +146,114 @@ def test_columns_that_are_not_clear_are_refused(
         read(write(tmp_path, text), image=image, label=label)
 
 
-def test_whole_numbers_written_as_decimals_need_the_kind_of_labels(tmp_path: Path) -> None:
-    path = write(tmp_path, "file,label\nx,0.0\ny,\nz,2.0\n")
-    with pytest.raises(
-        ConfigError, match=r"column label of .*x\.csv .* decimals .*: give --label-kind"
-    ):
-        read(path)
-    assert [label for *_, label in read(path, label_kind="index")] == [0, None, 2]
-    assert [label for *_, label in read(path, label_kind="float")] == [[0.0], None, [2.0]]
-    path = write(tmp_path, "file,label\nx,0.0\ny,1.5\n")
-    assert [label for *_, label in read(path)] == [0.0, 1.5]
-    path = write(tmp_path, "file,label\nx,0.0\ny,cat\n")
-    assert [label for *_, label in read(path)] == ["0.0", "cat"]
+@pytest.mark.parametrize(
+    ("cells", "kind", "labels"),
+    [
+        (["7", "NA", "007", "1.0", "", "a b"], None, ["7", "NA", "007", "1.0", None, "a b"]),
+        (["7", "NA", "007", "1.0", "", "a b"], "index", ["7", "NA", "007", "1.0", None, "a b"]),
+        (["[1, 0]", "[]", "['x', 'y']", '["a;b"]'], None, [[1, 0], [], ["x", "y"], ["a;b"]]),
+        (["[1, 0]", "[x", "y]"], "name", ["[1, 0]", "[x", "y]"]),
+        (["[x", "y]", "a;b"], None, ["[x", "y]", "a;b"]),
+        (["[x]"], None, ["its label '[x]' is no list"]),
+        (["1;2", "3", "", "x"], "multi", [["1", "2"], ["3"], [], ["x"]]),
+        (["1 2", "3 4"], "multi", [["1", "2"], ["3", "4"]]),
+        (["1 2;3", "3 4"], "multi", [["1 2", "3"], ["3 4"]]),
+        (["1 0 0", "0 1 0"], "one-hot", [["1", "0", "0"], ["0", "1", "0"]]),
+        (["1|0|-1", "[0, 1, 0]"], "multi-hot", [["1", "0", "-1"], [0, 1, 0]]),
+        (["1;2.5", "3", "", "x"], "float", [[1.0, 2.5], [3.0], None, "its label 'x' is no number"]),
+        (["1", "x", ""], "none", [None, None, None]),
+    ],
+)
+def test_a_cell_is_a_text_unless_it_is_a_list_or_the_kind_is_of_lists(
+    tmp_path: Path, cells: list[str], kind: LabelChoice | None, labels: list[object]
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t").writerows([("file", "label"), *(("x", c) for c in cells)])
+    path = write(tmp_path, text.getvalue(), "x.tsv")
+    assert _labels(path, label_kind=kind) == labels
+
+
+_MINUS = [["1", "0"], ["-1", "0"], ["-1.0", "1.0"]]
+_EMPTY = [["1", "0"], ["", "1"], ["NA", "NA"]]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.json"])
+@pytest.mark.parametrize(
+    ("rows", "kind", "uncertain", "labels"),
+    [
+        ([["1", "0"], ["0", "1"], ["1", "1"], ["0", "0"]], "multi", "", [["a"], ["b"], "ab", []]),
+        ([["1.0", "0.0"], ["true", "FALSE"]], "multi", "", [["a"], ["a"]]),
+        ([["1", "-1"], ["-1", "-1"]], "multi", "", [["a"], []]),  # no 0: -1 is no
+        (_MINUS, "multi", "", "column a of .* has -1 beside 0 and 1: give --uncertain no, yes or"),
+        (_MINUS, "multi-hot", "no", [["a"], [], ["b"]]),
+        (_MINUS, "multi-hot", "yes", [["a"], ["a"], "ab"]),
+        (_MINUS, "multi-hot", "leave-out", [["a"], "column 'a' is -1", "column 'a' is -1.0"]),
+        (_EMPTY, "multi", "", "column a of .* has an empty cell beside 0 and 1: give --uncertain"),
+        (_EMPTY, "multi", "no", [["a"], ["b"], []]),
+        (_EMPTY, "multi", "yes", [["a"], "ab", "ab"]),
+        (_EMPTY, "multi", "leave-out", [["a"], "column 'a' is empty", "column 'a' is na"]),
+        ([["1", "0"], ["0", "2"]], "multi", "", [["a"], "label '2' in column 'b' is not 0 or 1"]),
+        ([["1", "0"], ["1", "x"]], "multi", "yes", [["a"], "label 'x' in column 'b' is not 0 or"]),
+        (
+            [["1", "0"], ["0", "1"], ["1", "1"], ["0", "0"]],
+            "one-hot",
+            "",
+            ["a", "b", "2 of its columns have a 1, not one", "0 of its columns have a 1"],
+        ),
+        ([["1", "-1"], ["0", "1"]], "one-hot", "yes", ["2 of its columns have a 1", "b"]),
+        ([["1", "-1"], ["0", "1"]], "one-hot", "no", ["a", "b"]),
+    ],
+)
+def test_a_class_in_each_column(
+    tmp_path: Path,
+    name: str,
+    rows: list[list[str]],
+    kind: LabelChoice,
+    uncertain: Uncertain | str,
+    labels: str | list[Any],
+) -> None:
+    """Texts in place of a class, or of classes "ab", are reasons."""
+    objects = [{"file": "x", "a": a, "b": b} for a, b in rows]
+    text = "file,a,b\n" + "".join(f"x,{a},{b}\n" for a, b in rows)
+    if name == "x.json":
+        text = json.dumps(objects)
+    elif name == "x.jsonl":
+        text = "\n".join(map(json.dumps, objects))
+    path = write(tmp_path, text, name)
+    if isinstance(labels, str):
+        with pytest.raises(ConfigError, match=labels):
+            _labels(path, label="a,b", label_kind=kind, uncertain=uncertain)
+        return
+    found = _labels(path, label="a,b", label_kind=kind, uncertain=uncertain)
+    assert len(found) == len(labels)
+    for label, expected in zip(found, labels, strict=True):
+        if isinstance(expected, str) and len(expected) > 2:
+            assert expected in str(label)
+        else:
+            assert label == (list(expected) if expected == "ab" else expected)
+    assert open_label_file(path, label="a,b", label_kind=kind).classes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("value", "uncertain", "label"),
+    [
+        *[(True, "", ["a"]), (1, "", ["a"]), (1.0, "", ["a"]), (False, "", []), (0.0, "", [])],
+        *[(None, "yes", ["a"]), (None, "no", []), (-1.0, "yes", ["a"]), (-1, "no", [])],
+    ],
+)
+def test_a_class_in_each_field_of_json(
+    tmp_path: Path, value: object, uncertain: Uncertain | str, label: object
+) -> None:
+    lines = [{"file": "x", "a": each, "b": 0} for each in (value, 1)]
+    path = write(tmp_path, "\n".join(map(json.dumps, lines)), "x.jsonl")
+    assert _labels(path, label="a,b", label_kind="multi", uncertain=uncertain) == [label, ["a"]]
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "file,image,label,class\nx,y,1,cat\n")
     assert read(path, image="image", label="class") == [(2, "y", "cat")]
     path = write(tmp_path, "x.jpg,1,2\n")
-    assert read(path, label="column 3") == [(1, "x.jpg", 2)]
+    assert read(path, label="column 3") == [(1, "x.jpg", "2")]
     path = write(tmp_path, '{"file": "x", "a": 1, "b": 2}\n', "x.jsonl")
     assert read(path, label="b") == [(1, "x", 2)]
     path = write(tmp_path, '{"x": {"a": 1, "b": 2}, "y": 3}', "x.json")
@@ -184,8 +296,8 @@ def test_characters_of_another_encoding_are_refused_with_their_place(
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
-    for name, text in (("x.csv", "file,label\nx,1\n"), ("x.json", '{"x": 1}')):
-        assert read(write(tmp_path, codecs.BOM_UTF8 + text.encode(), name))[0][1:] == ("x", 1)
+    for name, text in (("x.csv", "file,label\nx,cat\n"), ("x.json", '{"x": "cat"}')):
+        assert read(write(tmp_path, codecs.BOM_UTF8 + text.encode(), name))[0][1:] == ("x", "cat")
 
 
 def test_json_a_line_may_be_called_json(tmp_path: Path) -> None:

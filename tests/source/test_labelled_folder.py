@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelKind
+from feeder.plan.labels import LabelChoice
 from feeder.process.file_stamp import stamp_path
 from feeder.process.path_text import path_to_text
 from feeder.source.item_bytes import SourceError
 from feeder.source.labelled_folder import LabelledFolder
+from feeder.source.raw_labels import Form
 from feeder.source.source import SourceSpec
 from tests.source.listings import Listed, list_container
 from tests.support.sources import encoded, image
@@ -72,7 +73,7 @@ def test_every_format_gives_the_same_labels(source: Path, name: str, text: str) 
     listed = list_with(source, text, name)
     assert listed.labels == dict(ROWS)
     assert listed.rejected == {}
-    assert (listed.facts.hidden, listed.facts.form, listed.facts.notes) == (0, "number", ())
+    assert (listed.facts.hidden, listed.forms, listed.facts.notes) == (0, {Form.NUMBER}, ())
     assert listed.items["a.jpg"].size_bytes == len(_JPEG)
     assert listed.stamps["a.jpg"] == stamp_path(source / "a.jpg")
     folder = LabelledFolder(spec_of(source, None))
@@ -102,8 +103,9 @@ def test_a_file_listed_twice_counts_once_unless_its_labels_differ(source: Path) 
         "file,label\na.jpg,1\nb.png,2\n./a.jpg,1\nb.png,2\nb.png,3\ndeep/../deep/c.jpg,0\nb.png,2\n",
     )
     assert listed.labels == {"a.jpg": 1, "deep/c.jpg": 0}
+    reason = "it has another label in line 6 (--label-kind multi takes all)"
     assert listed.rejected == {
-        "b.png": ("two-labels", "listed in labels.csv line 3, but it has another label in line 6")
+        "b.png": ("two-labels", f"listed in labels.csv line 3, but {reason}")
     }
     assert listed.facts.notes == ("labels.csv lists 2 files more than once",)
 
@@ -186,29 +188,45 @@ def test_a_hidden_file_counts_where_a_row_lists_it(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "labels", "form"),
+    ("text", "kind", "labels", "forms"),
     [
-        ("a.jpg,cat\nb.png,dog\ndeep/c.jpg,cat\n", None, ["cat", "dog", "cat"], "text"),
-        ("a.jpg,7\nb.png,dog\ndeep/c.jpg,07\n", None, ["7", "dog", "07"], "text"),
-        ("a.jpg,07\nb.png,7\ndeep/c.jpg,1\n", None, ["07", "7", "1"], "text"),
-        ("a.jpg,7\nb.png,1.5\ndeep/c.jpg,-2\n", None, [[7.0], [1.5], [-2.0]], "floats"),
-        ("a.jpg,7\nb.png,1.5\ndeep/c.jpg,2\n", "float", [[7.0], [1.5], [2.0]], "floats"),
-        ("a.jpg,1;2\nb.png,3;4\ndeep/c.jpg,5;6e2\n", "float", [[1, 2], [3, 4], [5, 600]], "floats"),
-        ("a.jpg,1;2\nb.png,3\ndeep/c.jpg,5\n", "multi", [[1, 2], [3], [5]], "numbers"),
-        ("a.jpg,1 2\nb.png,3\ndeep/c.jpg,\n", "multi", [[1, 2], [3], []], "numbers"),
-        ("a.jpg,x y|z\nb.png,1\ndeep/c.jpg,z\n", "multi", [["x y", "z"], ["1"], ["z"]], "texts"),
-        ("a.jpg,\"['x', 'y']\"\nb.png,[]\ndeep/c.jpg,\"['z']\"\n", "multi", 0, "texts"),
-        ("a.jpg,x\nb.png,y\ndeep/c.jpg,z\n", "none", [None, None, None], "none"),
+        ("a.jpg,cat\nb.png,dog\ndeep/c.jpg,7\n", None, ["cat", "dog", 7], "TEXT NUMBER"),
+        ("a.jpg,07\nb.png,7\ndeep/c.jpg,NA\n", None, ["07", 7, "NA"], "TEXT NUMBER"),
+        ("a.jpg,07\nb.png,7\ndeep/c.jpg,NA\n", "name", ["07", "7", "NA"], "TEXT"),
+        ("a.jpg,7\nb.png,1.5\ndeep/c.jpg,-2\n", None, [7, "1.5", -2], "TEXT NUMBER"),
+        ("a.jpg,7\nb.png,1.5\ndeep/c.jpg,2\n", "float", [[7.0], [1.5], [2.0]], "REALS"),
+        ("a.jpg,1;2\nb.png,3;4\ndeep/c.jpg,5;6e2\n", "float", [[1, 2], [3, 4], [5, 600]], "REALS"),
+        ("a.jpg,1;2\nb.png,3\ndeep/c.jpg,5\n", "multi", [[1, 2], [3], [5]], "NUMBERS"),
+        ("a.jpg,1 2\nb.png,3\ndeep/c.jpg,\n", "multi", [[1, 2], [3], []], "NUMBERS"),
+        (
+            "a.jpg,1 0\nb.png,0 1\ndeep/c.jpg,1 -1\n",
+            "one-hot",
+            [[1, 0], [0, 1], [1, -1]],
+            "NUMBERS",
+        ),
+        (
+            "a.jpg,x y|z\nb.png,1\ndeep/c.jpg,z\n",
+            "multi",
+            [["x y", "z"], [1], ["z"]],
+            "TEXTS NUMBERS",
+        ),
+        (
+            "a.jpg,\"['x', 'y']\"\nb.png,[]\ndeep/c.jpg,\"['z']\"\n",
+            None,
+            [["x", "y"], [], ["z"]],
+            "TEXTS NUMBERS",
+        ),
+        ("a.jpg,x\nb.png,y\ndeep/c.jpg,z\n", "none", [None, None, None], "NONE"),
     ],
 )
-def test_cells_are_read_as_their_column_and_the_kind_suggest(
-    source: Path, text: str, kind: LabelKind | None, labels: Any, form: str
+def test_cells_are_listed_as_they_are(
+    source: Path, text: str, kind: LabelChoice | None, labels: list[Any], forms: str
 ) -> None:
     listed = list_with(source, text, label_kind=kind)
-    labels = labels or [["x", "y"], [], ["z"]]
     assert listed.rejected == {}
     assert listed.labels == dict(zip(("a.jpg", "b.png", "deep/c.jpg"), labels, strict=True))
-    assert listed.facts.form == form
+    assert listed.forms == {Form[name] for name in forms.split()}
+    assert listed.facts.by_name == (kind == "name")
 
 
 def test_values_of_several_columns_are_a_vector(source: Path) -> None:
@@ -223,9 +241,15 @@ def test_values_of_several_columns_are_a_vector(source: Path) -> None:
 
 def test_columns_of_zeros_and_ones_are_classes(source: Path) -> None:
     text = "image_id,is_cat,is_dog,is_none\na.jpg,1,0,-1\nb.png,1,1,0\ndeep/c.jpg,2,0,0\n"
-    listed = list_with(source, text, label="is_*", label_kind="multi")
+    with pytest.raises(
+        ConfigError, match=r"column is_none of .* has -1 beside 0 and 1: give --unc"
+    ):
+        list_with(source, text, label="is_*", label_kind="multi")
+    listed = list_with(source, text, label="is_*", label_kind="multi", uncertain="no")
     assert listed.labels == {"a.jpg": ["is_cat"], "b.png": ["is_cat", "is_dog"]}
     assert listed.facts.texts == ("is_cat", "is_dog", "is_none")
+    assert listed.facts.by_name
+    assert listed.facts.field == "columns is_cat, is_dog, is_none of labels.csv"
     assert listed.rejected["deep/c.jpg"] == (
         "bad-label",
         "listed in labels.csv line 4, but its label '2' in column 'is_cat' is not 0 or 1",
@@ -244,17 +268,34 @@ def test_json_values_keep_their_types(source: Path) -> None:
     assert listed.rejected["b.png"][0] == "bad-label"
 
 
-def test_numbers_count_from_the_base(source: Path) -> None:
-    text = "file,label\na.jpg,1\nb.png,1000\ndeep/c.jpg,0\n"
-    listed = list_with(source, text, label_base=1)
-    assert listed.labels == {"a.jpg": 0, "b.png": 999}
-    kind, reason = listed.rejected["deep/c.jpg"]
-    assert kind == "bad-label"
-    assert reason.startswith("listed in labels.csv line 4, but its label is 0, below the first")
-    listed = list_with(source, "a.jpg,1;2\nb.png,2\n", label_base=1, label_kind="multi")
-    assert listed.labels == {"a.jpg": [0, 1], "b.png": [1]}
-    listed = list_with(source, "a.jpg,1\nb.png,2\n", label_base=1, label_kind="float")
-    assert listed.labels == {"a.jpg": [1.0], "b.png": [2.0]}
+@pytest.mark.parametrize(
+    ("name", "text", "options", "field"),
+    [
+        ("labels.csv", "file,label\na.jpg,1\n", {"label_base": 1}, "column label of labels.csv"),
+        ("labels.csv", "a.jpg,1\n", {}, "column 2 of labels.csv"),
+        ("labels.json", '{"a.jpg": 1}', {"label_base": 2}, "labels.json"),
+        ("x.jsonl", '{"file": "a.jpg", "y": 1}', {}, "field y of x.jsonl"),
+        (
+            "x.jsonl",
+            '{"file": "a.jpg", "columns": 1}',
+            {"label": "columns"},
+            "field columns of x",
+        ),
+        (
+            "labels.csv",
+            "file,v,w,x,y,z\na.jpg,1,2,3,4,5\n",
+            {"label": "v,w,x,y,z", "label_kind": "float"},
+            "columns v, w, x and 2 more of labels.csv",
+        ),
+    ],
+)
+def test_the_list_says_where_labels_are_and_what_they_count_from(
+    source: Path, name: str, text: str, options: dict[str, Any], field: str
+) -> None:
+    facts = list_with(source, text, name, **options).facts
+    assert facts.field.startswith(field)
+    assert facts.base == options.get("label_base", 0)
+    assert facts.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -289,7 +330,7 @@ def test_without_labels_every_image_is_listed(source: Path) -> None:
     listed = list_container(spec, source.with_name("work"))
     names = [file for file, _ in ROWS]
     assert listed.labels == dict.fromkeys((*names, "broken.jpg", "noname"))
-    assert (listed.facts.hidden, listed.facts.form) == (1, "none")
+    assert (listed.facts.hidden, listed.forms) == (1, {Form.NONE})
     assert listed.facts.notes == ("left out 1 file: not images by their names or content",)
     with pytest.raises(ConfigError, match="name their file with --labels, or give --label-kind no"):
         list_container(spec_of(source, None), source.with_name("work"))

@@ -8,58 +8,93 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.plan.labels import LabelChoice
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
-from tests.source.item_lists import make_list, name_of
+from feeder.source.raw_labels import Form, read_raw
+from tests.source.item_lists import label_of, make_list, name_of
 
 _NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
 
-@given(st.dictionaries(_NAMES, st.lists(st.floats(width=32, allow_nan=False), max_size=3)))
+_INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
+_SINGLE = st.floats(width=32, allow_infinity=False)
+_TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5).filter(
+    lambda text: text == text.strip() and read_raw(text)[0] == Form.TEXT
+)
+_LABELS = st.one_of(
+    _INT64,
+    _TEXTS,
+    st.floats(),
+    st.lists(_INT64 | st.none(), max_size=9),
+    st.lists(_TEXTS, min_size=1, max_size=9),
+    st.tuples(_SINGLE, st.lists(_SINGLE, max_size=4)).map(lambda each: [each[0], *each[1]]),
+)
+
+
+def _is_same(found: Any, given: Any) -> bool:
+    """Return whether two labels are equal, NaN to NaN."""
+    return type(found) is type(given) and ascii(found) == ascii(given)
+
+
+@given(st.dictionaries(_NAMES, _LABELS))
 def test_items_are_read_as_they_were_added(
-    tmp_path_factory: pytest.TempPathFactory, items: dict[str, list[float]]
+    tmp_path_factory: pytest.TempPathFactory, items: dict[str, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("lists")
-    with ItemListing(folder, 3, label_kind="float") as listing:
-        added = []
-        for at, (name, values) in enumerate(items.items()):
-            finite = [value if abs(value) < 1e30 else 0.0 for value in (*values, *[0.0] * 3)][:3]
-            listing.add(name, finite, offset=7 * at, size_bytes=at, stamp=at + 1)
-            added.append((name, finite, 7 * at, at, at + 1))
+    with ItemListing(folder, 3) as listing:
+        for at, (name, label) in enumerate(items.items()):
+            listing.add(name, label, offset=7 * at, size_bytes=at, stamp=at + 1)
         listed = listing.finish("x", (1, 2))
     assert read_listed(folder, 3) == listed
+    assert (listed.items, listed.rejected) == (len(items), 0)
     read = ListedItems(folder, 3, listed)
-    found = [
-        (
-            name_of(read, row),
-            read.text.label_values(int(record["label"]), listed.form).tolist(),
-            int(record["offset"]),
-            int(record["size_bytes"]),
-            int(record["stamp"]),
-        )
-        for row, record in enumerate(read.rows)
-    ]
-    assert found == added
+    for at, (name, label) in enumerate(items.items()):
+        record = read.rows[at]
+        assert name_of(read, at) == name
+        assert _is_same(label_of(read, at), label), label
+        assert record[["offset", "size_bytes", "stamp"]].item() == (7 * at, at, at + 1)
     assert listed.bytes == sum(range(len(items)))
+    lists = [label for label in items.values() if isinstance(label, list)]
+    assert sum(listed.facts.widths.values()) == len(lists)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "stored"),
+    [
+        (None, ["10", " a ", "[1]", 10, ["1"]], [10, "a", "[1]", 10, [1]]),
+        ("index", ["10", "1.0", 0.5], [10, "1.0", 0.5]),
+        ("float", ["10", "1.0", 0.5, [1]], [10, "1.0", 0.5, [1]]),
+        ("name", ["10", " a ", 10, ["1"]], ["10", " a ", 10, ["1"]]),
+        ("multi", ["a;b |c", "10", "a, b", "a;"], [["a", "b", "c"], 10, "a, b", "a;"]),
+        ("multi-hot", ["1 0 -1", "0,1", ["0 1"]], [[1, 0, -1], [0, 1], ["0 1"]]),
+        (None, ["a;b", "1 0 0"], ["a;b", "1 0 0"]),
+        ("none", ["10", None, 10, b"?"], [None] * 4),
+    ],
+)
+def test_what_the_kind_matters_to_a_list(
+    tmp_path: Path, kind: LabelChoice | None, labels: list[Any], stored: list[Any]
+) -> None:
+    items = [(str(number), label) for number, label in enumerate(labels)]
+    listed = make_list(tmp_path, items, label_kind=kind)
+    assert listed.listed.rejected == 0
+    for row, label in enumerate(stored):
+        assert _is_same(label_of(listed, row), label)
+    assert listed.listed.by_name == (kind == "name")
 
 
 def test_faults_of_items_are_rejected_and_listed(tmp_path: Path) -> None:
     long = "x" * 70_000
-    items: list[tuple[str, Any]] = [("a", 1), ("b", "text"), ("c", None), (long, 1), ("d", 2)]
+    items: list[tuple[str, Any]] = [
+        *[("a", 1), ("b", b"bytes"), ("c", None), (long, 1), ("d", "text"), ("e", " ")],
+        *[("f", ["x", 1]), ("g", [[1]]), ("h", [1e39]), ("i", [0.5, None])],
+    ]
     listed = make_list(tmp_path, items)
-    assert [name_of(listed, row) for row in range(2)] == ["a", "d"]
+    assert [name_of(listed, row) for row in range(3)] == ["a", "d", "i"]
     assert [(each["path"][:1], each["kind"]) for each in listed.rejected()] == [
-        ("b", "bad-label"),
-        ("c", "bad-label"),
-        ("x", "bad-label"),
+        *[("b", "bad-label"), ("c", "no-label"), ("x", "bad-label"), ("e", "no-label")],
+        *[("f", "bad-label"), ("g", "bad-label"), ("h", "bad-label")],
     ]
-    assert (listed.listed.items, listed.listed.rejected) == (2, 3)
-
-
-def test_labels_with_another_number_of_values_are_rejected(tmp_path: Path) -> None:
-    listed = make_list(tmp_path, [("a", [0.5, 1.0]), ("b", [0.5]), ("c", [1.0, 2.0])])
-    assert [each["reason"] for each in listed.rejected()] == [
-        "its label has 1 values, the first has 2"
-    ]
+    assert (listed.listed.items, listed.listed.rejected) == (3, 7)
 
 
 def _fail_while_listing(folder: Path) -> None:
@@ -96,8 +131,19 @@ def test_too_many_different_texts_are_no_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feeder.source.listing.CLASSES_MAX", 3)
-    with pytest.raises(ConfigError, match="over 3 different labels, such as 3"):
-        make_list(tmp_path, [(str(number), str(number)) for number in range(9)])
+    with pytest.raises(ConfigError, match="over 3 different labels, such as c3"):
+        make_list(tmp_path, [(str(number), f"c{number}") for number in range(9)])
+    with pytest.raises(ConfigError, match=r"over 3 different labels, such as 3\.5"):
+        make_list(tmp_path, [(str(n), f"{n}.5") for n in range(9)], label_kind="name")
+
+
+def test_more_decimals_than_there_can_be_classes_are_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.source.listing.CLASSES_MAX", 3)
+    listed = make_list(tmp_path, [(str(number), f"{number % 5}.5") for number in range(9)])
+    labels = [label_of(listed, row) for row in range(9)]
+    assert labels == ["0.5", "1.5", "2.5", 3.5, 4.5, "0.5", "1.5", "2.5", 3.5]
 
 
 def test_a_spill_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
@@ -105,26 +151,6 @@ def test_a_spill_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> 
         listing.expect_spill(1)
         with pytest.raises(ResourceError, match=r"GB free, and a copy .* takes about 10000000"):
             listing.expect_spill(10**19)
-
-
-@pytest.mark.parametrize(
-    ("labels", "rejected"),
-    [
-        ([3, [], 4], 1),
-        ([[], 3, []], 1),
-        (["a", []], 1),
-        ([[0.5], [], [1.0]], 1),
-        ([["a"], [], ["b"]], 0),
-        ([[], ["a"], [1]], 1),
-        ([[], [0.5]], 1),
-    ],
-)
-def test_an_empty_list_is_a_label_only_among_lists_of_classes(
-    tmp_path: Path, labels: list[Any], rejected: int
-) -> None:
-    listed = make_list(tmp_path, [(str(number), label) for number, label in enumerate(labels)])
-    assert listed.listed.rejected == rejected
-    assert listed.listed.items == len(labels) - rejected
 
 
 @pytest.mark.parametrize("suffix", ["items", "spill"])

@@ -73,6 +73,7 @@ def test_datasets_of_hugging_face_have_their_images_labels_and_names(
         labels["00000003-3.jpg"] = 0  # of the second row group
     assert listed.labels == labels
     assert listed.facts.names == {0: "cat", 1: "dog", 2: "röd räv"}
+    assert listed.facts.is_declared
     assert not listed.rejected
     expected = json.loads((GOLDEN / "parquet.json").read_text())
     assert [hashlib.sha256(image).hexdigest() for image in read_all(path, listed)] == expected
@@ -121,11 +122,14 @@ def test_a_group_of_many_rows_is_read_in_batches(
 @pytest.mark.parametrize(
     ("values", "options", "expected"),
     [
-        (pa.array([3, 1, 2, 1, 5], pa.uint8()), {"label_base": 1}, [2, 0, 1, 0, 4]),
+        (pa.array([3, 1, 2, 1, 5], pa.uint8()), {"label_base": 1}, [3, 1, 2, 1, 5]),
         (pa.array(["b", "a", "b", "c", "a"]).dictionary_encode(), {}, ["b", "a", "b", "c", "a"]),
         ([b"b", b"a", b"b", b"\xff", b"a"], {}, ["b", "a", "b", "�", "a"]),
-        ([0.5, 1, 2, 3, 4], {}, [[0.5], [1.0], [2.0], [3.0], [4.0]]),
-        ([1.0, 0.0, 2.0, 0.0, 3.0], {"label_kind": "index"}, [1, 0, 2, 0, 3]),
+        ([0.5, 1, 2, 3, 4], {}, [0.5, 1.0, 2.0, 3.0, 4.0]),
+        ([1.0, 0.0, 2.0, 0.0, 3.0], {"label_kind": "index"}, [1.0, 0.0, 2.0, 0.0, 3.0]),
+        (["1", "0", "NA", "007", "3 "], {}, [1, 0, "NA", "007", 3]),
+        (["1", "0", "NA", "007", "3"], {"label_kind": "name"}, ["1", "0", "NA", "007", "3"]),
+        ([[1, 0], [0, 1], [-1, 0], [None, 1], []], {}, [[1, 0], [0, 1], [-1, 0], [None, 1], []]),
         ([True, False, True, True, False], {}, [1, 0, 1, 1, 0]),
         ([["a"], ["b", "a"], ["a"], ["a"], ["b"]], {}, [["a"], ["b", "a"], ["a"], ["a"], ["b"]]),
         (
@@ -133,7 +137,7 @@ def test_a_group_of_many_rows_is_read_in_batches(
             {"label_base": 1, "label_kind": "float"},
             [[1.0, 2.0]] * 5,
         ),
-        ([[1], [2, 3], [1], [3], [2]], {"label_base": 1}, [[0], [1, 2], [0], [2], [1]]),
+        ([[1], [2, 3], [1], [3], [2]], {"label_base": 1}, [[1], [2, 3], [1], [3], [2]]),
         ([{"a": 1}] * 5, {"label_kind": "none"}, [None] * 5),
     ],
 )
@@ -142,9 +146,10 @@ def test_labels_of_every_type_are_read(
 ) -> None:
     listed = list_file(write(tmp_path, {"image": IMAGES, "label": values}), **options)
     assert list(listed.labels.values()) == expected
-    base = options.get("label_base", 0)
-    note = f"labels of label count from {base}: label {base} becomes class 0 (--label-base)"
-    assert listed.facts.notes == ((note,) if base and expected[0] != [1.0, 2.0] else ())
+    assert listed.rejected == {}
+    field = "" if options.get("label_kind") == "none" else "column label"
+    assert (listed.facts.base, listed.facts.field) == (options.get("label_base", 0), field)
+    assert (listed.facts.is_declared, listed.facts.notes) == (False, ())
 
 
 def test_a_row_that_cannot_be_a_sample_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
@@ -160,16 +165,14 @@ def test_a_row_that_cannot_be_a_sample_is_refused_and_the_others_are_not(tmp_pat
     labels = [0, 0, 0, None, -1, 2, 3]
     path = write(tmp_path, {"image": pa.array(images, STRUCT), "label": labels})
     listed = list_file(path)
-    assert listed.labels == {"00000005": 2, "00000006": 3}
-    below = "its label is -1, below the first class 0 (--label-base; --label-kind none where there "
+    assert listed.labels == {"00000004-a.jpg": -1, "00000005": 2, "00000006": 3}
     assert listed.rejected == {
         "00000000": ("no-image", "its image is null"),
         "00000001-\x1b.jpg": ("no-image", r"its image is null, and has only the path a/\x1b.jpg"),
         "00000002": ("empty", "its image has no bytes"),
         "00000003-a.jpg": ("no-label", "its label is null"),
-        "00000004-a.jpg": ("bad-label", f"{below}are no labels)"),
     }
-    assert read_all(path, listed) == [IMAGES[0]] * 2
+    assert read_all(path, listed) == [IMAGES[0]] * 3
 
 
 def test_texts_that_are_not_utf8_are_read(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from tests.source.tf_writer import Values, encode_example, frame
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = b"\xff\xd8\xff image"
-IMAGENET = {"00000000-n01440764_0.JPEG": 0, "00000001-n15075141_1.JPEG": 999}
-IMAGENET |= {"00000002-n01443537_2.JPEG": 1, "00000003-n01440764_3.JPEG": 0}
+IMAGENET = {"00000000-n01440764_0.JPEG": 1, "00000001-n15075141_1.JPEG": 1000}
+IMAGENET |= {"00000002-n01443537_2.JPEG": 2, "00000003-n01440764_3.JPEG": 1}
 
 
 def spec_of(*paths: Path, **options: Any) -> SourceSpec:
@@ -73,13 +73,13 @@ def test_imagenet_records_of_tensorflow_have_their_images_labels_and_names(
     listed = list_file(path)
     assert listed.labels == IMAGENET
     assert listed.facts.names == {
-        0: "tench, Tinca tinca",
-        1: "goldfish",
-        999: "toilet tissue, toilet paper, bathroom tissue",
+        1: "tench, Tinca tinca",
+        2: "goldfish",
+        1000: "toilet tissue, toilet paper, bathroom tissue",
     }
-    assert listed.facts.notes == (
-        "labels of image/class/label count from 1: label 1 becomes class 0 (--label-base)",
-    )
+    assert (listed.facts.base, listed.facts.field) == (1, "feature image/class/label")
+    assert not listed.facts.is_declared
+    assert listed.facts.notes == ()
     assert not listed.rejected
     assert bool(suffix) == bool(listed.facts.spilled_bytes)
     images = read_all(path, listed)
@@ -92,7 +92,7 @@ def test_imagenet_records_of_tensorflow_have_their_images_labels_and_names(
     [
         ("several", "multi", [[], [0], [0, 1], [0, 1, 2]]),
         ("floats", None, [[0.0, 0.0], [0.25, -1.0], [0.5, -2.0], [0.75, -3.0]]),
-        ("negative", "float", [[0.0], [-1.0], [-2.0], [-3.0]]),
+        ("negative", None, [0, -1, -2, -3]),
         ("text", "multi", None),
         ("none of them", "none", [None] * 4),
     ],
@@ -103,9 +103,11 @@ def test_labels_of_every_kind_are_read(
     listed = list_file(golden / "kinds.tfrecord", image="img", label=label, label_kind=kind)
     if labels is None:
         labels = [["é" * number] for number in range(1, 4)]
-        assert listed.rejected == {"00000000": ("bad-label", "its label is empty")}
+        assert listed.rejected == {
+            "00000000": ("bad-label", "its label is a list that has an empty text in it")
+        }
     assert list(listed.labels.values()) == labels
-    assert not listed.facts.notes
+    assert (listed.facts.base, listed.facts.notes) == (0, ())
 
 
 def test_a_label_of_another_field_counts_from_0_and_a_text_is_a_class(golden: Path) -> None:
@@ -114,19 +116,16 @@ def test_a_label_of_another_field_counts_from_0_and_a_text_is_a_class(golden: Pa
     assert listed.facts.texts == ("n01440764", "n15075141", "n01443537")
     listed = list_file(path, label="image/object/bbox/label")
     assert list(listed.labels.values()) == [[1, 1], [1000, 1000], [2, 2], [1, 1]]
-    assert not listed.facts.notes
+    assert (listed.facts.base, listed.facts.field) == (0, "feature image/object/bbox/label")
 
 
 def test_label_0_that_counts_from_1_is_an_error_until_the_user_decides(tmp_path: Path) -> None:
     path = write(tmp_path, example(5), example(0))
     with pytest.raises(ConfigError, match=r"00000001: its image/class/label is 0.*--label-base 0"):
         list_file(path)
-    assert list(list_file(path, label_base=0).labels.values()) == [5, 0]
-    listed = list_file(path, label_base=1)
-    assert list(listed.labels.values()) == [4]
-    kind, reason = listed.rejected["00000001"]
-    assert kind == "bad-label"
-    assert "is 0, below the first class 1 (--label-base" in reason
+    for base in (0, 1):  # with base 1 it is left out when labels are read
+        listed = list_file(path, label_base=base)
+        assert (list(listed.labels.values()), listed.facts.base) == ([5, 0], base)
 
 
 def test_several_files_keep_their_names_apart(golden: Path) -> None:
@@ -156,7 +155,7 @@ def test_listing_a_file_reads_little_of_it_but_the_first_record_of_each_class(
 
     monkeypatch.setattr(os, "pread", counted)
     listed = list_file(path)
-    assert list(listed.labels.values()) == [number % 3 for number in range(50)]
+    assert list(listed.labels.values()) == [number % 3 + 1 for number in range(50)]
     assert 3 * 200_000 < read_bytes < 3 * 200_000 + 50 * 20_000
 
 
@@ -180,7 +179,7 @@ def test_a_record_without_what_is_needed_is_refused_with_the_features_it_has(
         example(3, **{"image/filename": ("bytes", [b"some/folder/ok.jpg"])}),
     )
     listed = list_file(path)
-    assert listed.labels == {"00000008-ok.jpg": 2}
+    assert listed.labels == {"00000008-ok.jpg": 3}
     assert listed.rejected == {
         "00000000": (
             "no-image",
@@ -211,11 +210,11 @@ def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
     reason = f"the CRC of the data of its record at byte {size} is wrong"
     listed = list_file(path)
     if packer:
-        assert list(listed.labels.values()) == [0, 1]
+        assert list(listed.labels.values()) == [1, 2]
         assert listed.rejected == {"00000001": ("corrupt", reason)}
         assert read_all(path, listed) == [IMAGE, IMAGE]
         return
-    assert list(listed.labels.values()) == [0, 0, 1]  # the image was not read
+    assert list(listed.labels.values()) == [1, 1, 2]  # the image was not read
     source = TFRecords(spec_of(path), str(tmp_path / "work"))
     items = [*listed.items.values()]
     assert source.read_item(items[0]) == source.read_item(items[2]) == IMAGE
@@ -239,7 +238,7 @@ def test_a_damaged_label_or_name_is_not_taken_for_a_fault_of_the_whole_source(
     damaged[2 * size + data.index(b"tench")] ^= 1
     path.write_bytes(damaged)
     listed = list_file(path)
-    assert list(listed.labels.values()) == [0]
+    assert list(listed.labels.values()) == [1]
     assert {kind for kind, _ in listed.rejected.values()} == {"corrupt"}
 
 
@@ -272,8 +271,8 @@ def test_a_damaged_first_record_of_a_class_changes_nothing_but_itself(
     listed = list_file(path)
     reason = f"the CRC of the data of its record at byte {start} is wrong"
     assert listed.rejected == {f"{at:08d}": ("corrupt", reason)}
-    assert list(listed.labels.values()) == [0, 1, 1]
-    assert listed.facts.names == {0: "tench", 1: "goldfish"}
+    assert list(listed.labels.values()) == [1, 2, 2]
+    assert listed.facts.names == {1: "tench", 2: "goldfish"}
 
 
 @pytest.mark.parametrize(
@@ -281,8 +280,8 @@ def test_a_damaged_first_record_of_a_class_changes_nothing_but_itself(
     [
         (None, ("bytes", [b"goldfish"]), ["goldfish", "goldfish"]),
         ("multi", ("bytes", [b"tench", b"goldfish"]), [["tench", "goldfish"]] * 2),
-        ("multi", ("int64", [7, 111]), [[6, 110]] * 2),
-        (None, ("int64", [111, 0xF0]), [[110, 239]] * 2),
+        ("multi", ("int64", [7, 111]), [[7, 111]] * 2),
+        (None, ("int64", [111, 0xF0]), [[111, 0xF0]] * 2),
     ],
 )
 def test_a_damaged_first_label_of_any_form_becomes_no_class(
@@ -298,6 +297,20 @@ def test_a_damaged_first_label_of_any_form_becomes_no_class(
     listed = list_file(path, label_kind=kind)
     assert [kind for kind, _ in listed.rejected.values()] == ["corrupt"]
     assert list(listed.labels.values()) == labels
+
+
+def test_a_damaged_row_of_another_length_is_found_though_its_numbers_are_not_new(
+    tmp_path: Path,
+) -> None:
+    records = [example([0, 1, 1]), example([1, 0, 0]), example([0, 1, 0])]
+    path = write(tmp_path, *records)
+    data = path.read_bytes()
+    assert data.count(b"\x0a\x03\x01\x00\x00") == 1
+    path.write_bytes(data.replace(b"\x0a\x03\x01\x00\x00", b"\x0a\x03\x01\x80\x00"))  # [1, 0]
+    listed = list_file(path, label_base=0)
+    assert list(listed.labels.values()) == [[0, 1, 1], [0, 1, 0]]
+    assert [kind for kind, _ in listed.rejected.values()] == ["corrupt"]
+    assert listed.facts.facts.widths == {3: 2}
     assert "foldfish" not in listed.facts.texts
 
 

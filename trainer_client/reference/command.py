@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, get_args
 
-from feeder.errors import ConfigError, ResourceError
+from feeder.errors import ConfigError
 from feeder.plan.recipe import parse_field
+from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.program import run_guarded
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.recipes.recipe import KEYS, KINDS, about_key
@@ -129,12 +130,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def write_json(value: object, path: Path) -> None:
     """Write a result; ResourceError when that fails."""
-    try:
-        path.write_text(json.dumps(value, indent=2, default=dict) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write the result to {path} ({error.strerror}): name another --json file"
-        ) from error
+    text = json.dumps(value, indent=2, default=dict) + "\n"
+    with explain_write_errors(f"the result to {path}", "name another --json file"):
+        write_output(path, text.encode())
 
 
 def add_feeder_options(parser: argparse.ArgumentParser) -> None:

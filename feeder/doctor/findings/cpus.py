@@ -23,7 +23,7 @@ def find_narrow_mask(machine: Machine) -> Iterator[Finding]:
             name="cpu-mask",
             severity=Severity.WARNING,
             what=f"the CPU mask has {_cpus(cpus)}, but the quota allows {quota:g}",
-            detail=f"Feeder starts {cpus} workers; {int(quota) - cpus} more could run.",
+            detail=f"Feeder starts {_workers(cpus)}; {int(quota) - cpus} more could run.",
             mend=(
                 "sudo systemctl set-property feeder AllowedCPUs=   # empty: all CPUs",
                 "docker update --cpuset-cpus LIST CONTAINER",

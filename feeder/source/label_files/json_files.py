@@ -52,7 +52,7 @@ class _JsonObjects:
         is_class_each = self._columns.is_split and label_kind in HOT_KINDS
         self.classes = self._columns.labels if is_class_each else ()
         self.split = choose_split_column(first, (self._columns.image, *self._columns.labels))
-        self.field = describe_columns(self._columns).replace("column", "field")
+        self.field = describe_columns(self._columns).replace("column", "field", 1)
         self._meaning = CellMeaning(
             label_kind,
             self._columns.labels,

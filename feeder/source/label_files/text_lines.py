@@ -26,6 +26,13 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises DatasetError for a file that cannot be read or is no UTF-8 text, with line and byte.
     """
     shown = printable(path_to_text(path))
+    for number, line in enumerate(read_byte_lines(path), 1):
+        yield _decode(line, number, shown)
+
+
+def read_byte_lines(path: Path) -> Iterator[bytes]:
+    """Yield the same as bytes, for names, which need not be UTF-8; see ``read_lines``."""
+    shown = printable(path_to_text(path))
     try:
         with open_regular_file(path) as file:
             number = 0
@@ -34,7 +41,12 @@ def read_lines(path: Path) -> Iterator[str]:
                 if number == 1:
                     _check_is_text(line, shown)
                     line = line.removeprefix(codecs.BOM_UTF8)
-                yield _decode(line, number, shown)
+                if len(line) > LINE_BYTES_MAX:
+                    raise DatasetError(
+                        f"line {number} of {shown} is longer than {LINE_BYTES_MAX >> 20} MiB: is "
+                        "it a text file of a line for each image?"
+                    )
+                yield line
     except OSError as error:
         raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
 
@@ -67,11 +79,6 @@ def _check_is_text(start: bytes, shown: str) -> None:
 
 
 def _decode(line: bytes, number: int, shown: str) -> str:
-    if len(line) > LINE_BYTES_MAX:
-        raise DatasetError(
-            f"line {number} of {shown} is longer than {LINE_BYTES_MAX >> 20} MiB: is it a text "
-            "file of a line for each image?"
-        )
     try:
         return line.decode()
     except UnicodeDecodeError as error:

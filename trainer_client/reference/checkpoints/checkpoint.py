@@ -5,7 +5,6 @@ the old checkpoint or the new one. Reading verifies its checksums. It has tensor
 strings only and is read with ``weights_only``, so nothing in it runs as code.
 """
 
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +15,11 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.process.output_file import replace_file
 from feeder.process.regular_file import open_regular_file
 
+UNFINISHED: Final = ".unfinished"
+"""Suffix of a file while it is written: of all processes, so that kills leave one at most."""
 CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
 
 _DAMAGE: Final = BadZipFile, zlib.error
@@ -26,20 +28,10 @@ _FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
-    unfinished = path.with_name(path.name + ".unfinished")
     try:
-        with unfinished.open("wb") as file:
+        with replace_file(path, suffix=UNFINISHED) as file:
             torch.save({"version": CHECKPOINT_VERSION, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)
     except (OSError, RuntimeError) as error:  # torch raises the latter when the disk is full
-        unfinished.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise ResourceError(
             f"cannot write the checkpoint {path} ({reason}): make room, or name another "

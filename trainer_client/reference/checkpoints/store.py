@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from feeder.errors import ConfigError, ResourceError
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from feeder.process.regular_file import check_regular
+from trainer_client.reference.checkpoints.checkpoint import (
+    UNFINISHED,
+    load_checkpoint,
+    save_checkpoint,
+)
 from trainer_client.reference.checkpoints.progress import Progress
 
 CHECKPOINTS: Final = "checkpoints"
@@ -57,9 +62,18 @@ class CheckpointFile:
         self.path = path
 
     def check(self) -> None:
-        """Raise ConfigError unless the file could be written."""
+        """Raise ConfigError unless the file could be written, and read again to resume."""
         if not _can_be_file(self.path):
             raise ConfigError(f"checkpoint must name a file in an existing folder, got {self.path}")
+        try:
+            check_regular(self.path.stat(), self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ConfigError(
+                f"no checkpoint can be saved to {self.path} ({error.strerror}): name another file, "
+                "or leave out --checkpoint"
+            ) from None
 
     def newest(self) -> Path | None:
         """Return the file, if it exists."""
@@ -75,7 +89,7 @@ class CheckpointFile:
     def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
         """Write the file; the present one becomes the previous one."""
         if self.path.exists():
-            _link(self.path, self._previous())
+            _link(Path(os.path.realpath(self.path)), self._previous())  # link(2) follows no link
         save_checkpoint(self.path, content)
         return self.path
 
@@ -94,7 +108,7 @@ class CheckpointFolder:
         """Make the folder, without unfinished files in it; ResourceError when that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in self.folder.glob("*.unfinished"):
+            for unfinished in self.folder.glob(f"*{UNFINISHED}"):
                 unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise ResourceError(
@@ -159,7 +173,7 @@ def _is_best(progress: Progress) -> bool:
 
 def _link(path: Path, name: Path) -> None:
     """Give a file a second name, which may exist; ResourceError when that fails."""
-    unfinished = name.with_name(name.name + ".unfinished")
+    unfinished = name.with_name(name.name + UNFINISHED)
     try:
         unfinished.unlink(missing_ok=True)
         try:

@@ -1,27 +1,20 @@
 """Writing into a run's folder: whole files are replaced atomically, errors become one line.
 
-A file is written under a temporary name, synced and renamed: after a kill at any moment it has its
-old content or its new one.
+After a kill at any moment a file has its old content or its new one.
 """
 
-import contextlib
-import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
-from feeder.errors import ResourceError
+from feeder.process.output_file import explain_write_errors, write_output
+
+_UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
 
 
-@contextlib.contextmanager
-def explain_errors(path: Path) -> Iterator[None]:
-    """Raise OSError as ResourceError, one line that names ``path`` and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write {path} ({error.strerror or error}): make room or name another "
-            "--output folder"
-        ) from error
+def explain_errors(path: Path) -> AbstractContextManager[None]:
+    """Raise OSErrors of the body as ResourceErrors, one line that names ``path``, with a remedy."""
+    return explain_write_errors(str(path), "make room or name another --output folder")
 
 
 def make_folder(path: Path) -> None:
@@ -32,20 +25,5 @@ def make_folder(path: Path) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
-    unfinished = path.with_name(path.name + ".unfinished")
     with explain_errors(path):
-        try:
-            with unfinished.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)
+        write_output(path, content, suffix=_UNFINISHED)
