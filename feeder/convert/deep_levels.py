@@ -1,7 +1,7 @@
 """Makes 8 bits of images with 16 bits a sample, by the level that is to become white.
 
-Pillow alone clips 16-bit grey to 255, and drops the lower bytes of 16-bit colour. Files say how
-many bits they store, not how many they use: 12 bits in a 16-bit PNG come out nearly black unless
+Pillow alone clips 16-bit grey to 255, and drops the lower bytes of 16-bit colour. A PNG has the
+number of bits that it stores, not of those that it uses: 12 bits in 16 come out nearly black unless
 the user names their white level. PGM, PPM and TIFF of 12 bits declare theirs, which is used.
 """
 

@@ -101,7 +101,7 @@ class ClassPlan:
 def plan_classes(
     items: SourceItems, reading: LabelReading, spec: SourceSpec, known: Manifest | None
 ) -> ClassPlan:
-    """Return the classes of a source whose labels are read as ``reading`` says.
+    """Return the classes of a source; ``reading`` is how its labels are read.
 
     ``known`` is the dataset whose classes it must have. Raises ConfigError for labels that fit
     neither it nor the list of names, and DatasetError for containers that contradict each other.

@@ -38,7 +38,7 @@ from feeder.source.source import SourceSpec
 Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floats"]
 _SHOWN_CHARACTERS: Final = 80
 _CHUNK: Final = 1 << 16
-_FEW: Final = 10  # at most one label in so many may be of another kind than the others
+_FEW: Final = 10  # at most one label in ten may be of another kind than the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +427,7 @@ def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.ui
 
 
 def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]) -> None:
-    """Read each label whose look alone does not show that it fits; fill in ``reading``."""
+    """Read each label that its look alone does not show to fit; fill in ``reading``."""
     if reading.way == "none":
         return
     labels, forms = items.rows["label"], items.rows["form"]

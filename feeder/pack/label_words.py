@@ -65,7 +65,7 @@ def describe_labels(
     elif reading.is_named:
         how += _describe_order(plan.classes)
     elif reading.way == "numbers" and spec.label_base is None and len(used) and used[0] == 1:
-        how += " from 0 on, of which no image has 0 (--label-base 1 if they count from 1)"
+        how += " from 0 on; no image has class 0 (--label-base 1 if they count from 1)"
     return f"{what} {how}{_fields(items)}"
 
 

@@ -1,8 +1,8 @@
 """The stamp of a file: a number that another file, or the same one written again, does not have.
 
-It is a hash of size, modification time, change time and inode. Whoever replaces a file may give it
-the size and the modification time of the one before, but neither of the others: the kernel sets the
-change time, also where the mode or the number of links changes. The device is left out, because a
+It is a hash of size, modification time, change time and inode. A new file can be given the size and
+the modification time of the one before, but neither of the others: the kernel sets the change time,
+also where the mode or the number of links changes. The device is left out, because a
 file system gets another number when it is mounted again, and on each host.
 
 Some file systems number inodes as they look at them, and give another number once they have

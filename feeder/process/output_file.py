@@ -111,7 +111,7 @@ def _open_irregular(path: Path) -> int | None:
         return None
     own = _own_descriptor(path)
     if own is not None:
-        return os.dup(own)  # opened anew, a file would be written from its start
+        return os.dup(own)  # a second open would write from the file's start
     if not stat.S_ISFIFO(kind) and not stat.S_ISCHR(kind):
         return None
     try:

@@ -105,7 +105,7 @@ class _Listing:
         self._split_folders = frozenset(find_splits(sorted(folders)))
         self._split_column = self._rows.split
         self._split: str | None = None
-        """Whose rows are taken; None: all rows."""
+        """The split to take; None: all rows."""
         self._left_out = _hash_names(())
         """Files of the rows of other splits."""
 
@@ -130,7 +130,7 @@ class _Listing:
             self._listing.note(f"{self._name} lists {files} more than once")
 
     def _choose_split(self) -> None:
-        """Count the rows of each split, and find out whose rows are taken."""
+        """Count the rows of each split, and choose the one to take."""
         choice = SplitChoice(self._spec.split, self._spec.all_splits, self._shown)
         in_column: Counter[str] = Counter()
         in_folder: Counter[str] = Counter()

@@ -83,7 +83,7 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     hidden: int
     """Files and folders left out because their names begin with a dot."""
     field: str
-    """Where the labels are, for the summary: "column label"; empty where nobody has to know."""
+    """Where the labels are, for the summary: "column label"; empty where that is plain."""
     base: int
     """The number of the first class."""
     by_name: bool

@@ -51,7 +51,7 @@ class Row(NamedTuple):
     label: object
     """As pyarrow has it; None without labels, too."""
     split: str
-    """What the column of splits says; empty without one."""
+    """The cell of the column of splits; empty without one."""
 
 
 class RowBatch:

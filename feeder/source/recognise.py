@@ -113,7 +113,7 @@ def recognise(
 
 
 def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
-    """Return the spec of Parquet files with the split whose rows are packed.
+    """Return the spec of Parquet files with the split to pack.
 
     The split that is ``wanted`` may have chosen the files already.
     """
@@ -234,7 +234,7 @@ def _find_labels(
     """Return the spec of a folder of images with the one file that may have their labels."""
     spec = replace(spec, kind="labelled-folder")
     if spec.labels_file:
-        return spec  # whose rows may have splits
+        return spec  # rows of the file may have splits
     if spec.label_kind == "none":
         return _choose_folder(spec, folder, contents.folders, is_forced=is_forced)
     if not contents.labels:
@@ -285,7 +285,7 @@ def _choose_class_folder(
 def _choose_folder(
     spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
 ) -> SourceSpec:
-    """Return the spec of the folder, or of what the split in it is that was chosen."""
+    """Return the spec of the folder, or of the split in it that was chosen."""
     if not spec.split and not spec.all_splits and _is_test_set(folder, names):
         split: str | None = names[0]
         note = f"the classes are the folders in {_show(folder / names[0])}, the only one there"

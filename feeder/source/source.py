@@ -55,7 +55,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     may_lack_images: bool = False
     """Whether a class folder may be empty, because the classes are another dataset's."""
     split: str = ""
-    """The split whose rows to take; empty: of all, or those of the only one."""
+    """The split to take rows of; empty: all rows, or there is only one split."""
     all_splits: bool = False
     """Whether what looks like several splits is to be taken as one."""
     notes: tuple[str, ...] = ()

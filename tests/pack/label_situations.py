@@ -336,7 +336,7 @@ SITUATIONS = (
         raw=[1, 2, 3, 1],
         classes=tuple("0123"),
         labels=[1, 2, 3, 1],
-        line="4 classes by number from 0 on, of which no image has 0 (--label-base 1 if",
+        line="4 classes by number from 0 on; no image has class 0 (--label-base 1 if",
     ),
     Situation(
         title="-1 as the label of a test set",

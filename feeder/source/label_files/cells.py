@@ -73,7 +73,7 @@ class CellMeaning:
         """Return the label in ``cells``, a RawLabel; BadCellError for one without meaning.
 
         None where there is none: an empty cell. One of several labels may be empty: no class.
-        Raises ConfigError where -1 or nothing among 0 and 1 means what only --uncertain can say.
+        Raises ConfigError where only --uncertain can decide what -1 or nothing among 0 and 1 is.
         """
         if self._kind == "none":
             return None

@@ -92,7 +92,7 @@ def describe_columns(columns: Columns) -> str:
 
 
 def find_confidence(names: Sequence[str]) -> int | None:
-    """Return the column that says how sure each row's label is, None without one."""
+    """Return the column with the confidence of each row's label, None without one."""
     folded = [_fold(name) for name in names]
     return next((folded.index(name) for name in _CONFIDENCE_NAMES if name in folded), None)
 

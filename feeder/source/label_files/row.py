@@ -22,7 +22,7 @@ class LabelRow(NamedTuple):
     fault: str
     """Why the row is unusable; empty where it is not."""
     confidence: str = ""
-    """How sure the label is, where a column says so, as in tables with a row for each label."""
+    """Of the label, where there is a column of it, as in tables with a row for each label."""
     split: str = ""
     """What ``LabelFile.split`` says about it."""
 
@@ -55,5 +55,5 @@ class LabelFile(Protocol):
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row as it is there, a RawLabel; None where it has none.
 
-        Raises BadCellError, and ConfigError where only an option can say what a cell means.
+        Raises BadCellError, and ConfigError where only an option can decide what a cell means.
         """

@@ -1,4 +1,4 @@
-"""The column, or the field, that says to which split a row belongs: train, val, test.
+"""The column, or the field, of the split that a row belongs to: train, val, test.
 
     split, set, subset, partition, fold, phase, usage      holds splits if one value is called so
     is_train, is_test, is_valid, …                         yes or no

@@ -91,7 +91,7 @@ class SplitChoice(NamedTuple):
         )
 
     def choose_rows(self, counts: Mapping[str, int], where: str) -> tuple[str | None, str]:
-        """Return the split whose rows are packed, None for all of them, and a note.
+        """Return the split to pack, None for the rows of all splits, and a note.
 
         ``counts`` has the rows of each split by its name, "" for none. Raises ConfigError, which
         begins with ``where``, for rows of several splits without a choice, and for another choice.

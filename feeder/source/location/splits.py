@@ -28,7 +28,7 @@ _SEPARATORS: Final = r"[\W\d_]"
 _MENTION: Final = re.compile(
     rf"(?:^|(?<={_SEPARATORS}))"
     rf"(train[-_ ]?val|{'|'.join(sorted(_WORDS, key=len, reverse=True))})"
-    rf"(?:set|data)?(?:{_SEPARATORS}+(?:set|data|split|images?|imgs?))?"  # no part of what it is of
+    rf"(?:set|data)?(?:{_SEPARATORS}+(?:set|data|split|images?|imgs?))?"
     rf"(?={_SEPARATORS}|$)"
 )
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
