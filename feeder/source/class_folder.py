@@ -25,7 +25,7 @@ from feeder.source.item_bytes import sniff_file
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.file_format import describe_file
-from feeder.source.location.splits import find_splits
+from feeder.source.location.splits import find_splits, pair_splits
 from feeder.source.names import stored_path
 from feeder.source.source import SourceSpec
 
@@ -70,9 +70,35 @@ class ClassFolder(LooseFiles):
                 f"every folder: give {show_path(self._root)}/{first} if these are the classes, or "
                 f"feeder pack --all-splits if the classes are the folders above, such as {first}"
             )
+        if not self._may_lack_images:  # its classes are its own
+            self._warn_of_training_set(classes, listing)
         if deep:
             which = "1 class folder" if deep == 1 else f"{deep:,} class folders"
             listing.note(f"images of {which} lie in folders below, and are one class each")
+
+    def _warn_of_training_set(self, classes: list[str], listing: ItemListing) -> None:
+        """Note a training set beside this one that has other classes: labels would be shifted."""
+        above, name = os.path.split(self._root)
+        try:
+            beside = [decode_name(entry.name) for entry in os.scandir(above) if is_folder(entry)]
+            training = pair_splits(beside).get(decode_name(name))
+            if training is None:
+                return
+            entries = list(os.scandir(os.path.join(above, encode_name(training))))
+        except OSError:  # what cannot be listed is not packed either
+            return
+        others = {decode_name(entry.name) for entry in entries if is_folder(entry)}
+        differing = {each for each in others ^ {*classes} if not each.startswith(".")}
+        if others and differing:
+            first = min(differing)
+            has, lacks = (
+                (training, decode_name(name)) if first in others else (decode_name(name), training)
+            )
+            listing.note(
+                f"feeder: warning: {printable(has)} has a class {printable(first)} and "
+                f"{printable(lacks)} has none, so that their labels are not the same numbers: pack "
+                f"{printable(training)} first, and this one with --classes-of"
+            )
 
     def _find_classes(self, listing: ItemListing) -> Iterator[str]:
         stray: bytes | None = None

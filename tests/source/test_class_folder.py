@@ -210,3 +210,18 @@ def test_images_without_permission_are_not_called_something_else(
     monkeypatch.setattr("feeder.source.location.file_format.read_regular", refuse)
     with pytest.raises(DatasetError, match=r"x.jpg cannot be read: Permission denied; add some"):
         list_folder(source)
+
+
+def test_a_training_set_beside_it_with_other_classes_is_said(tmp_path: Path) -> None:
+    for name in ("train/ant", "train/bee", "train/cat", "val/ant", "val/cat", "test/ant"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "x.jpg").write_bytes(_JPEG)
+    (warning,) = list_folder(tmp_path / "val").facts.notes
+    assert warning == (
+        "feeder: warning: train has a class bee and val has none, so that their labels are not the "
+        "same numbers: pack train first, and this one with --classes-of"
+    )
+    (tmp_path / "val" / "bee").mkdir()
+    (tmp_path / "val" / "bee" / "x.jpg").write_bytes(_JPEG)
+    for name in ("val", "train"):
+        assert list_folder(tmp_path / name).facts.notes == ()
