@@ -13,6 +13,7 @@ from feeder.pack.merge import SourceItems
 from feeder.process.path_text import printable
 from feeder.source.raw_labels import is_missing_word
 from feeder.source.source import SourceSpec
+from feeder.survey.numbers import plural
 
 _IMAGES_MIN: Final = 16  # of so few it is no wonder that each has a class of its own
 _SPARSE: Final = 1000
@@ -44,11 +45,13 @@ def describe_labels(
         return "none"
     if reading.way == "floats":
         return f"{_numbers(reading.width)} for each image{_fields(items)}"
-    what = f"{len(plan.classes):,} class{'es' * (len(plan.classes) != 1)}"
+    what = plural(len(plan.classes), "class", "classes")
     if reading.way in ("one-hot", "multi-hot"):
         how = f"from {reading.way} rows of {reading.width} numbers"
         if reading.facts.minus or reading.facts.missing:
             how += f", {_describe_uncertain(plan, spec)}"
+        if reading.way == "multi-hot" and reading.facts.none:
+            how += f", {plural(reading.facts.none, 'row')} without a 1"
     else:
         by = "name" if reading.is_named else "number"
         if spec.kind in _BY_FOLDER:

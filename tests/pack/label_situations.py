@@ -273,6 +273,15 @@ SITUATIONS = (
         error="have one 1 each, but for 1 that have none.*--label-kind one-hot",
     ),
     Situation(
+        title="rows of several, one of them without a 1",
+        why="an image of no class, as in NUS-WIDE; and it is said",
+        kinds=("jsonl", "parquet", "tfrecord"),
+        raw=[*HOT, [0, 0, 0, 0, 0]],
+        classes=tuple("01234"),
+        labels=[*HOT_CLASSES, []],
+        line="any of 5 classes from multi-hot rows of 5 numbers, 1 row without a 1",
+    ),
+    Situation(
         title="rows of 0.0 and 1.0",
         why=BOTH + ": targets of BCEWithLogitsLoss, or one-hot classes",
         kinds=("jsonl", "parquet", "tfrecord", "samples"),
