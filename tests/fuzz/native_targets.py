@@ -211,7 +211,14 @@ def _check_packing(given: tuple[bytes, int, int]) -> bool:
     else:
         check_whole(tiled)
         return True
-    assert refused.kind in ("truncated", "corrupt", "unsupported", "cmyk", "too-large")
+    assert refused.kind in (
+        "truncated",
+        "corrupt",
+        "unsupported",
+        "incomplete",
+        "cmyk",
+        "too-large",
+    )
     return False
 
 
