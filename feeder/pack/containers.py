@@ -21,7 +21,6 @@ from feeder.process.file_stamp import stamp_path, stamp_status
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
-from feeder.source.imagenet_labels import META
 from feeder.source.item_bytes import check_listed
 from feeder.source.listing import (
     ItemListing,
@@ -86,8 +85,10 @@ def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: Progr
 def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:
     """Return the stamps of the files with labels and class names, by path, for check_labels."""
     given = [encode_name(path) for path in (spec.labels_file, spec.class_names_file) if path]
-    folders = [os.path.dirname(path) for path in given if spec.kind == "imagenet-val"]
-    given += [os.path.join(folder, META.encode()) for folder in folders]  # read if it is there
+    if spec.kind == "imagenet-val":
+        from feeder.source.imagenet_labels import META  # only here: it imports the readers of tars
+
+        given += [os.path.join(os.path.dirname(path), META.encode()) for path in tuple(given)]
     for path in filter(os.path.isdir, tuple(given)):
         given += [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
     return {path: stamp_path(path) for path in given if not os.path.isdir(path)}

@@ -13,16 +13,18 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.pack.classes import ClassPlan
-from feeder.pack.merge import SourceItems
 from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular_file
 from feeder.source.source import LOOSE_KINDS, Item, SourceSpec
+
+if TYPE_CHECKING:  # the worker processes read lists, and plan nothing
+    from feeder.pack.classes import ClassPlan
+    from feeder.pack.merge import SourceItems
 
 _HEAD: Final = struct.Struct("<IQQQIH")
 _CHUNK: Final = 1 << 14
@@ -49,9 +51,9 @@ class WrittenList:
 
 def write_items(
     path: Path,
-    items: SourceItems,
+    items: "SourceItems",
     order: NDArray[np.int64],
-    plan: ClassPlan,
+    plan: "ClassPlan",
     part_sizes: list[int],
 ) -> WrittenList:
     """Write the rows ``order`` (n,) of ``items``, of which part p takes ``part_sizes[p]``."""
@@ -82,7 +84,7 @@ def write_items(
 
 
 def _encode_rows(
-    items: SourceItems, rows: NDArray[np.void], plan: ClassPlan
+    items: "SourceItems", rows: NDArray[np.void], plan: "ClassPlan"
 ) -> tuple[bytes, NDArray[np.int64]]:
     labels = plan.labels_of(items, rows)
     parts = []

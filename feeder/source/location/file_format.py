@@ -2,7 +2,6 @@
 
 import re
 import struct
-import tarfile
 import zlib
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -185,6 +184,8 @@ def _by_name(path: Path) -> FileFormat:
 
 def _find_imagenet(path: Path) -> FileFormat | None:
     """Return which of ImageNet's archives a tar is, by its first files."""
+    import tarfile  # only here: worker processes import this module, and never need it
+
     try:
         with open_regular_file(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for _ in range(_MEMBERS_MAX):
