@@ -88,6 +88,11 @@ class SourceOptions:
     png16_max: int = WHITE_U16
     """The level that becomes white in images with 16 bits a sample."""
 
+    @property
+    def keep_all(self) -> bool:
+        """Whether these options change no JPEG."""
+        return not self.reencode and self.max_side is None and self.subsampling is None
+
     def change(self, frame: Frame, orientation: int) -> bool:
         """Return whether these options re-encode a JPEG; ``orientation`` is what to apply to it."""
         subsampling = turned_subsampling(frame.subsampling, orientation)
@@ -126,7 +131,7 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
     if orientation != UPRIGHT and not options.apply_exif:
         flags |= Oddity.EXIF_IGNORED
         orientation = UPRIGHT
-    frame = read_frame(data)
+    frame = None if options.keep_all else read_frame(data)
     if frame is not None and options.change(frame, orientation):
         picture = _decode_ordinary(data, frame)
         if picture is not None:
