@@ -18,13 +18,13 @@ from PIL import ExifTags, Image, _imaging
 from turbojpeg import TJPF_CMYK
 
 from feeder.convert.deep_levels import Rgb, read_rawmode, to_rgb
+from feeder.convert.jpeg_header import APP1, iterate_segments
 from feeder.jpeg.decode import turbojpeg
 from feeder.jpeg.installed_pillow import missing_libraries, remedy_for
 from feeder.jpeg.recode import PIXELS_MAX
 from feeder.source.item_bytes import JPEG, SourceError
 
 UPRIGHT: Final = 1
-_APP1: Final = b"\xff\xe1"  # the marker of EXIF and XMP
 NO_MEMORY: Final = "not enough memory to decode it"
 _JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
 
@@ -63,8 +63,8 @@ def read_orientation(jpeg: bytes) -> int:
 
     An orientation that is missing or cannot be parsed counts as 1 (upright), as in every viewer.
     """
-    if _APP1 not in jpeg:  # most files: Pillow takes 0.1 ms, and codes never hold a marker
-        return UPRIGHT
+    if all(marker != APP1 for marker, _ in iterate_segments(jpeg)):
+        return UPRIGHT  # most files: Pillow takes 0.1 ms
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -12,6 +12,8 @@ from typing import Final
 
 from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 
+APP1: Final = 0xE1  # EXIF and XMP
+
 _STANDALONE: Final = frozenset({0x00, 0x01, 0xD8, *range(0xD0, 0xD8)})  # no length; 0 is stray
 _SOS, _EOI = 0xDA, 0xD9
 _SEQUENTIAL: Final = (0xC0, 0xC1)  # SOF0 and SOF1: Huffman codes, not progressive
