@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
+from feeder.source.label_files.row import FieldChoice
 from feeder.source.label_files.split_column import SplitColumn
 from feeder.source.location.splits import is_split
 
@@ -52,29 +52,25 @@ class Columns:
 def choose_columns(
     names: Sequence[str],
     first: Sequence[object],
+    choice: FieldChoice,
     *,
-    image: str,
-    label: str,
-    label_kind: LabelChoice | None,
     where: str,
 ) -> Columns:
     """Return the columns to use of ``names``; ``first`` are the values of the first row.
 
-    ``image`` and ``label`` are what the user named, or empty; ``label`` may be several names with
-    commas between them, and each a pattern with ``*``. Raises ConfigError, which begins with
-    ``where``.
+    Raises ConfigError, which begins with ``where``.
     """
-    image_column = _choose_image(names, first, image, where)
-    if label_kind == "none":
+    image_column = _choose_image(names, first, choice.image, where)
+    if choice.label_kind == "none":
         return Columns(image=image_column, labels=(), is_split=False)
     others = [name for name in names if name != image_column]
-    if label:
-        labels = _find_named(others, label, where)
-        is_split = len(labels) > 1 or label not in others
+    if choice.label:
+        labels = _find_named(others, choice.label, where)
+        is_split = len(labels) > 1 or choice.label not in others
     else:
         labels = (_choose_label(others, dict(zip(names, first, strict=False)), where),)
         is_split = False
-    if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
+    if is_split and choice.label_kind not in ("multi", "one-hot", "multi-hot", "float"):
         raise ConfigError(
             f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
             "of their values, one-hot or multi for a class each"

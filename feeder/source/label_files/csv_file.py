@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
 from feeder.source.label_files.columns import (
@@ -23,7 +22,7 @@ from feeder.source.label_files.columns import (
     find_confidence,
     looks_like_image,
 )
-from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.row import FieldChoice, LabelRow
 from feeder.source.label_files.split_column import choose_split_column
 from feeder.source.label_files.text_lines import read_lines
 
@@ -42,18 +41,10 @@ class CsvLabels:
 
     unit: Final = "line"
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        image: str,
-        label: str,
-        label_kind: LabelChoice | None,
-        uncertain: Uncertain | str,
-    ) -> None:
+    def __init__(self, path: Path, choice: FieldChoice) -> None:
         self._path = path
         self._shown = printable(path_to_text(path))
-        layout = _recognise(path, can_have_spaces=label_kind != "none")
+        layout = _recognise(path, can_have_spaces=choice.label_kind != "none")
         if layout is None:
             raise DatasetError(f"{self._shown} has no rows")
         self._delimiter, self._has_header, names, first = layout
@@ -61,9 +52,7 @@ class CsvLabels:
         columns = choose_columns(
             [name for name in names if name],  # one without a name is an index that pandas wrote
             [cell for name, cell in zip(names, first, strict=False) if name],
-            image=image,
-            label=label,
-            label_kind=label_kind,
+            choice,
             where=self._shown,
         )
         for name in (columns.image, *columns.labels):
@@ -76,13 +65,13 @@ class CsvLabels:
         self.split = choose_split_column(by_name, (columns.image, *columns.labels))
         self._split = None if self.split is None else names.index(self.split.name)
         self._meaning = CellMeaning(
-            label_kind,
+            choice.label_kind,
             columns.labels,
             is_split=columns.is_split,
-            uncertain=uncertain,
+            uncertain=choice.uncertain,
             where=self._shown,
         )
-        self.classes = columns.labels if columns.is_split and label_kind in HOT_KINDS else ()
+        self.classes = columns.labels if columns.is_split and choice.label_kind in HOT_KINDS else ()
         self.field = describe_columns(columns)
 
     def rows(self) -> Iterator[LabelRow]:

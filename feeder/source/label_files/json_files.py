@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
 from feeder.source.label_files.columns import choose_columns, describe_columns
-from feeder.source.label_files.row import LabelRow
+from feeder.source.label_files.row import FieldChoice, LabelRow
 from feeder.source.label_files.split_column import SplitColumn, choose_split_column
 from feeder.source.label_files.text_lines import read_lines, read_text
 
@@ -30,34 +29,23 @@ _KEY: Final = "(key)"
 class _JsonObjects:
     """Rows that are JSON objects: which of their fields count, and their values."""
 
-    def __init__(
-        self,
-        path: Path,
-        first: Mapping[str, Any],
-        *,
-        image: str,
-        label: str,
-        label_kind: LabelChoice | None,
-        uncertain: Uncertain | str,
-    ) -> None:
+    def __init__(self, path: Path, first: Mapping[str, Any], choice: FieldChoice) -> None:
         where = printable(path_to_text(path))
         self._columns = choose_columns(
             list(first),
             list(first.values()),
-            image=image,
-            label=label,
-            label_kind=label_kind,
+            choice,
             where=where,
         )
-        is_class_each = self._columns.is_split and label_kind in HOT_KINDS
+        is_class_each = self._columns.is_split and choice.label_kind in HOT_KINDS
         self.classes = self._columns.labels if is_class_each else ()
         self.split = choose_split_column(first, (self._columns.image, *self._columns.labels))
         self.field = describe_columns(self._columns).replace("column", "field", 1)
         self._meaning = CellMeaning(
-            label_kind,
+            choice.label_kind,
             self._columns.labels,
             is_split=self._columns.is_split,
-            uncertain=uncertain,
+            uncertain=choice.uncertain,
             where=where,
         )
 
@@ -88,15 +76,7 @@ class JsonLines:
 
     unit: Final = "line"
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        image: str,
-        label: str,
-        label_kind: LabelChoice | None,
-        uncertain: Uncertain | str,
-    ) -> None:
+    def __init__(self, path: Path, choice: FieldChoice) -> None:
         self._path = path
         for number, line in _numbered(path):
             first = load_line(line)
@@ -108,9 +88,7 @@ class JsonLines:
             break
         else:
             raise DatasetError(f"{printable(path_to_text(path))} has no rows")
-        self._objects = _JsonObjects(
-            path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
-        )
+        self._objects = _JsonObjects(path, first, choice)
         self.classes = self._objects.classes
         self.split = self._objects.split
         self.field = self._objects.field
@@ -134,15 +112,7 @@ class JsonFile:
 
     unit: Final = "entry"
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        image: str,
-        label: str,
-        label_kind: LabelChoice | None,
-        uncertain: Uncertain | str,
-    ) -> None:
+    def __init__(self, path: Path, choice: FieldChoice) -> None:
         shown = printable(path_to_text(path))
         entries = _find_entries(_load_file(path, shown), shown)
         if not entries:
@@ -156,16 +126,14 @@ class JsonFile:
         if isinstance(first, Mapping):
             if self._keys is not None:
                 first = {_KEY: self._keys[0], **first}
-                image = image or _KEY
-            self._objects = _JsonObjects(
-                path, first, image=image, label=label, label_kind=label_kind, uncertain=uncertain
-            )
+                choice = choice._replace(image=choice.image or _KEY)
+            self._objects = _JsonObjects(path, first, choice)
             self.classes = self._objects.classes
             self.split = self._objects.split
             self.field = self._objects.field
         elif self._keys is None:
             raise DatasetError(f"entry 1 of {shown} is neither an object nor [file, label]")
-        elif image or label:
+        elif choice.image or choice.label:
             raise ConfigError(f"{shown} has no fields that --image or --label could name")
 
     def rows(self) -> Iterator[LabelRow]:

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
@@ -11,7 +11,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.label_files.csv_file import CsvLabels
 from feeder.source.label_files.json_files import JsonFile, JsonLines, load_line
-from feeder.source.label_files.row import LabelFile
+from feeder.source.label_files.row import FieldChoice, LabelFile
 
 _START_BYTES: Final = 1 << 16
 _LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
@@ -24,7 +24,7 @@ def open_label_file(
     image: str = "",
     label: str = "",
     label_kind: LabelChoice | None = None,
-    uncertain: Uncertain | str = "",
+    uncertain: Uncertain | Literal[""] = "",
 ) -> LabelFile:
     """Return the rows of the file at ``path``; ``image`` and ``label`` name columns or fields.
 
@@ -39,7 +39,7 @@ def open_label_file(
         kind = JsonLines
     elif is_json:
         kind = JsonFile
-    return kind(path, image=image, label=label, label_kind=label_kind, uncertain=uncertain)
+    return kind(path, FieldChoice(image, label, label_kind, uncertain))
 
 
 def _read_start(path: Path) -> str:

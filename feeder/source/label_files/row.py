@@ -1,13 +1,25 @@
 """A row of a file of labels, and what every such file offers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.label_files.split_column import SplitColumn
 
 
 class BadCellError(ValueError):
     """Raised for a label without a meaning as its kind; the message is the reason."""
+
+
+class FieldChoice(NamedTuple):
+    """The user's choices about a file of labels; empty or None: found by looking."""
+
+    image: str = ""
+    """The column or field with the images' names."""
+    label: str = ""
+    """That of the labels; or several, with commas between them, and each a pattern with ``*``."""
+    label_kind: LabelChoice | None = None
+    uncertain: Uncertain | Literal[""] = ""
 
 
 class LabelRow(NamedTuple):
