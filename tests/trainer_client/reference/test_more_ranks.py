@@ -1,9 +1,6 @@
 """Two ranks with distributed batch norm train as one rank with the whole batch, and go on as it."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,29 +8,29 @@ from typing import Any
 import pytest
 import torch
 
-from bench.daemon import free_port
-from tests.support.daemon import DEADLINE_S
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.reference.test_train import ROOT, SAMPLES, make_options
+from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
+from tests.trainer_client.reference.test_train import SAMPLES, make_options
 from trainer_client import Batch, FeederLoader
 from trainer_client.reference.run import TrainingResult
-from trainer_client.train import train
+from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
 torch.set_num_threads(1)  # more threads only slow down models this small
 GLOBAL_BATCH = 16
 STEPS = SAMPLES // GLOBAL_BATCH
 EPOCHS = 4
 
-RANK = """
-import json, sys
-from trainer_client.train import TrainingOptions, TrainingRecipe, train
-fields, steps = json.loads(sys.argv[1]), []
-fields["recipe"] = TrainingRecipe(**fields["recipe"])
-def note(batch, loader):
-    steps.append([batch.epoch, batch.index // loader.world_size, batch.sample_ids.tolist()])
-result = train(TrainingOptions(**fields), report=lambda line: None, on_batch=note)
-json.dump({"losses": result.losses, "steps": steps}, open(sys.argv[2], "w"))
-"""
+
+def train_rank(fields: dict[str, Any], file: Path) -> None:
+    """Train as the rank that the environment names; save its losses and steps."""
+    steps: list[list[Any]] = []
+
+    def note(batch: Batch, loader: FeederLoader) -> None:
+        steps.append([batch.epoch, batch.index // loader.world_size, batch.sample_ids.tolist()])
+
+    options = TrainingOptions(**fields | {"recipe": TrainingRecipe(**fields["recipe"])})
+    result = train(options, report=lambda line: None, on_batch=note)
+    file.write_text(json.dumps({"losses": result.losses, "steps": steps}))
 
 
 @pytest.fixture
@@ -62,27 +59,10 @@ def train_ranks(
     """Train in processes of their own; return each rank's losses and steps."""
     fields = {"endpoint": node.endpoint, "dataset": "train", "device": "cpu", "timeout_s": 60.0}
     fields |= {"recipe": recipe, **options}
-    port, processes, outputs = free_port(), [], []
-    for rank in range(ranks):
-        environment = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-        environment |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "RANK": str(rank)}
-        outputs.append(folder / f"{ranks}-{rank}.json")
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", RANK, json.dumps(fields), str(outputs[-1])],
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        errors = [process.communicate(timeout=DEADLINE_S)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks, errors
-    return [json.loads(path.read_text()) for path in outputs]
+    files = [folder / f"{ranks}-{rank}.json" for rank in range(ranks)]
+    with running_ranks(train_rank, [(fields, file) for file in files], folder) as processes:
+        join_ranks(processes, folder)
+    return [json.loads(path.read_text()) for path in files]
 
 
 def joined_steps(results: list[dict[str, Any]]) -> list[list[Any]]:

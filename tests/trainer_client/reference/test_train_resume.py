@@ -4,9 +4,8 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.wire.messages import Hello
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
+from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
 from tests.trainer_client.reference.test_train import (
-    ROOT,
     SAMPLES,
     command_line,
     make_options,
@@ -28,21 +27,10 @@ from tests.trainer_client.reference.test_train import (
 from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.stop_vote import Stop, StopVote
-from trainer_client.train import main, train
+from trainer_client.train import TrainingOptions, TrainingRecipe, main, train
 
 GLOBAL_BATCH = 16
 STEPS = SAMPLES // GLOBAL_BATCH
-
-JOB = """
-import json, sys
-from trainer_client.train import TrainingOptions, TrainingRecipe, train
-log, fields = open(sys.argv[1], "a"), json.loads(sys.argv[2])
-fields["recipe"] = TrainingRecipe(**fields["recipe"])
-def note(batch, loader):
-    step = batch.index // loader.world_size
-    print(json.dumps([batch.epoch, step, batch.sample_ids.tolist()]), file=log, flush=True)
-train(TrainingOptions(**fields), report=lambda line: print(line, flush=True), on_batch=note)
-"""
 
 Step = tuple[int, int]  # epoch, step
 
@@ -51,6 +39,18 @@ Step = tuple[int, int]  # epoch, step
 def node() -> Iterator[FakeNode]:
     with FakeNode(samples=SAMPLES) as fake:
         yield fake
+
+
+def log_steps(fields: dict[str, Any], log: Path) -> None:
+    """Train as the rank that the environment names; log the samples of each step."""
+
+    def note(batch: Batch, loader: FeederLoader) -> None:
+        step = batch.index // loader.world_size
+        print(json.dumps([batch.epoch, step, batch.sample_ids.tolist()]), file=file, flush=True)
+
+    options = TrainingOptions(**fields | {"recipe": TrainingRecipe(**fields["recipe"])})
+    with log.open("a") as file:
+        train(options, report=partial(print, flush=True), on_batch=note)
 
 
 class Job:
@@ -63,34 +63,17 @@ class Job:
             **{"checkpoint": str(folder / "job.pt"), "checkpoint_steps": 4, "resume": "auto"},
             "recipe": {"model": "small", "image_size": 32, "epochs": 100_000, "warmup_epochs": 1.0},
         }
-        port = free_port()
         self.logs = [folder / f"{name}-{rank}" for rank in range(ranks)]
-        self.processes = []
-        for rank, log in enumerate(self.logs):
+        for log in self.logs:
             log.touch()
-            environment = {"OMP_NUM_THREADS": "1"}
-            if ranks > 1:  # what torchrun sets
-                environment |= {"TORCHELASTIC_RUN_ID": name, "MASTER_ADDR": "127.0.0.1"}
-                environment |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-                environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", JOB, str(log), json.dumps(fields)],
-                    cwd=ROOT,
-                    env={**os.environ, **environment},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+        self._running = running_ranks(log_steps, [(fields, log) for log in self.logs], folder)
 
     def __enter__(self) -> "Job":
+        self.processes = self._running.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.kill()
-            process.communicate()
+    def __exit__(self, *exit_: Any) -> None:
+        self._running.__exit__(*exit_)
 
     def steps(self) -> list[tuple[Step, list[int]]]:
         """Each step that every rank has begun, with the samples of all ranks in order."""
@@ -107,10 +90,10 @@ class Job:
         wait_until(
             lambda: step in [at for at, _ in self.steps()] or not self.is_alive(), f"{step} begins"
         )
-        assert self.is_alive(), [process.communicate() for process in self.processes]
+        assert self.is_alive(), [log.with_name("output-0").read_text() for log in self.logs]
 
     def is_alive(self) -> bool:
-        return all(process.poll() is None for process in self.processes)
+        return all(process.is_alive() for process in self.processes)
 
 
 def _complete_lines(log: Path) -> list[str]:
@@ -161,14 +144,13 @@ def test_killed_and_stopped_jobs_resume_with_the_same_samples_on_other_ranks(
 
     with Job(node, tmp_path, "stopped", ranks=2) as stopped:
         stopped.wait_for((3, 1))
-        stopped.processes[1].send_signal(signal.SIGTERM)  # must stop the other one, too
-        outputs = [process.communicate(timeout=DEADLINE_S) for process in stopped.processes]
-    assert [process.returncode for process in stopped.processes] == [0, 0], outputs
+        stopped.processes[1].terminate()  # SIGTERM, which must stop the other one, too
+        outputs = join_ranks(stopped.processes, tmp_path)
     check_steps(node, stopped.steps(), (1, 2))
     epoch, step = stopped.steps()[-1][0]
     after = divmod(epoch * STEPS + step + 1, STEPS)
     assert position(path) == after
-    assert f"stopped by SIGTERM, step {after[1]} of epoch {after[0]} comes next" in outputs[0][0]
+    assert f"stopped by SIGTERM, step {after[1]} of epoch {after[0]} comes next" in outputs[0]
 
     joined = Record()
     options["epochs"] = after[0] + 2
