@@ -18,7 +18,10 @@ from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.sources import make_source, pack
 
 SCRIPT = Path(sys.executable).with_name("feeder")
-LIMITS_KB = (25_000, 60_000, 90_000, 115_000, 122_000, 130_000, 140_000, 150_000, 300_000)
+LIMITS_KB = (
+    *(25_000, 90_000, 122_000, 140_000, 300_000),
+    *(pytest.param(kb, marks=pytest.mark.extensive) for kb in (60_000, 115_000, 130_000, 150_000)),
+)
 ABORTS = ("Traceback", "OpenBLAS", "Aborted", "src/thread.cpp", "Exception ignored")
 
 
