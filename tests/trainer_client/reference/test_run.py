@@ -344,6 +344,7 @@ def test_resume_without_a_value_may_stand_before_the_endpoint(
     ("arguments", "message"),
     [
         ("--wieght-decay 1", "there is no option --wieght-decay; nearest is --weight-decay"),
+        ("--banana 1", "there is no option --banana (--help lists the options)"),
         ("--epochs=3 --sead=4", "there is no option --sead; nearest is --seed"),
         ("tcp://127.0.0.1:1 again", "'again' is one argument too many (--help lists the options)"),
         ("--keep many", "argument --keep: invalid int value: 'many' (--help lists the options)"),
