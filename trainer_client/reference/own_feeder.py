@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.installation import install_command, missing_packages
 from feeder.process.path_text import path_to_text
 from feeder.process.python_process import child_environment
 from trainer_client.reference.job import Place, broadcast_text, in_rank_0
@@ -44,8 +45,16 @@ _LAUNCH: Final = (
 def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
     """Make the data in ``folder``/data, serve it, and give the endpoint; end the feeder after that.
 
-    Raises ResourceError, with the last line of ``folder``/feeder.log, when a command fails.
+    Raises ResourceError where parts of the daemon are not installed, and, with the last line of
+    ``folder``/feeder.log, when a command fails.
     """
+    missing = missing_packages()
+    if missing:
+        raise ResourceError(
+            "the smoke recipe packs images and serves them, and the daemon's parts for that are "
+            f"not installed in this environment: {', '.join(missing)}: "
+            f"{install_command('daemon', 'client')}"
+        )
     log = folder / "feeder.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
