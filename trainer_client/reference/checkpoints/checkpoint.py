@@ -86,8 +86,8 @@ def _explain(error: BaseException, path: Path, content: Mapping[str, Any]) -> st
     return f"no space left on its disk: it needs {needed:,.1f} MB, {free:,.1f} MB are free"
 
 
-class _Counter(io.RawIOBase):
-    """A file that counts what is written."""
+class _Counter(io.BytesIO):
+    """Counts what is written, and keeps none of it."""
 
     size_bytes = 0
 
