@@ -168,6 +168,7 @@ $(VENV)/.cluster-packages: pyproject.toml | $(VENV)/.project
 	@touch $@
 
 .frameworks/%/.project: .frameworks/%/.packages .frameworks/wheel/.built
+	@$(PIP_FOR) uninstall --yes feeder 2>/dev/null  # its name before it was feederd
 	@$(PIP_FOR) install .frameworks/wheel/*.whl
 	@$(PIP_FOR) install --no-deps --force-reinstall .frameworks/wheel/*.whl
 	@touch $@
@@ -207,6 +208,7 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
 	@rm -f feeder/jpeg/_native*.so trainer_client/_native*.so  # no stale extension if the build fails
+	@$(if $(wildcard $(SITE_PACKAGES)/__editable__.feeder-[0-9]*),$(PIP) uninstall --yes feeder; rm -rf feeder.egg-info)  # its name before it was feederd
 	@$(PIP) --quiet install --editable '.[daemon,client,plots,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@

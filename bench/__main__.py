@@ -14,7 +14,7 @@ def _run() -> int:
     from feeder.process.shortage import NUMPY_THREADS_BYTES, check_import_memory
 
     check_import_memory(NUMPY_THREADS_BYTES)
-    from bench.cli import run
+    from .cli import run
 
     return run(sys.argv[1:])
 

@@ -8,23 +8,24 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import compare
-from bench.chaos import run as chaos
-from bench.cluster import run as cluster
-from bench.compare import Comparison
-from bench.data import synthetic
-from bench.gpu import run as gpu
-from bench.micro import decode, likeness, loss, normalise, resize
-from bench.pack import run as pack
-from bench.plots import draw as plots
-from bench.report import JudgedReport, Report
-from bench.rivals import run as rivals
-from bench.rivals import setup
-from bench.soak import run as soak
-from bench.stream import ablate, eyes, links
-from bench.stream import run as stream
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
+
+from . import compare
+from .chaos import run as chaos
+from .cluster import run as cluster
+from .compare import Comparison
+from .data import synthetic
+from .gpu import run as gpu
+from .micro import decode, likeness, loss, normalise, resize
+from .pack import run as pack
+from .plots import draw as plots
+from .report import JudgedReport, Report
+from .rivals import run as rivals
+from .rivals import setup
+from .soak import run as soak
+from .stream import ablate, eyes, links
+from .stream import run as stream
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -171,19 +172,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run_loaders(arguments: argparse.Namespace) -> Report:
-    from bench.stream import loaders  # with torch, as below
+    from .stream import loaders  # with torch, as below
 
     return loaders.run(arguments)
 
 
 def _run_training_step(arguments: argparse.Namespace) -> Report:
-    from bench.micro import training_step  # with torch, as below
+    from .micro import training_step  # with torch, as below
 
     return training_step.run(arguments)
 
 
 def _run_resume(arguments: argparse.Namespace) -> Report:
-    from bench.stream import resume  # with torch, which takes seconds that no other bench needs
+    from .stream import resume  # with torch, which takes seconds that no other bench needs
 
     return resume.run(arguments)
 

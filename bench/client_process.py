@@ -17,15 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.daemon import DATASET_NAME
-from bench.line_process import LineProcess
-from bench.machine import pinned_to
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import FeederError, PeerError
 from feeder.plan.recipe import Recipe
 from feeder.process.parent_death import die_with_parent
 from feeder.process.python_process import python_command
 from feeder.process.stop_signals import StopSignals
+
+from .daemon import DATASET_NAME
+from .line_process import LineProcess
+from .machine import pinned_to
 
 TIMEOUT_S: Final = 60.0
 
@@ -68,7 +69,7 @@ class ClientProcess(LineProcess):
         with pinned_to(cores):
             super().__init__(
                 python_command(
-                    "bench.client_process", os.getpid(), endpoint, batch_size, window, seed
+                    f"{__package__}.client_process", os.getpid(), endpoint, batch_size, window, seed
                 )
             )
 

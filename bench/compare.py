@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.report import Result, align, format_number, read_report
 from feeder.errors import ConfigError
+
+from .report import Result, align, format_number, read_report
 
 _LOAD: Final = "load_before"
 """Listed separately: it differs between any two runs, and shows how busy the machine was."""

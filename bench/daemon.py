@@ -19,10 +19,11 @@ from typing import Final, Self
 
 import psutil
 
-from bench.line_process import start_process, stop_process
-from bench.machine import pinned_to
 from feeder.errors import ResourceError
 from feeder.process.python_process import child_environment
+
+from .line_process import start_process, stop_process
+from .machine import pinned_to
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5

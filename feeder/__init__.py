@@ -2,10 +2,10 @@
 
     feeder.pack_samples(samples, dst)      packs what a Python iterable gives
 
-docs/architecture.md draws its packages. The modules here, ``errors``, ``metrics`` and ``remedies``,
-serve all of them; ``__main__`` is the process of the ``feeder`` command. Public names are imported
-at their first use, because clients lack the libraries that packing needs; ``__init__.pyi`` has
-their types.
+docs/architecture.md draws its packages. The modules here, ``errors``, ``installation``, ``metrics``
+and ``remedies``, serve all of them; ``__main__`` is the process of the ``feeder`` command. Public
+names are imported at their first use, because clients lack the libraries that packing needs;
+``__init__.pyi`` has their types.
 
 May import: nothing.
 """
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
             raise
         raise ImportError(
             f"feeder.{name} needs {error.name}, which is not installed here: "
-            "pip install 'feeder[daemon]'"
+            + import_module("feeder.installation").install_command("daemon")
         ) from None
     except ImportError as error:  # a part in C that was not built, or whose libraries are missing
         explained = import_module("feeder.process.shortage").explain_shortage(error)

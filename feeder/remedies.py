@@ -9,12 +9,6 @@ from typing import Final
 
 _NOT_SHM: Final = "/dev/shm is not used: its size does not matter"
 
-NO_C_EXTENSION: Final = (
-    "the daemon's C extension is not built in this environment: install a C compiler and the "
-    "headers of libjpeg-turbo (Debian: gcc libjpeg-dev libturbojpeg0-dev), then reinstall "
-    "feeder[daemon] (`make setup` does both)"
-)
-
 TRANSIENT_ERRORS: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errnos that a retry can outlast: the machine, container or unit may have more later."""
 

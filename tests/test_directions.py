@@ -97,9 +97,9 @@ def row(rooms: str = "", packages: str | None = None, *, pure: bool = False) -> 
 BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
-    f"{DECODING} security session client client.core source convert survey pack pack_cache worker "
-    "node diagnosis monitoring doctor doctor.findings daemon screens cluster cluster.policy cli "
-    "trainer_client "
+    f"{DECODING} installation security session client client.core source convert survey pack "
+    "pack_cache worker node diagnosis monitoring doctor doctor.findings daemon screens cluster "
+    "cluster.policy cli trainer_client "
     "trainer_client.train trainer_client.evaluate trainer_client.reference "
     "trainer_client.reference.recipes trainer_client.reference.checkpoints "
     "trainer_client.reference.optimisers trainer_client.reference.parallel "
@@ -113,15 +113,16 @@ TABLE: Mapping[str, Row] = {
     "metrics": row("", "msgspec", pure=True),
     "diagnosis": row("metrics", "", pure=True),
     "remedies": row("", "", pure=True),
+    "installation": row("", ""),
     "plan": row("errors", "numpy msgspec", pure=True),
     "wire": row("errors metrics plan", "numpy msgspec", pure=True),
     "session": row("errors metrics remedies plan wire", "", pure=True),
-    "process": row("errors metrics remedies", "msgspec"),
+    "process": row("errors installation metrics", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
-    "jpeg": row("feeder errors remedies plan", "numpy PIL turbojpeg"),
+    "jpeg": row("feeder errors installation plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
     "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
@@ -151,7 +152,7 @@ TABLE: Mapping[str, Row] = {
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor.findings": row("", "", pure=True),
-    "doctor": row("errors process host jpeg security sample doctor.findings", "zmq"),
+    "doctor": row("errors installation process host jpeg security sample doctor.findings", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
         f"{DECODING} security client survey pack pack_cache diagnosis doctor doctor.findings "
@@ -160,13 +161,14 @@ TABLE: Mapping[str, Row] = {
     ),
     "cluster.policy": row("daemon", "", pure=True),
     "cluster": row(
-        "errors metrics wire process dataset pack security client node cluster.policy",
+        "errors installation metrics wire process dataset pack security client node cluster.policy",
         "msgspec ray zmq",
     ),
     "screens": row("errors metrics diagnosis", "msgspec rich"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
-        "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"
+        "feeder errors installation plan wire process security client client.core",
+        "numpy msgspec torch tqdm",
     ),
     "trainer_client.reference.recipes": row("errors plan", ""),
     "trainer_client.reference.optimisers": row("errors", "torch"),
@@ -176,11 +178,11 @@ TABLE: Mapping[str, Row] = {
         "errors process trainer_client.reference.results", "torch"
     ),
     "trainer_client.reference.tracking": row(
-        "errors process trainer_client.reference.results",
+        "errors installation process trainer_client.reference.results",
         "altair mlperf_logging tensorboardX vl_convert wandb",
     ),
     "trainer_client.reference": row(
-        "feeder errors plan process trainer_client trainer_client.reference.recipes "
+        "feeder errors installation plan process trainer_client trainer_client.reference.recipes "
         "trainer_client.reference.optimisers trainer_client.reference.parallel "
         "trainer_client.reference.results trainer_client.reference.checkpoints "
         "trainer_client.reference.tracking",

@@ -49,6 +49,14 @@ def test_files_targets_and_commands_in_a_document_exist(document: Path) -> None:
             assert re.search(rf"^ +{name}\b", usage, re.MULTILINE), f"{command} {name}"
 
 
+def test_nothing_advises_to_install_a_project_of_the_index_that_others_own_or_could() -> None:
+    """There, `feeder` is another project and `feederd` is free."""
+    named = re.compile(r"\bfeederd?\[[a-z]|pip install ['\"]?feederd?\b(?!/)")
+    texts = {*DOCUMENTS, *(path for top in FOLDERS[1:] for path in top.rglob("*.py"))}
+    assert [str(path) for path in texts if named.search(path.read_text("utf-8"))] == []
+    assert named.search("pip install 'feeder[daemon]'")
+
+
 def test_each_kind_of_mention_occurs() -> None:
     """Otherwise a pattern that matches nothing would pass everywhere."""
     text = "\n".join(document.read_text("utf-8") for document in DOCUMENTS)
@@ -60,7 +68,7 @@ def test_the_architecture_diagram_and_table_list_every_room() -> None:
     text = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
     rooms = {name.replace(".", "/") for name in TABLE if name not in PARTS}
     inside = {room for room in rooms if not room.startswith(("bench", "trainer_client", "__"))}
-    modules = {"feeder", "errors", "remedies"}
+    modules = {"feeder", "errors", "installation", "remedies"}
     assert set(re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)) == inside - modules
     picture = text.partition("## The rooms")[2].partition("| room |")[0]
     for room in rooms - {"feeder", "__main__"}:

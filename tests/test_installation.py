@@ -1,18 +1,22 @@
 """Contents of the wheel and the source archive; commands where a library is missing."""
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import trainer_client
+from feeder import installation
 from tests.support.sources import REPOSITORY
 
 BASE = ("numpy", "numpy.libs", "zmq", "pyzmq.libs", "msgspec")
@@ -40,7 +44,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in filter(None, listed):
         if (REPOSITORY / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, folder / name)
+            shutil.copy(REPOSITORY / name, folder / name, follow_symlinks=False)
     author = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
     for arguments in (
         ("init", "--quiet"),
@@ -97,14 +101,14 @@ def test_wheel_built_without_a_compiler_has_everything_but_c_sources(
     names = set(zipfile.ZipFile(bare_wheel).namelist())
     wanted = {
         str(path.relative_to(REPOSITORY))
-        for top in ("feeder", "trainer_client", "bench")
+        for top in ("feeder", "trainer_client", "feeder_bench")
         for path in (REPOSITORY / top).rglob("*")
         if path.suffix in {".py", ".pyi", ".jpg", ".typed"}
     }
     assert wanted <= names
     assert {name for name in names if name.endswith((".c", ".h", ".so"))} == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {
-        *("feeder", "trainer_client", "bench")
+        *("feeder", "trainer_client", "feeder_bench", "feederd")
     }
 
 
@@ -157,25 +161,25 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
         ("feeder preview dst --out sheet.png", "PIL", "daemon"),
         ("feeder preview tcp://127.0.0.1:1 --dataset n --out sheet.png", "PIL", "daemon"),
         *(
-            (f"feeder-bench {bench}", "psutil", "daemon")
+            (f"feeder-bench {bench}", "xxhash", "daemon")
             for bench in ("decode", "stream", "ablate", "soak", "chaos", "resume", "peers")
         ),
         *(
-            (f"feeder-bench {bench}", "psutil", "daemon")
+            (f"feeder-bench {bench}", "xxhash", "daemon")
             for bench in ("compare a b", "peers-setup", "resize", "likeness src", "synthetic dst")
         ),
-        ("python -m bench.demo", "PIL", "daemon"),
+        ("python -m feeder_bench.demo", "PIL", "daemon"),
         ("python -m trainer_client.train tcp://127.0.0.1:1 --dataset d", "torch", "client"),
     ],
 )
 def test_commands_name_a_missing_library_in_one_line(
-    base: Path, tmp_path: Path, command: str, library: str, extra: str
+    base: Path, bare_wheel: Path, tmp_path: Path, command: str, library: str, extra: str
 ) -> None:
     name, *arguments = command.split()
     answer = run("env", "-C", tmp_path, base / name, *arguments)
     assert answer.stderr.count("\n") == 1, answer.stderr
     assert f"error: the library {library} is not installed in this environment" in answer.stderr
-    assert answer.stderr.endswith(f"install feeder[{extra}]\n")
+    assert answer.stderr.endswith(f": pip install '{bare_wheel}[{extra}]'\n")
     assert answer.returncode == 4
     assert [*tmp_path.iterdir()] == []
 
@@ -189,8 +193,11 @@ def test_client_commands_need_no_extra(base: Path, tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
 
 
-def test_daemon_without_its_extension_fails_in_one_line(bare_wheel: Path, tmp_path: Path) -> None:
-    scripts = environment_with(bare_wheel, tmp_path / "venv", (*BASE, *DECODING))
+def test_a_daemon_without_its_extension_fails_in_one_line_and_with_it_the_bench_runs(
+    bare_wheel: Path, tmp_path: Path
+) -> None:
+    described = f"pyturbojpeg-{version('PyTurboJPEG')}.dist-info"
+    scripts = environment_with(bare_wheel, tmp_path / "venv", (*BASE, *DECODING, described))
     (tmp_path / "dst").mkdir()
     bind = f"ipc://{tmp_path}/socket"
     for command in (
@@ -200,8 +207,78 @@ def test_daemon_without_its_extension_fails_in_one_line(bare_wheel: Path, tmp_pa
     ):
         answer = run(scripts / command[0], *command[1:])
         assert "the daemon's C extension is not built" in answer.stderr
-        assert "gcc libjpeg-dev libturbojpeg0-dev" in answer.stderr
+        assert "gcc libjpeg-dev libturbojpeg0-dev), then build the wheel again" in answer.stderr
         assert (answer.returncode, answer.stderr.count("\n")) == (4, 1), answer.stderr
+    (package,) = (tmp_path / "venv").glob("lib/python*/site-packages/feeder/jpeg")
+    for built in (REPOSITORY / "feeder" / "jpeg").glob("_native*.so"):
+        (package / built.name).symlink_to(built)
+    drawing = "synthetic drawn --images 2 --classes 1 --jobs 2"
+    for bench in (drawing, "links --feeders 4 --seconds 0.1"):  # both start processes of the bench
+        answer = run("env", "-C", tmp_path, scripts / "feeder-bench", *bench.split())
+        assert answer.returncode == 0, answer.stderr
+
+
+WHEEL = "feederd-0.1.0-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file://{}/a%20folder", "dir_info": {}}, "'{}/a folder[daemon,ray]'"),
+        ({"url": "file://{}/" + WHEEL, "archive_info": {}}, "'{}/" + WHEEL + "[daemon,ray]'"),
+        ({"url": "file://{}/gone", "dir_info": {}}, "'ray==2.60.*' 'xxhash>=3.4'"),
+        (None, "'ray==2.60.*' 'xxhash>=3.4'"),
+        (
+            {"url": "https://x/f.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}},
+            "'feederd[daemon,ray] @ git+https://x/f.git@1f'",
+        ),
+        (
+            {"url": f"https://x/{WHEEL}", "archive_info": {}},
+            f"'feederd[daemon,ray] @ https://x/{WHEEL}'",
+        ),
+    ],
+)
+def test_the_advice_names_what_this_copy_was_installed_from(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    origin: dict[str, object] | None,
+    command: str,
+) -> None:
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / WHEEL).touch()
+    described = tmp_path / "feederd-0.1.0.dist-info"
+    described.mkdir()
+    needed = ('ray==2.60.*; extra == "ray"', 'xxhash>=3.4; extra == "daemon"', "numpy>=1.26")
+    (described / "METADATA").write_text(
+        "Name: feederd\nVersion: 0.1.0\n" + "".join(f"Requires-Dist: {each}\n" for each in needed)
+    )
+    if origin is not None:
+        text = json.dumps(origin).replace("{}/", f"{tmp_path}/")
+        (described / "direct_url.json").write_text(text)
+    monkeypatch.setattr(installation, "_ROOT", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = "pip install " + command.replace("{}", str(tmp_path))
+    assert installation.install_command("daemon", "ray") == expected
+
+
+def test_a_checkout_installs_itself_and_a_copy_of_the_folder_does_not_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = installation.install_command("daemon")
+    assert command == f"pip install --editable '{REPOSITORY}[daemon]'"
+    assert installation.rebuild_command() == f"run `pip install --editable {REPOSITORY}` again"
+    monkeypatch.setattr(installation, "_ROOT", str(tmp_path))
+    monkeypatch.setattr(installation, "DISTRIBUTION", "not-installed")
+    assert installation.install_command("daemon") == "pip install 'PATH-TO-FEEDER[daemon]'"
+
+
+def test_pip_accepts_the_advice(base: Path, bare_wheel: Path) -> None:
+    code = "from feeder.installation import install_command; print(install_command('client'))"
+    command = shlex.split(run(base / "python", "-I", "-c", code).stdout)
+    assert command[:2] == ["pip", "install"]
+    pip = (sys.executable, "-m", "pip", "--python", base / "python")
+    answer = run(*pip, "install", "--dry-run", "--no-deps", "--no-index", *command[2:])
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_every_public_name_of_the_client_resolves() -> None:

@@ -74,3 +74,15 @@ def test_missing_pillow_is_rebuilt(checkout: Path) -> None:
 
 def test_system_packages_include_libtiff() -> None:
     assert " libtiff-dev " in (REPOSITORY / ".ci" / "system-packages").read_text()
+
+
+def test_an_installation_under_the_former_name_is_removed_before_the_new_one(
+    checkout: Path,
+) -> None:
+    packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    (checkout / ".venv" / ".project").unlink()
+    (packages / "feeder-0.4.3.dist-info").mkdir()  # the index's project of that name is not ours
+    assert "uninstall --yes feeder" not in would_run(checkout)
+    (packages / "__editable__.feeder-0.1.0.pth").touch()
+    commands = would_run(checkout)
+    assert commands.index("uninstall --yes feeder;") < commands.index("--editable")

@@ -3,7 +3,7 @@
 ``FeederLoader`` gives torch tensors, ``NumpyLoader`` numpy arrays. Names are imported at their
 first use: most need torch, which takes seconds to import and may be missing where arrays will do.
 
-May import: errors, plan, wire, process, security, client, client.core.
+May import: errors, installation, plan, wire, process, security, client, client.core.
 """
 
 import importlib
@@ -84,8 +84,8 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise ImportError(
-            f"trainer_client.{name} needs torch, which is not installed here: install torch (the "
-            "extra feeder[client]), or use NumpyLoader, which does without"
+            f"trainer_client.{name} needs torch, which is not installed here: pip install torch, "
+            "or use NumpyLoader, which does without"
         ) from None
     return value
 

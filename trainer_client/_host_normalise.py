@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
+from feeder.installation import rebuild_command
 from feeder.plan.packing import Packing, Pixels, pixel_layout_of, unpack_levels
 from trainer_client._outputs import Outputs
 from trainer_client._scaling import Scaling, ValueType
@@ -47,8 +48,9 @@ _STORED_AS: Final[dict[ValueType, type[np.float32 | np.float16 | np.uint16]]] = 
 def _warn_once() -> None:
     _log.warning(
         "normalising on this CPU takes several times as long as it could: the client's C part is "
-        "not built (%s); install a C compiler, then feeder again",
+        "not built (%s); install a C compiler, then %s",
         _WHY_NOT_NATIVE,
+        rebuild_command(),
     )
 
 

@@ -14,11 +14,12 @@ from typing import Final
 
 import msgspec
 
-from bench.chaos.check import Arrival
-from bench.line_process import LineProcess
 from feeder.errors import PeerError
 from feeder.process.python_process import child_environment, python_command
 from feeder.wire.messages import BatchKey
+
+from ..line_process import LineProcess
+from .check import Arrival
 
 TIMEOUT_S: Final = 60.0
 
@@ -155,4 +156,4 @@ def _environment() -> dict[str, str]:
 
 def _command(orders: ClientOrders, *more: str) -> list[str]:
     text = msgspec.json.encode(orders).decode()
-    return python_command("bench.chaos.trainer", os.getpid(), text, *more)
+    return python_command(f"{__package__}.trainer", os.getpid(), text, *more)

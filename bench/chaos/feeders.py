@@ -13,13 +13,14 @@ from typing import Final, Self
 
 import psutil
 
-from bench.chaos.proxy import TcpProxy
-from bench.daemon import DATASET_NAME, Daemon, free_port
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
 from feeder.metrics.counters import Counters
 from feeder.plan.recipe import Recipe
+
+from ..daemon import DATASET_NAME, Daemon, free_port
+from .proxy import TcpProxy
 
 _ANSWER_S: Final = 1.0
 

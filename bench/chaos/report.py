@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.chaos.check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
-from bench.chaos.clients import DeliveryCounts
-from bench.chaos.faults import KINDS
-from bench.chaos.scene import Struck
-from bench.report import RATE, JudgedReport, Result, single
+from ..report import RATE, JudgedReport, Result, single
+from .check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
+from .clients import DeliveryCounts
+from .faults import KINDS
+from .scene import Struck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,19 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.chaos.check import ClientSchedule, Verdict, check_arrivals
-from bench.chaos.clients import Client, ClientOrders, DeliveryCounts, make_digests
-from bench.chaos.faults import draw_faults
-from bench.chaos.feeders import Feeder
-from bench.chaos.report import ChaosReport, Run, judge, longest_gap
-from bench.chaos.scene import Scene
-from bench.data.material import dataset_or_synthetic
-from bench.machine import describe_machine
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
+
+from ..data.material import dataset_or_synthetic
+from ..machine import describe_machine
+from .check import ClientSchedule, Verdict, check_arrivals
+from .clients import Client, ClientOrders, DeliveryCounts, make_digests
+from .faults import draw_faults
+from .feeders import Feeder
+from .report import ChaosReport, Run, judge, longest_gap
+from .scene import Scene
 
 LEASE_S: Final = 5.0
 _SCHEDULE_MIN: Final = 64

@@ -13,12 +13,13 @@ from typing import Final, Self
 
 import psutil
 
-from bench.chaos.clients import TIMEOUT_S, Client
-from bench.chaos.faults import Fault
-from bench.chaos.feeders import Feeder
-from bench.footprint import mapped_slot_memories
 from feeder.errors import PeerError
 from feeder.plan.recipe import Recipe
+
+from ..footprint import mapped_slot_memories
+from .clients import TIMEOUT_S, Client
+from .faults import Fault
+from .feeders import Feeder
 
 _LOOK_S: Final = 0.05
 """Between two checks of a feeder."""

@@ -24,8 +24,6 @@ import msgspec
 import numpy as np
 import torch
 
-from bench.chaos.clients import BatchLine, ClientOrders, DeliveryCounts
-from bench.daemon import DATASET_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
 from feeder.plan.recipe import Recipe
@@ -35,6 +33,9 @@ from feeder.sample.reader import SampleReader
 from feeder.wire.messages import BatchKey
 from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
+
+from ..daemon import DATASET_NAME
+from .clients import BatchLine, ClientOrders, DeliveryCounts
 
 SEED: Final = 5
 WINDOW: Final = 4

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.cluster.outcome import fill_s
-from bench.cluster.shape import Cluster, Fault
-from bench.cluster.simulation import Simulation
-from bench.cluster.tally import BIN_S, Timeline
+from .outcome import fill_s
+from .shape import Cluster, Fault
+from .simulation import Simulation
+from .tally import BIN_S, Timeline
 
 BEFORE_S: Final = 2.0
 """Of the steady state before the first fault."""

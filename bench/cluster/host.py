@@ -13,15 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import thread_time
 
-from bench.cluster.agenda import Agenda
-from bench.cluster.shape import HostShape
-from bench.cluster.tally import Tally
 from feeder.daemon.config import ServeConfig
 from feeder.metrics.counters import SessionCounters
 from feeder.session import events
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.table import SessionTable
 from feeder.wire.messages import ClientMessage, NodeMessage
+
+from .agenda import Agenda
+from .shape import HostShape
+from .tally import Tally
 
 DATASET = "imagenet"
 _SLOTS_BYTES = 1 << 40  # memory bounds nothing here

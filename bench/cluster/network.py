@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from bench.cluster.agenda import Agenda
-from bench.cluster.host import SimulatedHost
 from feeder.client.connection import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -20,6 +18,9 @@ from feeder.client.connection import (
 )
 from feeder.session.events import SendChunk
 from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
+
+from .agenda import Agenda
+from .host import SimulatedHost
 
 _HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000
 """Until ZeroMQ ends a connection to a host that no longer answers."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from bench.cluster.shape import Cluster, DatasetShape, Fault, HostShape, JobShape
-from bench.cluster.sizing import HOSTS_MAX, choose_ranks
 from feeder.errors import ConfigError
+
+from .shape import Cluster, DatasetShape, Fault, HostShape, JobShape
+from .sizing import HOSTS_MAX, choose_ranks
 
 HOSTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 RANKS_A_HOST: Final = 2

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.cluster.shape import Cluster
-from bench.cluster.simulation import Simulation, Snapshot
+from .shape import Cluster
+from .simulation import Simulation, Snapshot
 
 _FILL: Final = 4
 """Times that all batches in flight take, for the queues to fill."""

@@ -8,12 +8,13 @@ session machine applies itself.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from bench.cluster.shape import DatasetShape, JobShape
 from feeder.client.core import requests
 from feeder.client.core.ownership import Ownership
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey
+
+from .shape import DatasetShape, JobShape
 
 SEED = 7
 

@@ -12,7 +12,7 @@ from feeder.node.__main__ import main
 from feeder.process.child import start_child
 
 if __name__ == "__main__":
-    vars(worker_pool)["start_child"] = lambda _: start_child("bench.cluster.paced_worker")
+    vars(worker_pool)["start_child"] = lambda _: start_child(f"{__package__}.paced_worker")
     status = main(int(sys.argv[1]), int(sys.argv[2]))
     logging.shutdown()
     os._exit(status)  # as the product does: libzmq's threads may wait for a peer

@@ -13,5 +13,5 @@ from feeder.process.program import run_program
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv.pop(1)))
-    vars(node_process)["start_child"] = lambda _: start_child("bench.cluster.paced_node")
+    vars(node_process)["start_child"] = lambda _: start_child(f"{__package__}.paced_node")
     sys.exit(run_program("feeder", lambda: run(sys.argv[1:])))

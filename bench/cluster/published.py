@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from bench.cluster.shape import Cluster
+from .shape import Cluster
 
 HOSTS: Final = (1, 4, 8, 16)
 HOST_IMAGES_S: Final = 30_000.0

@@ -8,18 +8,19 @@ from collections.abc import Callable, Mapping
 from time import thread_time
 from typing import Final
 
-from bench.cluster.agenda import Agenda
-from bench.cluster.host import DATASET
-from bench.cluster.network import Network
-from bench.cluster.owners import SEED
-from bench.cluster.shape import JobShape
-from bench.cluster.tally import Tally, Timeline
 from feeder.client.core import events
 from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.transport import GATHER_S
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Hello, NodeMessage, Request
+
+from .agenda import Agenda
+from .host import DATASET
+from .network import Network
+from .owners import SEED
+from .shape import JobShape
+from .tally import Tally, Timeline
 
 _CLOCK_ADVANCED: Final = events.ClockAdvanced()
 

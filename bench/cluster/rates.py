@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from bench.machine import pinned_to
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+
+from ..machine import pinned_to
 
 CHUNK_IMAGES: Final = 32
 ROUNDS: Final = 5

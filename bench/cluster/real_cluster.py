@@ -14,17 +14,18 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from bench.cluster.paced_worker import CHUNK_TIME
-from bench.cluster.real_rank import RankOrders, RankRecord
-from bench.cluster.tally import Timeline
-from bench.daemon import DATASET_NAME, DaemonProcess, free_port
-from bench.line_process import LineProcess
 from feeder.errors import PeerError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from feeder.plan.recipe import Recipe
 from feeder.process.python_process import child_environment, python_command
+
+from ..daemon import DATASET_NAME, DaemonProcess, free_port
+from ..line_process import LineProcess
+from .paced_worker import CHUNK_TIME
+from .real_rank import RankOrders, RankRecord
+from .tally import Timeline
 
 IMAGE_PX: Final = 48
 """Of the pictures and of the batches: decoding them leaves the cores idle."""
@@ -116,7 +117,7 @@ def measure(dataset: Path, pace: Pace, *, seconds: float, killed: int | None = N
             stack.enter_context(
                 LineProcess(
                     python_command(
-                        "bench.cluster.real_rank", os.getpid(), _orders(pace, endpoints, rank)
+                        f"{__package__}.real_rank", os.getpid(), _orders(pace, endpoints, rank)
                     )
                 )
             )
@@ -165,7 +166,7 @@ def measure(dataset: Path, pace: Pace, *, seconds: float, killed: int | None = N
 def _serving(dataset: Path, pace: Pace, endpoint: str) -> Iterator[DaemonProcess]:
     daemon = DaemonProcess(
         python_command(
-            *("bench.cluster.paced_serve", os.getpid(), "serve"),
+            *(f"{__package__}.paced_serve", os.getpid(), "serve"),
             *("--data", f"{DATASET_NAME}={dataset}", "--bind", endpoint),
             *("--workers", pace.workers, "--pin", "off"),
             *("--chunk-images", pace.chunk_images),
@@ -203,7 +204,9 @@ def _expect(rank: LineProcess, start: str) -> str:
 
 
 def _find_node(daemon: DaemonProcess) -> psutil.Process:
-    return next(each for each in daemon.processes() if "bench.cluster.paced_node" in each.cmdline())
+    return next(
+        each for each in daemon.processes() if f"{__package__}.paced_node" in each.cmdline()
+    )
 
 
 def _position(name: str, ports: Sequence[int]) -> int:

@@ -15,8 +15,6 @@ from typing import Final
 
 import msgspec
 
-from bench.cluster.owners import asking_any_node
-from bench.daemon import DATASET_NAME
 from feeder.client.core import events
 from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
@@ -28,6 +26,9 @@ from feeder.plan.recipe import Recipe
 from feeder.process.parent_death import die_with_parent
 from feeder.wire.messages import BatchKey, Hello, Request, Welcome
 from trainer_client._host_memory import BatchBuffers, SlotBuffer
+
+from ..daemon import DATASET_NAME
+from .owners import asking_any_node
 
 TIMEOUT_S: Final = 30.0
 

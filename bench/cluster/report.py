@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.cluster.dip import RECOVERED, Dip, Scenario
-from bench.cluster.outcome import Outcome
-from bench.cluster.published import HOST_IMAGES_S, SPEED_UPS
-from bench.cluster.sizing import HOSTS_MAX, Sizing
-from bench.cluster.validate import (
+from ..report import JudgedReport, align, header_lines
+from .dip import RECOVERED, Dip, Scenario
+from .outcome import Outcome
+from .published import HOST_IMAGES_S, SPEED_UPS
+from .sizing import HOSTS_MAX, Sizing
+from .validate import (
     LOSS_DAEMONS,
     LOSS_MAX,
     OWNER_MAX,
@@ -23,7 +24,6 @@ from bench.cluster.validate import (
     ComparedLoss,
     loss,
 )
-from bench.report import JudgedReport, align, header_lines
 
 COLUMNS: Final = 80
 BOUNDS: Final = {

@@ -5,21 +5,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bench.cluster.dip import Scenario, run_scenario
-from bench.cluster.options import ClusterOptions, add_arguments
-from bench.cluster.outcome import Outcome, run_steady
-from bench.cluster.owners import asking_any_node
-from bench.cluster.published import HOSTS as PUBLISHED_HOSTS
-from bench.cluster.published import published_cluster
-from bench.cluster.rates import measure_core
-from bench.cluster.real_cluster import tiny_dataset
-from bench.cluster.report import ClusterReport, OwnershipCost
-from bench.cluster.shape import Cluster, Fault
-from bench.cluster.sizing import Sizing, choose_ranks, find_hosts
-from bench.cluster.validate import IMAGES, Compared, compare, compare_loss, judge
-from bench.data.material import dataset_or_synthetic
-from bench.machine import choose_core, describe_machine
-from bench.report import RATE, Result, single
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, describe_machine
+from ..report import RATE, Result, single
+from .dip import Scenario, run_scenario
+from .options import ClusterOptions, add_arguments
+from .outcome import Outcome, run_steady
+from .owners import asking_any_node
+from .published import HOSTS as PUBLISHED_HOSTS
+from .published import published_cluster
+from .rates import measure_core
+from .real_cluster import tiny_dataset
+from .report import ClusterReport, OwnershipCost
+from .shape import Cluster, Fault
+from .sizing import Sizing, choose_ranks, find_hosts
+from .validate import IMAGES, Compared, compare, compare_loss, judge
 
 __all__ = ["add_arguments", "run"]
 

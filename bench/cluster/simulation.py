@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from bench.cluster.agenda import Agenda
-from bench.cluster.host import Busy, SimulatedHost
-from bench.cluster.network import Network
-from bench.cluster.owners import Lanes
-from bench.cluster.rank import SimulatedRank
-from bench.cluster.shape import Cluster, Fault
-from bench.cluster.tally import Tally, Timeline
 from feeder.plan.epoch import rank_indices
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import BatchKey
+
+from .agenda import Agenda
+from .host import Busy, SimulatedHost
+from .network import Network
+from .owners import Lanes
+from .rank import SimulatedRank
+from .shape import Cluster, Fault
+from .tally import Tally, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.cluster.outcome import Outcome
-from bench.cluster.shape import Cluster, HostShape, JobShape
+from .outcome import Outcome
+from .shape import Cluster, HostShape, JobShape
 
 HOSTS_MAX: Final = 256
 _RANK_IMAGES_S: Final = 10_000.0

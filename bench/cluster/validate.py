@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.cluster.dip import Dip, choose_smooth, find_dip, run_scenario
-from bench.cluster.outcome import run_steady
-from bench.cluster.owners import Lanes, asking_any_node
-from bench.cluster.real_cluster import AFTER_KILL_S, IMAGE_PX, WARM_UP_S, Measured, Pace, measure
-from bench.cluster.shape import Cluster, DatasetShape, Fault, HostShape, JobShape
+from .dip import Dip, choose_smooth, find_dip, run_scenario
+from .outcome import run_steady
+from .owners import Lanes, asking_any_node
+from .real_cluster import AFTER_KILL_S, IMAGE_PX, WARM_UP_S, Measured, Pace, measure
+from .shape import Cluster, DatasetShape, Fault, HostShape, JobShape
 
 THROUGHPUT_MAX: Final = 0.05
 """The greatest difference of throughput, as a share."""

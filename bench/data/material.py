@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.data.synthetic import write_synthetic
 from feeder.host.topology import usable_cpus
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
+
+from .synthetic import write_synthetic
 
 SYNTHETIC_CLASSES = 10
 _IMAGES_PER_JOB = 64

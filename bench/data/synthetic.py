@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.data.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.parent_death import die_with_parent
+
+from .synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 
 
 def write_synthetic(

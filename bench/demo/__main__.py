@@ -6,7 +6,7 @@ from feeder.process.program import run_program
 
 
 def _run() -> int:
-    from bench.demo.run import main
+    from .run import main
 
     return main()
 

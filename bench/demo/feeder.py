@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.daemon import DaemonProcess, feeder_command
-from bench.line_process import start_process, stop_process
 from feeder.errors import ResourceError
 from feeder.process.python_process import child_environment
+
+from ..daemon import DaemonProcess, feeder_command
+from ..line_process import start_process, stop_process
 
 
 def run_feeder(*arguments: str) -> None:

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.data.synthetic import write_synthetic
-from bench.demo.feeder import run_feeder, serving
-from bench.demo.report import DemoReport
-from bench.machine import describe_machine
 from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.client.stats import request_counters
 from feeder.errors import ConfigError, FeederError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
 from feeder.process.stop_signals import StopSignals
+
+from ..data.synthetic import write_synthetic
+from ..machine import describe_machine
+from .feeder import run_feeder, serving
+from .report import DemoReport
 
 if TYPE_CHECKING:  # torch is loaded late, see main
     import torch

@@ -14,7 +14,7 @@ def _run() -> int:
     from feeder.process.shortage import TORCH_BYTES, check_import_memory
 
     check_import_memory(TORCH_BYTES)
-    from bench.gpu.run import run_command
+    from .run import run_command
 
     return run_command(sys.argv[1:])
 

@@ -9,11 +9,12 @@ from typing import Final
 
 import torch
 
-from bench.gpu.device import DeviceClock, forget_compiled, time_in_turns
-from bench.gpu.exactness import DTYPES
-from bench.gpu.report import Check, describe_share, judge
-from bench.report import Result, single, summarise
 from trainer_client._device import Normaliser
+
+from ..report import Result, single, summarise
+from .device import DeviceClock, forget_compiled, time_in_turns
+from .exactness import DTYPES
+from .report import Check, describe_share, judge
 
 TARGET: Final = 0.85
 

@@ -8,20 +8,21 @@ from typing import Final
 
 import torch
 
-from bench.daemon import DATASET_NAME, Daemon, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.gpu.bandwidth import SIDE_PX, check_bandwidth
-from bench.gpu.device import DeviceClock, describe_device, open_device
-from bench.gpu.exactness import check_exactness
-from bench.gpu.options import DEFAULTS, GpuOptions
-from bench.gpu.report import Check, GpuReport
-from bench.gpu.slots import check_slots
-from bench.gpu.step import StepOptions, check_step
-from bench.machine import describe_machine
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
+
+from ..daemon import DATASET_NAME, Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import describe_machine
+from .bandwidth import SIDE_PX, check_bandwidth
+from .device import DeviceClock, describe_device, open_device
+from .exactness import check_exactness
+from .options import DEFAULTS, GpuOptions
+from .report import Check, GpuReport
+from .slots import check_slots
+from .step import StepOptions, check_step
 
 _FED: Final = frozenset({"slots", "step"})
 

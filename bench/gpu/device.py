@@ -13,9 +13,10 @@ from typing import Final
 
 import torch
 
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.errors import ConfigError
 from trainer_client._defaults import resolve_device
+
+from ..rounds import Contender, run_rounds, warm_up
 
 _TYPES: Final = ("cuda", "cpu")
 _FILLER_BYTES: Final = 256 << 20

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.gpu.device import forget_compiled
-from bench.gpu.report import Check
-from bench.report import Result, single
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Compile, Normaliser
+
+from ..report import Result, single
+from .device import forget_compiled
+from .report import Check
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FLOAT32_ERROR: Final = 5e-7

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench.report import JudgedReport, Result
+from ..report import JudgedReport, Result
 
 Verdict = Literal["passed", "failed", "not judged on a CPU"]
 

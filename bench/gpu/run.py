@@ -14,10 +14,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bench.gpu.options import GpuOptions, add_arguments
-from bench.gpu.report import GpuReport
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
+
+from .options import GpuOptions, add_arguments
+from .report import GpuReport
 
 __all__ = ["add_arguments", "main", "run", "run_command"]
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> GpuReport:
     # Read when torch is loaded: by default its threads spin while they wait for each other, on the
     # cores that the daemon needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from bench.gpu.checks import run_checks
+    from .checks import run_checks
 
     return run_checks(options)
 

@@ -14,15 +14,16 @@ from typing import Final
 
 import torch
 
-from bench.daemon import DATASET_NAME
-from bench.gpu.device import DeviceClock, time_in_turns
-from bench.gpu.report import Check, describe_share, judge
-from bench.report import Result, single, summarise
 from feeder.errors import ResourceError
 from trainer_client._device import Normaliser
 from trainer_client._feed import Delivery, Feed, LoaderOptions
 from trainer_client._host_memory import SlotBuffer
 from trainer_client._staging import CudaStage
+
+from ..daemon import DATASET_NAME
+from ..report import Result, single, summarise
+from .device import DeviceClock, time_in_turns
+from .report import Check, describe_share, judge
 
 TARGET: Final = 0.9
 

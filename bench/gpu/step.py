@@ -20,12 +20,13 @@ from typing import Final
 import torch
 from torch import nn
 
-from bench.gpu.device import DeviceClock, forget_compiled
-from bench.gpu.report import Check, judge
-from bench.report import RATE, Result, summarise
-from bench.rounds import run_rounds, warm_up
 from trainer_client import FeederLoader
 from trainer_client.reference.resnet import resnet50, resnet_small
+
+from ..report import RATE, Result, summarise
+from ..rounds import run_rounds, warm_up
+from .device import DeviceClock, forget_compiled
+from .report import Check, judge
 
 TARGET: Final = 0.01
 

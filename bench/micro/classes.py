@@ -11,14 +11,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.micro.contenders import PreparedSamples
-from bench.report import RATE, Result, align, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+
+from ..report import RATE, Result, align, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .contenders import PreparedSamples
 
 FEWEST: Final = 8
 """Images that a class needs to be measured: fewer are not representative."""

@@ -17,17 +17,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.data.material import dataset_or_synthetic
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.micro.cached import CachedReaders
-from bench.micro.classes import measure_classes
-from bench.micro.contenders import PreparedSamples
-from bench.micro.decode_report import AllRowsReport, DecodeReport
-from bench.micro.limits import LIMITS, StageLimits
-from bench.micro.pillow_samples import PillowSamples
-from bench.micro.quality import measure_scaling
-from bench.report import RATE, Result, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg.decode import VERSIONS
@@ -36,6 +25,18 @@ from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import STAGES, SampleReader
+
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import RATE, Result, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .cached import CachedReaders
+from .classes import measure_classes
+from .contenders import PreparedSamples
+from .decode_report import AllRowsReport, DecodeReport
+from .limits import LIMITS, StageLimits
+from .pillow_samples import PillowSamples
+from .quality import measure_scaling
 
 CHUNK_IMAGES = 32
 """Images in a call of the reader, the default of the daemon's workers."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
-from bench.micro.classes import format_classes, is_of_class
-from bench.micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
-from bench.report import BRACKETS, FEWEST_ROUNDS, Report, align, format_number, format_ratio
+from ..report import BRACKETS, FEWEST_ROUNDS, Report, align, format_number, format_ratio
+from .classes import format_classes, is_of_class
+from .ways import find_standing, has_own_decoder, pillow_name, ways_of
 
 COLUMNS: Final = 79
 

@@ -18,16 +18,17 @@ from typing import Final
 
 import numpy as np
 
-from bench.data.material import dataset_or_synthetic, pack
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.micro.contenders import PreparedSamples
-from bench.micro.decode import CHUNK_IMAGES, compare_rates
-from bench.report import Report, Result, single
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import tune_allocator
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
+
+from ..data.material import dataset_or_synthetic, pack
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import Report, Result, single
+from ..rounds import Contender, run_rounds, warm_up
+from .contenders import PreparedSamples
+from .decode import CHUNK_IMAGES, compare_rates
 
 _TIMES: Final = 5
 """Synthetic images, and crops of a real image, for each real image: more reduce the noise."""

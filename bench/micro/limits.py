@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from bench.micro.contenders import PreparedSamples
 from feeder.jpeg.resize import resize_pack
 from feeder.jpeg.scratch import Scratch
+
+from .contenders import PreparedSamples
 
 LIMITS: Final = ("read", "decode", "resize")
 

@@ -25,12 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.data.material import source_or_synthetic
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.micro.contenders import PreparedSamples
-from bench.micro.decode import CHUNK_IMAGES
-from bench.report import RATE, Report, Result, align, format_number, header_lines, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.convert.lossy import SubsamplingName, shrink
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
@@ -41,6 +35,13 @@ from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+
+from ..data.material import source_or_synthetic
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import RATE, Report, Result, align, format_number, header_lines, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .contenders import PreparedSamples
+from .decode import CHUNK_IMAGES
 
 LOSSLESS: Final = "lossless"
 

@@ -15,9 +15,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.report import Report, Result, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.plan.packing import DEFAULT_PACKING
 from trainer_client._host_normalise import VERSIONS, HostNormaliser
 from trainer_client._outputs import Outputs
@@ -28,6 +25,10 @@ from trainer_client._scaling import (
     ValueType,
     make_scaling,
 )
+
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import Report, Result, summarise
+from ..rounds import Contender, run_rounds, warm_up
 
 _SIZE_PX: Final = 224
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.micro.contenders import PreparedSamples
+from .contenders import PreparedSamples
 
 
 class PillowSamples:

@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.report import Result, single
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.crop_decode import TileGrids
 from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+
+from ..report import Result, single
 
 EPOCHS: Final = 20
 """Epochs whose crops are compared: one in 25 of ImageNet's is large enough to be scaled."""

@@ -11,13 +11,14 @@ from time import process_time
 
 import numpy as np
 
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.micro.decode import CHUNK_IMAGES, compare_rates
-from bench.report import Report
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, resize_pack, resize_pack_reference
 from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
+
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import Report
+from ..rounds import Contender, run_rounds, warm_up
+from .decode import CHUNK_IMAGES, compare_rates
 
 _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (500, 400), (640, 480), (300, 250))
 

@@ -34,10 +34,6 @@ from typing import Final
 import torch
 from torch import nn
 
-from bench.line_process import LineProcess
-from bench.machine import choose_core, describe_machine, pinned_to
-from bench.report import RATE, Report, Result, single, summarise
-from bench.rounds import run_rounds, warm_up
 from feeder.errors import ConfigError, ResourceError
 from feeder.pack.progress import ProgressLine
 from feeder.process.parent_death import die_with_parent
@@ -48,6 +44,11 @@ from feeder.process.python_process import (
 )
 from trainer_client.reference.recompute import recompute_at
 from trainer_client.reference.resnet import CHANNELS, MODELS
+
+from ..line_process import LineProcess
+from ..machine import choose_core, describe_machine, pinned_to
+from ..report import RATE, Report, Result, single, summarise
+from ..rounds import run_rounds, warm_up
 
 MICRO_BATCHES: Final = {"plain": 1, "recompute": 1, "accumulate-2": 2, "accumulate-4": 4}
 """By variant; the first is the others' baseline."""
@@ -155,7 +156,7 @@ def _start(
     name: str, options: StepOptions, environ: Mapping[str, str] | None = None
 ) -> LineProcess:
     command = python_command(
-        "bench.micro.training_step",
+        f"{__package__}.training_step",
         *(os.getpid(), name, options.model, options.batch, options.image_px),
     )
     environment = child_environment({**single_thread_environment(), **(environ or {})})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench.report import Report, Result
+from ..report import Report, Result
 
 _OURS: Final = {"decode": "decode/tiled", "sample": "sample/whole"}
 _BY_TURBOJPEG: Final = "sample/whole-turbojpeg"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bench.pack.material import PackImage, PackMaterial
+from .material import PackImage, PackMaterial
 
 IMAGES_IN_FILE: Final = 1000
 """About as many as ImageNet's TFRecords have."""
@@ -70,13 +70,13 @@ def _open_to_write(path: Path) -> Iterator[IO[bytes] | Any]:
 
 
 def _write_tfrecord(path: Path, images: Iterable[PackImage], classes: tuple[str, ...]) -> None:
-    from bench.pack.tfrecord import write_tfrecord
+    from .tfrecord import write_tfrecord
 
     write_tfrecord(path, images, classes)
 
 
 def _write_parquet(path: Path, images: Iterable[PackImage], classes: tuple[str, ...]) -> None:
-    from bench.pack.parquet import write_parquet
+    from .parquet import write_parquet
 
     write_parquet(path, images, classes)
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.data.material import source_or_synthetic
 from feeder.errors import DatasetError
 from feeder.source.item_bytes import sniff_file
+
+from ..data.material import source_or_synthetic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

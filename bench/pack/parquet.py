@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.pack.material import PackImage
+from .material import PackImage
 
 _ROWS_IN_GROUP: Final = 100  # what datasets chooses for images
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.pack.turn import PHASES, Turn
-from bench.report import RATE, Report, Result, align, format_number, header_lines, single, summarise
-from bench.rivals.report import CPU_RATE
+from ..report import RATE, Report, Result, align, format_number, header_lines, single, summarise
+from ..rivals.report import CPU_RATE
+from .turn import PHASES, Turn
 
 OURS: Final = "pack/"
 

@@ -17,17 +17,18 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.machine import choose_core, describe_machine
-from bench.pack.kinds import FOLDER, KINDS, write_source
-from bench.pack.material import PackMaterial, prepare_material
-from bench.pack.report import OURS, PackContender, PackReport, build_results
-from bench.pack.turn import Turn, measure_size, pack_source, read_files, run_writer
-from bench.pack.writers import WRITERS, Writer
-from bench.rivals.catalogue import default_folder
-from bench.rivals.process import RivalFailure
-from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError
 from feeder.pack.progress import ProgressLine
+
+from ..machine import choose_core, describe_machine
+from ..rivals.catalogue import default_folder
+from ..rivals.process import RivalFailure
+from ..rivals.setup import why_missing
+from .kinds import FOLDER, KINDS, write_source
+from .material import PackMaterial, prepare_material
+from .report import OURS, PackContender, PackReport, build_results
+from .turn import Turn, measure_size, pack_source, read_files, run_writer
+from .writers import WRITERS, Writer
 
 _SYNTHETIC_IMAGES: Final = 256
 """Few, because drawing an image takes longer than repeating one."""

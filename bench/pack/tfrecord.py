@@ -12,7 +12,7 @@ from typing import Final
 
 import google_crc32c
 
-from bench.pack.material import PackImage
+from .material import PackImage
 
 _LENGTH_DELIMITED: Final = 2
 _MASK_DELTA: Final = 0xA282EAD8

@@ -18,15 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.daemon import feeder_command
-from bench.line_process import start_process
-from bench.machine import pinned_to
-from bench.pack.writers import Writer
-from bench.rivals.catalogue import variables
-from bench.rivals.process import RivalFailure, last_line
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ResourceError
 from feeder.process.python_process import child_environment
+
+from ..daemon import feeder_command
+from ..line_process import start_process
+from ..machine import pinned_to
+from ..rivals.catalogue import variables
+from ..rivals.process import RivalFailure, last_line
+from .writers import Writer
 
 PHASES: Final = ("list", "pack", "publish")
 _READ_BYTES: Final = 1 << 20

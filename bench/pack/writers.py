@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.rivals.catalogue import SCRIPTS
+from ..rivals.catalogue import SCRIPTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

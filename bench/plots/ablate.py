@@ -9,9 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from bench.plots.style import BLUE, FAINT_INK, INK, Chart, wrap
-from bench.report import Report, Result
-from bench.stream.ablate_report import (
+from ..report import Report, Result
+from ..stream.ablate_report import (
     EVERYTHING,
     NOISE,
     WORDS,
@@ -19,6 +18,7 @@ from bench.stream.ablate_report import (
     describe_measured,
     is_same,
 )
+from .style import BLUE, FAINT_INK, INK, Chart, wrap
 
 _RATE = "images/s"
 _WIDTH = 200

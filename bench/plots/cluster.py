@@ -8,10 +8,10 @@ from typing import Final
 
 import altair as alt
 
-from bench.cluster.outcome import Outcome
-from bench.cluster.report import ClusterReport, describe_fault
-from bench.cluster.tally import BIN_S
-from bench.plots.style import BLUE, FAINT_INK, GREEN, GREY, INK, ORANGE, RED, Chart, wrap
+from ..cluster.outcome import Outcome
+from ..cluster.report import ClusterReport, describe_fault
+from ..cluster.tally import BIN_S
+from .style import BLUE, FAINT_INK, GREEN, GREY, INK, ORANGE, RED, Chart, wrap
 
 _WIDTH: Final = 330
 _WIDE: Final = 740

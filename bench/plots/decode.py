@@ -2,10 +2,10 @@
 
 import altair as alt
 
-from bench.micro.decode_report import conclude, describe_measured, find_losses
-from bench.micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
-from bench.plots.style import BLUE, INK, LIGHT_GREY, Chart, wrap
-from bench.report import Report, format_number
+from ..micro.decode_report import conclude, describe_measured, find_losses
+from ..micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
+from ..report import Report, format_number
+from .style import BLUE, INK, LIGHT_GREY, Chart, wrap
 
 _TITLES = {
     "decode": "Decoding alone (× TurboJPEG, whole image)",

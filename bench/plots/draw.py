@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bench.cluster.report import ClusterReport
-from bench.plots.style import FAINT_INK, INK
-from bench.report import Report
-from bench.rivals.report import RivalsReport
-from bench.soak.run import SoakReport
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.output_file import explain_write_errors, write_output
+
+from ..cluster.report import ClusterReport
+from ..report import Report
+from ..rivals.report import RivalsReport
+from ..soak.run import SoakReport
+from .style import FAINT_INK, INK
 
 _PIXELS_A_POINT: Final = 2
 
@@ -39,12 +40,12 @@ def write_plot(report: Report, path: Path) -> None:
     """
     import altair as alt
 
-    from bench.plots.ablate import conclude_ablation, draw_ablation
-    from bench.plots.cluster import conclude_cluster, draw_cluster
-    from bench.plots.decode import conclude_decode, draw_decode
-    from bench.plots.rivals import conclude_rivals, draw_rivals
-    from bench.plots.soak import conclude_soak, draw_soak
-    from bench.plots.stream import conclude_stream, draw_stream
+    from .ablate import conclude_ablation, draw_ablation
+    from .cluster import conclude_cluster, draw_cluster
+    from .decode import conclude_decode, draw_decode
+    from .rivals import conclude_rivals, draw_rivals
+    from .soak import conclude_soak, draw_soak
+    from .stream import conclude_stream, draw_stream
 
     title: str | list[str] = f"feeder-bench {report.bench}"
     subtitle = describe(report.machine)

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, GREY, INK, LIGHT_GREY, Chart, wrap
-from bench.report import RATE, Result
-from bench.rivals.conclusion import ALL_CORES, comparisons, is_on, words_of
-from bench.rivals.report import RivalsReport
+from ..report import RATE, Result
+from ..rivals.conclusion import ALL_CORES, comparisons, is_on, words_of
+from ..rivals.report import RivalsReport
+from .style import BLUE, GREY, INK, LIGHT_GREY, Chart, wrap
 
 _COLOURS: Final = {
     "Feeder": BLUE,

@@ -7,9 +7,8 @@ from typing import Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart, wrap
-from bench.soak.run import SoakReport
-from bench.soak.windows import (
+from ..soak.run import SoakReport
+from ..soak.windows import (
     SAMPLES_MIN,
     START_UP,
     WARM_UP_SHARE,
@@ -17,6 +16,7 @@ from bench.soak.windows import (
     find_thirds,
     find_windows,
 )
+from .style import BLUE, COLOURS, GREY, INK, RED, Chart, wrap
 
 _WIDTH: Final = 680
 _HEIGHT: Final = 96

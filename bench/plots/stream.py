@@ -5,9 +5,8 @@ from typing import Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, FAINT_INK, GREEN, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
-from bench.report import Report, Result, format_number, format_ratio
-from bench.stream.stream_report import (
+from ..report import Report, Result, format_number, format_ratio
+from ..stream.stream_report import (
     WITHOUT_DAEMON,
     Way,
     bare_rows,
@@ -17,6 +16,7 @@ from bench.stream.stream_report import (
     rates_without_daemon,
     ways_of,
 )
+from .style import BLUE, FAINT_INK, GREEN, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
 
 _TRANSPORTS: Final = alt.Scale(domain=["ipc, in place", "tcp"], range=[BLUE, ORANGE])
 _LEGEND: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.report import BRACKETS, FEWEST_ROUNDS, RATE, Report, Result, format_ratio
+from ..report import BRACKETS, FEWEST_ROUNDS, RATE, Report, Result, format_ratio
 
 ALL_CORES: Final = "/all-cores"
 """The end of the names of rows that were measured on all cores."""

@@ -17,11 +17,12 @@ from typing import Final
 
 from PIL import Image
 
-from bench.data.material import SYNTHETIC_CLASSES, pack
-from bench.data.synthetic import write_synthetic
 from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
+
+from ..data.material import SYNTHETIC_CLASSES, pack
+from ..data.synthetic import write_synthetic
 
 _SYNTHETIC_IMAGES: Final = 256
 """Few, because drawing an image takes longer than repeating one."""

@@ -20,8 +20,8 @@ from typing import Final
 
 import psutil
 
-from bench.line_process import LineProcess
-from bench.machine import pinned_to
+from ..line_process import LineProcess
+from ..machine import pinned_to
 
 _REPLIES: Final = "FEEDER_BENCH_FD"
 _CPU_TICK_S: Final = 0.01

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.report import RATE, Report, Result, header_lines, summarise
-from bench.rivals.conclusion import ALL_CORES, conclude, is_on, short_name
+from ..report import RATE, Report, Result, header_lines, summarise
+from .conclusion import ALL_CORES, conclude, is_on, short_name
 
 CPU_RATE = "images/s of CPU time"
 

@@ -16,17 +16,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.machine import choose_core, describe_machine
-from bench.report import Result
-from bench.rivals.catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
-from bench.rivals.conclusion import ALL_CORES
-from bench.rivals.material import RivalMaterial, prepare_material
-from bench.rivals.process import Introduction, RivalFailure, RivalProcess, Turn
-from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
-from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
 from feeder.pack.progress import ProgressLine
+
+from ..machine import choose_core, describe_machine
+from ..report import Result
+from .catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
+from .conclusion import ALL_CORES
+from .material import RivalMaterial, prepare_material
+from .process import Introduction, RivalFailure, RivalProcess, Turn
+from .report import CPU_RATE, ContenderNotes, RivalsReport, build_results
+from .setup import why_missing
 
 BATCH_SIZE: Final = 128
 _WARM_UP_BATCHES: Final = 8

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.rivals.catalogue import ENVIRONMENTS, Environment, default_folder
-from bench.rivals.process import last_line
 from feeder.errors import ConfigError
+
+from .catalogue import ENVIRONMENTS, Environment, default_folder
+from .process import last_line
 
 _STEP_TIMEOUT_S: Final = 1800.0
 MARK: Final = "installed.txt"

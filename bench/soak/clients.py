@@ -4,8 +4,8 @@ import selectors
 from collections.abc import Sequence
 from typing import Final
 
-from bench.client_process import Arrived, ClientProcess, await_open, read_clients
-from bench.soak.cpu_use import CpuUse
+from ..client_process import Arrived, ClientProcess, await_open, read_clients
+from .cpu_use import CpuUse
 
 WINDOW: Final = 4
 _FOR_EVER: Final = 10**9

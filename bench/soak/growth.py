@@ -8,7 +8,7 @@ not look like growth as long as they are as frequent at the end as at the beginn
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.soak.windows import find_thirds
+from .windows import find_thirds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

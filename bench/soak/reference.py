@@ -22,9 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from bench.machine import pinned_to
-from bench.soak.cpu_use import CpuUse
 from feeder.host.load import parse_cpu_seconds
+
+from ..machine import pinned_to
+from .cpu_use import CpuUse
 
 _PIECE_BYTES: Final = 128 * 1024
 _RING_PIECES: Final = 256

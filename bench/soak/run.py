@@ -20,20 +20,21 @@ from typing import Final
 
 import psutil
 
-from bench.daemon import Daemon, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.footprint import Footprint
-from bench.machine import choose_core, choose_other_core, describe_machine
-from bench.report import RATE, JudgedReport, Result, single, summarise
-from bench.soak.clients import SoakClients
-from bench.soak.cpu_use import CpuUse
-from bench.soak.growth import Tolerance, find_trend
-from bench.soak.reference import CoreReference
-from bench.soak.throughput import Verdict, judge_throughput
-from bench.soak.windows import SAMPLES_MIN, WARM_UP_SHARE
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, PeerError
 from feeder.pack.progress import ProgressLine
+
+from ..daemon import Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..footprint import Footprint
+from ..machine import choose_core, choose_other_core, describe_machine
+from ..report import RATE, JudgedReport, Result, single, summarise
+from .clients import SoakClients
+from .cpu_use import CpuUse
+from .growth import Tolerance, find_trend
+from .reference import CoreReference
+from .throughput import Verdict, judge_throughput
+from .windows import SAMPLES_MIN, WARM_UP_SHARE
 
 _COLUMNS: Final = 79
 _MIB: Final = 2**20

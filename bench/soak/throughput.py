@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from bench.soak.windows import START_UP, Window, find_windows
+from .windows import START_UP, Window, find_windows
 
 FALL_MAX: Final = 0.25
 """The greatest fall that is tolerated, as a share of the best window's median."""

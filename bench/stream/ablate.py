@@ -16,12 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.daemon import DATASET_NAME, Daemon, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.machine import describe_machine, pinned_to
-from bench.report import RATE, Report, Result, summarise
-from bench.rounds import Contender, run_rounds, warm_up
-from bench.stream.ablate_report import EVERYTHING, AblateReport
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
@@ -30,6 +24,13 @@ from feeder.host.topology import format_cpulist, usable_cpus
 from feeder.jpeg.libraries import check_libraries
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
+
+from ..daemon import DATASET_NAME, Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import describe_machine, pinned_to
+from ..report import RATE, Report, Result, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .ablate_report import EVERYTHING, AblateReport
 
 BATCH_SIZE: Final = 128
 WINDOW: Final = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from bench.report import (
+from ..report import (
     FEWEST_ROUNDS,
     Report,
     Result,

@@ -25,17 +25,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.line_process import LineProcess
-from bench.machine import describe_machine, pinned_to
-from bench.report import RATE, Report, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import ResourceError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 from feeder.process.python_process import python_command
+
+from ..daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..line_process import LineProcess
+from ..machine import describe_machine, pinned_to
+from ..report import RATE, Report, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
 
 BATCH_SIZE: Final = 128
 IDLE: Final = 1000
@@ -184,7 +185,7 @@ def _metrics_address(daemon: Daemon) -> str:
 
 
 def _watcher(*arguments: str) -> LineProcess:
-    return LineProcess(python_command("bench.stream.scraper", os.getpid(), *arguments))
+    return LineProcess(python_command(f"{__package__}.scraper", os.getpid(), *arguments))
 
 
 def _read(watcher: LineProcess, seconds: float) -> None:

@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 import zmq
 
-from bench.report import Result, single, summarise
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
 from feeder.wire.messages import BatchKey, NodeMessage
+
+from ..report import Result, single, summarise
 
 BATCHES: Final = 12
 _TIMEOUT_S: Final = 60.0

@@ -20,12 +20,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.line_process import LineProcess
-from bench.machine import describe_machine
-from bench.report import Report, single
 from feeder.pack.progress import ProgressLine
 from feeder.process.python_process import python_command
 from trainer_client import NumpyLoader
+
+from ..line_process import LineProcess
+from ..machine import describe_machine
+from ..report import Report, single
 
 BATCH_SIZE: Final = 16
 IMAGE_SIZE: Final = 32
@@ -36,7 +37,7 @@ _POINTS: Final = "% of a core"
 @contextmanager
 def stand_ins(count: int) -> Iterator[list[str]]:
     """Run ``count`` stand-ins; yield the lines of their list."""
-    command = python_command("bench.stream.stand_ins", os.getpid(), str(count))
+    command = python_command(f"{__package__}.stand_ins", os.getpid(), str(count))
     with LineProcess(command) as process:
         lines = []
         while line := process.next_line(_WAIT_S):

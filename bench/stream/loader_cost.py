@@ -11,10 +11,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from bench.daemon import DATASET_NAME
-from bench.report import Result, single
 from feeder.errors import PeerError
 from feeder.process.python_process import child_environment, python_command
+
+from ..daemon import DATASET_NAME
+from ..report import Result, single
 
 if TYPE_CHECKING:  # torch takes a second to import, in that process only
     import torch
@@ -58,7 +59,7 @@ class _IdleStage:
 
 def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
     """Return the row; PeerError when the client fails."""
-    command = python_command("bench.stream.loader_cost", endpoint, batch_size)
+    command = python_command(f"{__package__}.loader_cost", endpoint, batch_size)
     done = subprocess.run(
         command,
         env=child_environment(),

@@ -29,15 +29,16 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from bench.daemon import DATASET_NAME, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import RATE, Report, Result, single, summarise
-from bench.rounds import run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.pack.progress import ProgressLine
 from trainer_client import Batch, FeederLoader, NumpyLoader
 from trainer_client.reference.resnet import resnet50
+
+from ..daemon import DATASET_NAME, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, choose_other_core, describe_machine, pinned_to
+from ..report import RATE, Report, Result, single, summarise
+from ..rounds import run_rounds, warm_up
 
 STEP_IMAGES: Final = 16
 STEP_SIDE_PX: Final = 112  # a quarter of the usual pixels: a step takes about a second on a core

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.daemon import DATASET_NAME, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import Report, Result, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.pack.progress import ProgressLine
 from trainer_client import FeederLoader
+
+from ..daemon import DATASET_NAME, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, choose_other_core, describe_machine, pinned_to
+from ..report import Report, Result, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
 
 BATCH_SIZE: Final = 32
 RANKS: Final = 2

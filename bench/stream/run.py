@@ -24,17 +24,6 @@ from typing import Final
 
 import numpy as np
 
-from bench.daemon import Daemon, running_daemon
-from bench.data.material import dataset_or_synthetic
-from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import RATE, Result, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
-from bench.stream.handover import BATCHES, measure_handover
-from bench.stream.loader_cost import measure_loader_cost
-from bench.stream.security import SecurityOptions, measure_security
-from bench.stream.stream_report import StreamReport
-from bench.stream.streams import ClientPool, Measured, Stream, StreamHere
-from bench.stream.transport import TransportOptions, measure_transport
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg.libraries import check_libraries, tune_allocator
@@ -43,6 +32,18 @@ from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import BatchKey
+
+from ..daemon import Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, choose_other_core, describe_machine, pinned_to
+from ..report import RATE, Result, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .handover import BATCHES, measure_handover
+from .loader_cost import measure_loader_cost
+from .security import SecurityOptions, measure_security
+from .stream_report import StreamReport
+from .streams import ClientPool, Measured, Stream, StreamHere
+from .transport import TransportOptions, measure_transport
 
 BATCH_SIZE: Final = 256
 CHUNK_IMAGES: Final = 32

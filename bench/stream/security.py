@@ -20,17 +20,18 @@ from typing import Final
 
 import zmq
 
-from bench.daemon import DATASET_NAME, running_daemon
-from bench.line_process import LineProcess
-from bench.machine import pinned_to
-from bench.report import RATE, Result, single, summarise
-from bench.rounds import Contender, run_rounds, warm_up
-from bench.stream.streams import WINDOW
 from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
 from feeder.process.python_process import python_command
 from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
+
+from ..daemon import DATASET_NAME, running_daemon
+from ..line_process import LineProcess
+from ..machine import pinned_to
+from ..report import RATE, Result, single, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .streams import WINDOW
 
 _TIMEOUT_S: Final = 60.0
 _BOX_BYTES: Final = 32 * 224 * 224 * 3  # a chunk
@@ -151,7 +152,7 @@ def _run(
 
 @contextmanager
 def _garbage(endpoint: str) -> Iterator[None]:
-    with LineProcess(python_command("bench.stream.garbage", os.getpid(), endpoint)) as process:
+    with LineProcess(python_command(f"{__package__}.garbage", os.getpid(), endpoint)) as process:
         process.next_line(_TIMEOUT_S)
         yield
 

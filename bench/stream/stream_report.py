@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.report import (
+from ..report import (
     BRACKETS,
     FEWEST_ROUNDS,
     RATE,

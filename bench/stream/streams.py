@@ -13,7 +13,10 @@ from typing import Final, Protocol, Self
 
 import numpy as np
 
-from bench.client_process import (
+from feeder.errors import PeerError
+from feeder.plan.recipe import Recipe
+
+from ..client_process import (
     TIMEOUT_S,
     Arrived,
     ClientProcess,
@@ -21,11 +24,9 @@ from bench.client_process import (
     await_open,
     read_clients,
 )
-from bench.daemon import DATASET_NAME
-from bench.report import RATE, Result, single, summarise
-from bench.stream.handover import TimedFetcher
-from feeder.errors import PeerError
-from feeder.plan.recipe import Recipe
+from ..daemon import DATASET_NAME
+from ..report import RATE, Result, single, summarise
+from .handover import TimedFetcher
 
 WINDOW: Final = 4
 

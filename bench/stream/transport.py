@@ -23,17 +23,18 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from bench.daemon import DATASET_NAME, free_port
-from bench.line_process import start_process, stop_process
-from bench.machine import pinned_to
-from bench.report import Result, summarise
-from bench.rounds import Contender, run_rounds, warm_up
-from bench.stream.transport_server import IMAGE_SIZE, WINDOW
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 from feeder.process.python_process import child_environment, python_command
+
+from ..daemon import DATASET_NAME, free_port
+from ..line_process import start_process, stop_process
+from ..machine import pinned_to
+from ..report import Result, summarise
+from ..rounds import Contender, run_rounds, warm_up
+from .transport_server import IMAGE_SIZE, WINDOW
 
 RATE_UNIT: Final = "GB/s"
 _TRANSPORTS: Final = ("ipc", "tcp")
@@ -216,7 +217,7 @@ def _running_server(kind: str, options: TransportOptions) -> Iterator[Mapping[st
         endpoints = {"ipc": f"ipc://{folder}/{kind}", "tcp": f"tcp://127.0.0.1:{free_port()}"}
         sizes = options.batch_size, options.chunk_images
         command = python_command(
-            "bench.stream.transport_server", os.getpid(), kind, *endpoints.values(), *sizes
+            f"{__package__}.transport_server", os.getpid(), kind, *endpoints.values(), *sizes
         )
         with pinned_to(frozenset({options.server_core})):
             process = start_process(command, env=child_environment())

@@ -18,7 +18,6 @@ from typing import Final, NoReturn
 import numpy as np
 import zmq
 
-from bench.daemon import DATASET_NAME
 from feeder import __version__
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
@@ -33,6 +32,8 @@ from feeder.wire.messages import Chunk, encode
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.messages import Configure, Fill, Filled, NodeToWorker
 from feeder.worker.slot_memory import SlotMemory
+
+from ..daemon import DATASET_NAME
 
 IMAGE_SIZE: Final = 224
 WINDOW: Final = 4

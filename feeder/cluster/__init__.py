@@ -2,5 +2,6 @@
 
 Only processes that use Ray import it: a machine without Ray runs all other commands.
 
-May import: errors, metrics, wire, process, dataset, pack, security, client, node.
+May import: errors, installation, metrics, wire, process, dataset, pack, security, client,
+node.
 """

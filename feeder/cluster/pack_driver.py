@@ -10,6 +10,7 @@ from typing import Any, Final
 from feeder.cluster.pack_task import perform_task
 from feeder.cluster.ray_session import join
 from feeder.errors import FeederError
+from feeder.installation import install_command
 from feeder.process.parent_death import die_with_parent
 
 _RETRIES_MAX: Final = 5  # of a task whose host or worker was lost; one that crashes ends then
@@ -61,7 +62,7 @@ class _Driver:
                     "kind": "error",
                     "error": "ResourceError",
                     "message": f"a Ray task failed: {last}; is Feeder installed on every host "
-                    "(pip install 'feeder[daemon,ray]')?",
+                    f"({install_command('daemon', 'ray')})?",
                 }
             ]
         for message in messages:

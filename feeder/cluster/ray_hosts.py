@@ -22,6 +22,7 @@ from feeder.cluster.policy.events import Host
 from feeder.cluster.policy.plan import name_feeder
 from feeder.cluster.settings import Kept, LaunchRecord, decode_kept, encode_kept
 from feeder.errors import PeerError
+from feeder.installation import install_command
 
 WATCH_S = 10.0
 """How long one call to an actor waits for a change; it must end, or abandoned ones pile up."""
@@ -120,8 +121,8 @@ def result_of(future: Any) -> Any:
 def _explain(text: str) -> str:
     if "No module named 'feeder" in text:
         return (
-            "Feeder is not installed in the Python that Ray runs there: "
-            "pip install 'feeder[daemon,ray]'"
+            "Feeder is not installed in the Python that Ray runs there; here it is by "
+            f"`{install_command('daemon', 'ray')}`"
         )
     if "node" in text.lower() and "die" in text.lower():
         return "the host was lost"

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.installation import install_command
 
 RESOURCE: Final = "feeder"
 NAMESPACE: Final = "feeder"
@@ -18,7 +19,6 @@ LOOKUP_PORT: Final = 5554
 """One below the feeders' default."""
 
 _SUPPORTED: Final = re.compile(r"2\.60\.\d+")
-_INSTALL: Final = "pip install 'feeder[daemon,ray]'"
 
 ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -48,10 +48,13 @@ def check_version(version: str) -> None:
     """Raise ResourceError for a version of Ray that is not supported."""
     if not _SUPPORTED.fullmatch(version):
         raise ResourceError(
-            f"Ray {version} is installed, and feeder cluster is made for Ray 2.60: {_INSTALL}"
+            f"Ray {version} is installed, and feeder cluster is made for Ray 2.60: "
+            f"{install_command('daemon', 'ray')}"
         )
 
 
 def explain_missing() -> ResourceError:
     """Return the error for an environment without Ray."""
-    return ResourceError(f"Ray is not installed in this environment: {_INSTALL}")
+    return ResourceError(
+        f"Ray is not installed in this environment: {install_command('daemon', 'ray')}"
+    )

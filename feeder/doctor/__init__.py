@@ -6,5 +6,5 @@
     report          both as text or JSON
     worst           the warnings that ``feeder serve`` logs when it starts
 
-May import: errors, process, host, jpeg, security, sample.
+May import: errors, installation, process, host, jpeg, security, sample.
 """

@@ -4,38 +4,23 @@ The versions are read from the libraries that were loaded, not from package list
 one that has been overwritten.
 """
 
-import importlib.util
 from dataclasses import replace
 from typing import Final
 
 from feeder.doctor.findings.facts import Libraries
 from feeder.errors import FeederError, ResourceError
-
-MODULES: Final = {
-    "numpy": "numpy",
-    "pyzmq": "zmq",
-    "msgspec": "msgspec",
-    "pillow-simd": "PIL",
-    "PyTurboJPEG": "turbojpeg",
-    "psutil": "psutil",
-    "xxhash": "xxhash",
-    "prometheus-client": "prometheus_client",
-    "rich": "rich",
-    "google-crc32c": "google_crc32c",
-}
-"""What ``feeder[daemon]`` installs, with the module that is imported of each."""
+from feeder.installation import install_command, missing_packages
 
 _REASON_LETTERS_MAX: Final = 200
 
 
 def read_libraries() -> Libraries:
     """Return the libraries, their builds, and the results of their own checks."""
-    missing = [name for name, module in MODULES.items() if importlib.util.find_spec(module) is None]
-    if missing:  # the imports below need most of them
-        return Libraries(missing=tuple(missing))
-    found = Libraries()
+    found = Libraries(missing=missing_packages(), install=install_command("daemon"))
+    if found.missing:  # the imports below need most of them
+        return found
     try:
-        found = _read_zmq()
+        found = _read_zmq(found)
         from feeder.jpeg.libraries import check_libraries
 
         check_libraries()
@@ -48,13 +33,13 @@ def read_libraries() -> Libraries:
     return found
 
 
-def _read_zmq() -> Libraries:
+def _read_zmq(found: Libraries) -> Libraries:
     import zmq
 
     from feeder.security.crypto_library import find_crypto_library
 
     versions = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
-    return Libraries(versions=versions, crypto=find_crypto_library()[0])
+    return replace(found, versions=versions, crypto=find_crypto_library()[0])
 
 
 def _read_decoders(found: Libraries) -> Libraries:

@@ -1,4 +1,4 @@
 """JPEG bytes to pixels: lossless re-coding, decoding, resizing; the C extension.
 
-May import: errors, remedies, plan.
+May import: errors, installation, plan.
 """

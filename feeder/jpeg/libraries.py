@@ -8,9 +8,9 @@ from pathlib import Path
 
 from feeder import __version__
 from feeder.errors import ResourceError
+from feeder.installation import explain_missing_extension, install_command
 from feeder.jpeg.installed_pillow import find_pillow
 from feeder.jpeg.loaded_libraries import jpeg_turbo_version, pillow_jpeg_turbo_version
-from feeder.remedies import NO_C_EXTENSION
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _MIB = 1 << 20
@@ -56,15 +56,15 @@ def library_versions() -> dict[str, str]:
 def check_libraries() -> None:
     """Raise ResourceError if a library is missing, does not load or was built for another CPU."""
     if importlib.util.find_spec("feeder.jpeg._native") is None:
-        raise ResourceError(NO_C_EXTENSION)
+        raise ResourceError(explain_missing_extension())
     try:
         import turbojpeg
         from PIL import Image
         from PIL import __version__ as pillow_version
     except ModuleNotFoundError as error:
         raise ResourceError(
-            f"the daemon's library {error.name} is not installed in this environment: run "
-            "`make setup`, or install feeder[daemon]"
+            f"the daemon's library {error.name} is not installed in this environment: "
+            f"{install_command('daemon')}"
         ) from None
     except ImportError as error:
         reason = " ".join(str(error).split())

@@ -5,7 +5,6 @@ it from the wire) runs ``__post_init__``, which checks type and range of every f
 numbers, so that equal recipes have equal fingerprints.
 """
 
-import difflib
 import hashlib
 import json
 from typing import Any, Final, Literal, Self, get_args
@@ -25,6 +24,7 @@ from feeder.plan.recipe_checks import (
     check_integer,
     check_interval,
     check_probability,
+    hint_at_nearest,
 )
 
 Split = Literal["train", "val"]
@@ -135,8 +135,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             fields |= {"shuffle": True, "last_batch": LastBatch.DROP}
         for name, value in overrides.items():
             if name not in cls.__struct_fields__:
-                nearest = difflib.get_close_matches(name, cls.__struct_fields__, n=1, cutoff=0.0)
-                raise ConfigError(f"recipe: there is no field {name!r}; nearest is {nearest[0]!r}")
+                raise ConfigError(f"recipe: there is no field {name!r}{_hint_at(name)}")
             fields[name] = value
         return cls(**fields)
 
@@ -241,3 +240,13 @@ def parse_field(text: str) -> tuple[str, object]:
         return name.strip(), json.loads(value)
     except (ValueError, RecursionError):  # not JSON, or a number or nesting past Python's limits
         return name.strip(), value.strip()
+
+
+def _hint_at(name: str) -> str:
+    if name.startswith(("mixup", "cutmix")):
+        return (
+            ": samples are mixed on the device, by the training job (trainer_client.reference."
+            "mixing; --mixup and --cutmix of the reference job)"
+        )
+    fields = Recipe.__struct_fields__
+    return hint_at_nearest(name, fields, f"; the fields are {', '.join(fields)}")

@@ -4,9 +4,10 @@ Each takes the field's name and value and returns the normalised value, or raise
 the name, the allowed range and the value.
 """
 
+import difflib
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, SupportsIndex, TypeGuard
 
 from feeder.errors import ConfigError
@@ -16,6 +17,17 @@ MAX_HUE: Final = 0.5  # half a turn of the colour circle; further turns repeat
 
 _BRIEF: Final = reprlib.Repr()
 _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxlong, _BRIEF.maxother = 3, 80, 500, 80
+
+
+def hint_at_nearest(
+    name: str, known: Iterable[str], otherwise: str = "", show: Callable[[str], str] = repr
+) -> str:
+    """Return the end of a sentence about an unknown name: the known one that resembles it.
+
+    ``otherwise`` is the end where none does, since a far-fetched one would mislead.
+    """
+    alike = difflib.get_close_matches(name, [*known], n=1)
+    return f"; nearest is {show(alike[0])}" if alike else otherwise
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:

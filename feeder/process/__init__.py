@@ -1,4 +1,4 @@
 """Operating system services for every Feeder process: start and exit, streams, files, logging.
 
-May import: errors, metrics, remedies.
+May import: errors, installation, metrics.
 """

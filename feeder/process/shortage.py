@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.remedies import NO_C_EXTENSION
+from feeder.installation import explain_missing_extension, install_command
 
 _NUMPY_BYTES: Final = 100_000_000
 """Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
@@ -34,7 +34,7 @@ _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
 )
-_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
+_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench", "feeder_bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
 """The extra of pyproject.toml for each library, where it is not ``daemon``."""
 
@@ -63,14 +63,12 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
         if missing is not None:
             return ResourceError(f"a library cannot be loaded ({missing}): install it")
         if error.name == "feeder.jpeg" and "_native" in texts[0]:
-            return ResourceError(NO_C_EXTENSION)
+            return ResourceError(explain_missing_extension())
         top = (error.name or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
-            extra = _EXTRAS.get(top, "daemon")
-            setup = "" if extra == "plots" else "run `make setup`, or "  # which leaves plots out
             return ResourceError(
-                f"the library {top} is not installed in this environment: {setup}install "
-                f"feeder[{extra}]"
+                f"the library {top} is not installed in this environment: "
+                f"{install_command(_EXTRAS.get(top, 'daemon'))}"
             )
     if isinstance(error, RuntimeError) and "can't start new thread" in texts[0]:
         return ResourceError(_NO_THREAD)

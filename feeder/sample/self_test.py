@@ -89,7 +89,7 @@ def compute_self_test(decoder: Decoder = "own") -> str:
         if found != expected:
             raise ResourceError(
                 f"the self-test's images have other pixels with {name} than with {first}: install "
-                'feeder again (`make setup`); if that does not help, set decoder = "turbojpeg" '
+                'Feeder again (`make setup`); if that does not help, set decoder = "turbojpeg" '
                 "under [serve] and report it with the CPU's model"
             )
     return expected
@@ -165,7 +165,7 @@ class PackedImages:
             except (OSError, RecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 raise ResourceError(
-                    f"{path}, a part of feeder, is damaged or missing ({reason}): install feeder "
+                    f"{path}, a part of feeder, is damaged or missing ({reason}): install Feeder "
                     "again"
                 ) from error
         return cls(images)

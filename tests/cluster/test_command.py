@@ -11,6 +11,7 @@ import pytest
 
 from bench.daemon import free_port
 from feeder.cluster.ray_settings import ENVIRONMENT
+from feeder.installation import install_command
 from tests.support.daemon import listening_port, pack_small
 from tests.support.sources import REPOSITORY, feeder_command
 
@@ -48,7 +49,7 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'ray'\", name='ray')"
 @pytest.mark.parametrize("command", [["status"], ["scale", "2"], ["down"]])
 def test_without_ray_the_line_says_how_to_install_it(tmp_path: Path, command: list[str]) -> None:
     done = run(tmp_path, MISSING, "cluster", *command)
-    check_line(done, 4, "Ray is not installed", "pip install 'feeder[daemon,ray]'")
+    check_line(done, 4, "Ray is not installed", install_command("daemon", "ray"))
 
 
 def test_packing_without_ray_says_how_to_install_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.support.daemon import (
     small_recipe,
     wait_until,
 )
+from tests.support.hanging_fs import small_disk
 from tests.support.sources import encoded, error_line, image, make_source, run_feeder
 
 IMAGES = 67
@@ -176,21 +177,6 @@ def test_a_stop_signal_ends_the_start_and_the_next_one_resumes(
     if not is_waiting:
         with Daemon(*options(source, tmp_path)) as daemon:
             daemon.wait_line("files are packed already")
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        if subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("mounting a small tmpfs is not permitted here")
-    except FileNotFoundError:
-        pytest.skip("mount is missing")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_one_line_and_the_next_start_resumes(tmp_path: Path) -> None:

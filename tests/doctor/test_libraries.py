@@ -7,8 +7,9 @@ import tomllib
 
 import pytest
 
-from feeder.doctor.read_libraries import MODULES, read_libraries
+from feeder.doctor.read_libraries import read_libraries
 from feeder.errors import ResourceError
+from feeder.installation import DAEMON_MODULES
 from feeder.jpeg import libraries
 from feeder.sample import self_test
 from tests.support.sources import REPOSITORY
@@ -34,19 +35,19 @@ def fail(*_: object) -> None:
 def test_all_libraries_of_the_daemon_are_looked_for() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     needed = project["dependencies"] + project["optional-dependencies"]["daemon"]
-    assert [*MODULES] == [re.split("[<>=]", line)[0] for line in needed]
+    assert [*DAEMON_MODULES] == [re.split("[<>=]", line)[0] for line in needed]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", DAEMON_MODULES)
 def test_each_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(sys.modules, MODULES[name], None)
+    monkeypatch.setitem(sys.modules, DAEMON_MODULES[name], None)
     assert read_libraries().missing == (name,)
 
 
 def test_the_report_needs_none_of_them() -> None:
     code = f"{WITHOUT}from feeder.__main__ import start; sys.exit(start())"
     result = subprocess.run(
-        [sys.executable, "-c", code, "doctor", " ".join(MODULES.values())],
+        [sys.executable, "-c", code, "doctor", " ".join(DAEMON_MODULES.values())],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

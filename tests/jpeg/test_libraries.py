@@ -56,7 +56,7 @@ def test_this_environment_passes_the_check() -> None:
 
 def test_missing_library_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "turbojpeg", None)
-    with pytest.raises(ResourceError, match=r"turbojpeg is not installed.*make setup"):
+    with pytest.raises(ResourceError, match=r"turbojpeg is not installed.*: pip install "):
         libraries.check_libraries()
 
 

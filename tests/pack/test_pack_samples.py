@@ -18,6 +18,7 @@ import feeder
 from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.installation import install_command
 from feeder.pack.publish import read_quarantine
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.listing import ItemListing
@@ -554,5 +555,5 @@ def test_where_libraries_are_missing_one_line_names_the_extra() -> None:
     )
     assert failed.stderr.splitlines()[-1] == (
         "ImportError: feeder.pack_samples needs xxhash, which is not installed here: "
-        "pip install 'feeder[daemon]'"
+        + install_command("daemon")
     )

@@ -100,6 +100,12 @@ def test_overrides_replace_the_defaults_of_the_split() -> None:
 def test_an_unknown_field_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="no field 'flip_probabilty'; nearest is 'flip_prob"):
         Recipe.for_split("train", batch_size=8, flip_probabilty=0.1)
+    with pytest.raises(
+        ConfigError, match=r"'zoom'; the fields are split, batch_size, .*, erasing_"
+    ):
+        Recipe.for_split("train", batch_size=8, zoom=2)
+    with pytest.raises(ConfigError, match="'mixup': samples are mixed on the device, by the train"):
+        Recipe.for_split("train", batch_size=8, mixup=0.2)
 
 
 @pytest.mark.parametrize(

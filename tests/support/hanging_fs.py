@@ -1,4 +1,4 @@
-"""A file system that can stop responding: a FUSE mirror of a folder.
+"""A file system that can stop responding, a FUSE mirror of a folder; and a disk that is soon full.
 
     python -m tests.support.hanging_fs SOURCE MOUNT SILENCE [READ_S]
 
@@ -208,6 +208,22 @@ def hanging_folder(source: Path, work: Path, *, read_s: float = 0.0) -> Iterator
         _libc.umount2(os.fsencode(mount), _MNT_DETACH)
         assert server.stderr is not None
         server.stderr.close()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a tmpfs with ``options``, as size=64k, on a new folder; skips where that is refused."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting a small tmpfs is not permitted here")
+    except FileNotFoundError:
+        pytest.skip("mount is missing")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 if __name__ == "__main__":

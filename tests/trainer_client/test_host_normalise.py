@@ -323,7 +323,7 @@ def test_without_the_extension_numpy_does_the_work_and_nothing_loads_torch() -> 
     assert (first, second) == ("('numpy',)", "False False")
     (warning,) = done.stderr.splitlines()
     assert "the client's C part is not built (" in warning
-    assert warning.endswith("install a C compiler, then feeder again")
+    assert "install a C compiler, then run `pip install " in warning
 
 
 def test_memory_is_used_again_when_nothing_refers_to_it() -> None:

@@ -547,8 +547,8 @@ def test_the_client_needs_none_of_the_daemons_libraries() -> None:
     rooms = {name.split(".")[1] for name in modules if name.startswith("feeder.")}
     assert rooms <= {
         "errors",
+        "installation",
         "metrics",
-        "remedies",
         "plan",
         "wire",
         "process",

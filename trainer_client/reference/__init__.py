@@ -1,4 +1,4 @@
 """The reference job: trains and evaluates a ResNet on batches from a feeder.
 
-May import: errors, plan, process, trainer_client.
+May import: errors, installation, plan, process, trainer_client.
 """

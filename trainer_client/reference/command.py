@@ -4,7 +4,6 @@ Every key of the recipe is an option: ``weight_decay`` is ``--weight-decay``.
 """
 
 import argparse
-import difflib
 import json
 import signal
 import sys
@@ -15,6 +14,7 @@ from typing import Any, Final, NoReturn, get_args
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe import parse_field
+from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.program import run_guarded
 from trainer_client.reference.options import TrainingOptions
@@ -79,13 +79,14 @@ class JobParser(argparse.ArgumentParser):
 def parse_arguments(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the values of the options; ConfigError names the option nearest to an unknown one."""
+    """Return the values of the options; ConfigError names one that resembles an unknown one."""
     values, unknown = parser.parse_known_args(arguments)
     for text in unknown:
         option = text.partition("=")[0]
-        nearest = difflib.get_close_matches(option, parser._option_string_actions, n=1, cutoff=0.0)
         if option.startswith("-"):
-            raise ConfigError(f"there is no option {option}; nearest is {nearest[0]}")
+            known, help_ = parser._option_string_actions, " (--help lists the options)"
+            hint = hint_at_nearest(option, known, help_, show=str)
+            raise ConfigError(f"there is no option {option}{hint}")
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is one argument too many (--help lists the options)")
     return vars(values)

@@ -5,7 +5,6 @@ for that. All read four channels, and their weights load from three-channel file
 A name or a file that does not fit is a ConfigError of one line, before a model has changed.
 """
 
-import difflib
 import importlib
 import struct
 import warnings
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.regular_file import open_regular_file
 from trainer_client.reference.efficientnet import EXPANSION, SCALES, check_variant, efficientnet
 from trainer_client.reference.resnet import MODELS as RESNETS
@@ -70,13 +70,13 @@ def check_model_name(name: str) -> None:
         plain = name.removeprefix(TIMM)
         if plain not in known:
             # Without the tag of published weights, which timm's names may end with.
-            nearest = difflib.get_close_matches(plain.partition(".")[0], known, n=1, cutoff=0.0)
-            raise ConfigError(f"timm has no model {plain!r}; nearest is {TIMM}{nearest[0]}")
+            untagged, listed = plain.partition(".")[0], " (timm.list_models() lists them)"
+            hint = hint_at_nearest(untagged, known, listed, show=lambda model: TIMM + model)
+            raise ConfigError(f"timm has no model {plain!r}{hint}")
     elif name not in MODELS:
-        nearest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
         raise ConfigError(
-            f"model must be one of {', '.join(MODELS)}, or timm:NAME, got {name!r} "
-            f"(nearest is {nearest[0]!r})"
+            f"model must be one of {', '.join(MODELS)}, or timm:NAME, got {name!r}"
+            f"{hint_at_nearest(name, MODELS)}"
         )
 
 

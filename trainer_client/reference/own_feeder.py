@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.installation import install_command, missing_packages
 from feeder.process.path_text import path_to_text
 from feeder.process.python_process import child_environment
 from trainer_client.reference.job import Place, broadcast_text, in_rank_0
@@ -44,8 +45,16 @@ _LAUNCH: Final = (
 def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
     """Make the data in ``folder``/data, serve it, and give the endpoint; end the feeder after that.
 
-    Raises ResourceError, with the last line of ``folder``/feeder.log, when a command fails.
+    Raises ResourceError where parts of the daemon are not installed, and, with the last line of
+    ``folder``/feeder.log, when a command fails.
     """
+    missing = missing_packages()
+    if missing:
+        raise ResourceError(
+            "the smoke recipe packs images and serves them, and the daemon's parts for that are "
+            f"not installed in this environment: {', '.join(missing)}: "
+            f"{install_command('daemon', 'client')}"
+        )
     log = folder / "feeder.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +101,7 @@ def _make_dataset(
         if not images.exists():
             report(f"drawing {IMAGES[name]:,} synthetic images")
             numbers = ["--images", IMAGES[name], "--classes", CLASSES, "--seed", seed]
-            _run("bench", ["synthetic", images, *numbers], log)
+            _run("feeder_bench", ["synthetic", images, *numbers], log)
         report("packing them")
         _run("feeder", ["pack", images, packed, "--max-side", LONGER_SIDE_PX], log)
     shutil.rmtree(images, ignore_errors=True)
@@ -158,7 +167,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 def _failure(
     module: str, arguments: list[object], status: int, log: Path, start: int
 ) -> ResourceError:
-    name = "feeder-bench" if module == "bench" else module
+    name = "feeder-bench" if module == "feeder_bench" else module
     lines = _text_from(log, start).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
     return ResourceError(f"`{name} {arguments[0]}` ended with status {status}: {last}")

@@ -64,7 +64,7 @@ def train(
         plan = BatchPlan.make(recipe, options.batch_size, place.ranks)
         check_batch_norm_ranks(recipe.batch_norm_ranks, place.ranks)
         log = report if place.rank == 0 else _discard
-        store = _make_store(options, place)
+        store = _make_store(options, place, log, stack)
         if options.is_smoke:
             options = serve_in_rank_0(options, place, log, stack)
         start_s = time.monotonic()
@@ -104,8 +104,10 @@ def train(
         return result
 
 
-def _make_store(options: TrainingOptions, place: Place) -> Store | None:
-    """Return where checkpoints are, checked in rank 0; None where none are kept."""
+def _make_store(
+    options: TrainingOptions, place: Place, report: Report, stack: contextlib.ExitStack
+) -> Store | None:
+    """Return where checkpoints are, held by rank 0 until ``stack`` closes; None: none are kept."""
     store: Store
     if options.folder is not None:
         store = CheckpointFolder(options.folder / CHECKPOINTS, keep=options.keep)
@@ -113,17 +115,21 @@ def _make_store(options: TrainingOptions, place: Place) -> Store | None:
         store = CheckpointFile(Path(options.checkpoint))
     else:
         return None
-    in_rank_0(place, lambda: _check_store(options, store))
+
+    def hold() -> None:
+        stack.enter_context(store.hold(report))
+        _check_unused(options, store)
+
+    in_rank_0(place, hold)
     return store
 
 
-def _check_store(options: TrainingOptions, store: Store) -> None:
+def _check_unused(options: TrainingOptions, store: Store) -> None:
     if options.folder is not None and options.resume is None and store.newest() is not None:
         raise ConfigError(
             f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
             "name another --output"
         )
-    store.check()
 
 
 def _discard(line: str) -> None:

@@ -149,6 +149,8 @@ class Libraries:
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     """Distributions that the daemon needs and that are not installed."""
+    install: str = ""
+    """The command that installs them."""
     problem: str = ""
     """Why the daemon would refuse to start; one line with its remedy."""
     pillow_problems: tuple[str, ...] = ()

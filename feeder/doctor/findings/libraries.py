@@ -15,7 +15,6 @@ _MEASURED = " (one core of an AMD EPYC)."
 def find_broken_libraries(machine: Machine) -> Iterator[Finding]:
     """Yield findings about what would keep the daemon from starting."""
     libraries = machine.libraries
-    install = ("make setup   # in the checkout; elsewhere: pip install 'feeder[daemon]'",)
     if libraries.missing:
         one = len(libraries.missing) == 1
         yield Finding(
@@ -30,7 +29,7 @@ def find_broken_libraries(machine: Machine) -> Iterator[Finding]:
                 f"{'it' if one else 'one of them'}, ends with an error. The other libraries were "
                 "not looked at."
             ),
-            mend=install,
+            mend=(libraries.install,),
         )
     if libraries.problem:
         yield Finding(
@@ -38,7 +37,7 @@ def find_broken_libraries(machine: Machine) -> Iterator[Finding]:
             severity=Severity.ERROR,
             what=libraries.problem,
             detail="`feeder serve` would not start.",
-            mend=install,
+            mend=(libraries.install,),
         )
     if libraries.self_test_problem:
         yield Finding(

@@ -198,14 +198,14 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
     (
         libraries.find_broken_libraries,
         "load",
-        with_libraries(problem="no lib"),
-        "no lib.*make setup",
+        with_libraries(problem="no lib", install="pip install it"),
+        "no lib.*pip install it",
     ),
     (
         libraries.find_broken_libraries,
         "missing",
-        with_libraries(missing=("psutil", "xxhash")),
-        "these libraries are not installed in this environment: psutil, xxhash;.*make setup",
+        with_libraries(missing=("psutil", "xxhash"), install="pip install it"),
+        "these libraries are not installed in this environment: psutil, xxhash;.*pip install it",
     ),
     (
         libraries.find_broken_libraries,

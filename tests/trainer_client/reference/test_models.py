@@ -99,7 +99,7 @@ def test_an_efficientnets_options_reach_it() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     names = ", ".join(MODELS)
     for name, nearest in (("resnet-50", "resnet50"), ("efficientnet_b3", "efficientnet-b3")):
-        line = f"model must be one of {names}, or timm:NAME, got '{name}' (nearest is '{nearest}')"
+        line = f"model must be one of {names}, or timm:NAME, got '{name}'; nearest is '{nearest}'"
         with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
             check_model_name(name)
         with pytest.raises(ConfigError, match=r"^model must be one of "):
@@ -169,14 +169,19 @@ def test_a_timm_model_reads_four_channels_of_which_the_last_begins_at_zero(
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("resnet19d", "resnet18d"), ("resnet18.a1_in1k", "resnet18"), ("hf_hub:x/resnet18", None)],
+    ("name", "hint"),
+    [
+        ("resnet19d", "; nearest is timm:resnet18d"),
+        ("resnet18.a1_in1k", "; nearest is timm:resnet18"),
+        ("hf_hub:x/resnet18", "; nearest is timm:resnet18"),
+        ("banana", " (timm.list_models() lists them)"),
+    ],
 )
 def test_an_unknown_timm_model_is_refused_with_the_nearest(
-    name: str, nearest: str | None, monkeypatch: pytest.MonkeyPatch
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
-    match = f"^timm has no model '{re.escape(name)}'; nearest is timm:{nearest or '.*'}$"
+    match = f"^timm has no model '{re.escape(name)}'{re.escape(hint)}$"
     with pytest.raises(ConfigError, match=match):
         check_model_name(f"timm:{name}")
 

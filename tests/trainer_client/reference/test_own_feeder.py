@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from feeder.errors import ResourceError
+from feeder.installation import install_command
 from tests.support.daemon import wait_until
 from trainer_client.reference import own_feeder as module
 from trainer_client.reference.own_feeder import own_feeder
@@ -67,6 +68,20 @@ def test_a_command_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert text.startswith("`feeder-bench synthetic` ended with status 2: ")
     assert "classes is 0; it must be 1 to" in text
     assert "\n" not in text
+
+
+def test_an_environment_of_a_client_alone_is_one_line_that_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("turbojpeg", "psutil"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["--recipe", "smoke", "--output", str(tmp_path), "--device", "cpu"]) == 4
+    assert capsys.readouterr().err == (
+        "train: error: the smoke recipe packs images and serves them, and the daemon's parts for "
+        "that are not installed in this environment: PyTurboJPEG, psutil: "
+        f"{install_command('daemon', 'client')}\n"
+    )
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

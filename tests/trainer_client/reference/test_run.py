@@ -14,6 +14,7 @@ from tests.support.fake_node import FakeNode
 from tests.trainer_client.reference.test_train import SAMPLES, command_line, make_options
 from trainer_client import Batch, FeederLoader
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from trainer_client.reference.checkpoints.store import CheckpointFolder
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.resnet import resnet_small
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
@@ -50,6 +51,16 @@ def run(node: FakeNode, folder: Path, lines: list[str], **changes: Any) -> Train
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def test_the_folder_of_a_job_that_runs_is_left_alone(node: FakeNode, tmp_path: Path) -> None:
+    with (
+        CheckpointFolder(tmp_path / "checkpoints", keep=1).hold(print),
+        pytest.raises(ConfigError, match=f"^another job saves to {tmp_path}: process "),
+    ):
+        run(node, tmp_path, [], epochs=1, resume="auto")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert run(node, tmp_path, [], epochs=1).outcome is not None
 
 
 def test_a_run_leaves_everything_in_its_folder(node: FakeNode, tmp_path: Path) -> None:
@@ -344,6 +355,7 @@ def test_resume_without_a_value_may_stand_before_the_endpoint(
     ("arguments", "message"),
     [
         ("--wieght-decay 1", "there is no option --wieght-decay; nearest is --weight-decay"),
+        ("--banana 1", "there is no option --banana (--help lists the options)"),
         ("--epochs=3 --sead=4", "there is no option --sead; nearest is --seed"),
         ("tcp://127.0.0.1:1 again", "'again' is one argument too many (--help lists the options)"),
         ("--keep many", "argument --keep: invalid int value: 'many' (--help lists the options)"),

@@ -17,6 +17,7 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.wire.messages import Hello
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
+from tests.support.hanging_fs import small_disk
 from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
 from tests.trainer_client.reference.test_train import (
     SAMPLES,
@@ -352,7 +353,7 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
-        with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
+        with pytest.raises(ResourceError, match=r"job\.pt \(File too large\): make room"):
             save_checkpoint(path, {"step": torch.zeros(10_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -360,6 +361,19 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     save_checkpoint(path, {"step": torch.ones(3)})
     assert load_checkpoint(path)["step"].tolist() == [1, 1, 1]
     assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
+
+
+def test_a_full_disk_is_named_with_what_the_checkpoint_needs(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
+        save_checkpoint(disk / "job.pt", {"step": 1})
+        with pytest.raises(ResourceError) as caught:
+            save_checkpoint(disk / "job.pt", {"step": torch.zeros(100_000)})
+        assert str(caught.value) == (
+            f"cannot write the checkpoint {disk}/job.pt (no space left on its disk: it needs 0.4 "
+            "MB, 0.1 MB are free): make room, or name another --checkpoint or --output"
+        )
+        assert load_checkpoint(disk / "job.pt")["step"] == 1
+        assert [path.name for path in disk.iterdir()] == ["job.pt"]
 
 
 def test_checkpoints_come_every_checkpoint_steps_and_after_epochs(

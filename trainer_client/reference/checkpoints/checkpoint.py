@@ -5,6 +5,9 @@ the old checkpoint or the new one. Reading verifies its checksums. It has tensor
 strings only and is read with ``weights_only``, so nothing in it runs as code.
 """
 
+import errno
+import io
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,11 +34,10 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     try:
         with replace_file(path, suffix=UNFINISHED) as file:
             torch.save({"version": CHECKPOINT_VERSION, **content}, file)
-    except (OSError, RuntimeError) as error:  # torch raises the latter when the disk is full
-        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+    except (OSError, RuntimeError) as error:
         raise ResourceError(
-            f"cannot write the checkpoint {path} ({reason}): make room, or name another "
-            "--checkpoint or --output"
+            f"cannot write the checkpoint {path} ({_explain(error, path, content)}): make room, or "
+            "name another --checkpoint or --output"
         ) from error
 
 
@@ -66,6 +68,33 @@ def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[st
             f"{version}: {instead}, or use the version that saved it"
         )
     return dict(content)
+
+
+def _explain(error: BaseException, path: Path, content: Mapping[str, Any]) -> str:
+    """Return why a checkpoint cannot be written; where space ran out, how much it needs."""
+    # torch's own error, about a position in the file, is raised while it handles that of the file.
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    if cause is None or cause.strerror is None:
+        return str(error).partition("\n")[0]
+    if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return cause.strerror
+    counter = _Counter()
+    torch.save({"version": CHECKPOINT_VERSION, **content}, counter)
+    needed, free = counter.size_bytes / 1e6, shutil.disk_usage(path.parent).free / 1e6
+    return f"no space left on its disk: it needs {needed:,.1f} MB, {free:,.1f} MB are free"
+
+
+class _Counter(io.BytesIO):
+    """Counts what is written, and keeps none of it."""
+
+    size_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        size_bytes = memoryview(data).nbytes
+        self.size_bytes += size_bytes
+        return size_bytes
 
 
 def _check_sums(file: BinaryIO) -> None:

@@ -7,16 +7,21 @@
     FILE, FILE.previous                         of --checkpoint FILE
 
 Every file appears complete or not at all, so a kill at any moment leaves a checkpoint to resume.
+One job at a time saves: DIR/checkpoints/lock or FILE.lock names it, and is locked while it runs.
 """
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.process.output_file import explain_write_errors
 from feeder.process.regular_file import check_regular
 from trainer_client.reference.checkpoints.checkpoint import (
     UNFINISHED,
@@ -34,8 +39,11 @@ _NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
 class Store(Protocol):
     """Where checkpoints are saved to and resumed from."""
 
-    def check(self) -> None:
-        """Raise ConfigError or ResourceError if nothing could be saved."""
+    def hold(self, report: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        """Let no other job save here until the body ends; ``report`` gets a line if nothing can.
+
+        Raises ConfigError if another job does, and that or ResourceError if nothing could be saved.
+        """
         ...
 
     def newest(self) -> Path | None:
@@ -61,8 +69,14 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def check(self) -> None:
-        """Raise ConfigError unless the file could be written, and read again to resume."""
+    @contextlib.contextmanager
+    def hold(self, report: Callable[[str], None]) -> Iterator[None]:
+        """Let no other job save here; ConfigError unless the file could be written and resumed."""
+        self._check()
+        with _locked(self.path.with_name(self.path.name + ".lock"), self.path, report):
+            yield
+
+    def _check(self) -> None:
         if not _can_be_file(self.path):
             raise ConfigError(f"checkpoint must name a file in an existing folder, got {self.path}")
         try:
@@ -104,16 +118,19 @@ class CheckpointFolder:
         self.folder = folder
         self._keep = keep
 
-    def check(self) -> None:
-        """Make the folder, without unfinished files in it; ResourceError when that fails."""
+    @contextlib.contextmanager
+    def hold(self, report: Callable[[str], None]) -> Iterator[None]:
+        """Make the folder, for this job alone, and remove what a killed one left unfinished."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in self.folder.glob(f"*{UNFINISHED}"):
-                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise ResourceError(
                 f"cannot make the folder {self.folder} ({error.strerror}): name another --output"
             ) from error
+        with _locked(self.folder / "lock", self.folder.parent, report):
+            for unfinished in self.folder.glob(f"*{UNFINISHED}"):
+                unfinished.unlink(missing_ok=True)
+            yield
 
     def newest(self) -> Path | None:
         """Return the latest checkpoint."""
@@ -163,6 +180,33 @@ def list_checkpoints(folder: Path) -> list[Path]:
         return [each for each in folder.iterdir() if _NAME.fullmatch(each.name)]
     except OSError:
         return []
+
+
+@contextlib.contextmanager
+def _locked(path: Path, place: Path, report: Callable[[str], None]) -> Iterator[None]:
+    """Lock ``path`` until the body ends or the process dies; ConfigError if another job has it.
+
+    The file stays: to remove it would let two jobs lock two files of one name. Over NFS the lock
+    holds between hosts, but for mounts with ``nolock`` or ``local_lock``.
+    """
+    with explain_write_errors(str(path), "make it writable, or name another --output"):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with open(lock, "r+", encoding="utf-8", errors="replace") as file:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = " ".join(file.read(200).split()) or "another process"
+            raise ConfigError(
+                f"another job saves to {place}: {holder}. End that one, or name another folder or "
+                "file for this one"
+            ) from None
+        except OSError as error:  # ENOLCK, ENOTSUP: a file system without locks
+            report(f"cannot lock {path} ({error.strerror}): see that no other job saves to {place}")
+        with explain_write_errors(str(path), "make room, or name another --output"):
+            file.truncate()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        yield
 
 
 def _is_best(progress: Progress) -> bool:

@@ -8,7 +8,6 @@ The recipe of the data, which the feeder applies, is in two of its keys: ``data`
 hold fields of ``feeder.plan.recipe`` for training and for evaluation.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -16,6 +15,7 @@ from typing import Any, Final, Literal, Self, get_args, get_type_hints
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe import Recipe
+from feeder.plan.recipe_checks import hint_at_nearest
 
 Optimiser = Literal["sgd", "rmsprop-tf", "lars"]
 ScheduleKind = Literal["cosine", "polynomial", "steps"]
@@ -180,11 +180,16 @@ def about_key(name: str) -> str:
 
 
 def check_keys(names: Iterable[str], where: str) -> None:
-    """Raise ConfigError for the first name that is no key, with the nearest one."""
+    """Raise ConfigError for the first name that is no key, with the nearest one or its place."""
     for name in names:
+        if name in Recipe.__struct_fields__ and name not in KEYS:
+            raise ConfigError(
+                f"{where} has an unknown key {name!r}: as a field of the data's recipe it belongs "
+                "in [data] or [val_data] (--data-recipe, --val-data-recipe)"
+            )
         if name not in KEYS:
-            nearest = difflib.get_close_matches(str(name), KEYS, n=1, cutoff=0.0)
-            raise ConfigError(f"{where} has an unknown key {name!r}; nearest is {nearest[0]!r}")
+            hint = hint_at_nearest(name, KEYS, " (--show lists the keys)")
+            raise ConfigError(f"{where} has an unknown key {name!r}{hint}")
 
 
 def parse_duration(text: str) -> float:
@@ -254,5 +259,11 @@ def _check_data(table: str, values: object) -> None:
     for name, instead in _OWN_KEYS.items():
         if name in values:
             raise ConfigError(f"{table} must not have {name}: it follows from {instead}")
+    for name in values:
+        if name in KEYS and name not in Recipe.__struct_fields__:
+            raise ConfigError(
+                f"{table} must not have {name}: it is a key of the training recipe (--"
+                f"{name.replace('_', '-')}), which the job applies and the feeder does not"
+            )
     size = {"image_size": 8, "resize_size": 8} if "resize_size" not in values else {"image_size": 8}
     Recipe.for_split("val" if table == "val_data" else "train", batch_size=1, **size | dict(values))

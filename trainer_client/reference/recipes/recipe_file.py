@@ -4,7 +4,6 @@ Values come from three places, the later ones first: the command line, the recip
 defaults. ``EffectiveRecipe`` keeps where each came from.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from feeder.errors import ConfigError
+from feeder.plan.recipe_checks import hint_at_nearest
 from trainer_client.reference.recipes.recipe import KEYS, TrainingRecipe, about_key, check_keys
 
 _SUFFIX: Final = ".toml"
@@ -138,8 +138,7 @@ def _read_text(named: str) -> str:
     except (OSError, ValueError) as error:
         names = shipped_recipes()
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        nearest = difflib.get_close_matches(named, names, n=1)
-        hint = f"; nearest is {nearest[0]!r}" if nearest else ""
+        hint = hint_at_nearest(named, names)
         raise ConfigError(
             f"there is no recipe {named!r} ({reason}): use one of {', '.join(names)}{hint}, or the "
             "name of a TOML file"

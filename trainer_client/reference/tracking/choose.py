@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from feeder.errors import ConfigError
+from feeder.installation import install_command
 from trainer_client.reference.tracking.curves import Curves
 from trainer_client.reference.tracking.files import RunFiles
 from trainer_client.reference.tracking.tracker import Tracker
@@ -28,7 +29,7 @@ def check_trackers(
         if is_chosen and folder is None:
             raise ConfigError(f"{option} needs --output DIR, the folder for its files")
         if is_chosen and not _is_installed(module):
-            raise ConfigError(f"{option} needs {package}: pip install 'feeder[train]'")
+            raise ConfigError(f"{option} needs {package}: {install_command('train')}")
 
 
 def make_trackers(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from feeder.installation import install_command
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo
 from trainer_client.reference.tracking.files import STEPS_FILE
 from trainer_client.reference.tracking.output_file import replace_file
@@ -99,7 +100,7 @@ def draw_curves(
     except ImportError as error:
         return (
             f"{path.name} was not drawn, because {error.name} is not installed: "
-            "pip install 'feeder[train]'"
+            f"{install_command('train')}"
         )
     chart = alt.vconcat(*_panels(history, steps, steps_per_epoch), spacing=14).resolve_scale(
         color="independent"

@@ -1,12 +1,17 @@
 """Which checkpoints are kept, and which one is offered when one is damaged."""
 
 import errno
+import fcntl
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from feeder.errors import ConfigError, ResourceError
+from tests.support.sources import REPOSITORY
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
 from trainer_client.reference.checkpoints.progress import Progress
 from trainer_client.reference.checkpoints.store import (
@@ -35,15 +40,19 @@ def save_epochs(folder: CheckpointFolder, *correct: int | None) -> Progress:
     return progress
 
 
+def fail(line: str) -> None:
+    raise AssertionError(line)
+
+
 def names(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir())
 
 
 def test_a_folder_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=2)
-    folder.check()
-    save_epochs(folder, 40, 70, 60, 50, 65)
-    assert names(folder.folder) == ["best.pt", "epoch-0004.pt", "epoch-0005.pt"]
+    with folder.hold(fail):
+        save_epochs(folder, 40, 70, 60, 50, 65)
+    assert names(folder.folder) == ["best.pt", "epoch-0004.pt", "epoch-0005.pt", "lock"]
     assert load_checkpoint(folder.folder / "best.pt")["epochs"] == 2
     assert folder.newest() == folder.folder / "epoch-0005.pt"
 
@@ -93,7 +102,6 @@ def test_a_damaged_checkpoint_offers_the_one_before(tmp_path: Path) -> None:
 
 def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
     store = CheckpointFile(tmp_path / "job.pt")
-    store.check()
     assert store.newest() is None
     for epoch in (1, 2, 3):
         store.save({"epoch": epoch}, Progress())
@@ -119,8 +127,12 @@ def test_a_file_system_without_links_gets_copies(
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match=r"cannot make the folder .*: name another --output"):
-        CheckpointFolder(tmp_path / "file" / "checkpoints", keep=3).check()
+    folder = CheckpointFolder(tmp_path / "file" / "checkpoints", keep=3)
+    with (
+        pytest.raises(ResourceError, match=r"cannot make the folder .*: name another --output"),
+        folder.hold(fail),
+    ):
+        pass
 
 
 def test_of_equal_ones_the_first_is_the_best(tmp_path: Path) -> None:
@@ -152,5 +164,53 @@ def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
 
 def test_unfinished_files_of_a_killed_job_are_removed(tmp_path: Path) -> None:
     (tmp_path / "epoch-0001-step-000003.pt.unfinished").touch()
-    CheckpointFolder(tmp_path, keep=2).check()
-    assert names(tmp_path) == []
+    with CheckpointFolder(tmp_path, keep=2).hold(fail):
+        assert names(tmp_path) == ["lock"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from trainer_client.reference.checkpoints.store import CheckpointFolder
+with CheckpointFolder(Path(sys.argv[1]), keep=1).hold(print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=1)
+    command = [sys.executable, "-c", HOLD, str(folder.folder)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        (folder.folder / "epoch-0001.pt.unfinished").touch()  # which that job is writing
+        with pytest.raises(ConfigError) as caught, folder.hold(fail):
+            pass
+        process.kill()
+    assert str(caught.value) == (
+        f"another job saves to {tmp_path / 'run'}: process {process.pid} on "
+        f"{socket.gethostname()}. End that one, or name another folder or file for this one"
+    )
+    assert names(folder.folder) == ["epoch-0001.pt.unfinished", "lock"]
+    with folder.hold(fail):
+        assert names(folder.folder) == ["lock"]
+    file = CheckpointFile(tmp_path / "job.pt")
+    with file.hold(fail), pytest.raises(ConfigError, match=r"saves to .*job\.pt: process "):
+        file.hold(fail).__enter__()
+
+
+def test_a_file_system_without_locks_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lines: list[str] = []
+    with CheckpointFolder(tmp_path, keep=1).hold(lines.append):
+        pass
+    assert lines == [
+        f"cannot lock {tmp_path}/lock (No locks available): see that no other job saves to "
+        f"{tmp_path.parent}"
+    ]

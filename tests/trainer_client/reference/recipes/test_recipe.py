@@ -51,6 +51,13 @@ def test_changes_keep_the_other_keys_and_take_lists_for_tuples() -> None:
         ({"weights": "float16", "precision": "bfloat16"}, "weights float16 need precision float16"),
         ({"data": {"hue": 7}}, "recipe: hue must be a number 0 .. 0.5"),
         ({"data": {"huge": 0.1}}, "recipe: there is no field 'huge'; nearest is 'hue'"),
+        ({"data": {"zoom": 2}}, "recipe: there is no field 'zoom'; the fields are split, batch"),
+        (
+            {"data": {"mixup": 0.2}},
+            "data must not have mixup: it is a key of the training recipe (--mixup), which the job",
+        ),
+        ({"hue": 0.1}, "the recipe has an unknown key 'hue': as a field of the data's recipe it"),
+        ({"banana": 1}, "the recipe has an unknown key 'banana' (--show lists the keys)"),
         ({"data": {"image_size": 99}}, "data must not have image_size: it follows from image_size"),
         ({"val_data": {"split": "val"}}, "val_data must not have split: it follows from data and"),
         ({"data": 3}, "data must be a table of NAME = VALUE, got 3"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError
+from feeder.installation import install_command
 from tests.trainer_client.reference.tracking.reports import (
     make_outcome,
     make_result,
@@ -58,7 +59,7 @@ def test_a_missing_package_is_one_line_before_anything_starts(
     package: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    line = f"{option} needs {package}: pip install 'feeder[train]'"
+    line = f"{option} needs {package}: {install_command('train')}"
     with pytest.raises(ConfigError) as error:
         check_trackers(tmp_path, **options)
     assert str(error.value) == line

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feeder.installation import install_command
 from tests.trainer_client.reference.tracking.reports import (
     STEPS,
     make_outcome,
@@ -118,6 +119,6 @@ def test_without_its_packages_the_run_ends_well_with_a_line(
     path = tmp_path / "curves.png"
     line = draw_curves([make_result()], [], path, "title", steps_per_epoch=8)
     assert line == (
-        f"curves.png was not drawn, because {missing} is not installed: pip install 'feeder[train]'"
+        f"curves.png was not drawn, because {missing} is not installed: {install_command('train')}"
     )
     assert [*tmp_path.iterdir()] == []
