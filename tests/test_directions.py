@@ -306,7 +306,8 @@ class House:
 
     def _absolute(self, module: str, node: ast.ImportFrom) -> str:
         if not node.level:
-            return node.module or ""
+            name = node.module or ""
+            return name.removeprefix("feeder.") if name.startswith("feeder.bench.") else name
         parts = module.split(".")
         is_package = self.paths[module].stem == "__init__"
         parents = parts[: len(parts) + is_package - node.level]

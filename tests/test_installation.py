@@ -101,14 +101,14 @@ def test_wheel_built_without_a_compiler_has_everything_but_c_sources(
     names = set(zipfile.ZipFile(bare_wheel).namelist())
     wanted = {
         str(path.relative_to(REPOSITORY))
-        for top in ("feeder", "trainer_client", "feeder_bench")
+        for top in ("feeder", "feeder/bench", "trainer_client")
         for path in (REPOSITORY / top).rglob("*")
         if path.suffix in {".py", ".pyi", ".jpg", ".typed"}
     }
     assert wanted <= names
     assert {name for name in names if name.endswith((".c", ".h", ".so"))} == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {
-        *("feeder", "trainer_client", "feeder_bench", "feederd")
+        *("feeder", "trainer_client", "feederd")
     }
 
 
@@ -168,7 +168,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
             (f"feeder-bench {bench}", "xxhash", "daemon")
             for bench in ("compare a b", "peers-setup", "resize", "likeness src", "synthetic dst")
         ),
-        ("python -m feeder_bench.demo", "PIL", "daemon"),
+        ("python -m feeder.bench.demo", "PIL", "daemon"),
         ("python -m trainer_client.train tcp://127.0.0.1:1 --dataset d", "torch", "client"),
     ],
 )

@@ -34,7 +34,7 @@ _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
 )
-_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench", "feeder_bench")
+_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
 """The extra of pyproject.toml for each library, where it is not ``daemon``."""
 

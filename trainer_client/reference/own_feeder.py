@@ -101,7 +101,7 @@ def _make_dataset(
         if not images.exists():
             report(f"drawing {IMAGES[name]:,} synthetic images")
             numbers = ["--images", IMAGES[name], "--classes", CLASSES, "--seed", seed]
-            _run("feeder_bench", ["synthetic", images, *numbers], log)
+            _run("feeder.bench", ["synthetic", images, *numbers], log)
         report("packing them")
         _run("feeder", ["pack", images, packed, "--max-side", LONGER_SIDE_PX], log)
     shutil.rmtree(images, ignore_errors=True)
@@ -167,7 +167,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 def _failure(
     module: str, arguments: list[object], status: int, log: Path, start: int
 ) -> ResourceError:
-    name = "feeder-bench" if module == "feeder_bench" else module
+    name = "feeder-bench" if module == "feeder.bench" else module
     lines = _text_from(log, start).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
     return ResourceError(f"`{name} {arguments[0]}` ended with status {status}: {last}")

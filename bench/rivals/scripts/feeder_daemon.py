@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from protocol import Pixels, Work, serve_turns
 
+from feeder.bench.daemon import DATASET_NAME, running_daemon
 from feeder.client.blocking import BatchFetcher
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import library_versions
 from feeder.plan.recipe import Recipe
-from feeder_bench.daemon import DATASET_NAME, running_daemon
 
 _LONG_LEASE = ("--lease-s", "3600")
 
