@@ -40,12 +40,15 @@ class Delivery:
     """How many of these are real."""
     epoch: int
     index: int
+    views_max: int
+    """How many batches the training loop may hold in buffers, this one among them: half of those
+    that there are, so that the others suffice for fetching ahead."""
 
 
 class Stage(Protocol[_MadeBatch]):
     """Turns complete host memory into batches as the training loop gets them."""
 
-    buffers_held: int  # the most buffers that it holds
+    buffers_held: int  # how many buffers it holds, besides those that batches are fetched into
 
     def load(self, delivery: Delivery, buffer: int) -> _MadeBatch:
         """Return the batch of ``delivery``, which lies in the buffer of this number.
@@ -208,8 +211,10 @@ class Feed(Generic[AnyBatch]):
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
         rows: SlotBuffer | BatchBuffer
+        buffers = self._prefetch.buffers
         if complete.lent is not None:
             rows = cast(SlotBuffer, complete.lent)  # from the factory that __init__ passes on
+            buffers = min(buffers, rows.memory.layout.slots)  # a node may grant fewer
         else:
             rows = self._buffers[complete.buffer]
             if complete.padding:
@@ -220,6 +225,7 @@ class Feed(Generic[AnyBatch]):
             valid=complete.valid,
             epoch=epoch,
             index=index,
+            views_max=buffers // 2,
         )
         try:
             batch = self.stage.load(delivery, complete.buffer)
