@@ -113,6 +113,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         except BaseException:
             self.close()
             raise
+        self._is_made = True
 
     @property
     def endpoint(self) -> str:
@@ -354,9 +355,10 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _reopen(self, loaded: LoaderState) -> None:
         """Open another session, for the order of a job that began with another batch size."""
         self._feed.close()
-        self.recipe = msgspec.structs.replace(
+        recipe = msgspec.structs.replace(
             self.recipe, order_batch_size=loaded.order_batch_size, lanes=loaded.lanes
         )
+        vars(self)["recipe"] = recipe  # past the refusal to set it
         self._feed = self._open_feed()
         fingerprint = self._feed.welcome.fingerprint
         if fingerprint != self.dataset.fingerprint:

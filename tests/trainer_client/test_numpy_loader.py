@@ -42,9 +42,7 @@ def make_numpy_loader(where: str, **options: Any) -> NumpyLoader:
 
 @pytest.mark.parametrize("copy", [None, False, True])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_int8_batches_are_the_packed_pixels(
-    node: FakeNode, split: str, copy: bool | None
-) -> None:
+def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bool | None) -> None:
     with make_numpy_loader(node.endpoint, split=split, copy=copy) as loader:
         seen = []
         for images, labels in loader:
@@ -177,7 +175,7 @@ def test_views_are_taken_again_once_they_are_dropped(endpoint: str) -> None:
         lie_in_slots = [is_view(images) for images in kept]
         assert lie_in_slots == [True] * 3 + [False] * (len(kept) - 3), "half of 4 + 2 slots"
         kept.clear()
-        assert all([is_view(images) for images, _ in loader])
+        assert all(is_view(images) for images, _ in loader)
 
 
 def is_view(images: np.ndarray) -> bool:
