@@ -4,7 +4,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
@@ -14,8 +14,9 @@ from feeder.client.core.answer_checks import name_batch
 from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
+from feeder.client.stats import request_names
 from feeder.client.transport import Transport
-from feeder.errors import ConfigError, ProtocolError
+from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
@@ -139,7 +140,8 @@ class Feed(Generic[AnyBatch]):
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
         self._begun: tuple[int, range, int] | None = None  # until a batch is taken
-        keys = read_client_keys(options.server_key, options.client_key)
+        self._dataset = options.dataset
+        self._keys = keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint, keys)
         self.name: str = directory.name
         # What labels of another kind take is known only from the welcome, and small beside pixels.
@@ -232,6 +234,23 @@ class Feed(Generic[AnyBatch]):
         finally:
             self._transport.return_buffers(self.stage.reclaim())
         return batch, complete.valid, wait_s
+
+    def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
+        """Return the names of samples by id, from the first feeder that answers in time."""
+        problem = PeerError(f"{self.name}: no feeder serves this loader now: try again later")
+        for endpoint in self._session.served_endpoints:
+            try:
+                return request_names(
+                    endpoint,
+                    self._dataset,
+                    sample_ids,
+                    self._timeout_s,
+                    self._keys,
+                    fingerprint=self.welcome.fingerprint,
+                )
+            except PeerError as error:
+                problem = error
+        raise problem
 
     def counters(self) -> dict[str, Any]:
         """Return the fields of ``LoaderStatistics`` that are counted here."""
