@@ -134,9 +134,9 @@ class BorrowStage:
 class ArrayStage:
     """Makes arrays that stay as they are: normalised, copied, or views of where the batch lies.
 
-    A view keeps its buffer until nothing refers to it any more. A batch of which the loop already
-    holds its share (``Delivery.views_max``) is copied instead, so that a loop that keeps all of its
-    batches never waits for a buffer.
+    A view keeps its buffer until nothing refers to it any more. While the loop holds its share of
+    the buffers (``Delivery.views_max``), further batches are copied, so that a loop that keeps all
+    of its batches never waits for a buffer.
     """
 
     def __init__(self, normaliser: HostNormaliser | None, *, may_view: bool = False) -> None:

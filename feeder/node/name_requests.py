@@ -21,7 +21,7 @@ ANSWER_WITHIN_S: Final = 4.0
 _RETRY_S: Final = 0.1  # while no worker is up
 
 PAUSE: Final = 9.0
-"""Between two requests, in multiples of what the first took."""
+"""Between two requests, in multiples of the first one's time."""
 
 
 @dataclass(slots=True)
@@ -46,9 +46,7 @@ class NameRequests:
         self._answer = answer
         self._waiting: deque[_Request] = deque()
         self._ticket = 0
-        self._worker: int | None = (
-            None  # that has the first of those that wait, or has not answered
-        )
+        self._worker: int | None = None  # until it has answered
         self._next_s = 0.0
 
     @property
@@ -62,7 +60,7 @@ class NameRequests:
     def add(
         self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
     ) -> None:
-        """Handle a request; ``stalled`` are the datasets whose storage does not answer."""
+        """Handle a request; ``stalled`` are datasets with storage that does not answer."""
         refusal = _refuse(message, self._datasets, stalled)
         is_second = any(request.peer == peer for request in self._waiting)
         if refusal is None and (is_second or len(self._waiting) >= WAITING_MAX):
@@ -77,7 +75,7 @@ class NameRequests:
         while self._waiting and self._waiting[0].expires_s <= now_s:
             late = "its workers or its storage do not answer in time: try again later"
             request = self._waiting.popleft()
-            self._ticket += 1  # of no request: the answer of the worker is for nobody
+            self._ticket += 1  # of no request: a late answer is dropped
             self._answer(request.peer, _unreadable(request.message, late))
         if not self._waiting or self._worker is not None or now_s < self._next_s:
             return
