@@ -40,8 +40,8 @@ def resolve_memory_format(
 ) -> torch.memory_format:
     """Return ``memory_format``; None is contiguous on a CPU, else channels_last.
 
-    Matrix units want the latter. On CPUs torch 2.14's convolutions crash with it where it comes
-    from an image of three channels.
+    CUDA's matrix units want the latter; on a CPU torch 2.14 crashes with it while it trains some
+    models, such as the Hugging Face Trainer's example.
     """
     if memory_format is None:
         is_cpu = device.type == "cpu"

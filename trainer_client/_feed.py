@@ -16,7 +16,7 @@ from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
 from feeder.client.stats import request_names
 from feeder.client.transport import Transport
-from feeder.errors import ConfigError, PeerError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
@@ -236,8 +236,10 @@ class Feed(Generic[AnyBatch]):
         return batch, complete.valid, wait_s
 
     def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
-        """Return the names of samples by id, from the first feeder that answers in time."""
-        problem = PeerError(f"{self.name}: no feeder serves this loader now: try again later")
+        """Return the names of samples by id, from the first feeder that can read them in time."""
+        problem: FeederError = PeerError(
+            f"{self.name}: no feeder serves this loader now: try again later"
+        )
         for endpoint in self._session.served_endpoints:
             try:
                 return request_names(
@@ -248,7 +250,7 @@ class Feed(Generic[AnyBatch]):
                     self._keys,
                     fingerprint=self.welcome.fingerprint,
                 )
-            except PeerError as error:
+            except (PeerError, DatasetError) as error:  # another one may read it
                 problem = error
         raise problem
 
