@@ -93,7 +93,7 @@ class LikeDataLoader(ABC):
 
             Attributes of other names may be added, as frameworks and scripts do.
             """
-            if self._is_made and name in _fixed_names(type(self)):
+            if self._is_made and name[:1] != "_" and name in _fixed_names(type(self)):
                 raise AttributeError(f"the loader of {self.endpoint}: {_explain_fixed(name, self)}")
             super().__setattr__(name, value)
 
@@ -125,7 +125,7 @@ def _fixed_names(kind: type[LikeDataLoader]) -> frozenset[str]:
     for base in kind.__mro__:
         if base.__module__.startswith("trainer_client."):
             names |= {*vars(base), *base.__annotations__}
-    return frozenset(name for name in names if not name.startswith("_"))
+    return frozenset(names)
 
 
 def _explain_fixed(name: str, loader: LikeDataLoader) -> str:

@@ -22,6 +22,9 @@ from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
 from tests.trainer_client.test_loader_daemon import SAMPLES, endpoint, packed
 from tests.trainer_client.test_loader_daemon import make_loader as make_real_loader
 from trainer_client import NumpyLoader
+from trainer_client._feed import Delivery
+from trainer_client._host_memory import BatchBuffer
+from trainer_client._numpy_loader import ArrayStage
 
 __all__ = ["endpoint", "packed"]  # fixtures: a real daemon
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +169,26 @@ def test_all_parts_of_kept_batches_stay_as_they_were(
                 assert bool((getattr(kept, name) == getattr(batch, name)).all()), name
             assert (kept.valid, kept.epoch, kept.index) == (batch.valid, 0, batch.index)
         assert (loader.statistics().batches_lent > 0) == share_memory
+
+
+def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
+    stage, buffer = ArrayStage(None, may_view=True), BatchBuffer(2, 4)
+    buffer.fill_padding()
+    kept = []
+    for number, views_max in enumerate((0, 1, 1, 2, 2)):
+        delivery = Delivery(
+            rows=buffer, count=2, valid=2, epoch=0, index=number, views_max=views_max
+        )
+        kept.append(stage.load(delivery, number))
+    buffer.pixels[:] = 1
+    assert [batch.images.any() for batch in kept] == [False, True, False, True, False]
+    assert not any(batch.images.flags.writeable for batch in kept)
+    assert stage.reclaim() == [0, 2, 4], "those that were copied"
+    row = kept[1].images[0, 1:]
+    kept.clear()
+    assert stage.finish() == [3]
+    del row
+    assert stage.finish() == [1]
 
 
 def test_views_are_taken_again_once_they_are_dropped(endpoint: str) -> None:
