@@ -226,7 +226,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         ``sample_ids``: any number of integers in one dimension, such as ``batch.sample_ids``; an id
         may come several times. -1, that of padding rows, has the name "". Names are as packing
         found them: a path below the source's folder, a key in a tar. A feeder reads them beside its
-        work: some thousands a second at first, and about a thousand a second of a long list.
+        work, some thousand names a second; a call takes several milliseconds at least.
 
         Raises ConfigError for ids that the dataset has not, DatasetError where a shard cannot be
         read, PeerError when no feeder replies within ``timeout_s``. Any thread may call it.
