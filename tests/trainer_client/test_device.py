@@ -103,6 +103,21 @@ def test_both_memory_formats_have_the_same_bits(
     assert torch.equal(first.view(bits), last.contiguous().view(bits))
 
 
+def test_what_is_compiled_gives_the_memory_format() -> None:
+    compiled: list[Callable[..., torch.Tensor]] = []
+
+    def keep(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        compiled.append(function)
+        return function
+
+    pixels = random_pixels(2, 9, 7)
+    contiguous = torch.contiguous_format
+    images = Normaliser(CPU, torch.float32, memory_format=contiguous, compiler=keep)(pixels)
+    assert len(compiled) == 1
+    assert images.is_contiguous()
+    assert torch.equal(images, Normaliser(CPU, torch.float32, compiler=keep)(pixels))
+
+
 @pytest.mark.parametrize("count", [1, 2, 255, 257, 8191, 8192, 8193, 16_384, 16_385, 24_831])
 def test_the_edges_of_blocks(count: int, form: str) -> None:
     pixels = random_pixels(1, 1, count)
