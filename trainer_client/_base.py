@@ -31,7 +31,7 @@ an error once a batch was taken, or for another dataset, recipe, seed or global 
 import logging
 import operator
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Self, TypeVar
 
 import msgspec
@@ -41,6 +41,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.lanes import resolve_lanes
 from feeder.plan.recipe import Recipe
+from feeder.wire.messages import PADDING_SAMPLE_ID
 from trainer_client._dataset import DatasetInfo, describe_samples
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
@@ -113,6 +114,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         except BaseException:
             self.close()
             raise
+        self._is_made = True
 
     @property
     def endpoint(self) -> str:
@@ -216,7 +218,23 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self._reopen(parsed)
         self._fetch_ahead()
 
-    # --- Statistics and the end ---------------------------------------------------------------
+    # --- Samples, statistics and the end ------------------------------------------------------
+
+    def names(self, sample_ids: Iterable[int]) -> list[str]:
+        """Return the names that samples had in the source of the dataset, in the order of the ids.
+
+        ``sample_ids``: any number of integers in one dimension, such as ``batch.sample_ids``; an id
+        may come several times. -1, that of padding rows, has the name "". Names are as packing
+        found them: a path below the source's folder, a key in a tar. A feeder reads them beside its
+        work, some thousand names a second; a call takes several milliseconds at least.
+
+        Raises ConfigError for ids that the dataset has not, DatasetError where a shard cannot be
+        read, PeerError when no feeder replies within ``timeout_s``. Any thread may call it.
+        """
+        self._feed.check_usable()
+        ids = _check_ids(sample_ids, self.dataset)
+        names = self._feed.request_names({each for each in ids if each >= 0})
+        return [names.get(each, "") for each in ids]
 
     def statistics(self) -> LoaderStatistics:
         """Return the counters so far, and the latest epoch's times; also after ``close``."""
@@ -354,9 +372,10 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _reopen(self, loaded: LoaderState) -> None:
         """Open another session, for the order of a job that began with another batch size."""
         self._feed.close()
-        self.recipe = msgspec.structs.replace(
+        recipe = msgspec.structs.replace(
             self.recipe, order_batch_size=loaded.order_batch_size, lanes=loaded.lanes
         )
+        vars(self)["recipe"] = recipe  # past the refusal to set it
         self._feed = self._open_feed()
         fingerprint = self._feed.welcome.fingerprint
         if fingerprint != self.dataset.fingerprint:
@@ -366,6 +385,22 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
                 f"loaded: its fingerprint is {fingerprint}, it was {self.dataset.fingerprint}; "
                 "serve the old one"
             )
+
+
+def _check_ids(sample_ids: Iterable[int], dataset: DatasetInfo) -> list[int]:
+    """Return the ids as integers; ConfigError for what are no ids of the dataset or of padding."""
+    ids = np.asarray(sample_ids)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"sample ids are whole numbers in one dimension, such as batch.sample_ids, got "
+            f"{ids.dtype} {ids.shape}"
+        )
+    beyond = ids[(ids < PADDING_SAMPLE_ID) | (ids >= dataset.samples)]
+    if beyond.size:
+        raise ConfigError(
+            f"dataset {dataset.name!r} has no sample {beyond[0]}, it has 0 .. {dataset.samples - 1}"
+        )
+    return [int(each) for each in ids]
 
 
 def _whole_number(name: str, value: object) -> int:

@@ -20,8 +20,8 @@ class Batch(tuple[Array, Array], Generic[Array]):
 
     N is the batch size; S the image size; C is 4 or 3, the loader's ``channels``.
 
-    Of a ``FeederLoader``, on its device: ``images`` (N, C, S, S) in the loader's dtype,
-    channels_last, normalised; ``labels`` as below; ``sample_ids`` int64 (N,), on the host.
+    Of a ``FeederLoader``, on its device: ``images`` (N, C, S, S) in the loader's dtype and memory
+    format, normalised; ``labels`` as below; ``sample_ids`` int64 (N,), on the host.
     Of a ``NumpyLoader``: images as that class documents them, the rest as here but arrays.
 
     ``labels`` depend on the dataset's kind of labels, ``loader.dataset.label_kind``:

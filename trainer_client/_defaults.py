@@ -35,6 +35,25 @@ def check_device(device: torch.device, *, is_default: bool) -> None:
         )
 
 
+def resolve_memory_format(
+    memory_format: torch.memory_format | None, device: torch.device
+) -> torch.memory_format:
+    """Return ``memory_format``; None is contiguous on a CPU, else channels_last.
+
+    CUDA's matrix units want the latter; on a CPU torch 2.14 crashes with it while it trains some
+    models, such as the Hugging Face Trainer's example.
+    """
+    if memory_format is None:
+        is_cpu = device.type == "cpu"
+        memory_format = torch.contiguous_format if is_cpu else torch.channels_last
+    if memory_format not in (torch.channels_last, torch.contiguous_format):
+        raise ConfigError(
+            "memory_format must be torch.channels_last or torch.contiguous_format, got "
+            f"{memory_format!r}"
+        )
+    return memory_format
+
+
 def resolve_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype:
     """Return ``dtype``; None is float32 on a CPU, where halves are slow, else float16."""
     if dtype is None:

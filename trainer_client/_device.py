@@ -6,7 +6,8 @@ default, a fourth channel that is exactly 0 (matrix units run faster on four cha
 three). Both are one multiply-add with a scale and a bias per channel, ``pixels * scale + bias``,
 where the fourth channel's scale and bias are 0. It is computed in float32 and rounded once.
 
-The result is ``channels_last``: in memory (N, H, W, C), the order the wire already has.
+In memory the result is (N, H, W, C), ``torch.channels_last``, the order that the wire already has
+and that CUDA's matrix units want; or (N, C, H, W), ``torch.contiguous_format``.
 
     CUDA   ``normalise`` compiled: pad, convert, multiply-add and round are one kernel
     CPU    one pass in C (``_host_normalise``); where that is not built, ``_blocks``
@@ -14,7 +15,7 @@ The result is ``channels_last``: in memory (N, H, W, C), the order the wire alre
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -96,6 +97,7 @@ class Normaliser:
         std: Sequence[float] = IMAGENET_STD,
         *,
         channels: int = 4,
+        memory_format: torch.memory_format = torch.channels_last,
         packing: Packing = DEFAULT_PACKING,
         compiler: Compile | None = None,
     ) -> None:
@@ -115,16 +117,20 @@ class Normaliser:
         self.device = device
         self.dtype = dtype
         self.channels = channels
+        self._is_channels_last = memory_format == torch.channels_last
         self.compile_failures = 0
         self._scale = torch.tensor(scaling.scale, device=device)
         self._bias = torch.tensor(scaling.bias, device=device)
         if compiler is None and device.type == "cuda":
             compiler = torch.compile
-        self._compiled = compiler(normalise) if compiler is not None else None
+        self._plain = normalise if self._is_channels_last else _normalise_contiguous
+        self._compiled = compiler(self._plain) if compiler is not None else None
         self._host: HostNormaliser | None = None
         self._blocks: Blocks | None = None
         if device.type == "cpu":
-            host = HostNormaliser(scaling, value_type, packing)
+            host = HostNormaliser(
+                scaling, value_type, packing, channels_first=not self._is_channels_last
+            )
             if host.is_native:
                 self._host = host
             elif channels == 4:
@@ -153,13 +159,20 @@ class Normaliser:
         if self._blocks is not None:
             if not self._is_default:
                 pixels = _repack(pixels, self._layout)
-            return self._blocks.normalise(pixels, self.dtype)
-        return normalise(pixels, self._scale, self._bias, self.dtype, self._layout.channels_first)
+            images = self._blocks.normalise(pixels, self.dtype)
+            return images if self._is_channels_last else images.contiguous()
+        return self._plain(pixels, self._scale, self._bias, self.dtype, self._layout.channels_first)
 
     def _normalise_on_host(self, host: HostNormaliser, pixels: Pixels) -> torch.Tensor:
         values = host.take_output(pixels, self._outputs)
         host(pixels, values)
-        return torch.from_numpy(values).view(self.dtype).permute(0, 3, 1, 2)
+        images = torch.from_numpy(values).view(self.dtype)
+        return images.permute(0, 3, 1, 2) if self._is_channels_last else images
+
+
+def _normalise_contiguous(*arguments: Any) -> torch.Tensor:
+    """Return the result of ``normalise``, in memory (N, C, H, W)."""
+    return normalise(*arguments).contiguous()
 
 
 def _repack(pixels: torch.Tensor, layout: PixelLayout) -> torch.Tensor:

@@ -4,7 +4,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
@@ -14,8 +14,9 @@ from feeder.client.core.answer_checks import name_batch
 from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
+from feeder.client.stats import request_names
 from feeder.client.transport import Transport
-from feeder.errors import ConfigError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
@@ -40,12 +41,15 @@ class Delivery:
     """How many of these are real."""
     epoch: int
     index: int
+    views_max: int
+    """How many batches the training loop may hold in buffers, this one among them: half of those
+    that there are, so that the others suffice for fetching ahead."""
 
 
 class Stage(Protocol[_MadeBatch]):
     """Turns complete host memory into batches as the training loop gets them."""
 
-    buffers_held: int  # the most buffers that it holds
+    buffers_held: int  # how many buffers it holds, besides those that batches are fetched into
 
     def load(self, delivery: Delivery, buffer: int) -> _MadeBatch:
         """Return the batch of ``delivery``, which lies in the buffer of this number.
@@ -136,7 +140,8 @@ class Feed(Generic[AnyBatch]):
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
         self._begun: tuple[int, range, int] | None = None  # until a batch is taken
-        keys = read_client_keys(options.server_key, options.client_key)
+        self._dataset = options.dataset
+        self._keys = keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint, keys)
         self.name: str = directory.name
         # What labels of another kind take is known only from the welcome, and small beside pixels.
@@ -208,8 +213,10 @@ class Feed(Generic[AnyBatch]):
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
         rows: SlotBuffer | BatchBuffer
+        buffers = self._prefetch.buffers
         if complete.lent is not None:
             rows = cast(SlotBuffer, complete.lent)  # from the factory that __init__ passes on
+            buffers = min(buffers, rows.memory.layout.slots)  # a node may grant fewer
         else:
             rows = self._buffers[complete.buffer]
             if complete.padding:
@@ -220,12 +227,32 @@ class Feed(Generic[AnyBatch]):
             valid=complete.valid,
             epoch=epoch,
             index=index,
+            views_max=buffers // 2,
         )
         try:
             batch = self.stage.load(delivery, complete.buffer)
         finally:
             self._transport.return_buffers(self.stage.reclaim())
         return batch, complete.valid, wait_s
+
+    def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
+        """Return the names of samples by id, from the first feeder that can read them in time."""
+        problem: FeederError = PeerError(
+            f"{self.name}: no feeder serves this loader now: try again later"
+        )
+        for endpoint in self._session.served_endpoints:
+            try:
+                return request_names(
+                    endpoint,
+                    self._dataset,
+                    sample_ids,
+                    self._timeout_s,
+                    self._keys,
+                    fingerprint=self.welcome.fingerprint,
+                )
+            except (PeerError, DatasetError) as error:  # another one may read it
+                problem = error
+        raise problem
 
     def counters(self) -> dict[str, Any]:
         """Return the fields of ``LoaderStatistics`` that are counted here."""

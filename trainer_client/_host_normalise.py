@@ -1,6 +1,7 @@
 """Normalises packed pixels on the CPU, in one pass over memory and in the calling thread.
 
     packed pixels ─► blocks in the L1 cache ─► float32, float16 or bfloat16, (N, H, W, channels)
+                                               or (N, channels, H, W)
 
 The pass is in C (trainer_client/native), where that was built: it needs a compiler, and no library.
 Otherwise each level's value is looked up with numpy, to the same bits, several times slower.
@@ -63,15 +64,20 @@ class HostNormaliser:
         value_type: ValueType,
         packing: Packing,
         *,
+        channels_first: bool = False,
         version: str = VERSIONS[-1],
     ) -> None:
-        """Prepare for pixels of ``packing``; ``version`` is one of VERSIONS."""
+        """Prepare for pixels of ``packing``; ``version`` is one of VERSIONS.
+
+        ``channels_first`` is whether the values are (N, channels, H, W).
+        """
         if version not in VERSIONS:
             raise ConfigError(f"version must be one of {', '.join(VERSIONS)}, got {version!r}")
         self._layout = pixel_layout_of(packing)
         self._scaling = scaling
         self._table = scaling.table(value_type)
         self._stored_as = np.dtype(_STORED_AS[value_type])
+        self._channels_first = channels_first
         self._version = version
         if _native is None:
             _warn_once()
@@ -83,15 +89,16 @@ class HostNormaliser:
 
     def take_output(self, pixels: Pixels, outputs: Outputs) -> Values:
         """Return an array of ``outputs`` for what ``pixels`` become."""
-        shape = (*self._shape(pixels), self._scaling.channels)
+        shape = self._output_shape(pixels)
         memory = outputs.take(math.prod(shape) * self._stored_as.itemsize)
         return memory.view(self._stored_as).reshape(shape)
 
     def __call__(self, pixels: Pixels, out: Values) -> None:
         """Write normalised ``pixels`` to ``out``, both C-contiguous.
 
-        ``pixels`` are a batch in the packing's layout and dtype. ``out`` is (N, H, W, channels) of
-        float32, float16 or, for bfloat16, uint16; it may not overlap with ``pixels``.
+        ``pixels`` are a batch in the packing's layout and dtype. ``out`` is (N, H, W, channels), or
+        (N, channels, H, W), of float32, float16 or, for bfloat16, uint16; it may not overlap with
+        ``pixels``.
 
         Raises ValueError, TypeError or BufferError for arrays of another shape, type or layout.
         """
@@ -99,7 +106,7 @@ class HostNormaliser:
             raise TypeError(f"pixels must be {self._layout.dtype}, they are {pixels.dtype}")
         if out.dtype != self._stored_as:
             raise TypeError(f"out must be {self._stored_as}, it is {out.dtype}")
-        if out.shape != (*self._shape(pixels), self._scaling.channels):
+        if out.shape != self._output_shape(pixels):
             raise ValueError(f"out has shape {out.shape}, the pixels have {pixels.shape}")
         if not self.is_native or _native is None:
             self._look_up(pixels, out)
@@ -113,11 +120,11 @@ class HostNormaliser:
             self._scaling.scale,
             self._scaling.bias,
             out,
+            self._channels_first,
             self._version,
         )
 
-    def _shape(self, pixels: Pixels) -> tuple[int, int, int]:
-        """Return the number of images, and their height and width."""
+    def _output_shape(self, pixels: Pixels) -> tuple[int, ...]:
         axis = 1 if self._layout.channels_first else 3
         if pixels.ndim != 4 or pixels.shape[axis] != self._layout.channels:
             raise ValueError(
@@ -125,12 +132,17 @@ class HostNormaliser:
                 f"they have shape {pixels.shape}"
             )
         images, height, width = (side for at, side in enumerate(pixels.shape) if at != axis)
-        return images, height, width
+        channels = self._scaling.channels
+        if self._channels_first:
+            return images, channels, height, width
+        return images, height, width, channels
 
     def _look_up(self, pixels: Pixels, out: Values) -> None:
         """Look each level up, image by image, to keep what is between in the caches."""
         if not pixels.flags.c_contiguous or not out.flags.c_contiguous:
             raise ValueError("pixels and out must be C-contiguous")
+        if self._channels_first:
+            out = np.moveaxis(out, 1, 3)
         for image, values in zip(pixels, out, strict=True):
             (levels,) = unpack_levels(image[None], self._layout)
             for channel in range(3):

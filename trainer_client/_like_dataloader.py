@@ -1,12 +1,20 @@
 """What training scripts and frameworks look for on a ``torch.utils.data.DataLoader``."""
 
+import inspect
 from abc import ABC, abstractmethod
-from typing import Final, NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from feeder.plan.epoch import LastBatch
 from feeder.plan.recipe import Recipe
 from trainer_client._dataset import DatasetInfo
 from trainer_client._ranks import RankSource
+
+_OF_DATALOADER: Final = (
+    *("collate_fn", "generator", "multiprocessing_context", "persistent_workers"),
+    *("pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"),
+)
+"""What a DataLoader has and could be set there, in whole or in part; here it would do nothing."""
 
 
 class LikeDataLoader(ABC):
@@ -22,6 +30,8 @@ class LikeDataLoader(ABC):
     recipe: Recipe
     dataset: DatasetInfo
     _ranks: RankSource
+    _is_made = False
+    """Whether the constructor is done, so that public attributes are fixed."""
 
     @property
     @abstractmethod
@@ -76,6 +86,17 @@ class LikeDataLoader(ABC):
         """An object with this loader's ``set_epoch``, where scripts look for it."""
         return EpochSetter(self)
 
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one that can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Refuse to change what a loader is made with, as that would have no effect.
+
+            Attributes of other names may be added, as frameworks and scripts do.
+            """
+            if self._is_made and name[:1] != "_" and name in _fixed_names(type(self)):
+                raise AttributeError(f"the loader of {self.endpoint}: {_explain_fixed(name, self)}")
+            super().__setattr__(name, value)
+
     def __getitem__(self, index: object) -> NoReturn:
         """Refuse access by index, as a DataLoader around this loader tries it."""
         raise TypeError(
@@ -91,8 +112,40 @@ class LikeDataLoader(ABC):
         )
 
 
+@cache
+def _arguments(kind: type[LikeDataLoader]) -> frozenset[str]:
+    """Return the names of a class's arguments; what a subclass of the user's adds is not ours."""
+    ours = next(each for each in kind.__mro__ if each.__module__.startswith("trainer_client."))
+    return frozenset(inspect.signature(ours).parameters)
+
+
+@cache
+def _fixed_names(kind: type[LikeDataLoader]) -> frozenset[str]:
+    names = {"epoch", *_OF_DATALOADER, *_arguments(kind), *Recipe.__struct_fields__}
+    for base in kind.__mro__:
+        if base.__module__.startswith("trainer_client."):
+            names |= {*vars(base), *base.__annotations__}
+    return frozenset(names)
+
+
+def _explain_fixed(name: str, loader: LikeDataLoader) -> str:
+    """Return why setting an attribute is refused, and what to do instead."""
+    kind = type(loader).__name__
+    if name == "epoch":
+        return "epoch cannot be set: call set_epoch() before the next iter(loader)"
+    if name in _arguments(type(loader)):
+        return f"setting {name} would change nothing: make a new {kind} with {name}=…"
+    if name in Recipe.__struct_fields__:
+        return f"setting {name} would change nothing: make a new {kind} with recipe={{{name!r}: …}}"
+    if name in _OF_DATALOADER:
+        return f"setting {name} would do nothing: batches come ready from the feeder"
+    return f"{name} cannot be set"
+
+
 class EpochSetter:
     """A loader's ``sampler``."""
+
+    __slots__ = ("_loader",)
 
     def __init__(self, loader: LikeDataLoader) -> None:
         self._loader = loader

@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 from trainer_client._base import Loader
 from trainer_client._batch import Batch
 from trainer_client._dataset import DatasetInfo
-from trainer_client._defaults import check_device, resolve_device, resolve_dtype
+from trainer_client._defaults import (
+    check_device,
+    resolve_device,
+    resolve_dtype,
+    resolve_memory_format,
+)
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import LoaderOptions
@@ -28,10 +33,10 @@ from trainer_client._staging import make_stage
 class FeederLoader(Loader[Batch[torch.Tensor]]):
     """Batches from a feeder as tensors: ``for images, labels in loader``.
 
-    ``images`` are (N, 4, S, S), channels_last, normalised, with a fourth channel of zeros;
-    ``channels=3`` leaves it out. They are float32 on a CPU and float16 on CUDA unless ``dtype``
-    says otherwise. ``labels`` are int64 (N,) or, by the dataset's kind of labels, float32 (N, W).
-    Both are on the device; see ``Batch`` for the rest.
+    ``images`` are (N, 4, S, S), normalised, with a fourth channel of zeros; ``channels=3`` leaves
+    it out. On a CPU they are float32 and contiguous, on CUDA float16 and channels_last, unless
+    ``dtype`` and ``memory_format`` say otherwise. ``labels`` are int64 (N,) or, by the dataset's
+    kind of labels, float32 (N, W). Both are on the device; see ``Batch`` for the rest.
 
     Each ``iter(loader)`` is the next epoch, from 0 on, or the one that ``set_epoch`` chose; it
     begins with its first batch. Of W ranks, rank r gets the batches r, r + W, r + 2W, … of it. A
@@ -45,6 +50,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
     """The device of the batches."""
     dtype: torch.dtype
     """The type of the images."""
+    memory_format: torch.memory_format
+    """Of the images: torch.channels_last or torch.contiguous_format."""
     channels: int
     """4, the last of zeros, or 3."""
 
@@ -62,6 +69,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         world_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
         window: int = 4,
         window_bytes: int = 2 << 30,
         timeout_s: float = 60.0,
@@ -131,9 +139,16 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         self._is_default_device = device is None
         self.device = resolve_device(device)
         self.dtype = resolve_dtype(dtype, self.device)
+        self.memory_format = resolve_memory_format(memory_format, self.device)
         self.channels = channels
         normaliser = Normaliser(
-            self.device, self.dtype, mean, std, packing=made.packing, channels=channels
+            self.device,
+            self.dtype,
+            mean,
+            std,
+            channels=channels,
+            memory_format=self.memory_format,
+            packing=made.packing,
         )
         kind = str(self.dtype).removeprefix("torch.")
         super().__init__(

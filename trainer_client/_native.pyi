@@ -11,6 +11,7 @@ def normalise(
     scale: Buffer,
     bias: Buffer,
     out: Buffer,
+    to_planes: bool,
     version: str | None,
     /,
 ) -> None: ...

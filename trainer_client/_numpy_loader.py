@@ -1,13 +1,14 @@
 """``NumpyLoader``: the batches of a feeder as numpy arrays, without torch.
 
     with NumpyLoader("ipc:///run/feeder/feeder.sock", dataset="name", batch_size=256) as loader:
-        for images, labels in loader: ...  # int8 (256, 224, 224, 3), in the feeder's memory
+        for images, labels in loader: ...  # int8 (256, 224, 224, 3)
 
 Epochs, ranks and resuming are those of all loaders, see ``_base``.
 """
 
 import functools
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -22,7 +23,7 @@ from trainer_client._batch import Batch, Origin
 from trainer_client._dataset import DatasetInfo
 from trainer_client._feed import Delivery, LoaderOptions
 from trainer_client._host_normalise import HostNormaliser
-from trainer_client._outputs import Outputs
+from trainer_client._outputs import Outputs, view_of
 from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD, make_scaling
 
 Array = NDArray[Any]
@@ -85,11 +86,11 @@ class BorrowedBatch(Batch[Array]):
             raise ConfigError(
                 f"batch {self.index} of epoch {self.epoch} was used after the next one was taken "
                 "or the loader closed, when its memory is the feeder's again: copy what you keep, "
-                "or pass copy=True to the loader"
+                "or leave copy=False out"
             )
 
 
-class ViewStage:
+class BorrowStage:
     """Shows batches where they lie, until the next one is taken."""
 
     buffers_held = 1
@@ -131,32 +132,46 @@ class ViewStage:
 
 
 class ArrayStage:
-    """Makes arrays of their own: copies, or normalised."""
+    """Makes arrays that stay as they are: normalised, copied, or views of where the batch lies.
 
-    buffers_held = 1
+    A view keeps its buffer until nothing refers to it any more. While the loop holds its share of
+    the buffers (``Delivery.views_max``), further batches are copied, so that a loop that keeps all
+    of its batches never waits for a buffer.
+    """
 
-    def __init__(self, normaliser: HostNormaliser | None) -> None:
-        """Normalise with ``normaliser``; None copies the pixels as they are."""
+    def __init__(self, normaliser: HostNormaliser | None, *, may_view: bool = False) -> None:
+        """Normalise with ``normaliser``; None leaves the pixels as they are."""
+        # The loop still holds a batch while it takes the next one.
+        self.buffers_held = 2 if may_view else 1
         self._normaliser = normaliser
+        self._may_view = may_view
         self._outputs = Outputs()
-        self._loaded: list[int] = []
+        self._viewed: dict[int, weakref.ref[Array] | None] = {}  # by buffer; None was only read
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Return a batch of new arrays."""
-        self._loaded.append(buffer)
+        """Return a batch of arrays of its own, or with a view of the pixels."""
+        self._viewed[buffer] = None  # also when what follows raises
         pixels = delivery.rows.pixels[: delivery.count]
         images: Array
-        if self._normaliser is None:
-            images = pixels.copy()
-        else:
+        if self._normaliser is not None:
             images = self._normaliser.take_output(pixels, self._outputs)
             self._normaliser(pixels, images)
+        elif self._may_view and self._count_views() < delivery.views_max:
+            view = view_of(pixels.data.toreadonly())
+            self._viewed[buffer] = weakref.ref(view)
+            images = view.view(pixels.dtype).reshape(pixels.shape)
+        else:
+            images = self._outputs.take(pixels.nbytes).view(pixels.dtype).reshape(pixels.shape)
+            images[:] = pixels
+            images.flags.writeable = not self._may_view  # as a view, whichever it is
         labels, origin = _copy_labels(delivery)
         return Batch.of(images, labels, origin)
 
     def reclaim(self) -> list[int]:
-        """Return the buffers loaded since the last call."""
-        free, self._loaded = self._loaded, []
+        """Return the buffers to which no array refers any more."""
+        free = [at for at, view in self._viewed.items() if view is None or view() is None]
+        for buffer in free:
+            del self._viewed[buffer]
         return free
 
     def finish(self) -> list[int]:
@@ -167,16 +182,22 @@ class ArrayStage:
         """Return nothing: there is nothing to count."""
         return {}
 
+    def _count_views(self) -> int:
+        return sum(view is not None and view() is not None for view in self._viewed.values())
+
 
 class NumpyLoader(Loader[Batch[Array]]):
     """Batches from a feeder as numpy arrays: ``for images, labels in loader``. Needs no torch.
 
     With ``dtype="int8"``, ``images`` are int8 (N, S, S, 3) RGB pixels minus 128, or what the
-    recipe's packing makes of them: a read-only view of the feeder's memory that is valid until the
-    next batch is taken, or with ``copy=True`` an array of its own. With ``dtype="float32"`` they
-    are normalised, (N, S, S, 4) with a fourth channel of zeros, or (N, S, S, 3) with
-    ``channels=3``, in an array of their own. ``labels`` are int64 (N,) or, by the dataset's kind of
-    labels, float32 (N, W), see ``Batch``, in an array of their own.
+    recipe's packing makes of them, in a read-only array. With ``dtype="float32"`` they are
+    normalised, (N, S, S, 4) with a fourth channel of zeros, or (N, S, S, 3) with ``channels=3``.
+    ``labels`` are int64 (N,) or, by the dataset's kind of labels, float32 (N, W), see ``Batch``.
+
+    All arrays stay as they are for as long as they are kept. The int8 pixels are read where the
+    feeder has written them, unless more than half of the window is kept: then batches are copied.
+    ``copy=True`` copies all of them, into arrays that may be written to. ``copy=False`` copies
+    none: the pixels are valid until the next batch is taken.
 
     Epochs, ranks and resuming are those of ``FeederLoader``.
 
@@ -199,7 +220,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         rank: int | None = None,
         world_size: int | None = None,
         dtype: ArrayType = "int8",
-        copy: bool = False,
+        copy: bool | None = None,
         window: int = 4,
         window_bytes: int = 2 << 30,
         timeout_s: float = 60.0,
@@ -252,13 +273,14 @@ class NumpyLoader(Loader[Batch[Array]]):
             )
         self.dtype = dtype
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")
-        stage: ArrayStage | ViewStage
+        stage: ArrayStage | BorrowStage
         if dtype == "float32":
             shape: tuple[int, int, int] = (image_size, image_size, channels)
             stage = ArrayStage(HostNormaliser(scaling, "float32", made.packing))
         else:
             shape = _packed_shape(made)
-            stage = ArrayStage(None) if copy else ViewStage()
+            is_borrowed = copy is not None and not copy
+            stage = BorrowStage() if is_borrowed else ArrayStage(None, may_view=copy is None)
         super().__init__(options, made, stage, described=f"{shape} {dtype} arrays")
 
 

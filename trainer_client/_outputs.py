@@ -39,11 +39,11 @@ class Outputs:
         """Return ``size_bytes`` bytes, of any content, aligned to cache lines."""
         for allocation in self._allocations:
             if allocation.lent() is None and len(allocation.memory) >= size_bytes:
-                lent = _view(allocation.memory, size_bytes)
+                lent = view_of(allocation.memory.data[:size_bytes])
                 allocation.lent = weakref.ref(lent)
                 return lent
         memory = _allocate(size_bytes)
-        lent = _view(memory, size_bytes)
+        lent = view_of(memory.data[:size_bytes])
         held = [each for each in self._allocations if each.lent() is not None]
         self._allocations = held[1 - KEPT :]
         self._allocations.append(_Allocation(memory, weakref.ref(lent)))
@@ -56,10 +56,10 @@ def _allocate(size_bytes: int) -> NDArray[np.uint8]:
     return memory[start : start + size_bytes]
 
 
-def _view(memory: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
-    """Return a view whose own views keep it alive.
+def view_of(memory: memoryview) -> NDArray[np.uint8]:
+    """Return the bytes of ``memory`` as an array whose own views keep it alive.
 
     numpy's view of a view refers to the array that owns the memory, past the first view; it does
     refer to an array that was made from a memoryview.
     """
-    return np.frombuffer(memory.data[:size_bytes], np.uint8)
+    return np.frombuffer(memory, np.uint8)

@@ -79,9 +79,7 @@ if os.path.exists(options.checkpoint):
 for epoch in range(first_epoch, options.epochs):
     train_loader.set_epoch(epoch)
     for step, (pixels, labels) in enumerate(train_loader, start=1):
-        # Pixels are in the feeder's memory until the next step, and on a CPU jax may still compute
-        # from there after this call has returned: so copy.
-        weights, loss = train_step(weights, jnp.array(pixels, copy=True), labels)
+        weights, loss = train_step(weights, pixels, labels)
         if step % options.checkpoint_steps == 0:
             saved = {**weights, "loader": json.dumps(train_loader.state_dict())}
             np.savez(options.checkpoint + ".new.npz", **saved)
@@ -89,6 +87,6 @@ for epoch in range(first_epoch, options.epochs):
     correct = total = 0
     for batch in val_loader:
         pixels, labels = batch
-        correct += int(count_correct(weights, jnp.array(pixels, copy=True), labels))
+        correct += int(count_correct(weights, pixels, labels))
         total += batch.valid
     print(f"epoch {epoch}: loss {loss:.4f}, accuracy {correct}/{total}", flush=True)

@@ -11,6 +11,7 @@ from feeder.cli import (
     cluster,
     doctor,
     keygen,
+    names,
     pack,
     preview,
     serve,
@@ -24,7 +25,10 @@ from feeder.process.program import run_guarded
 from feeder.process.python_process import use_single_threads
 from feeder.process.shortage import check_import_memory
 
-_COMMANDS = (pack, verify, unpack, survey, serve, cluster, preview, status, top, doctor, keygen)
+_COMMANDS = (
+    *(pack, verify, unpack, names, survey, serve, cluster),
+    *(preview, status, top, doctor, keygen),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

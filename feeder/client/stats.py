@@ -1,29 +1,35 @@
-"""Requests a node process's counters or its host's report, as a client without a session.
+"""Requests a node process's counters, its host's report or names, as a client without a session.
 
 StatsLink          a connection that is kept for repeated requests
 request_counters   one request, one answer
 request_report
+request_names      the names of any number of samples, in several requests
 """
 
 import contextlib
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, Self, TypeVar
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.contexts import open_context
-from feeder.errors import ConfigError, FeederError, PeerError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.counters import Counters
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import resolve_endpoint
+from feeder.process.path_text import decode_name
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
+    MAX_NAMES,
+    SAMPLES_LIMIT,
     HostStats,
     HostStatsRequest,
+    Names,
+    NamesRequest,
     Refused,
     Stats,
     StatsRequest,
@@ -31,11 +37,17 @@ from feeder.wire.messages import (
     encode,
 )
 
-_Answer = TypeVar("_Answer", Stats, HostStats)
-_REQUESTS: Final[dict[type[Stats | HostStats], StatsRequest | HostStatsRequest]] = {
+_Answer = TypeVar("_Answer", Stats, HostStats, Names)
+_REQUESTS: Final[dict[type[Stats | HostStats | Names], StatsRequest | HostStatsRequest]] = {
     Stats: StatsRequest(),
     HostStats: HostStatsRequest(),
 }
+_REFUSALS: Final = {
+    "unknown-dataset": DatasetError,
+    "unreadable": DatasetError,
+    "range": ConfigError,
+}
+_RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
 
 
 def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:
@@ -58,6 +70,47 @@ def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = No
         return report_in(_request(link, HostStats, timeout_s), endpoint)
 
 
+def request_names(
+    endpoint: str,
+    dataset: str,
+    sample_ids: Iterable[int],
+    timeout_s: float,
+    keys: ClientKeys | None = None,
+    *,
+    fingerprint: str = "",
+) -> dict[int, str]:
+    """Return the source names of samples by id, as ``path_text.decode_name`` returns them.
+
+    ``fingerprint`` is that of the dataset; "" is whichever is served as ``dataset``. ``timeout_s``
+    is the deadline of each answer, which has up to 64 names. Raises what ``request_counters`` does,
+    DatasetError where the feeder does not serve the dataset or cannot read it, and ConfigError for
+    an id that the dataset has not.
+    """
+    names: dict[int, str] = {}
+    missing = sorted(set(sample_ids))  # neighbours lie in one shard
+    if missing and not 0 <= missing[0] <= missing[-1] < SAMPLES_LIMIT:
+        beyond = missing[0] if missing[0] < 0 else missing[-1]
+        raise ConfigError(f"dataset {dataset!r} has no sample {beyond}: ids are 0 or more")
+    by_s = time.monotonic() + timeout_s
+    with StatsLink(endpoint, keys) as link:
+        while missing:
+            wanted = tuple(missing[:MAX_NAMES])
+            request = NamesRequest(dataset=dataset, fingerprint=fingerprint, sample_ids=wanted)
+            try:
+                answer = _request(link, Names, timeout_s, request)
+            except _RateError as error:
+                if time.monotonic() >= by_s:
+                    raise PeerError(f"{endpoint}: {error}") from None
+                time.sleep(_RATE_PAUSE_S)
+                continue
+            if len(answer.names) > len(wanted):
+                raise ProtocolError(f"{endpoint} breaks the protocol: more names than requested")
+            names.update(zip(wanted, map(decode_name, answer.names), strict=False))
+            del missing[: len(answer.names)]
+            by_s = time.monotonic() + timeout_s
+    return names
+
+
 def report_in(answer: HostStats, endpoint: str) -> HostReport:
     """Return the report in an answer; PeerError if it holds none."""
     if answer.report is None:
@@ -66,6 +119,10 @@ def report_in(answer: HostStats, endpoint: str) -> HostReport:
             "endpoint of this host, and see the daemon's log"
         )
     return answer.report
+
+
+class _RateError(FeederError):
+    """Raised when the node takes no more requests of this client for now."""
 
 
 class StatsLink:
@@ -83,7 +140,7 @@ class StatsLink:
         self._dealer: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._watch: HandshakeWatch | None = None
-        self._wanted: type[Stats] | type[HostStats] | None = None
+        self._wanted: type[Stats] | type[HostStats] | type[Names] | None = None
         self._timeout_s = 0.0
         self._deadline_s = 0.0
 
@@ -100,8 +157,10 @@ class StatsLink:
             self._context.destroy(linger=0)
             self._context = None
 
-    def ask(self, wanted: type[_Answer], timeout_s: float) -> None:
-        """Send the request for an answer of type ``wanted``.
+    def ask(
+        self, wanted: type[_Answer], timeout_s: float, request: NamesRequest | None = None
+    ) -> None:
+        """Send the request for an answer of type ``wanted``; ``request`` is that for Names.
 
         Resolves a host name first, which takes ``timeout_s`` at most. Raises what
         ``request_counters`` does.
@@ -116,7 +175,7 @@ class StatsLink:
         self._wanted = wanted
         # libzmq may have given up the connection already; the monitor then has the reason.
         with contextlib.suppress(zmq.Again):
-            self._dealer.send(encode(_REQUESTS[wanted]), zmq.DONTWAIT)
+            self._dealer.send(encode(request or _REQUESTS[wanted]), zmq.DONTWAIT)
 
     def take(
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
@@ -145,7 +204,10 @@ class StatsLink:
                 self._wanted = None
                 return answer
             if isinstance(answer, Refused):
-                raise ProtocolError(f"{self._endpoint}: {answer.message}")
+                if answer.code == "rate" and wanted is Names:
+                    raise _RateError(answer.message)
+                kind = _REFUSALS.get(answer.code, ProtocolError)
+                raise kind(f"{self._endpoint}: {answer.message}")
         if time.monotonic() >= self._deadline_s:
             raise PeerError(
                 f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a feeder "
@@ -202,8 +264,10 @@ class StatsLink:
         self._dealer = self._monitor = self._watch = None
 
 
-def _request(link: StatsLink, wanted: type[_Answer], timeout_s: float) -> _Answer:
-    link.ask(wanted, timeout_s)
+def _request(
+    link: StatsLink, wanted: type[_Answer], timeout_s: float, request: NamesRequest | None = None
+) -> _Answer:
+    link.ask(wanted, timeout_s, request)
     while True:
         answer = link.take(wanted, timeout_s)
         if answer is not None:

@@ -192,14 +192,22 @@ class Dataset:
 
     def name_of(self, sample_id: int) -> str | None:
         """Return the sample's printable name, or None where its shard is damaged or unreadable."""
-        shard, row = self._locate(sample_id)
         try:
-            reader = self._reader(shard)
-            record = np.empty(1, RECORD)
-            proven = reader.copy_record(row, record.view(np.uint8).data)
-            return printable(reader.read_name(record[0])) if proven else None
+            return printable(self.read_name(sample_id))
         except (DatasetError, ResourceError):
             return None
+
+    def read_name(self, sample_id: int) -> str:
+        """Return the name that the sample's source had, as ``path_text.decode_name`` returns it.
+
+        Raises IndexError for an id that the dataset has not; errors of a shard are those of
+        ``read_records``.
+        """
+        shard, row = self._locate(sample_id)
+        reader, record = self._reader(shard), np.empty(1, RECORD)
+        if not reader.copy_record(row, record.view(np.uint8).data):
+            raise self._replaced("record of", sample_id, reader.path)
+        return reader.read_name(record[0])
 
     def close(self) -> None:
         """Close all shards."""

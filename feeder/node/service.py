@@ -19,6 +19,7 @@ from feeder.node.claim_listener import ClaimListener
 from feeder.node.fixed_counters import describe_process
 from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
+from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
 from feeder.node.sender import CATCH_UP_S, Sender
 from feeder.node.session_log import log_session_end, log_session_start
@@ -42,6 +43,7 @@ from feeder.wire.messages import (
     ClientMessage,
     Hello,
     HostStatsRequest,
+    NamesRequest,
     Refused,
     RefusedCode,
     Request,
@@ -50,7 +52,7 @@ from feeder.wire.messages import (
     VersionMismatch,
     decode_from_client,
 )
-from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
+from feeder.worker.messages import CloseSession, Fill, Filled, NamesRead, OpenSession
 
 _SESSION_BITS: Final = 63
 
@@ -105,6 +107,7 @@ class NodeService:
         self._fair_share = FairShare()
         self._sender = Sender(router, self._fair_share)
         self._reports = HostReports(ask_for_report)
+        self._names = NameRequests(datasets, pool.send, self._sender.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
         self._stall_watch = StallWatch()
@@ -119,6 +122,7 @@ class NodeService:
             max(self._table.check_at_s, self._catch_up_by_s),
             self._slots.recheck_at_s,
             self._reports.deadline_s,
+            self._names.deadline_s,
         )
 
     def wake_up_s(self, now_s: float) -> float:
@@ -160,9 +164,12 @@ class NodeService:
                     self._pool.send(report.worker, message, fd)
                 self.apply(events.WorkerJoined(report.worker))
             case Lost(worker, was_killed, is_held):
+                self._names.on_lost(worker)
                 self.apply(events.WorkerLost(worker, was_killed, is_held))
             case Released():
                 self.apply(events.WorkerReleased(report.worker))
+            case NamesRead():
+                self._names.on_read(report, time.monotonic())
             case _:
                 kind = of_kind(f"bad sample in {report.shard}" if report.shard else "chunk")
                 _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
@@ -216,6 +223,9 @@ class NodeService:
             )
         elif isinstance(message, StatsRequest):
             self._sender.send(peer, Stats(counters=self.counters()))
+        elif isinstance(message, NamesRequest):
+            self._names.add(peer, message, self._table.stalled_names, now_s)
+            self._names.run_due(self._pool.numbers, now_s)
         elif isinstance(message, HostStatsRequest):
             is_answer, report = self._reports.request(peer, now_s)
             if is_answer:
@@ -246,6 +256,8 @@ class NodeService:
             self.recheck_slots(now_s)
         if self._reports.deadline_s <= now_s:
             self._sender.send_report(self._reports.take_expired(now_s), None)
+        if self._names.deadline_s <= now_s:
+            self._names.run_due(self._pool.numbers, now_s)
         self._note_sent(now_s)
         if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
             looks = self._pool.look(self._table.quiet_workers(now_s))

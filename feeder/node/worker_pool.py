@@ -37,6 +37,7 @@ from feeder.worker.messages import (
     Configure,
     Filled,
     FillFailed,
+    NamesRead,
     NodeToWorker,
     Started,
     WorkerToNode,
@@ -92,7 +93,7 @@ class Released:
     worker: int
 
 
-PoolEvent = Joined | Lost | Released | Filled | FillFailed
+PoolEvent = Joined | Lost | Released | Filled | FillFailed | NamesRead
 
 
 class WorkerPool:
@@ -300,7 +301,7 @@ class WorkerPool:
                     found = self.counters.fallbacks
                     found["turbojpeg"] = found.get("turbojpeg", 0) + message.fallbacks
                 self._report(message)
-            case FillFailed():
+            case FillFailed() | NamesRead():
                 self._report(message)
             case Started():
                 name = f"worker {worker.number}"

@@ -12,7 +12,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.wire.messages import ClientMessage, Hello, HostStatsRequest, Request, StatsRequest
+from feeder.wire.messages import (
+    ClientMessage,
+    Hello,
+    HostStatsRequest,
+    NamesRequest,
+    Request,
+    StatsRequest,
+)
 
 BURST: Final = 256.0
 TOKENS_A_S: Final = 64.0
@@ -43,6 +50,8 @@ def cost_of(message: ClientMessage) -> float:
             return 8.0
         case HostStatsRequest():
             return 32.0  # a report of all node processes, which may be long
+        case NamesRequest():
+            return 1.0 + len(message.sample_ids) / 32
         case Request():
             return 1.0 + 0.25 * len(message.want)
         case _:

@@ -24,6 +24,7 @@
       Bye                ──────────────────────────►
       StatsRequest       ──────────────────────────►  Stats
       HostStatsRequest   ──────────────────────────►  HostStats
+      NamesRequest       ──────────────────────────►  Names | Refused       (the first of those)
 
 A client may have at most ``window`` batches wanted and not yet released.
 
@@ -54,6 +55,9 @@ MAX_TEXT_CHARACTERS: Final = 4096
 MAX_NODES: Final = 4096  # node processes of a daemon
 MAX_ENDPOINTS: Final = 16  # of a node process
 MAX_WORKERS: Final = 65_536  # of a node process
+SAMPLES_LIMIT: Final = 2**48
+MAX_NAMES: Final = 64  # of samples, in a message
+MAX_NAME_BYTES: Final = 2**16 - 1  # of a sample; a shard's records have 16 bits for it
 
 PADDING_SAMPLE_ID: Final = -1
 
@@ -67,6 +71,14 @@ Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 Index = Annotated[int, Meta(ge=0, lt=2**48)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
+SampleIds = Annotated[
+    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
+    Meta(min_length=1, max_length=MAX_NAMES),
+]
+SourceNames = Annotated[
+    tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
+    Meta(min_length=1, max_length=MAX_NAMES),
+]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
@@ -94,6 +106,7 @@ RefusedCode = Literal[
     "draining",
     "malformed",
     "range",
+    "unreadable",
 ]
 
 
@@ -179,6 +192,17 @@ class StatsRequest(_Message, frozen=True, kw_only=True):
 
 class HostStatsRequest(_Message, frozen=True, kw_only=True):
     """Requests the report of the node's whole host; needs no session."""
+
+
+class NamesRequest(_Message, frozen=True, kw_only=True):
+    """Requests the source names of samples; needs no session.
+
+    ``fingerprint`` is that of the dataset to which the ids belong; "" is whichever is served.
+    """
+
+    dataset: Name
+    fingerprint: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
+    sample_ids: SampleIds
 
 
 class Welcome(_Message, frozen=True, kw_only=True):
@@ -286,8 +310,20 @@ class HostStats(_Message, frozen=True, kw_only=True):
     report: HostReport | None
 
 
-ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest
-NodeMessage = Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats
+class Names(_Message, frozen=True, kw_only=True):
+    """Carries the source names of the first of the samples that were requested.
+
+    They are as many as can be read in a short time and fit into a message, at least one: the client
+    requests the others again. They are bytes, as the source's file system has them.
+    """
+
+    names: SourceNames
+
+
+ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest
+NodeMessage = (
+    Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats | Names
+)
 
 _AnyMessage = TypeVar("_AnyMessage")
 

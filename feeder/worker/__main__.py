@@ -9,6 +9,7 @@ The decoder's libraries are imported only after a check, so a missing one is rep
 import gc
 import signal
 import sys
+from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from feeder.errors import FeederError, ResourceError, SampleError
@@ -22,8 +23,10 @@ from feeder.worker.messages import (
     Configure,
     Fill,
     FillFailed,
+    NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadNames,
     Started,
     WorkerToNode,
     escape_surrogates,
@@ -74,6 +77,8 @@ def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -
         match message:
             case Fill():
                 channel.send(_fill(filler, message))
+            case ReadNames():
+                channel.send(_read_names(filler, message))
             case OpenSession():
                 assert fd is not None, "the slots come with OpenSession"
                 filler.open_session(message, fd)
@@ -122,6 +127,16 @@ def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
             if sample is None
             else escape_surrogates(filler.shard_path(chunk.session, sample)),
         )
+
+
+def _read_names(filler: "ChunkFiller", wanted: ReadNames) -> NamesRead:
+    started_s, problem = perf_counter(), ""
+    names: tuple[bytes, ...] = ()
+    try:
+        names = filler.read_names(wanted.dataset, wanted.sample_ids)
+    except FeederError as error:
+        problem = escape_surrogates(str(error))
+    return NamesRead(wanted.ticket, names, perf_counter() - started_s, problem)
 
 
 if __name__ == "__main__":

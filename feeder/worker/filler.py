@@ -7,7 +7,7 @@ that is killed (``feeder.session.stalls``).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Final
@@ -18,7 +18,7 @@ from feeder.dataset.opened import Dataset
 from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
-from feeder.process.path_text import path_from_bytes
+from feeder.process.path_text import encode_name, path_from_bytes
 from feeder.sample.cache import part_of
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import STAGES as SAMPLE_STAGES
@@ -34,6 +34,12 @@ STAGES: Final = (*SAMPLE_STAGES, "fill")
 _MAPPED_BYTES_MAX: Final = 64 << 20
 """Slot memory exists once for all processes, but counts as resident in each that has touched it.
 Unmapping its pages after this many bytes keeps the resident size small; a touch maps them again."""
+
+_NAMES_S: Final = 0.02
+"""How long names are read for, since chunks wait meanwhile; some 15 µs each in an open shard."""
+
+_NAMES_BYTES: Final = 48 * 1024
+"""More names than this are not begun: with one of 64 KiB they fit into a packet."""
 
 _PLANS_MAX: Final = 4  # the last batches of one epoch and the first of the next, with some to spare
 
@@ -160,6 +166,19 @@ class ChunkFiller:
             thread_time() - cpu_before_s,
             reader.fallbacks - fallbacks,
         )
+
+    def read_names(self, dataset: str, sample_ids: Iterable[int]) -> tuple[bytes, ...]:
+        """Return the source names of the first of the samples, at least one, until it takes long.
+
+        Raises DatasetError and ResourceError as ``fill``.
+        """
+        by_s, size_bytes, names = perf_counter() + _NAMES_S, 0, []
+        for sample_id in sample_ids:
+            names.append(encode_name(self._dataset(dataset).read_name(sample_id)))
+            size_bytes += len(names[-1])
+            if size_bytes > _NAMES_BYTES or perf_counter() > by_s:
+                break
+        return tuple(names)
 
     def shard_path(self, session: int, sample_id: int) -> str:
         """Return the file of the shard with a sample of an open session."""

@@ -6,6 +6,8 @@ Configure + fd       ──────────►            (checks its li
 OpenSession + fd     ──────────►            (maps the session's slots)
 Fill                 ──────────►
                      ◄──────────            Filled or FillFailed, in the order of the Fills
+ReadNames            ──────────►
+                     ◄──────────            NamesRead
 CloseSession         ──────────►            (unmaps the slots)
 end of channel       ──────────►            (ends)
 """
@@ -77,7 +79,15 @@ class Fill(msgspec.Struct, frozen=True, tag=True, array_like=True):
     count: int
 
 
-NodeToWorker = Configure | OpenSession | CloseSession | Fill
+class ReadNames(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Read the source names of samples, which the dataset has."""
+
+    ticket: int
+    dataset: str
+    sample_ids: tuple[int, ...]
+
+
+NodeToWorker = Configure | OpenSession | CloseSession | Fill | ReadNames
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -146,4 +156,15 @@ class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """The path of its shard, escaped."""
 
 
-WorkerToNode = Started | CannotStart | Filled | FillFailed
+class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The names of the first samples, as bytes: those that could be read in time, at least one."""
+
+    ticket: int
+    names: tuple[bytes, ...]
+    busy_s: float
+    """Wall-clock time."""
+    problem: str = ""
+    """Why there is none."""
+
+
+WorkerToNode = Started | CannotStart | Filled | FillFailed | NamesRead

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from feeder.client.stats import StatsLink, request_counters, request_report
-from feeder.errors import ConfigError, PeerError
-from feeder.wire.messages import HostStats, Stats
+from feeder.client import stats
+from feeder.client.stats import StatsLink, request_counters, request_names, request_report
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
+from feeder.wire.messages import (
+    MAX_NAMES,
+    HostStats,
+    Names,
+    NamesRequest,
+    NodeMessage,
+    Refused,
+    RefusedCode,
+    Stats,
+)
 from tests.screens.report_node import ReportNode
 from tests.support.host_reports import compute_bound, healthy
 
@@ -85,3 +95,51 @@ def test_closing_twice_and_unused_is_harmless() -> None:
     link = StatsLink("tcp://127.0.0.1:1")
     link.close()
     link.close()
+
+
+def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "_RATE_PAUSE_S", 0.0)
+    requests: list[tuple[int, ...]] = []
+
+    def answer(message: NamesRequest) -> NodeMessage:
+        requests.append(message.sample_ids)
+        assert (message.dataset, message.fingerprint) == ("birds", "f")
+        if len(requests) == 2:
+            return Refused(code="rate", message="later")
+        ids = message.sample_ids[: 7 if len(requests) == 1 else None]  # what can be read in time
+        return Names(names=tuple(b"caf\xe9/%d.jpg" % number for number in ids))
+
+    ids = [500, *range(200), 3, 3]
+    with ReportNode(healthy()) as node:
+        node.answer_names = answer
+        names = request_names(node.endpoint, "birds", ids, WAIT_S, fingerprint="f")
+    assert names == {number: f"caf\udce9/{number}.jpg" for number in ids}
+    assert max(map(len, requests)) == MAX_NAMES
+    assert len(requests) == 1 + 1 + -(-(201 - 7) // MAX_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("unknown-dataset", DatasetError), ("unreadable", DatasetError), ("range", ConfigError)],
+)
+def test_refused_names_are_one_line_with_the_endpoint(
+    code: RefusedCode, kind: type[FeederError]
+) -> None:
+    with ReportNode(healthy()) as node:
+        node.answer_names = lambda _: Refused(code=code, message="because of this")
+        with pytest.raises(kind, match=f"^{node.endpoint}: because of this$"):
+            request_names(node.endpoint, "birds", [1], WAIT_S)
+
+
+def test_more_names_than_requested_break_the_protocol() -> None:
+    with ReportNode(healthy()) as node:
+        node.answer_names = lambda _: Names(names=(b"a", b"b"))
+        with pytest.raises(ProtocolError, match="breaks the protocol: more names than requested"):
+            request_names(node.endpoint, "birds", [1], WAIT_S)
+
+
+@pytest.mark.parametrize("number", [-1, 2**48])
+def test_ids_that_no_dataset_has_are_not_sent(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"dataset 'birds' has no sample {number}"):
+        request_names("tcp://127.0.0.1:1", "birds", [5, number], WAIT_S)
+    assert request_names("tcp://127.0.0.1:1", "birds", [], WAIT_S) == {}

@@ -19,6 +19,8 @@ from feeder.wire.messages import (
     Hello,
     HostStatsRequest,
     Lent,
+    Names,
+    NamesRequest,
     Ping,
     Pong,
     Refused,
@@ -51,6 +53,7 @@ CLIENT_MESSAGES = (
     Bye(session=1),
     StatsRequest(),
     HostStatsRequest(),
+    NamesRequest(dataset="d", fingerprint="f", sample_ids=(5, 0, 5, 2**48 - 1)),
 )
 NODE_MESSAGES = (
     Welcome(
@@ -101,6 +104,7 @@ NODE_MESSAGES = (
     Pong(session=1, verdict="compute-bound: add cores"),
     Draining(session=1),
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
+    Names(names=(b"n01/a.JPEG", b"caf\xe9.jpg", b"")),
 )
 
 # Pieces of MessagePack: lengths far beyond the data, nesting, extensions, the unused type byte.

@@ -82,7 +82,11 @@ class Host:
             self.router,
             claim_listener=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
-                look=lambda _: {}, counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
+                look=lambda _: {},
+                counters=WorkerCounters(),
+                pids=(),
+                send=lambda *_: None,
+                send_to_all=lambda *_: None,
             ),
             placement_warnings=0,
             ask_for_report=self._count_asked,

@@ -1,7 +1,7 @@
 """A node process that answers status requests with given reports and does nothing else."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import zmq
@@ -11,6 +11,8 @@ from feeder.metrics.report import HostReport
 from feeder.wire.messages import (
     HostStats,
     HostStatsRequest,
+    NamesRequest,
+    NodeMessage,
     Stats,
     StatsRequest,
     decode_from_client,
@@ -30,6 +32,7 @@ class ReportNode:
         self.answered = 0
         self.peers: set[bytes] = set()
         """Identities of connections that have asked."""
+        self.answer_names: Callable[[NamesRequest], NodeMessage] | None = None
         self._reports = list(reports)
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="report node")
@@ -66,3 +69,5 @@ class ReportNode:
                     reports = self._reports
                     report = reports.pop(0) if len(reports) > 1 else reports[0]
                     router.send_multipart([peer, encode(HostStats(report=report))])
+                elif isinstance(message, NamesRequest) and self.answer_names is not None:
+                    router.send_multipart([peer, encode(self.answer_names(message))])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from feeder.plan.recipe import Recipe
 from feeder.session.fair_share import BURST, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
-from feeder.wire.messages import Hello, HostStatsRequest, Ping, Request, StatsRequest
+from feeder.wire.messages import Hello, HostStatsRequest, NamesRequest, Ping, Request, StatsRequest
 
 PING = cost_of(Ping(session=1))
 HELLO = cost_of(
@@ -62,6 +62,11 @@ def test_requests_for_the_hosts_report_are_two_a_second_at_most() -> None:
         pass
     allowed = sum(send(shares, b"p", cost, ms / 1000) for ms in range(1, 10_001))
     assert 18 <= allowed <= 21
+
+
+def test_names_cost_by_their_number() -> None:
+    costs = [cost_of(NamesRequest(dataset="d", sample_ids=(0,) * n)) for n in (1, 64)]
+    assert PING < costs[0] < costs[1] < BURST / 16
 
 
 def test_dropped_messages_are_reported_once_a_second() -> None:

@@ -79,6 +79,45 @@ def test_the_cpus_form_equals_the_plain_function_for_any_shape(
     assert torch.equal(images, plain)
 
 
+@pytest.mark.parametrize("packing", get_args(Packing))
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_both_memory_formats_have_the_same_bits(
+    dtype: torch.dtype, channels: int, packing: Packing, form: str
+) -> None:
+    layout = pixel_layout_of(packing)
+    packed = np.empty((3, *layout.image_shape(21)), layout.dtype)
+    for image, levels in zip(packed, random_pixels(3, 21, 21).numpy(), strict=True):
+        pack_levels(levels.view(np.uint8) ^ 0x80, layout, image)
+    pixels = torch.from_numpy(packed)
+    last, first = (
+        Normaliser(CPU, dtype, channels=channels, memory_format=memory_format, packing=packing)(
+            pixels
+        )
+        for memory_format in (torch.channels_last, torch.contiguous_format)
+    )
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    assert first.is_contiguous()
+    assert first.shape == last.shape == (3, channels, 21, 21)
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    assert torch.equal(first.view(bits), last.contiguous().view(bits))
+
+
+def test_what_is_compiled_gives_the_memory_format() -> None:
+    compiled: list[Callable[..., torch.Tensor]] = []
+
+    def keep(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        compiled.append(function)
+        return function
+
+    pixels = random_pixels(2, 9, 7)
+    contiguous = torch.contiguous_format
+    images = Normaliser(CPU, torch.float32, memory_format=contiguous, compiler=keep)(pixels)
+    assert len(compiled) == 1
+    assert images.is_contiguous()
+    assert torch.equal(images, Normaliser(CPU, torch.float32, compiler=keep)(pixels))
+
+
 @pytest.mark.parametrize("count", [1, 2, 255, 257, 8191, 8192, 8193, 16_384, 16_385, 24_831])
 def test_the_edges_of_blocks(count: int, form: str) -> None:
     pixels = random_pixels(1, 1, count)

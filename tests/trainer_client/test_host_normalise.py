@@ -80,31 +80,42 @@ def run(
     packing: Packing,
     version: str,
     start_bytes: int = 0,
+    *,
+    to_planes: bool = False,
 ) -> Values:
-    """Normalise into memory that starts ``start_bytes`` after a cache line, with guards around."""
+    """Normalise into memory that starts ``start_bytes`` after a cache line, with guards around.
+
+    ``to_planes`` are (N, C, H, W) in memory; what is returned is a view of (N, H, W, C) of that.
+    """
     reference = expected(levels, scaling, value_type)
+    if to_planes:
+        reference = np.ascontiguousarray(np.moveaxis(reference, 3, 1))
     memory = np.full(reference.nbytes + 256, 0xA5, np.uint8)
     start = -memory.ctypes.data % 64 + 64 + start_bytes
     out = memory[start : start + reference.nbytes].view(reference.dtype).reshape(reference.shape)
     pixels = pack(levels, packing)
     before = pixels.copy()
-    HostNormaliser(scaling, value_type, packing, version=version)(pixels, out)
+    normaliser = HostNormaliser(
+        scaling, value_type, packing, channels_first=to_planes, version=version
+    )
+    normaliser(pixels, out)
     assert (memory[:start] == 0xA5).all()
     assert (memory[start + reference.nbytes :] == 0xA5).all()
     assert np.array_equal(pixels, before)
-    return out
+    return np.moveaxis(out, 1, 3).copy() if to_planes else out
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("channels", [3, 4])
 @pytest.mark.parametrize("value_type", VALUE_TYPES)
 @pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("to_planes", [False, True])
 def test_every_level_in_every_packing_has_the_exact_bits(
-    packing: Packing, value_type: ValueType, channels: int, version: str
+    packing: Packing, value_type: ValueType, channels: int, version: str, to_planes: bool
 ) -> None:
     levels = random_levels(3, 37, 41)
     scaling = imagenet(channels, value_type)
-    out = run(levels, scaling, value_type, packing, version)
+    out = run(levels, scaling, value_type, packing, version, to_planes=to_planes)
     assert np.array_equal(words(out), words(expected(levels, scaling, value_type)))
 
 
@@ -116,6 +127,7 @@ def test_every_level_in_every_packing_has_the_exact_bits(
     packing=st.sampled_from(PACKINGS),
     version=st.sampled_from(VERSIONS),
     start_bytes=st.integers(0, 15),
+    to_planes=st.booleans(),
 )
 def test_any_size_at_any_address(
     shape: tuple[int, int, int],
@@ -124,22 +136,24 @@ def test_any_size_at_any_address(
     packing: Packing,
     version: str,
     start_bytes: int,
+    to_planes: bool,
 ) -> None:
     levels = random_levels(*shape)
     scaling = imagenet(channels, value_type)
     start_bytes *= scaling.table(value_type).itemsize
-    out = run(levels, scaling, value_type, packing, version, start_bytes)
+    out = run(levels, scaling, value_type, packing, version, start_bytes, to_planes=to_planes)
     assert np.array_equal(words(out), words(expected(levels, scaling, value_type)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("to_planes", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 11, 12, 13, 15, 16, 17, 1535, 1536, 1537, 3073])
-def test_the_edges_of_vectors_and_blocks(count: int, version: str) -> None:
+def test_the_edges_of_vectors_and_blocks(count: int, version: str, to_planes: bool) -> None:
     levels = random_levels(2, 1, count)
     for packing in PACKINGS:
         for channels in (3, 4):
             scaling = imagenet(channels, "bfloat16")
-            out = run(levels, scaling, "bfloat16", packing, version)
+            out = run(levels, scaling, "bfloat16", packing, version, to_planes=to_planes)
             assert np.array_equal(out, expected(levels, scaling, "bfloat16"))
 
 
@@ -149,17 +163,26 @@ def test_large_outputs_which_are_stored_past_the_caches(
     value_type: ValueType, version: str
 ) -> None:
     levels = random_levels(25, 239, 241)
-    for channels, packing, start_bytes in (
-        (4, "int8-hwc-rgb", 0),
-        (4, "int8-chw-rgb", 16),
-        (3, "int8-hwc-rgb", 8),
-        (3, "uint8-hwc-rgbx", 4),
+    for channels, packing, start_bytes, to_planes in (
+        (4, "int8-hwc-rgb", 0, False),
+        (4, "int8-chw-rgb", 16, False),
+        (4, "int8-hwc-rgb", 4, True),
+        (3, "int8-hwc-rgb", 8, False),
+        (3, "uint8-hwc-rgbx", 4, False),
     ):
         scaling = imagenet(channels, value_type)
         if channels == 3:
             levels = np.tile(levels, (2, 1, 1, 1))[:47]
         reference = expected(levels, scaling, value_type)
-        out = run(levels, scaling, value_type, packing, version, start_bytes)  # type: ignore[arg-type]
+        out = run(
+            levels,
+            scaling,
+            value_type,
+            packing,  # type: ignore[arg-type]
+            version,
+            start_bytes,
+            to_planes=to_planes,
+        )
         assert np.array_equal(words(out), words(reference))
         if value_type == "float32":
             assert out.nbytes > 16 << 20
@@ -230,8 +253,10 @@ def test_the_c_part_itself_checks_what_it_is_given() -> None:
     assert native is not None
     pixels, out = np.zeros((2, 5, 7, 3), np.int8), np.zeros((2, 5, 7, 4), np.float32)
     table, scale = np.zeros((4, 256), np.float32), np.zeros(4, np.float32)
-    good = [pixels, False, table, scale, scale, out, None]
+    good = [pixels, False, table, scale, scale, out, False, None]
     native.normalise(*good)
+    planes = np.zeros((2, 4, 5, 7), np.float32)
+    native.normalise(*good[:5], planes, True, None)
     unaligned = np.frombuffer(bytearray(out.nbytes + 1), np.uint8)[1:].view(np.float32)
     for place, bad in (
         *((0, np.zeros(shape, np.int8)) for shape in ((2, 5, 7, 2), (2, 5, 7, 5), (1, 5, 7, 3))),
@@ -247,7 +272,9 @@ def test_the_c_part_itself_checks_what_it_is_given() -> None:
         *((5, np.zeros(shape, np.float32)) for shape in ((2, 5, 7, 3), (2, 5, 7, 5), (2, 5, 6, 4))),
         *((5, out.astype(kind)) for kind in (np.float16, np.float64, np.int32, np.uint16, ">f4")),
         *((5, each) for each in (bytes(out.nbytes), out.T, out[:, ::-1], unaligned)),
-        *((6, version) for version in ("numpy", "", "avx1024", "avx2\0")),
+        *((5, each) for each in (planes, planes[:1])),
+        (6, True),
+        *((7, version) for version in ("numpy", "", "avx1024", "avx2\0")),
     ):
         altered = [*good]
         altered[place] = bad

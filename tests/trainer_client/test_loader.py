@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import json
 import os
 import pickle
@@ -28,7 +29,7 @@ from feeder.wire.slot_layout import SlotLayout
 from tests.support.daemon import happens_within, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, sample_pixels
 from tests.support.ipv6 import needs_ipv6
-from trainer_client import Batch, FeederLoader, normalise
+from trainer_client import Batch, FeederLoader, NumpyLoader, normalise
 from trainer_client._device import Normaliser
 
 BATCH, SIDE = 8, 8
@@ -102,12 +103,16 @@ def test_an_epoch_is_every_batch_of_the_plan_once_and_in_order(node: FakeNode) -
     assert len(torch.cat([batch.sample_ids for batch in batches]).unique()) == 96
 
 
-def test_a_batch_unpacks_and_has_the_documented_shapes(node: FakeNode) -> None:
-    with make_loader(node) as loader:
+@pytest.mark.parametrize("memory_format", [None, torch.channels_last, torch.contiguous_format])
+def test_a_batch_unpacks_and_has_the_documented_shapes(
+    node: FakeNode, memory_format: torch.memory_format | None
+) -> None:
+    with make_loader(node, memory_format=memory_format) as loader:
         images, labels = next(iter(loader))
+        assert loader.memory_format == (memory_format or torch.contiguous_format)
     assert images.shape == (BATCH, 4, SIDE, SIDE)
     assert images.dtype == torch.float32
-    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert images.is_contiguous(memory_format=memory_format or torch.contiguous_format)
     assert labels.shape == (BATCH,)
     assert labels.dtype == torch.int64
     assert not images[:, 3].any()
@@ -298,7 +303,7 @@ def test_on_one_rank_the_last_batch_of_an_evaluation_is_short(node: FakeNode) ->
     assert {len(batch.labels) for batch in others} == {BATCH}
     assert last.valid == len(last.labels) == len(last.sample_ids) == 97 % BATCH == 1
     assert last.images.shape == (1, 4, SIDE, SIDE)
-    assert last.images.is_contiguous(memory_format=torch.channels_last)
+    assert last.images.is_contiguous()
 
 
 def test_padding_over_several_ranks_changes_neither_shape_nor_loss(node: FakeNode) -> None:
@@ -589,3 +594,41 @@ def test_the_job_s_name_is_sent_when_a_loader_greets(node: FakeNode) -> None:
 def test_a_job_s_name_that_no_feeder_takes_is_named(node: FakeNode, job: str) -> None:
     with pytest.raises(ConfigError, match="dataset, seed, window or job is invalid"):
         make_loader(node, job=job)
+
+
+@pytest.mark.parametrize("make", [FeederLoader, NumpyLoader])
+def test_what_a_loader_was_made_with_cannot_be_set(node: FakeNode, make: Any) -> None:
+    others = {"epoch", "shuffle", "hue", "recipe", "samples", "num_workers", "collate_fn", "close"}
+    remedies = {
+        "image_size": "make a new .*Loader with image_size=…",
+        "shuffle": "make a new .*Loader with recipe={'shuffle': …}",
+        "epoch": r"call set_epoch\(\) before the next iter",
+        "collate_fn": "batches come ready from the feeder",
+    }
+    with make(node.endpoint, dataset="birds", batch_size=BATCH, image_size=SIDE) as loader:
+        for name in others | {*inspect.signature(make).parameters}:
+            with pytest.raises(AttributeError, match=remedies.get(name, name)) as caught:
+                setattr(loader, name, 3)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(AttributeError):
+            loader.sampler.epoch = 3
+        assert [batch.index for batch in loader] == [*range(12)], "it works as before"
+
+
+def test_other_attributes_are_the_scripts_and_the_frameworks(node: FakeNode) -> None:
+    class NamedLoader(FeederLoader):
+        steps = 0
+
+        def __init__(self, title: str) -> None:
+            self.title = title
+            super().__init__(node.endpoint, dataset="birds", batch_size=BATCH, image_size=SIDE)
+            self.title += "!"
+
+    with NamedLoader("birds") as loader:
+        loader.steps = 12
+        loader._is_accelerate_prepared = True  # type: ignore[attr-defined]  # Accelerate
+        loader._iterator = None  # type: ignore[attr-defined]  # Lightning
+        loader.mixup_enabled = False  # type: ignore[attr-defined]  # timm
+        assert (loader.title, loader.steps) == ("birds!", 12)
+        with pytest.raises(AttributeError, match="make a new NamedLoader with seed="):
+            loader.seed = 3  # type: ignore[attr-defined]

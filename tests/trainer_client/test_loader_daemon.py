@@ -2,9 +2,9 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import psutil
@@ -13,6 +13,7 @@ import torch
 
 from bench.data.synthetic import write_synthetic
 from bench.demo.feeder import serving
+from feeder.cli.main import main
 from feeder.client.blocking import BatchFetcher
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
@@ -129,6 +130,66 @@ def test_another_number_of_ranks_resumes_with_the_same_samples(
 
 def ids_of(batch: TensorBatch) -> list[int]:
     return batch.sample_ids[: batch.valid].tolist()
+
+
+@pytest.mark.parametrize("convert", [list, np.asarray, torch.tensor])
+def test_samples_have_the_names_of_their_files(
+    packed: Packed, endpoint: str, convert: Callable[[list[int]], Any]
+) -> None:
+    source = packed.path.parent / "images"
+    files = sorted(str(path.relative_to(source)) for path in source.glob("*/*"))
+    with make_loader(endpoint, split="val") as loader:
+        for batch in loader:
+            for name, label in zip(loader.names(batch.sample_ids), batch.labels, strict=True):
+                assert name.partition("/")[0] == loader.classes[label]
+        names = loader.names(convert([*range(SAMPLES), 3, 3, -1, 0]))
+        assert sorted(names[:SAMPLES]) == files, "each once"
+        assert names[SAMPLES:] == [names[3], names[3], "", names[0]]
+        assert loader.names(convert([])) == []
+        for ids, message in (
+            ([0, SAMPLES], "'shapes' has no sample 47, it has 0 .. 46"),
+            ([-2], "'shapes' has no sample -2"),
+            ([[1]], "whole numbers in one dimension"),
+            ([0.5], "whole numbers in one dimension"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                loader.names(convert(ids))
+    with pytest.raises(ConfigError, match="closed"):
+        loader.names([1])
+
+
+def test_padding_rows_of_an_evaluation_have_no_name(endpoint: str) -> None:
+    with make_loader(endpoint, split="val", rank=1, world_size=2) as loader:
+        last = list(loader)[-1]
+        names = loader.names(last.sample_ids)
+    assert last.valid < len(names) == BATCH
+    assert [bool(name) for name in names] == [True] * last.valid + [False] * (BATCH - last.valid)
+
+
+def test_the_command_names_samples_of_a_folder_and_of_a_feeder(
+    packed: Packed, endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(packed.path)
+    expected = [packed.dataset.name_of(number) for number in (5, 0, 5)]
+    for command in (
+        ["names", folder, "5", "0", "5"],
+        ["names", endpoint, "5", "0", "5", "--dataset", "shapes"],
+    ):
+        assert main(command) == 0
+        assert capsys.readouterr().out.splitlines() == expected
+    for command, message in (
+        (["names", folder, "47"], f"{folder} has no sample 47, it has 0 .. 46"),
+        (["names", folder, "1", "--dataset", "shapes"], "--dataset goes with an ENDPOINT"),
+        (["names", endpoint, "1"], "an ENDPOINT needs the dataset's name: give --dataset NAME"),
+        (["names", endpoint, "47", "--dataset", "shapes"], "'shapes' has no sample 47, it has"),
+        (["names", endpoint, "1", "--dataset", "birds"], "no dataset 'birds' here; served: shapes"),
+        (["names", folder + "x", "1"], f"no dataset at {folder}x"),
+    ):
+        assert main(command) > 0
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert message in output.err
+        assert output.err.count("\n") == 1
 
 
 AUGMENTED = {

@@ -191,6 +191,7 @@ def test_a_node_that_has_memory_after_a_while(node: FakeNode) -> None:
         ({"recipe": {"colour": 1}}, "colour"),
         ({"dtype": torch.int8}, "dtype must be torch.float16, torch.bfloat16 or torch.float32"),
         ({"dtype": "float32"}, r"or torch.float32, got 'float32'$"),
+        ({"memory_format": "nchw"}, r"or torch.contiguous_format, got 'nchw'$"),
         ({"channels": 2}, "channels must be 3"),
         ({"channels": 3.0}, "channels must be 3"),
         ({"std": (1.0, 0.0, 1.0)}, "std must be above 0"),

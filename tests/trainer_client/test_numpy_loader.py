@@ -1,6 +1,7 @@
 """``NumpyLoader``: the same batches as arrays, without torch."""
 
 import copy
+import functools
 import json
 import logging
 import operator
@@ -21,6 +22,9 @@ from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
 from tests.trainer_client.test_loader_daemon import SAMPLES, endpoint, packed
 from tests.trainer_client.test_loader_daemon import make_loader as make_real_loader
 from trainer_client import NumpyLoader
+from trainer_client._feed import Delivery
+from trainer_client._host_memory import BatchBuffer
+from trainer_client._numpy_loader import ArrayStage
 
 __all__ = ["endpoint", "packed"]  # fixtures: a real daemon
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,14 +43,14 @@ def make_numpy_loader(where: str, **options: Any) -> NumpyLoader:
     return NumpyLoader(where, **(settings | options))
 
 
-@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("copy", [None, False, True])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bool) -> None:
+def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bool | None) -> None:
     with make_numpy_loader(node.endpoint, split=split, copy=copy) as loader:
         seen = []
         for images, labels in loader:
             assert (images.dtype, images.shape[1:]) == (np.int8, (SIDE, SIDE, 3))
-            assert (labels.dtype, images.flags.writeable) == (np.int64, copy)
+            assert (labels.dtype, images.flags.writeable) == (np.int64, copy is True)
             seen.append(labels.tolist())
         batches = [(batch.sample_ids, batch.images.copy()) for batch in loader]
         assert len(seen) == len(batches) == len(loader) == 12 + (split == "val")
@@ -56,7 +60,7 @@ def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bo
 
 
 def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode) -> None:
-    with make_numpy_loader(node.endpoint) as loader:
+    with make_numpy_loader(node.endpoint, copy=False) as loader:
         batches = iter(loader)
         first = next(batches)
         second = next(batches)
@@ -92,7 +96,7 @@ def reversed_list(batch: Sequence[object]) -> list[object]:
 def test_no_operation_of_a_tuple_shows_another_batchs_pixels(
     node: FakeNode, use: Callable[[object], object]
 ) -> None:
-    with make_numpy_loader(node.endpoint) as loader:
+    with make_numpy_loader(node.endpoint, copy=False) as loader:
         batches = iter(loader)
         first = next(batches)
         use(first)
@@ -117,7 +121,7 @@ def test_no_operation_of_a_tuple_shows_another_batchs_pixels(
 def test_a_batch_that_was_given_back_compares_with_nothing(
     node: FakeNode, compare: Callable[[Any], object]
 ) -> None:
-    with make_numpy_loader(node.endpoint) as loader:
+    with make_numpy_loader(node.endpoint, copy=False) as loader:
         batches = iter(loader)
         first = next(batches)
         assert first == first
@@ -129,11 +133,82 @@ def test_a_batch_that_was_given_back_compares_with_nothing(
             compare(first)
 
 
-def test_copies_stay(node: FakeNode) -> None:
-    with make_numpy_loader(node.endpoint, copy=True, window=1) as loader:
+@pytest.mark.parametrize("options", [{}, {"window": 1}, {"copy": True}], ids=str)
+@pytest.mark.parametrize("granted", [64, 2, 1])
+def test_what_is_kept_of_an_epoch_stays_as_it_was(
+    node: FakeNode, options: dict[str, Any], granted: int
+) -> None:
+    node.window = granted
+    with make_numpy_loader(node.endpoint, **options) as loader:
         batches = list(loader)
+        images = [images for images, _ in loader]
     for batch in batches:
         assert (batch.images == sample_pixels(batch.sample_ids, 0, SIDE)).all()
+    with make_numpy_loader(node.endpoint, copy=True) as loader:
+        loader.set_epoch(1)
+        for kept, batch in zip(images, loader, strict=True):
+            assert (kept == batch.images).all()
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [make_real_loader, functools.partial(make_numpy_loader, recipe={})],
+    ids=["torch", "numpy"],
+)
+def test_all_parts_of_kept_batches_stay_as_they_were(
+    endpoint: str, make: Callable[..., Any], share_memory: bool
+) -> None:
+    options: dict[str, Any] = {"dataset": "shapes", "batch_size": 3, "image_size": 32, "seed": 5}
+    with make(endpoint, share_memory=share_memory, **options) as loader:
+        batches = list(loader)
+        assert len(batches) == SAMPLES // 3 > 2 * 6, "more than the slots that there are"
+        loader.set_epoch(0)
+        for kept, batch in zip(batches, loader, strict=True):
+            for name in ("images", "labels", "sample_ids"):
+                assert bool((getattr(kept, name) == getattr(batch, name)).all()), name
+            assert (kept.valid, kept.epoch, kept.index) == (batch.valid, 0, batch.index)
+        assert (loader.statistics().batches_lent > 0) == share_memory
+
+
+def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
+    stage, buffer = ArrayStage(None, may_view=True), BatchBuffer(2, 4)
+    buffer.fill_padding()
+    kept = []
+    for number, views_max in enumerate((0, 1, 1, 2, 2)):
+        delivery = Delivery(
+            rows=buffer, count=2, valid=2, epoch=0, index=number, views_max=views_max
+        )
+        kept.append(stage.load(delivery, number))
+    buffer.pixels[:] = 1
+    assert [batch.images.any() for batch in kept] == [False, True, False, True, False]
+    assert not any(batch.images.flags.writeable for batch in kept)
+    assert stage.reclaim() == [0, 2, 4], "those that were copied"
+    row = kept[1].images[0, 1:]
+    kept.clear()
+    assert stage.finish() == [3]
+    del row
+    assert stage.finish() == [1]
+
+
+def test_views_are_taken_again_once_they_are_dropped(endpoint: str) -> None:
+    options: dict[str, Any] = {"dataset": "shapes", "batch_size": 3, "image_size": 32}
+    with make_numpy_loader(endpoint, recipe={}, **options) as loader:
+        kept = [batch.images for batch in loader]
+        lie_in_slots = [is_view(images) for images in kept]
+        assert lie_in_slots == [True] * 3 + [False] * (len(kept) - 3), "half of 4 + 2 slots"
+        kept.clear()
+        assert all(is_view(images) for images, _ in loader)
+
+
+def is_view(images: np.ndarray) -> bool:
+    """Whether an array lies in a mapping that the kernel lets nobody write to."""
+    address = images.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(text, 16) for text in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[1][1] == "-"
+    raise AssertionError("no mapping has it")
 
 
 @pytest.mark.parametrize("channels", [3, 4])
@@ -163,11 +238,11 @@ def tensors_recipe(loader: Any) -> dict[str, object]:
 
 def test_views_lie_in_the_feeders_memory(endpoint: str) -> None:
     with make_numpy_loader(
-        endpoint, dataset="shapes", batch_size=6, image_size=32, recipe={}
+        endpoint, dataset="shapes", batch_size=6, image_size=32, recipe={}, copy=False
     ) as loader:
         batch = next(iter(loader))
         images = batch.images
-        assert not images.flags.owndata
+        assert is_view(images)
         assert loader.statistics().batches_lent > 0
         with pytest.raises(ValueError, match="read-only"):
             images[0] = 0

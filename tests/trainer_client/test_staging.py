@@ -56,7 +56,7 @@ def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> No
     buffer = BatchBuffer(3, 8)
     pixels, labels = random_pixels(3, 8, 8), torch.arange(3)
     buffer.write(0, pixels.numpy().tobytes(), labels.numpy().tobytes(), labels.numpy().tobytes())
-    batch = stage.load(Delivery(rows=buffer, count=3, valid=3, epoch=1, index=2), 5)
+    batch = stage.load(Delivery(rows=buffer, count=3, valid=3, epoch=1, index=2, views_max=1), 5)
     assert stage.reclaim() == [5]
     assert stage.reclaim() == []
     buffer.fill_padding()
@@ -88,7 +88,7 @@ def test_padding_of_several_labels_is_nan(kind: LabelKind) -> None:
     ids = np.array([7, 8], "<i8").tobytes()
     buffer.write(0, bytes(2 * 8 * 8 * 3), rows.tobytes(), ids)
     stage = make_stage(Normaliser(CPU, torch.float32))
-    batch = stage.load(Delivery(rows=buffer, count=4, valid=2, epoch=0, index=0), 0)
+    batch = stage.load(Delivery(rows=buffer, count=4, valid=2, epoch=0, index=0, views_max=1), 0)
     assert batch.labels.dtype == torch.float32
     assert batch.labels[:2].tolist() == rows.tolist()
     assert batch.labels[2:].isnan().all()
@@ -100,7 +100,7 @@ def test_a_short_batch_has_only_its_real_rows() -> None:
     stage = make_stage(Normaliser(CPU, torch.float32))
     buffer = BatchBuffer(5, 8)
     buffer.fill_padding()
-    batch = stage.load(Delivery(rows=buffer, count=2, valid=2, epoch=0, index=0), 0)
+    batch = stage.load(Delivery(rows=buffer, count=2, valid=2, epoch=0, index=0, views_max=1), 0)
     assert batch.images.shape == (2, 4, 8, 8)
     assert len(batch.labels) == len(batch.sample_ids) == 2
 

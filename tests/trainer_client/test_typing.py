@@ -26,8 +26,10 @@ def test_wrong_arguments_are_found(tmp_path: Path) -> None:
         "from trainer_client import FeederLoader\n"
         "loader = FeederLoader('tcp://h:1', dataset='d', batch_size='64', channels=2)\n"
         "for images, labels, more in loader: ...\n"
+        "loader.image_size = 160\n"
     )
     found = check(wrong).stdout
     assert 'Argument "batch_size" to "FeederLoader" has incompatible type "str"' in found
     assert 'Argument "channels" to "FeederLoader" has incompatible type "Literal[2]"' in found
     assert "wrong.py:3: error:" in found
+    assert '"FeederLoader" has no attribute "image_size"' in found

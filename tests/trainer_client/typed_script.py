@@ -43,6 +43,7 @@ def train(endpoint: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
             moved = batch.to("cpu")
             assert_type(moved.valid, int)
             assert_type(moved.sample_ids, torch.Tensor)
+            assert_type(loader.names(moved.sample_ids), list[str])
         print(accuracy.result().top1)  # noqa: T201
 
 

@@ -13,6 +13,8 @@ from feeder.wire.messages import (
     MAX_ENDPOINTS,
     MAX_HEADER_BYTES,
     MAX_INDICES,
+    MAX_NAME_BYTES,
+    MAX_NAMES,
     MAX_NODE_HEADER_BYTES,
     MAX_NODES,
     PROTOCOL_VERSION,
@@ -25,6 +27,8 @@ from feeder.wire.messages import (
     Hello,
     HostStatsRequest,
     Lent,
+    Names,
+    NamesRequest,
     NodeMessage,
     Ping,
     Pong,
@@ -64,6 +68,12 @@ client_messages: st.SearchStrategy[ClientMessage] = st.one_of(
     st.builds(Bye, session=u64),
     st.builds(StatsRequest),
     st.builds(HostStatsRequest),
+    st.builds(
+        NamesRequest,
+        dataset=names,
+        fingerprint=st.just("") | names,
+        sample_ids=st.lists(indices, min_size=1, max_size=MAX_NAMES).map(tuple),
+    ),
 )
 node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(
@@ -115,6 +125,9 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
     st.builds(Pong, session=u64, verdict=names | st.just("")),
     st.builds(Draining, session=u64),
+    st.builds(
+        Names, names=st.lists(st.binary(max_size=99), min_size=1, max_size=MAX_NAMES).map(tuple)
+    ),
     st.builds(
         Stats,
         counters=st.dictionaries(
@@ -285,6 +298,28 @@ def test_no_field_of_hello_may_be_missing(field: str) -> None:
 def test_batches_out_of_bounds_are_a_protocol_error(field: str, value: object) -> None:
     with pytest.raises(ProtocolError, match="malformed message"):
         decode_from_client(frame_of({**REQUEST, field: value}))
+
+
+@pytest.mark.parametrize(
+    "sample_ids",
+    [[], [-1], [2**48], [0] * (MAX_NAMES + 1), [0.5], ["0"], None, {}, [[0]], b"\x00"],
+)
+def test_ids_out_of_bounds_are_a_protocol_error(sample_ids: object) -> None:
+    fields = {"type": "NamesRequest", "dataset": "d", "sample_ids": [0, 2**48 - 1]}
+    assert isinstance(decode_from_client(frame_of(fields)), NamesRequest)
+    with pytest.raises(ProtocolError, match="malformed message"):
+        decode_from_client(frame_of({**fields, "sample_ids": sample_ids}))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[], ["text"], [b"a"] * (MAX_NAMES + 1), [b"a" * (MAX_NAME_BYTES + 1)], None, [None]],
+)
+def test_names_out_of_bounds_are_a_protocol_error(texts: object) -> None:
+    longest = {"type": "Names", "names": [b"\xff" * MAX_NAME_BYTES] * MAX_NAMES}
+    assert isinstance(decode_from_node(frame_of(longest)), Names)
+    with pytest.raises(ProtocolError, match="malformed message"):
+        decode_from_node(frame_of({**longest, "names": texts}))
 
 
 def test_as_many_batches_as_allowed_are_accepted() -> None:

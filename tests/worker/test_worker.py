@@ -20,10 +20,11 @@ from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.jpeg.decode import describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.process.path_text import decode_name
 from feeder.sample.reader import SampleReader
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.__main__ import _fill
+from feeder.worker.__main__ import _fill, _read_names
 from feeder.worker.filler import STAGES, ChunkFiller
 from feeder.worker.messages import (
     CannotStart,
@@ -33,8 +34,10 @@ from feeder.worker.messages import (
     Fill,
     Filled,
     FillFailed,
+    NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadNames,
     Started,
     WorkerToNode,
 )
@@ -119,6 +122,11 @@ def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed
         )
         channel.send(Fill(9, 2, 0, 0, 0, 0, 1))
         assert isinstance(channel.receive(), Filled)
+        channel.send(ReadNames(10, "d", (22, 0)))
+        read = channel.receive()
+        assert isinstance(read, NamesRead)
+        assert (read.ticket, read.problem) == (10, "")
+        assert [*map(decode_name, read.names)] == [dataset.name_of(22), dataset.name_of(0)]
         assert psutil.Process(worker.process.pid).num_fds() <= before + 1, "one more shard"
         channel.close()
         assert worker.process.wait(DEADLINE_S) == 0
@@ -288,6 +296,25 @@ def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(filler: Chunk
     filler.close_session(3)
     assert not filler._readers
     memory.close()
+
+
+@pytest.mark.parametrize("bound", [("_NAMES_S", -1.0), ("_NAMES_BYTES", 0)], ids=str)
+def test_names_are_read_for_a_short_time_only(
+    filler: ChunkFiller, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, float]
+) -> None:
+    assert len(filler.read_names("d", range(20))) == 20
+    monkeypatch.setattr(f"feeder.worker.filler.{bound[0]}", bound[1])
+    assert len(filler.read_names("d", range(20))) == 1
+
+
+def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "d")
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        for shard in (tmp_path / "d").glob("*.fds"):
+            shard.write_bytes(shard.read_bytes()[:-1])
+        read = _read_names(filler, ReadNames(5, "d", (1, 2)))
+    assert (read.ticket, read.names) == (5, ())
+    assert "is truncated" in read.problem
 
 
 def test_plans_of_old_epochs_are_forgotten(filler: ChunkFiller) -> None:

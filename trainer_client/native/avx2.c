@@ -55,8 +55,37 @@ TARGET static size_t gather_planes(const normalise_job *job, size_t first, size_
   return i;
 }
 
+/* One channel of each pixel. A vector may read into the pixel after its last. */
+TARGET static size_t gather_channel(const normalise_job *job, size_t first, size_t count,
+                                    unsigned char *to) {
+  const unsigned char *from = job->from + first * (size_t)job->stored;
+  size_t i = 0;
+  if (job->stored == 3) {
+    const __m128i low = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i mid = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
+    const __m128i high = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
+    for (; i + 17 <= count; i += 16, from += 48, to += 16) {
+      __m128i bytes = _mm_shuffle_epi8(load(from), low);
+      bytes = _mm_or_si128(bytes, _mm_shuffle_epi8(load(from + 16), mid));
+      store(to, _mm_or_si128(bytes, _mm_shuffle_epi8(load(from + 32), high)));
+    }
+  } else {
+    const __m128i mask = _mm_set1_epi32(0xFF);
+    for (; i + 17 <= count; i += 16, from += 64, to += 16) {
+      __m128i a = _mm_and_si128(load(from), mask), b = _mm_and_si128(load(from + 16), mask);
+      __m128i c = _mm_and_si128(load(from + 32), mask), d = _mm_and_si128(load(from + 48), mask);
+      store(to, _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_packus_epi32(c, d)));
+    }
+  }
+  return i;
+}
+
 TARGET void gather_avx2(const normalise_job *job, size_t first, size_t count, unsigned char *to) {
-  size_t done = (job->planar ? gather_planes : gather_rows)(job, first, count, to);
+  size_t done;
+  if (job->channels == 1)
+    done = gather_channel(job, first, count, to);
+  else
+    done = (job->planar ? gather_planes : gather_rows)(job, first, count, to);
   gather_portable(job, first + done, count - done, to + done * (size_t)job->channels);
 }
 

@@ -50,20 +50,28 @@ typedef struct {
   array pixels, table, scale, bias, out;
 } arguments;
 
+/* Fills in the scale and bias of the job's channels, the first of which is `first`. */
+static void repeat(normalise_job *job, const arguments *a, int first) {
+  for (int i = 0; i < PERIOD; i++) {
+    job->scale[i] = ((const float *)a->scale.view.buf)[first + i % job->channels];
+    job->bias[i] = ((const float *)a->bias.view.buf)[first + i % job->channels];
+  }
+}
+
 /* Fills in the job of the first run. Returns 0 with an exception set where shapes disagree. */
-static int plan_job(const arguments *a, int planar, normalise_job *job) {
+static int plan_job(const arguments *a, int planar, int to_planes, normalise_job *job) {
   const Py_ssize_t *in = a->pixels.view.shape, *out = a->out.view.shape;
-  Py_ssize_t stored = in[planar ? 1 : 3], channels = out[3];
-  const Py_ssize_t *sides = in + (planar ? 2 : 1);
+  Py_ssize_t stored = in[planar ? 1 : 3], channels = out[to_planes ? 1 : 3];
+  const Py_ssize_t *sides = in + (planar ? 2 : 1), *out_sides = out + (to_planes ? 2 : 1);
   if ((stored != 3 && stored != 4) || (channels != 3 && channels != 4)) {
     PyErr_Format(PyExc_ValueError, "pixels and out must have 3 or 4 channels, not %zd and %zd",
                  stored, channels);
     return 0;
   }
-  if (in[0] != out[0] || sides[0] != out[1] || sides[1] != out[2]) {
+  if (in[0] != out[0] || sides[0] != out_sides[0] || sides[1] != out_sides[1]) {
     PyErr_Format(PyExc_ValueError,
                  "pixels are %zd images of %zd x %zd, out has room for %zd of %zd x %zd", in[0],
-                 sides[0], sides[1], out[0], out[1], out[2]);
+                 sides[0], sides[1], out[0], out_sides[0], out_sides[1]);
     return 0;
   }
   if (a->table.format != a->out.format) {
@@ -74,7 +82,7 @@ static int plan_job(const arguments *a, int planar, normalise_job *job) {
       !has_shape(&a->scale, "scale", channels, -1) || !has_shape(&a->bias, "bias", channels, -1))
     return 0;
   job->from = a->pixels.view.buf;
-  job->pixels = (size_t)sides[0] * (size_t)sides[1] * (size_t)(planar ? 1 : in[0]);
+  job->pixels = (size_t)sides[0] * (size_t)sides[1] * (size_t)(planar || to_planes ? 1 : in[0]);
   job->stored = (int)stored;
   job->planar = planar;
   job->channels = (int)channels;
@@ -82,10 +90,7 @@ static int plan_job(const arguments *a, int planar, normalise_job *job) {
   job->type = a->out.format == 'f' ? FLOAT32 : a->out.format == 'e' ? FLOAT16 : BFLOAT16;
   job->streams = a->out.view.len >= STREAM_BYTES;
   job->table = a->table.view.buf;
-  for (Py_ssize_t i = 0; i < PERIOD; i++) {
-    job->scale[i] = ((const float *)a->scale.view.buf)[i % channels];
-    job->bias[i] = ((const float *)a->bias.view.buf)[i % channels];
-  }
+  repeat(job, a, 0);
   return 1;
 }
 
@@ -99,11 +104,33 @@ static void run_job(const normalise_version *version, normalise_job *job, size_t
   finish_stores();
 }
 
+/* Each plane of the output is a run of one channel. A fourth may come from any byte. */
+static void run_planes(const normalise_version *version, const normalise_job *images,
+                       const arguments *a) {
+  size_t width = size_of_value(images->type), stored = (size_t)images->stored;
+  size_t count = (size_t)a->pixels.view.shape[0], pixels = images->pixels;
+  unsigned char *out = a->out.view.buf;
+  normalise_job job = *images;
+  job.channels = 1;
+  job.planar = 0;
+  job.stored = images->planar ? 1 : images->stored;
+  for (size_t image = 0; image < count; image++)
+    for (int c = 0; c < images->channels; c++, out += pixels * width) {
+      size_t channel = (size_t)(c < 3 ? c : 0) * (images->planar ? pixels : 1);
+      job.from = images->from + image * pixels * stored + channel;
+      job.table = (const unsigned char *)images->table + (size_t)c * LEVELS * width;
+      repeat(&job, a, c);
+      normalise_run(version, &job, out);
+    }
+  finish_stores();
+}
+
 static PyObject *normalise(PyObject *Py_UNUSED(module), PyObject *args) {
   PyObject *pixels, *table, *scale, *bias, *out, *result = NULL;
-  int planar;
+  int planar, to_planes;
   const char *name;
-  if (!PyArg_ParseTuple(args, "OpOOOOz", &pixels, &planar, &table, &scale, &bias, &out, &name))
+  if (!PyArg_ParseTuple(args, "OpOOOOpz", &pixels, &planar, &table, &scale, &bias, &out, &to_planes,
+                        &name))
     return NULL;
   const normalise_version *versions;
   int has = normalise_versions(&versions), version = has - 1;
@@ -118,9 +145,13 @@ static PyObject *normalise(PyObject *Py_UNUSED(module), PyObject *args) {
       take_array(&a.table, table, "table", 2, "feH", 0) &&
       take_array(&a.scale, scale, "scale", 1, "f", 0) &&
       take_array(&a.bias, bias, "bias", 1, "f", 0) &&
-      take_array(&a.out, out, "out", 4, "feH", 1) && plan_job(&a, planar, &job)) {
+      take_array(&a.out, out, "out", 4, "feH", 1) && plan_job(&a, planar, to_planes, &job)) {
     Py_BEGIN_ALLOW_THREADS;
-    run_job(&versions[version], &job, planar ? (size_t)a.pixels.view.shape[0] : 1, a.out.view.buf);
+    if (to_planes)
+      run_planes(&versions[version], &job, &a);
+    else
+      run_job(&versions[version], &job, planar ? (size_t)a.pixels.view.shape[0] : 1,
+              a.out.view.buf);
     Py_END_ALLOW_THREADS;
     result = Py_NewRef(Py_None);
   }

@@ -4,7 +4,8 @@
  * Pixels go through the CPU's caches in blocks. A block whose layout is not the output's is first
  * gathered into a buffer in the L1 cache; the values of a block are then one run of bytes in the
  * output's order. The scale, the bias and the layout repeat every PERIOD values, for three channels
- * as for four, so one loop converts all layouts.
+ * as for four, so one loop converts all layouts. Where the output has a plane for each channel, each
+ * plane of an image is a run of its own, of one channel: the image stays in the L2 cache meanwhile.
  *
  * Large outputs are stored past the caches, which they would only sweep: that also saves reading
  * the memory that is overwritten.
@@ -28,13 +29,14 @@
 
 typedef enum { FLOAT32, FLOAT16, BFLOAT16 } value_type;
 
-/* Pixels of one run in memory: of a batch or, where channels come first, of an image. */
+/* Pixels of one run: of a batch or, where channels come first in memory, of an image, or of an
+ * image's plane in the output. */
 typedef struct {
   const unsigned char *from;
   size_t pixels;  /* of the run */
-  int stored;     /* channels in memory, 3 or 4 */
+  int stored;     /* channels in memory, 3 or 4; for a plane, bytes from a pixel to the next */
   int planar;     /* whether each channel has `pixels` bytes of its own */
-  int channels;   /* of the output, 3 or 4 */
+  int channels;   /* of the output, 3 or 4; for a plane 1 */
   unsigned char flip; /* what makes a stored byte a level: 0x80 where it is level - 128 */
   value_type type;
   int streams;                 /* whether to store past the caches */

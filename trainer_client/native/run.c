@@ -9,7 +9,7 @@
 #endif
 
 static const normalise_version all[] = {
-    {"portable", NULL, NULL},
+    {"portable", gather_portable, NULL},
 #if defined(__x86_64__)
     {"avx2", gather_avx2, convert_avx2},
     {"avx512", gather_avx2, convert_avx512},
@@ -51,7 +51,7 @@ void gather_portable(const normalise_job *job, size_t first, size_t count, unsig
   size_t channel_step = job->planar ? job->pixels : 1;
   const unsigned char *from = job->from + first * pixel_step;
   for (size_t i = 0; i < count; i++, from += pixel_step) {
-    for (int c = 0; c < 3; c++)
+    for (int c = 0; c < 3 && c < job->channels; c++)
       *to++ = from[(size_t)c * channel_step];
     if (job->channels == 4)
       *to++ = 0;
@@ -86,7 +86,7 @@ static size_t pixels_to_line(const unsigned char *out, size_t pixel_bytes) {
 }
 
 void normalise_run(const normalise_version *version, const normalise_job *job, void *to) {
-  if (version->convert == NULL) {
+  if (version->convert == NULL && job->channels > 1) {
     normalise_portable(job, to);
     return;
   }
@@ -106,7 +106,9 @@ void normalise_run(const normalise_version *version, const normalise_job *job, v
       version->gather(job, first, count, gathered);
       from = gathered;
     }
-    size_t done = version->convert(job, from, values, streams, out);
+    size_t done = 0;
+    if (version->convert != NULL)
+      done = version->convert(job, from, values, streams, out);
     look_up(job, from + done, values - done, out + done * width);
     out += values * width;
   }

@@ -165,6 +165,7 @@ def _open(
         classes_of=classes_of,
         device=place.device,
         dtype=half_type(recipe, place.device) if place.device.type == "cuda" else torch.float32,
+        memory_format=torch.channels_last,  # as the models are
         window=options.window,
         timeout_s=options.timeout_s,
         recipe=fields,

@@ -81,6 +81,14 @@ class BatchRequest(Struct, kw_only=True):
     chunks: int
 
 
+class Loan(Struct, frozen=True, kw_only=True, eq=False):
+    """A lent batch that the consumer has taken and not yet returned."""
+
+    link: int
+    key: BatchKey
+    rows: HostBatch | None
+
+
 class Assembly(Struct, kw_only=True):
     """A batch of the sequence that has a buffer."""
 
@@ -94,14 +102,7 @@ class Assembly(Struct, kw_only=True):
     lent: HostBatch | None = None
     lender: int | None = None  # the link whose node has lent it
     sender: int | None = None  # the link that its last chunk came over
-
-
-class _Loan(Struct, frozen=True, kw_only=True):
-    """A lent batch that the consumer has taken and not yet returned."""
-
-    link: int
-    key: BatchKey
-    rows: HostBatch | None
+    loan: Loan | None = None  # of the same batch, which the consumer still reads
 
 
 class Prefetch:
@@ -118,7 +119,7 @@ class Prefetch:
         self._sequence: BatchSequence | None = None
         self._position = 0  # in the sequence, of the next batch that gets a buffer
         self._releases: dict[int, list[BatchKey]] = {}  # by link
-        self._borrowed: dict[int, _Loan] = {}  # by buffer, of batches that were taken
+        self._borrowed: dict[int, Loan] = {}  # by buffer, of batches that were taken
 
     # --- The consumer's side ------------------------------------------------------------------
 
@@ -182,7 +183,9 @@ class Prefetch:
             self._free.append(assembly.buffer)
             raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
         for link in assembly.requests:  # of the lender, if it still has its session
-            self._borrowed[assembly.buffer] = _Loan(link=link, key=key, rows=assembly.lent)
+            assembly.loan = Loan(link=link, key=key, rows=assembly.lent)
+        if assembly.loan is not None:
+            self._borrowed[assembly.buffer] = assembly.loan
         return CompleteBatch(
             key=key,
             buffer=assembly.buffer,
@@ -201,9 +204,12 @@ class Prefetch:
 
     def return_buffer(self, buffer: int) -> None:
         """Free a taken batch's buffer; release the batch if it was lent."""
-        borrowed = self._borrowed.pop(buffer, None)
-        if borrowed is not None:
-            self._releases.setdefault(borrowed.link, []).append(borrowed.key)
+        loan = self._borrowed.pop(buffer, None)
+        if loan is not None and loan not in self._borrowed.values():
+            self._releases.setdefault(loan.link, []).append(loan.key)
+            for assembly in self._held.values():
+                if assembly.loan is loan:  # not taken yet: the slot may be needed before that
+                    assembly.settled, assembly.lent, assembly.loan = False, None, None
         self._free.append(buffer)
 
     def drop_held(self) -> None:
@@ -234,8 +240,17 @@ class Prefetch:
             if key[0] > MAX_EPOCH:
                 break
             valid = count_valid(self.recipe, samples, key[1])
-            # An index past the end is all padding, which no node need send.
-            self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
+            # An index past the end is all padding, which no node need send. What the consumer
+            # still reads of a former sequence need not be sent again, and could not be: the node
+            # would take it for the same.
+            loan = next((loan for loan in self._borrowed.values() if loan.key == key), None)
+            self._held[key] = Assembly(
+                buffer=self._free.pop(),
+                valid=valid,
+                settled=valid == 0 or loan is not None,
+                lent=loan and loan.rows,
+                loan=loan,
+            )
             self._position += 1
 
     def open_batches(self) -> Iterator[tuple[BatchKey, Assembly]]:
@@ -245,7 +260,7 @@ class Prefetch:
     def load(self, link: int) -> int:
         """Return how many batches are requested on a link, or lent there and not released."""
         requested = sum(link in assembly.requests for assembly in self._held.values())
-        return requested + sum(loan.link == link for loan in self._borrowed.values())
+        return requested + sum(loan.link == link for loan in {*self._borrowed.values()})
 
     def pending(self, link: int) -> int:
         """Return how many batches are requested on a link and not complete."""
@@ -256,10 +271,7 @@ class Prefetch:
     def can_request(self, link: int, key: BatchKey) -> bool:
         """Whether an open batch can be requested on a link: it was not, and has not failed."""
         assembly = self._held[key]
-        if link in assembly.requests or link in assembly.failures:
-            return False
-        # A batch of a former sequence may still be read: the node would take it for the same.
-        return all((loan.link, loan.key) != (link, key) for loan in self._borrowed.values())
+        return link not in assembly.requests and link not in assembly.failures
 
     def record_request(
         self, link: int, key: BatchKey, number: int, now_s: float, chunk_images: int
@@ -287,6 +299,8 @@ class Prefetch:
         for assembly in self._held.values():
             assembly.requests.pop(link, None)
             assembly.failures.pop(link, None)
+            if assembly.loan is not None and assembly.loan.link == link:
+                assembly.loan = None
 
     # --- Arrivals -----------------------------------------------------------------------------
 

@@ -220,9 +220,14 @@ class ClientSession:
         return 0 if self._scheduler is None else self._scheduler.hedged
 
     @property
+    def served_endpoints(self) -> list[str]:
+        """The endpoints of the node processes that serve this client now."""
+        return [link.endpoint for link in list(self._links) if link.is_served]
+
+    @property
     def feeders(self) -> int:
         """How many node processes serve this client now."""
-        return sum(link.is_served for link in list(self._links))
+        return len(self.served_endpoints)
 
     @property
     def feeders_left_out(self) -> int:

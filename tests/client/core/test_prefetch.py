@@ -414,17 +414,36 @@ def test_a_loan_counts_only_if_it_answers_the_latest_request() -> None:
     assert lend(prefetch, A, lent((0, 0), request=2))
 
 
-def test_a_batch_that_is_still_read_is_not_requested_from_its_lender_again() -> None:
+def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
     prefetch = share()
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
     assert batch is not None
     prefetch.begin(0, range(10))
     prefetch.extend(70)
-    assert not prefetch.can_request(A, (0, 0)), "it would take it for the same"
-    assert prefetch.can_request(B, (0, 0))
+    again = prefetch.take()
+    assert again is not None
+    assert (again.key, again.lent) == (batch.key, batch.lent)
+    assert again.buffer != batch.buffer
+    assert prefetch.load(A) == 1
     prefetch.return_buffer(batch.buffer)
-    assert prefetch.can_request(A, (0, 0))
+    assert prefetch.take_releases(A) == [], "it is read at another place"
+    prefetch.return_buffer(again.buffer)
+    assert prefetch.take_releases(A) == [(0, 0)]
+
+
+def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> None:
+    prefetch = share()
+    lend(prefetch, A, lent((0, 0)))
+    batch = prefetch.take()
+    assert batch is not None
+    prefetch.begin(0, range(10))
+    prefetch.extend(70)
+    assert (0, 0) not in [key for key, _ in prefetch.open_batches()]
+    prefetch.return_buffer(batch.buffer)
+    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.take() is None
+    assert next(prefetch.open_batches())[0] == (0, 0)
 
 
 def test_a_loan_of_a_lost_link_is_released_in_no_other_session() -> None:

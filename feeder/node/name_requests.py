@@ -1,0 +1,126 @@
+"""Clients' requests for the source names of samples, which a worker reads for them.
+
+One request at a time is with a worker, and the next one follows after nine times as long as that
+took: names cost a tenth of one worker's time at most, however many clients want them.
+Invariant: at most WAITING_MAX requests wait, one of each client, none longer than ANSWER_WITHIN_S.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.session.admission import MESSAGE_CHARS_MAX, ServedDataset
+from feeder.wire.messages import Names, NamesRequest, Refused
+from feeder.worker.messages import NamesRead, ReadNames
+
+WAITING_MAX: Final = 64
+ANSWER_WITHIN_S: Final = 4.0
+"""A worker that takes longer is stopped, or its storage does not answer."""
+
+_RETRY_S: Final = 0.1  # while no worker is up
+
+PAUSE: Final = 9.0
+"""Between two requests, in multiples of the first one's time."""
+
+
+@dataclass(slots=True)
+class _Request:
+    peer: bytes
+    message: NamesRequest
+    expires_s: float
+
+
+class NameRequests:
+    """The requests that wait, and the one that a worker has."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, ServedDataset],
+        send: Callable[[int, ReadNames], None],
+        answer: Callable[[bytes, Names | Refused], None],
+    ) -> None:
+        """``send`` passes a request to a worker, ``answer`` a message to a peer."""
+        self._datasets = datasets
+        self._send = send
+        self._answer = answer
+        self._waiting: deque[_Request] = deque()
+        self._ticket = 0
+        self._worker: int | None = None  # until it has answered
+        self._next_s = 0.0
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``run_due`` is due."""
+        if not self._waiting:
+            return float("inf")
+        expires_s = self._waiting[0].expires_s
+        return expires_s if self._worker is not None else min(expires_s, self._next_s)
+
+    def add(
+        self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
+    ) -> None:
+        """Handle a request; ``stalled`` are datasets with storage that does not answer."""
+        refusal = _refuse(message, self._datasets, stalled)
+        is_second = any(request.peer == peer for request in self._waiting)
+        if refusal is None and (is_second or len(self._waiting) >= WAITING_MAX):
+            refusal = Refused(code="rate", message="too many requests for names: try again later")
+        if refusal is not None:
+            self._answer(peer, refusal)
+            return
+        self._waiting.append(_Request(peer, message, now_s + ANSWER_WITHIN_S))
+
+    def run_due(self, workers: Sequence[int], now_s: float) -> None:
+        """Pass on the next request, if a worker may read names now; refuse those that expire."""
+        while self._waiting and self._waiting[0].expires_s <= now_s:
+            late = "its workers or its storage do not answer in time: try again later"
+            request = self._waiting.popleft()
+            self._ticket += 1  # of no request: a late answer is dropped
+            self._answer(request.peer, _unreadable(request.message, late))
+        if not self._waiting or self._worker is not None or now_s < self._next_s:
+            return
+        self._next_s = now_s + _RETRY_S
+        if workers:
+            self._ticket += 1
+            self._worker = workers[self._ticket % len(workers)]
+            message = self._waiting[0].message
+            self._send(self._worker, ReadNames(self._ticket, message.dataset, message.sample_ids))
+
+    def on_read(self, read: NamesRead, now_s: float) -> None:
+        """Handle a worker's answer."""
+        self._worker, self._next_s = None, now_s + PAUSE * read.busy_s
+        if read.ticket == self._ticket and self._waiting:
+            request = self._waiting.popleft()
+            answer = Names(names=read.names) if read.names else None
+            self._answer(request.peer, answer or _unreadable(request.message, read.problem))
+
+    def on_lost(self, worker: int) -> None:
+        """Handle the end of a worker: another one gets its request."""
+        if worker == self._worker:
+            self._worker = None
+
+
+def _refuse(
+    message: NamesRequest, datasets: Mapping[str, ServedDataset], stalled: Collection[str]
+) -> Refused | None:
+    dataset = datasets.get(message.dataset)
+    if dataset is None:
+        served = ", ".join(sorted(datasets)) or "none"
+        text = f"no dataset {message.dataset!r} here; served: {served}"
+        return Refused(code="unknown-dataset", message=text[:MESSAGE_CHARS_MAX])
+    if message.fingerprint not in ("", dataset.fingerprint):
+        text = f"dataset {message.dataset!r} is another one here, {dataset.fingerprint}"
+        return Refused(code="unknown-dataset", message=text)
+    samples = dataset.layout.samples
+    beyond = [number for number in message.sample_ids if number >= samples]
+    if beyond:
+        text = f"dataset {message.dataset!r} has no sample {beyond[0]}, it has 0 .. {samples - 1}"
+        return Refused(code="range", message=text)
+    if message.dataset in stalled:
+        return _unreadable(message, "its storage does not answer")
+    return None
+
+
+def _unreadable(message: NamesRequest, problem: str) -> Refused:
+    text = f"names of dataset {message.dataset!r} cannot be read: {problem}"
+    return Refused(code="unreadable", message=text[:MESSAGE_CHARS_MAX])
