@@ -55,6 +55,7 @@ from feeder.node.messages import (
 from feeder.process import log_lines
 from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
+from feeder.process.parent_death import adopt_orphans, reap_orphans
 from feeder.process.wakeup import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
@@ -149,6 +150,7 @@ class Supervisor:
         Raises FeederError when a node process cannot start, or crashes again and again while
         starting.
         """
+        adopt_orphans()  # workers of a node process that dies; there may be no init to reap them
         try:
             for node in self._nodes:
                 self._start(node)
@@ -259,7 +261,8 @@ class Supervisor:
                 self._announce()
 
     def _turn(self, now_s: float) -> None:
-        """Make a new report of the host, and announce its verdict if that is new."""
+        """Make a new report of the host, and announce its verdict if that is new; reap orphans."""
+        reap_orphans([node.pid for node in self._nodes if node.pid is not None])
         report = self._watch.turn(
             [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
         )

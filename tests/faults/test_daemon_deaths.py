@@ -2,12 +2,15 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed, Welcome
 from tests.support.daemon import (
@@ -35,16 +38,31 @@ def dataset(packed: Path) -> Iterator[Dataset]:
         yield opened
 
 
-def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0", **environ: str) -> Daemon:
+AS_INIT = (
+    *(sys.executable, "-c"),
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""Makes a process the reaper of its orphaned descendants, as PID 1 of a container is."""
+
+
+def serve(
+    packed: Path,
+    *more: str,
+    bind: str = "tcp://127.0.0.1:0",
+    prefix: Sequence[str] = (),
+    **environ: str,
+) -> Daemon:
     return Daemon(
         *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more),
         environ=environ,
+        prefix=prefix,
     )
 
 
 def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dataset) -> None:
+    """Also in a container without an init, where its workers become children of the supervisor."""
     recipe = small_recipe()
-    with serve(packed) as daemon:
+    with serve(packed, prefix=AS_INIT) as daemon:
         node, workers = daemon.node, daemon.workers()
         with RawClient(daemon.endpoint) as client:
             client.hello(recipe)
