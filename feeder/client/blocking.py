@@ -49,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
+    "dataset": DatasetError,
     "bad-recipe": ConfigError,
     "version": ProtocolError,
     "memory": ResourceError,

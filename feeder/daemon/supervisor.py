@@ -105,10 +105,9 @@ class Supervisor:
             None if serve.workers == "auto" else serve.workers,
             parse_pin(serve.pin),
         )
-        self._nodes = [
-            NodeProcess(*each)
-            for each in zip(plan_nodes(config, placements, files_max), placements, strict=True)
-        ]
+        fingerprints = {each.report.name: each.report.fingerprint for each in served}
+        configs = plan_nodes(config, fingerprints, placements, files_max)
+        self._nodes = [NodeProcess(*each) for each in zip(configs, placements, strict=True)]
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         self._warnings = [shortage] if shortage else []
         if shortage:

@@ -12,7 +12,7 @@ _NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which
 
 def describe_process(
     identity: NodeIdentity,
-    datasets: Mapping[str, ServedDataset],
+    datasets: Mapping[str, ServedDataset | str],
     *,
     decoder: str,
     restarts: int,
@@ -23,7 +23,7 @@ def describe_process(
     losses = {
         f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
         for name, dataset in datasets.items()
-        if dataset.loss
+        if isinstance(dataset, ServedDataset) and dataset.loss
     }
     return {
         "node": identity.node,

@@ -9,12 +9,12 @@ import gc
 import logging
 import secrets
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from feeder import __version__
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.claim_listener import ClaimListener
+from feeder.node.datasets import NodeDatasets
 from feeder.node.heartbeat import Heartbeats
 from feeder.node.messages import (
     Diagnosed,
@@ -38,10 +38,10 @@ from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
-from feeder.session.admission import NodeIdentity, ServedDataset
+from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked
 from feeder.session.jobs import JobWeights
-from feeder.worker.messages import Configure, DatasetSource
+from feeder.worker.messages import Configure
 
 _FRAMES_A_TURN: Final = 64
 """Frames of clients that are read before workers are polled again."""
@@ -66,7 +66,7 @@ class NodeLoop:
     def __init__(
         self,
         config: NodeConfig,
-        datasets: Mapping[str, ServedDataset],
+        datasets: NodeDatasets,
         router: Router,
         claim_listener: ClaimListener,
         control: Channel[NodeToSupervisor, SupervisorToNode],
@@ -93,15 +93,10 @@ class NodeLoop:
         self._pool = WorkerPool(
             config.workers,
             Configure(
-                datasets={
-                    name: DatasetSource(
-                        folder=config.datasets[name], fingerprint=served.fingerprint
-                    )
-                    for name, served in datasets.items()
-                },
+                datasets=config.datasets,
                 decoder=config.decoder,
                 open_shards=config.open_shards,
-                self_test=True,
+                self_test=not config.is_successor,  # else one dataset could fail all workers
                 cache=None if cache is None else cache.plan,
             ),
             self._poll_set,
@@ -140,6 +135,8 @@ class NodeLoop:
                 self._router.run_due(now_s)
                 self._heartbeats.run_due(now_s)
                 self._log.report_dropped()
+                if self._datasets.are_mended(now_s):
+                    self._drain()
                 if self._resume_s <= now_s:
                     self._resume_s = float("inf")
                     self._poll_set.add(self._router.socket, self._on_clients)
@@ -195,7 +192,7 @@ class NodeLoop:
         """Begin to serve clients; their earlier messages are queued in the socket."""
         config = self._config
         self._service = NodeService(
-            self._datasets,
+            self._datasets.served,
             config.limits,
             NodeIdentity(
                 node=_name_node(config, ready.endpoints),
@@ -230,6 +227,7 @@ class NodeLoop:
         now_s = time.monotonic()
         deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
         deadlines += [self._resume_s, self._router.deadline_s, self._heartbeats.deadline_s]
+        deadlines.append(self._datasets.due_s)
         if self._log.has_dropped:
             deadlines.append(now_s + REPORT_INTERVAL_S)
         if self._service is not None:

@@ -62,7 +62,7 @@ class NodeService:
 
     def __init__(
         self,
-        datasets: Mapping[str, ServedDataset],
+        datasets: Mapping[str, ServedDataset | str],
         limits: SessionLimits,
         identity: NodeIdentity,
         router: Router,
@@ -79,12 +79,15 @@ class NodeService:
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
+        ``datasets`` has what sessions need of each, or why it cannot be served.
+
         ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
         ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
         workers decode with. ``ask_for_report`` asks the supervisor for the report of the host,
         which comes through ``on_report_part``. ``weights`` are those of jobs.
         """
         self._cache = cache
+        self._failed_datasets = sum(isinstance(served, str) for served in datasets.values())
         self._router = router
         self._claim_listener = claim_listener
         self._pool = pool
@@ -290,6 +293,7 @@ class NodeService:
             "slots_held_bytes": self._table.sessions.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),
+            "datasets_failed": self._failed_datasets,
             "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
             **flatten(groups),

@@ -42,7 +42,7 @@ from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -84,6 +84,7 @@ Counter = int | float | Text
 RefusedCode = Literal[
     "version",
     "unknown-dataset",
+    "dataset",
     "bad-recipe",
     "unknown-session",
     "window",

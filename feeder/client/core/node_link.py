@@ -301,7 +301,7 @@ class LinkState:
                     self.greet(now_s)
             case "draining" if refused.session is not None:  # it crossed our request
                 self.drain()
-            case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
+            case "dataset" | "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over
                 self._end_session()
                 if refused.code == "memory":
                     self._loss = SessionLost(memory_is_short=True)
