@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from feeder.errors import ProtocolError
+from feeder import __version__
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import Counters, SessionCounters, flatten
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
-from feeder.node.fixed_counters import describe_process
+from feeder.node.client_frames import ClientFrames
 from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
 from feeder.node.router import Router
@@ -32,27 +32,23 @@ from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
-from feeder.session.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
-from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.fair_share import FairShare
 from feeder.session.jobs import JobWeights
 from feeder.session.table import SessionTable
 from feeder.wire.messages import (
-    BadRecipe,
     Chunk,
     ClientMessage,
     Hello,
     HostStatsRequest,
-    Refused,
-    RefusedCode,
     Request,
     Stats,
     StatsRequest,
-    VersionMismatch,
-    decode_from_client,
 )
 from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
+_NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +88,7 @@ class NodeService:
         self._claim_listener = claim_listener
         self._pool = pool
         self._limits = limits
-        self._fixed = describe_process(
+        self._fixed = _describe_process(
             identity,
             datasets,
             decoder=decoder,
@@ -107,6 +103,8 @@ class NodeService:
         self._slots = SlotStore()
         self._fair_share = FairShare()
         self._sender = Sender(router, self._fair_share)
+        self.frames = ClientFrames(router, self._sender, self._fair_share, self._on_message)
+        """What clients send; it calls ``_on_message``."""
         self._reports = HostReports(ask_for_report)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
@@ -187,23 +185,8 @@ class NodeService:
         if peers:
             self.recheck_slots(now_s)
 
-    def on_frame(self, peer: bytes, frame: bytes) -> None:
-        """Handle a frame from a client; count and drop what is malformed or over its rate."""
+    def _on_message(self, peer: bytes, message: ClientMessage) -> None:
         now_s = time.monotonic()
-        if not self._fair_share.allows(peer, now_s):
-            self._router.waste(len(frame))
-            self._router.counters.drop("over-rate")
-            if self._fair_share.is_report_due(peer, now_s):
-                self._sender.send(
-                    peer, Refused(code="rate", message=_explain_rate(self._router.account()))
-                )
-            return
-        message = self._decode(peer, frame)
-        if message is None:
-            self._router.waste(len(frame))
-            self._fair_share.charge(peer, MALFORMED_COST)
-            return
-        self._fair_share.charge(peer, cost_of(message))
         if isinstance(message, Hello):
             router = self._router
             self.apply(
@@ -376,24 +359,30 @@ class NodeService:
         log_session_start(wanted, self._table.sessions.open[wanted.session].account)
         return events.SlotsOpened(wanted.session)
 
-    def _decode(self, peer: bytes, frame: bytes) -> ClientMessage | None:
-        try:
-            return decode_from_client(frame)
-        except VersionMismatch as error:
-            self._refuse_frame(peer, "version", error)
-        except BadRecipe as error:
-            self._refuse_frame(peer, "bad-recipe", error)
-        except ProtocolError:
-            self._router.counters.drop("malformed")
-        return None
 
-    def _refuse_frame(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
-        self._router.counters.drop(code)
-        self._sender.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
-
-
-def _explain_rate(account: str) -> str:
-    return (
-        f"{account or 'this client'} sends more messages than its batches need, so these are "
-        "dropped for now: request batches as others are released, and ping once a second"
-    )
+def _describe_process(
+    identity: NodeIdentity,
+    datasets: Mapping[str, ServedDataset | str],
+    *,
+    decoder: str,
+    restarts: int,
+    placement_warnings: int,
+    library_warnings: int,
+) -> Counters:
+    """Return the counters that do not change, by name; the arguments are those of NodeService."""
+    losses = {
+        f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
+        for name, dataset in datasets.items()
+        if isinstance(dataset, ServedDataset) and dataset.loss
+    }
+    return {
+        "node": identity.node,
+        "feeder_version": __version__,
+        "self_test": identity.self_test,
+        "decoder": decoder,
+        "node_restarts": restarts,
+        "placement_warnings": placement_warnings,
+        "library_warnings": library_warnings,
+        **{f"library.{name}": text for name, text in identity.libraries.items()},
+        **losses,
+    }

@@ -17,17 +17,14 @@ from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.loop import NodeLoop
 from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
-from feeder.node.router import Router, ServerKeys
+from feeder.node.router import Router, read_keys
 from feeder.node.snapshots import NodeFacts
-from feeder.node.zap_handler import KeyList
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_form import LineForm
 from feeder.process.log_lines import start_logging
-from feeder.process.path_text import path_from_bytes
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
-from feeder.security.keys import read_secret_key
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +45,12 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         memory_bytes_a_s = measure_copy_bandwidth(cpus, available_bytes())
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
+        keys = read_keys(config)
+        if keys is not None and not keys.clients:
+            text = "%s lists no clients yet: put a client's public key there"
+            _log.warning(text, keys.clients.path)
         router, claim_listener = (
-            Router(read_keys(config), socket_mode=mode, connections_max=config.connections_max),
+            Router(keys, socket_mode=mode, connections_max=config.connections_max),
             ClaimListener(socket_mode=mode, callers_max=config.callers_max),
         )
         cache: DecodedCache | None = None
@@ -79,13 +80,3 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
                 cache.close()
     except ChannelClosedError:
         pass  # the supervisor has ended
-
-
-def read_keys(config: NodeConfig) -> ServerKeys | None:
-    """Return the keys for tcp, None if it is plain; ConfigError if a key file is unusable."""
-    if not config.secret_key:
-        return None
-    clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
-    if not clients:
-        _log.warning("%s lists no clients yet: put a client's public key there", clients.path)
-    return ServerKeys(read_secret_key(path_from_bytes(config.secret_key)), clients)

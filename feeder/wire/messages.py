@@ -14,7 +14,7 @@
 
     client                                          node
       Hello              ──────────────────────────►
-                         ◄──────────────────────────  Welcome | Refused
+                         ◄──────────────────────────  Welcome | Refused | NotReady
       Request (want)     ──────────────────────────►
                          ◄──────────────────────────  Chunk … | Failed      (any order, interleaved)
                          ◄──────────────────────────  Lent | Failed         (the same, slots mapped)
@@ -225,6 +225,18 @@ class Refused(_Message, frozen=True, kw_only=True):
     session: U64 | None = None
 
 
+class NotReady(_Message, frozen=True, kw_only=True):
+    """Answers a Hello while the daemon packs what it will serve: the client greets again.
+
+    ``advances`` changes whenever the packing has advanced, so a client can tell a long packing from
+    one that stands still.
+    """
+
+    text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)]
+    """What it does and how far that is: "packing imagenet, 34 %, 5 min left"."""
+    advances: Count
+
+
 class Chunk(_Message, frozen=True, kw_only=True):
     """Announces rows first .. first + images - 1 of a batch that has ``valid`` real rows."""
 
@@ -288,7 +300,9 @@ class HostStats(_Message, frozen=True, kw_only=True):
 
 
 ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest
-NodeMessage = Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats
+NodeMessage = (
+    Welcome | Refused | NotReady | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats
+)
 
 _AnyMessage = TypeVar("_AnyMessage")
 

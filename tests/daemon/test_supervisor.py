@@ -11,11 +11,14 @@ import pytest
 
 from feeder.daemon.config import Config, load_config
 from feeder.daemon.node_plan import plan_nodes
+from feeder.daemon.served import describe_datasets
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement
 from feeder.node.__main__ import decode_placement, encode_placement
 from feeder.process.wakeup import SignalWakeup
 from feeder.worker.messages import DatasetSource
-from tests.support.daemon import wait_until
+from tests.support.daemon import SAMPLES, pack_small, wait_until
 from tests.support.machine_tree import write_tree
 
 FILES = 65536
@@ -133,3 +136,29 @@ def test_a_signal_that_arrives_during_take_is_not_lost(wakeup: SignalWakeup) -> 
             break
         assert taken | wakeup.take() == {signal.SIGUSR1}, f"before line {target}"
     assert lines > 3
+
+
+def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
+    packed = pack_small(tmp_path)
+    again, small = describe_datasets({"small": packed, "again": packed})
+    assert again.line.startswith(f"data again: {SAMPLES} samples, 5 shards, 3 classes, ")
+    assert small.line.startswith("data small: ")
+    assert small.report.name == "small"
+    assert (small.report.samples, small.report.classes) == (SAMPLES, 3)
+    assert small.report.folder == str(packed)
+    assert small.line.endswith(small.report.fingerprint[:12])
+    with pytest.raises(ConfigError, match="nothing to serve"):
+        describe_datasets({})
+    with pytest.raises(DatasetError):
+        describe_datasets({"d": tmp_path / "missing"})
+
+
+def test_each_dataset_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_small(tmp_path)
+    opened: list[Path] = []
+    original = Dataset.open
+    monkeypatch.setattr(
+        Dataset, "open", lambda path, **fields: opened.append(path) or original(path, **fields)
+    )
+    describe_datasets({"small": packed, "again": packed})
+    assert opened == [packed, packed]

@@ -26,6 +26,7 @@ from feeder.wire.messages import (
     HostStatsRequest,
     Lent,
     NodeMessage,
+    NotReady,
     Ping,
     Pong,
     Refused,
@@ -114,6 +115,7 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     ),
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
     st.builds(Pong, session=u64, verdict=names | st.just("")),
+    st.builds(NotReady, text=names, advances=st.integers(0, 2**48 - 1)),
     st.builds(Draining, session=u64),
     st.builds(
         Stats,
