@@ -84,7 +84,7 @@ class EarlyAnswers:
         notifier: Notifier,
         metrics: "MetricsServer | None" = None,
     ) -> None:
-        """Bind the endpoints of all node processes, except those whose port the system chooses.
+        """Bind the endpoints of all node processes, except those with port 0.
 
         Raises FeederError for endpoints, keys and limits that a node process could not use.
         """

@@ -101,7 +101,7 @@ class ProgressLine:
         return text
 
     def remaining_s(self) -> float | None:
-        """Return how long the count will take, None where that cannot be said yet."""
+        """Return the time until the count is complete, None where that is not known."""
         done = self._done - self._skipped
         if self._total is None or done <= 0 or self._done >= self._total:
             return None

@@ -104,8 +104,10 @@ class CacheEntry:
 
     @contextmanager
     def locked(self, progress: SharedProgress) -> Iterator[None]:
-        """Hold the lock, which shows ``progress``; while another process has it, wait, and show
-        its progress after one line that says so."""
+        """Hold the lock, and write ``progress`` into it.
+
+        While another process has it, note that in one line, wait, and show its progress.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # open for writing: NFS locks no other descriptors
         lock = os.open(self.folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

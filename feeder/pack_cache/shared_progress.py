@@ -1,5 +1,5 @@
-"""How far the packing of sources is, in a line, for whoever asks: clients, probes, systemd, and
-other starts that wait for the same packing. Those read it in the lock that the packing holds.
+"""How far the packing of sources is, in a line: for clients, probes and systemd, and for other
+starts that wait for the same packing. These read it in the lock that the packing holds.
 
     412                             the process that packs
     1507                            how often it has advanced
@@ -67,7 +67,7 @@ class SharedProgress(ProgressLine):
         self.advance()
 
     def advance(self, detail: str | None = None) -> None:
-        """Record an advance; ``detail`` says how far the packing is, where the count does not."""
+        """Record an advance; ``detail`` describes the state, "" stands for the count."""
         self.advances += 1
         if detail is not None:
             self._detail = detail[:_DETAIL_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""What a process does when its parent or its child has died before it: it ends, or reaps orphans.
+"""Ends a process when its parent ends, whatever kills the parent; reaps orphans.
 
 Each process of the daemon calls ``die_with_parent`` first. It runs in the child, not in a
 preexec_fn, which could deadlock. The parent is checked again afterwards, because it may have died
@@ -27,9 +27,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parents die, as PID 1 of a container is anyway.
+    """Become the parent of descendants when their own dies, as PID 1 of a container is anyway.
 
-    Whoever calls this calls ``reap_orphans`` now and then: otherwise they stay as zombies.
+    They stay as zombies until the caller reaps them with ``reap_orphans``.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 

@@ -228,8 +228,7 @@ class Refused(_Message, frozen=True, kw_only=True):
 class NotReady(_Message, frozen=True, kw_only=True):
     """Answers a Hello while the daemon packs what it will serve: the client greets again.
 
-    ``advances`` changes whenever the packing has advanced, so a client can tell a long packing from
-    one that stands still.
+    ``advances`` grows with all progress: a client waits as long as it does.
     """
 
     text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)]
