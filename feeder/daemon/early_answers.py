@@ -16,6 +16,7 @@ Source: sd_notify(3), systemd.service(5).
 """
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import host_name
-from feeder.daemon.watch import HostWatch
+from feeder.daemon.watch import INCARNATION_BITS, HostWatch
 from feeder.host.load import LoadReader
 from feeder.host.placement import parse_pin, plan_placement
 from feeder.host.topology import read_topology, usable_cpus
@@ -102,6 +103,7 @@ class EarlyAnswers:
             host=host_name(),
             pid=os.getpid(),
             name=config.serve.name,
+            incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=(),
             read_load=LoadReader(root, usable).read,
             diagnose=self._diagnose,

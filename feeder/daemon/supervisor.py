@@ -31,7 +31,7 @@ from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_datasets, host_name, split_report
 from feeder.daemon.start_report import READY, compose_report, describe_ready
-from feeder.daemon.watch import HostWatch, NodeState
+from feeder.daemon.watch import INCARNATION_BITS, HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
@@ -68,7 +68,6 @@ HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
-_INCARNATION_BITS: Final = 53  # which every reader of JSON keeps exactly
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +123,7 @@ class Supervisor:
             host=host_name(),
             pid=os.getpid(),
             name=serve.name,
-            incarnation=secrets.randbits(_INCARNATION_BITS),
+            incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,

@@ -2,10 +2,12 @@
 starts that wait for the same packing. These read it in the lock that the packing holds.
 
     412                             the process that packs
-    1507                            how often it has advanced
+    150000004357                    the number of its progress
     34 %, 5 min left
 
-One thread packs and advances it. Any thread may read ``text`` and ``advances``.
+The number grows with all progress. It begins with the source and counts the images packed, those of
+an earlier run included: a packing that fails and starts over passes no number a second time.
+One thread packs. Any thread may read ``text`` and ``advances``.
 """
 
 import contextlib
@@ -18,6 +20,9 @@ from feeder.pack.progress import ProgressLine
 
 _SHARE_S: Final = 0.5
 """Between two writes to the lock."""
+
+_SOURCE_NUMBERS: Final = 10**11
+"""For each source; the second half is for images packed, the first for all that comes before."""
 
 _SHARED_BYTES_MAX: Final = 512
 _DETAIL_CHARS_MAX: Final = 160
@@ -37,7 +42,8 @@ class SharedProgress(ProgressLine):
     ) -> None:
         super().__init__(stream, clock, is_terminal=is_terminal)
         self.advances = 0
-        """Grows with all that is reported: while it stands still, the packing does."""
+        """Grows with all progress: while it stands still, the packing does."""
+        self._base = 0  # of the source's numbers
         self._source = "sources"
         self._detail = _BEGINNING  # "" while there is a count
         self._lock: int | None = None
@@ -52,6 +58,7 @@ class SharedProgress(ProgressLine):
         """Start with the ``number``-th of the sources, which will be served as ``name``."""
         of = f" ({number} of {sources})" if sources > 1 else ""
         self._source = name[:_NAME_CHARS_MAX] + of
+        self._base = number * _SOURCE_NUMBERS
         self.advance(_BEGINNING)
 
     def begin(self, verb: str, unit: str, total: int | None, done: int = 0) -> None:
@@ -68,9 +75,11 @@ class SharedProgress(ProgressLine):
 
     def advance(self, detail: str | None = None) -> None:
         """Record an advance; ``detail`` describes the state, "" stands for the count."""
-        self.advances += 1
         if detail is not None:
             self._detail = detail[:_DETAIL_CHARS_MAX]
+        is_packing = self._verb == "packing" and not self._detail
+        packed = _SOURCE_NUMBERS // 2 + self._done if is_packing else 0
+        self.advances = max(self.advances + 1, self._base + packed)
         now_s = self._clock()
         if self._lock is not None and now_s - self._shared_s >= _SHARE_S:
             self._shared_s = now_s
@@ -89,9 +98,9 @@ class SharedProgress(ProgressLine):
             self._lock = None
 
     def follow(self, lock: int, last: str) -> str:
-        """Show the progress that another process writes to ``lock``; return what that is.
+        """Show the progress that another process writes to ``lock``; return its number.
 
-        It has advanced if that differs in its number from ``last``, the result of the call before.
+        It has advanced if that is not ``last``, the result of the call before.
         """
         pid, number, detail = read_shared(lock)
         own = f"waiting for process {pid}" + (f": {detail}" if detail else ", which packs it")
@@ -113,7 +122,7 @@ class SharedProgress(ProgressLine):
 
 
 def read_shared(lock: int) -> tuple[str, str, str]:
-    """Return the process that holds ``lock``, how often it has advanced, and how far it is.
+    """Return the process that holds ``lock``, the number of its progress, and that in words.
 
     The last two are empty where it does not write them.
     """

@@ -228,7 +228,8 @@ class Refused(_Message, frozen=True, kw_only=True):
 class NotReady(_Message, frozen=True, kw_only=True):
     """Answers a Hello while the daemon packs what it will serve: the client greets again.
 
-    ``advances`` grows with all progress: a client waits as long as it does.
+    ``advances`` grows with all progress: a client waits as long as it does. It is smaller after a
+    restart of the daemon, until the packing is farther than it was before.
     """
 
     text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)]

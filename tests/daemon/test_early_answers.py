@@ -20,7 +20,9 @@ from feeder.session.fair_share import BURST
 from feeder.wire.messages import MAGIC, PROTOCOL_VERSION, Hello, NotReady, Refused
 from tests.support.daemon import DEADLINE_S, RawClient, small_recipe
 from tests.support.key_pairs import KeyPair
+from tests.support.machine_tree import node, write_tree
 
+CPUS = sorted(os.sched_getaffinity(0))
 HELLO = Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test")
 
 
@@ -89,6 +91,15 @@ def test_keys_hold_as_in_a_node_process(tmp_path: Path) -> None:
             with pytest.raises(FeederError) as caught:
                 fetch(endpoint, keys=unlisted)
             assert "packing" not in str(caught.value)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_the_endpoints_of_all_node_processes_answer(tmp_path: Path) -> None:
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(1, str(CPUS[1]), 1 << 20)
+    machine = {"topology_root": str(write_tree(tmp_path / "machine", tree))}
+    with EarlyAnswers(config(tmp_path, **machine), Progress(), Notifier(None)):
+        for name in ("s", "s.1"):
+            assert request_report(f"ipc://{tmp_path}/{name}", DEADLINE_S).nodes == ()
 
 
 def test_an_endpoint_in_use_is_found_before_anything_is_packed(tmp_path: Path) -> None:

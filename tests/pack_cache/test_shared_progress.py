@@ -56,7 +56,27 @@ def test_the_text_says_what_is_packed_how_far_and_for_how_long(
         "packing imagenet, 100 %",
         "packing val (2 of 2), comparing files, 0 %",
     ]
-    assert progress.advances == 9
+
+
+def test_a_packing_that_starts_over_passes_no_number_twice(clock: Clock) -> None:
+    def run(done: int) -> list[int]:
+        progress, numbers = SharedProgress(io.StringIO(), clock), []
+        for source in (1, 2):
+            progress.begin_source("d", source, 2)
+            numbers.append(progress.advances)
+            progress.begin("listing", "items", None)
+            progress.add(1000)
+            progress.begin("packing", "images", 1000, done)
+            numbers.append(progress.advances)
+            progress.add(1000 - done)
+            numbers.append(progress.advances)
+        assert numbers == sorted(set(numbers))
+        return numbers
+
+    first, again = run(0), run(400)
+    assert again[1] == first[1] + 400, "those of the earlier run count"
+    assert again[2] == first[2]
+    assert max(first) < 2**48, "which the wire takes"
 
 
 def test_a_start_that_waits_shows_the_progress_of_the_packing(

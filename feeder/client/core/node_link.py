@@ -299,11 +299,13 @@ class LinkState:
 
     def on_not_ready(self, message: NotReady, now_s: float) -> bool:
         """Greet again soon, as the daemon packs; return whether its packing has advanced."""
-        before, self._packing = self._packing, message
         self._refusal, self._retry_at_s = message.text, now_s + RETRY_INTERVAL_S
+        before, self._packing = self._packing, message
         if before is None:
             self._out.append(Log(f"{self.endpoint} is {message.text}: waiting", is_warning=True))
-        elif before.advances == message.advances:
+        elif message.advances <= before.advances:
+            # Also after a restart: one that fails again and again must not be waited for forever.
+            self._packing = msgspec.structs.replace(message, advances=before.advances)
             return False
         self._advanced_s = now_s
         return True
