@@ -66,7 +66,8 @@ class NodeDatasets:
             except DatasetError as error:
                 if not self._is_successor:
                     raise
-                self.served[name] = f"dataset {name} cannot be served: {error}"
+                reason = escape_surrogates(str(error))
+                self.served[name] = f"dataset {name} cannot be served: {reason}"
                 self.due_s = 0.0
                 _log.error("%s", self.served[name])
         return sizes
