@@ -304,7 +304,7 @@ class LinkState:
         if before is None:
             self._out.append(Log(f"{self.endpoint} is {message.text}: waiting", is_warning=True))
         elif message.advances <= before.advances:
-            # Also after a restart: one that fails again and again must not be waited for forever.
+            # Also after a restart: a packing that keeps failing must not be waited for forever.
             self._packing = msgspec.structs.replace(message, advances=before.advances)
             return False
         self._advanced_s = now_s
