@@ -108,7 +108,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         ``print`` for example (``tqdm.write`` under ``progress()``), is called on every rank at the
         end of each epoch that is not left early, with a line on which side waited. ``job`` names
         the job, the same on all of its ranks and loaders: feeders divide their workers' time
-        between jobs, not loaders; those without a name are one job of their client.
+        between jobs, not loaders; those without a name are one job of their client. While a feeder
+        packs its source, and none serves, ``timeout_s`` starts again with all progress it reports.
 
         Raises ConfigError for invalid arguments (also those that only the feeder can check) and in
         a worker of a DataLoader, DatasetError when the feeder does not serve the dataset, PeerError

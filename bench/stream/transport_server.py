@@ -95,7 +95,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         if router.monitor in ready:
             router.read_monitor(now_s)
         while (received := router.receive(now_s)) is not None:
-            service.on_frame(*received)
+            service.frames.take(*received)
             while pool.filled:
                 service.on_worker(Filled(pool.filled.popleft(), (), ()))
         if router.take_ended():

@@ -2,28 +2,31 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING
 
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
-    from feeder.daemon.notify import Notifier
+    from feeder.daemon.early_answers import EarlyAnswers
     from feeder.pack.progress import ProgressLine
     from feeder.pack.run import PackSummary
+    from feeder.pack_cache.shared_progress import SharedProgress
 
 
 def replace_sources(
     config: "Config",
     environ: Mapping[str, str],
-    notifier: "Notifier",
+    answer: "Callable[[SharedProgress], EarlyAnswers]",
     *,
     repack: bool,
     is_terminal: bool,
 ) -> "Config | int":
     """Return ``config`` with the dataset packed from each source in place of the source.
+
+    While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
     An exit status instead if a signal has stopped the packing. Raises FeederError if a source
     cannot be packed, or has changed since it was and ``repack`` is false.
@@ -48,7 +51,7 @@ def replace_sources(
             "(HOME is not set): give one with --cache-dir"
         )
     else:
-        packed = _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+        packed = _pack_sources(config, sources, cache, answer, repack, is_terminal)
     for line in class_warnings(packed.data) if not isinstance(packed, int) else ():
         sys.stderr.write(f"feeder: {line}\n")
     return packed
@@ -74,22 +77,18 @@ def _pack_sources(
     config: "Config",
     sources: list[str],
     cache: Path,
-    notifier: "Notifier",
+    answer: "Callable[[SharedProgress], EarlyAnswers]",
     repack: bool,
     is_terminal: bool,
 ) -> "Config | int":
-    from feeder.daemon.start_extension import StartExtension
-    from feeder.pack.progress import ProgressLine
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack_cache.resolve import SourceCache
+    from feeder.pack_cache.shared_progress import SharedProgress
     from feeder.process.stop_signals import StopSignals
 
     workers = config.serve.workers
-    with (
-        StopSignals() as signals,
-        StartExtension(sys.stderr, notifier, is_terminal=is_terminal) as stream,
-    ):
-        progress = ProgressLine(cast(TextIO, stream))
+    progress = SharedProgress(sys.stderr, is_terminal=is_terminal)
+    with StopSignals() as signals, answer(progress):
         packed = SourceCache(
             cache,
             jobs=choose_jobs(None) if workers == "auto" else workers,

@@ -6,9 +6,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feeder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from feeder.daemon.early_answers import EarlyAnswers
+    from feeder.pack_cache.shared_progress import SharedProgress
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -125,6 +129,12 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.process.log_lines import start_logging
 
     notifier = Notifier.from_environment(os.environ)
+
+    def answer(progress: "SharedProgress") -> "EarlyAnswers":
+        from feeder.daemon.early_answers import EarlyAnswers
+
+        return EarlyAnswers(config, progress, notifier, metrics)
+
     with contextlib.ExitStack() as stack:
         # Before packing, which may take hours: a port in use is found now, and probes are answered.
         metrics = open_metrics(config)
@@ -132,7 +142,11 @@ def run(arguments: argparse.Namespace) -> int:
             stack.callback(metrics.close)
             metrics.start()
         packed = replace_sources(
-            config, os.environ, notifier, repack=arguments.repack, is_terminal=is_terminal
+            config,
+            os.environ,
+            answer,
+            repack=arguments.repack,
+            is_terminal=is_terminal,
         )
         if isinstance(packed, int):
             return packed

@@ -39,6 +39,7 @@ from feeder.wire.messages import (
     HostStats,
     Lent,
     NodeMessage,
+    NotReady,
     Refused,
     Stats,
     Welcome,
@@ -49,6 +50,7 @@ _log = logging.getLogger(__name__)
 
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
+    "dataset": DatasetError,
     "bad-recipe": ConfigError,
     "version": ProtocolError,
     "memory": ResourceError,
@@ -205,6 +207,8 @@ class BatchFetcher:
                 match received[0]:
                     case Refused() as refused:
                         self._refuse(refused)
+                    case NotReady(text=text):
+                        raise PeerError(f"{self._endpoint} is {text}: try again then")
                     case Welcome() as welcome if state.is_connected and state.session is None:
                         try:
                             check_welcome(hello, welcome)

@@ -35,10 +35,14 @@ _log = logging.getLogger(__name__)
 
 
 class _Timeout:
-    """The remaining time of a call; time in which this process was stopped does not count."""
+    """The remaining time of a call; time in which this process was stopped does not count.
 
-    def __init__(self, timeout_s: float) -> None:
-        self.remaining_s = timeout_s
+    Nor does time in which ``advances`` returns more and more: feeders are packing, and get on.
+    """
+
+    def __init__(self, timeout_s: float, advances: Callable[[], int] = lambda: 0) -> None:
+        self.remaining_s = self._timeout_s = timeout_s
+        self._advances, self._advanced = advances, advances()
         self._has_final_read = True
         self._slice_s = 0.0
         self._began_s = 0.0
@@ -50,6 +54,9 @@ class _Timeout:
         """
         now_s = time.monotonic()
         self.remaining_s -= min(now_s - self._began_s, self._slice_s)
+        advanced = self._advances()
+        if advanced > self._advanced:
+            self.remaining_s, self._advanced = self._timeout_s, advanced
         if self.remaining_s > 0:
             self._began_s, self._slice_s = now_s, min(self.remaining_s, WAIT_SLICE_S)
             return self._slice_s
@@ -192,7 +199,7 @@ class Transport:
         self, find: Callable[[], _Found | None], timeout_s: float, what: str
     ) -> _Found:
         """Serve the sockets until ``find`` returns something; PeerError when time has run out."""
-        timeout = _Timeout(timeout_s)
+        timeout = _Timeout(timeout_s, lambda: self._session.packing_advances)
 
         def wait_s() -> float:
             if self._thread.closing:

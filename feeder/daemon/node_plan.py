@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from feeder.daemon.config import Config
@@ -17,14 +17,19 @@ from feeder.host.placement import NodePlacement
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeConfig
 from feeder.session.admission import SessionLimits
+from feeder.worker.messages import DatasetSource
 
 
 def plan_nodes(
-    config: Config, placements: Sequence[NodePlacement], files_max: int
+    config: Config,
+    fingerprints: Mapping[str, str],
+    placements: Sequence[NodePlacement],
+    files_max: int,
 ) -> list[NodeConfig]:
     """Return each node process's configuration; the first one binds the endpoints as configured.
 
-    Each process may open ``files_max`` files; ResourceError if these are too few.
+    ``fingerprints`` are those of the datasets, by name. Each process may open ``files_max`` files;
+    ResourceError if these are too few.
     """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
@@ -60,7 +65,10 @@ def plan_nodes(
             is_named=bool(serve.name),
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
             workers=placement.workers,
-            datasets={name: os.fsencode(folder) for name, folder in config.data.items()},
+            datasets={
+                name: DatasetSource(folder=os.fsencode(config.data[name]), fingerprint=fingerprint)
+                for name, fingerprint in fingerprints.items()
+            },
             limits=limits,
             weights={client: dict(jobs) for client, jobs in config.weights.items()},
             decoded_bytes=decoded_bytes,

@@ -31,7 +31,7 @@ from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_datasets, host_name, split_report
 from feeder.daemon.start_report import READY, compose_report, describe_ready
-from feeder.daemon.watch import HostWatch, NodeState
+from feeder.daemon.watch import INCARNATION_BITS, HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
@@ -55,6 +55,7 @@ from feeder.node.messages import (
 from feeder.process import log_lines
 from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
+from feeder.process.parent_death import adopt_orphans, reap_orphans
 from feeder.process.wakeup import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
@@ -67,7 +68,6 @@ HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
-_INCARNATION_BITS: Final = 53  # which every reader of JSON keeps exactly
 
 _log = logging.getLogger(__name__)
 
@@ -104,10 +104,9 @@ class Supervisor:
             None if serve.workers == "auto" else serve.workers,
             parse_pin(serve.pin),
         )
-        self._nodes = [
-            NodeProcess(*each)
-            for each in zip(plan_nodes(config, placements, files_max), placements, strict=True)
-        ]
+        fingerprints = {each.report.name: each.report.fingerprint for each in served}
+        configs = plan_nodes(config, fingerprints, placements, files_max)
+        self._nodes = [NodeProcess(*each) for each in zip(configs, placements, strict=True)]
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         self._warnings = [shortage] if shortage else []
         if shortage:
@@ -124,7 +123,7 @@ class Supervisor:
             host=host_name(),
             pid=os.getpid(),
             name=serve.name,
-            incarnation=secrets.randbits(_INCARNATION_BITS),
+            incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,
@@ -149,6 +148,7 @@ class Supervisor:
         Raises FeederError when a node process cannot start, or crashes again and again while
         starting.
         """
+        adopt_orphans()  # workers of a node process that dies; there may be no init to reap them
         try:
             for node in self._nodes:
                 self._start(node)
@@ -259,7 +259,8 @@ class Supervisor:
                 self._announce()
 
     def _turn(self, now_s: float) -> None:
-        """Make a new report of the host, and announce its verdict if that is new."""
+        """Make a new report of the host, and announce its verdict if that is new; reap orphans."""
+        reap_orphans([node.pid for node in self._nodes if node.pid is not None])
         report = self._watch.turn(
             [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
         )

@@ -43,6 +43,9 @@ POINT_S: Final = 5.0
 HISTORY_S: Final = 900.0
 """Points of the curves, and how far back they go."""
 
+INCARNATION_BITS: Final = 53
+"""Every reader of JSON keeps these exactly."""
+
 _WARNINGS_MAX: Final = 64
 _WARNING_CHARS_MAX: Final = 512
 _UNDECIDED: Final = Verdict(kind="starting", text="starting: no snapshots yet", is_problem=False)

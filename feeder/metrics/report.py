@@ -17,6 +17,7 @@ VerdictKind = Literal[
     "draining",
     "stalled-storage",
     "silent-worker",
+    "packing",
     "starting",
     "idle",
     "client-bound",

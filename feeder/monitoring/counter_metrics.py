@@ -113,6 +113,11 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
     "log_lines_limited": CounterMetric(
         "log_lines_limited", "Log lines that were suppressed because they repeated."
     ),
+    "datasets_failed": CounterMetric(
+        "datasets_failed",
+        "Datasets that could not be opened when the node process restarted.",
+        is_gauge=True,
+    ),
     "datasets_stalled": CounterMetric(
         "datasets_stalled", "Datasets whose storage does not answer.", is_gauge=True
     ),

@@ -39,12 +39,12 @@ class HealthState:
     """On the machine's monotonic clock, by number."""
 
 
-def unhealthy_reason(health: HealthState | None, now_s: float) -> str:
+def unhealthy_reason(health: HealthState | str, now_s: float) -> str:
     """Return in a line why the daemon is not healthy, "" if it is.
 
-    None stands for a daemon that has no node processes yet, because it packs what it will serve.
+    A daemon that has no node processes yet has what it does instead, such as packing.
     """
-    if health is None:
+    if isinstance(health, str):
         return ""
     late_s = now_s - health.report.clock_s
     if late_s > REPORT_MAX_S:
@@ -55,10 +55,10 @@ def unhealthy_reason(health: HealthState | None, now_s: float) -> str:
     return ""
 
 
-def not_ready_reason(health: HealthState | None, now_s: float) -> str:
-    """Return in a line why the daemon is not ready, "" if it is; None is as above."""
-    if health is None:
-        return "packing: there is nothing to serve yet"
+def not_ready_reason(health: HealthState | str, now_s: float) -> str:
+    """Return in a line why the daemon is not ready, "" if it is; a text is as above."""
+    if isinstance(health, str):
+        return health
     for node in health.report.nodes:
         if node.state == "draining":
             return "draining"

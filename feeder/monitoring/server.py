@@ -32,6 +32,7 @@ from feeder.process.stop_signals import stop_signals_blocked
 
 CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
+STARTING: Final = "starting: there is nothing to serve yet"
 ACCEPTS_A_S: Final = 200.0
 ACCEPTS_BURST: Final = 256.0
 ACCEPTS_A_TURN: Final = 16
@@ -57,15 +58,15 @@ class MetricsServer:
     def __init__(
         self,
         address: Address,
-        health: Callable[[], HealthState | None] = lambda: None,
+        health: Callable[[], HealthState | str] = lambda: STARTING,
         token: TokenFile | None = None,
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Bind the address; ResourceError if that is impossible.
 
-        ``health`` is called for each reply, from another thread; it may be set later. It returns
-        None while the daemon packs what it will serve.
+        ``health`` is called for each reply, from another thread; it may be set later. Before there
+        are node processes it returns what the daemon does instead, in a line.
         """
         self.deadline_s = deadline_s
         self.health = health
@@ -197,7 +198,7 @@ class MetricsServer:
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
                     return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
                 health = self.health()
-                report = None if health is None else health.report
+                report = None if isinstance(health, str) else health.report
                 return 200, *self._exposition.render(report, request.accept), ""
         return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 

@@ -9,12 +9,12 @@ import gc
 import logging
 import secrets
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from feeder import __version__
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.claim_listener import ClaimListener
+from feeder.node.datasets import NodeDatasets
 from feeder.node.heartbeat import Heartbeats
 from feeder.node.messages import (
     Diagnosed,
@@ -38,22 +38,12 @@ from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
-from feeder.session.admission import NodeIdentity, ServedDataset
+from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked
 from feeder.session.jobs import JobWeights
-from feeder.worker.messages import Configure, DatasetSource
-
-_FRAMES_A_TURN: Final = 64
-"""Frames of clients that are read before workers are polled again."""
+from feeder.worker.messages import Configure
 
 INCARNATION_BITS: Final = 63
-_WASTE_BYTES_A_S: Final = 25e6
-"""Limit of misuse that is read in a second, as counted by Router: some 6000 frames, 3 % of a core.
-More waits in its senders' sockets."""
-
-_WASTE_BYTES_A_TURN: Final = 256 * 1024
-"""A turn ends after this much; the pause after it is 10 ms, too short for clients to notice."""
-
 _SLEEP_MAX_S: Final = 60.0
 _DRAIN_RECHECK_S: Final = 0.01
 
@@ -66,7 +56,7 @@ class NodeLoop:
     def __init__(
         self,
         config: NodeConfig,
-        datasets: Mapping[str, ServedDataset],
+        datasets: NodeDatasets,
         router: Router,
         claim_listener: ClaimListener,
         control: Channel[NodeToSupervisor, SupervisorToNode],
@@ -93,15 +83,10 @@ class NodeLoop:
         self._pool = WorkerPool(
             config.workers,
             Configure(
-                datasets={
-                    name: DatasetSource(
-                        folder=config.datasets[name], fingerprint=served.fingerprint
-                    )
-                    for name, served in datasets.items()
-                },
+                datasets=config.datasets,
                 decoder=config.decoder,
                 open_shards=config.open_shards,
-                self_test=True,
+                self_test=not config.is_successor,  # else one dataset could fail all workers
                 cache=None if cache is None else cache.plan,
             ),
             self._poll_set,
@@ -114,7 +99,6 @@ class NodeLoop:
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
         self._drain_by_s: float | None = None
-        self._resume_s = float("inf")  # when clients are polled again, after misuse
         self._verdict = ""  # of the supervisor
         self._is_over = False
 
@@ -140,12 +124,12 @@ class NodeLoop:
                 self._router.run_due(now_s)
                 self._heartbeats.run_due(now_s)
                 self._log.report_dropped()
-                if self._resume_s <= now_s:
-                    self._resume_s = float("inf")
-                    self._poll_set.add(self._router.socket, self._on_clients)
+                if self._datasets.are_mended(now_s):
+                    self._drain()
                 if self._service is not None:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
                     self._service.run_due(now_s, due_s)
+                    self._service.frames.run_due(now_s)
                 elif self._ready is None and self._pool.libraries:
                     self._ready = self._report(endpoints, warnings, library_warnings)
                 if self._drain_by_s is not None:
@@ -195,7 +179,7 @@ class NodeLoop:
         """Begin to serve clients; their earlier messages are queued in the socket."""
         config = self._config
         self._service = NodeService(
-            self._datasets,
+            self._datasets.served,
             config.limits,
             NodeIdentity(
                 node=_name_node(config, ready.endpoints),
@@ -223,17 +207,17 @@ class NodeLoop:
             self._service.on_worker(Joined(worker))
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
-        self._poll_set.add(self._router.socket, self._on_clients)
+        self._service.frames.start(self._poll_set)
         self._claim_listener.start(self._poll_set, self._service, time.monotonic)
 
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
         deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
-        deadlines += [self._resume_s, self._router.deadline_s, self._heartbeats.deadline_s]
+        deadlines += [self._router.deadline_s, self._heartbeats.deadline_s, self._datasets.due_s]
         if self._log.has_dropped:
             deadlines.append(now_s + REPORT_INTERVAL_S)
         if self._service is not None:
-            deadlines.append(self._service.wake_up_s(now_s))
+            deadlines += [self._service.wake_up_s(now_s), self._service.frames.resume_s]
         if self._drain_by_s is not None:
             deadlines += [self._drain_by_s, now_s + _DRAIN_RECHECK_S]
         return min(deadlines)
@@ -249,22 +233,6 @@ class NodeLoop:
     def _on_worker(self, report: PoolEvent) -> None:
         if self._service is not None:  # else _begin_service reports the workers that are up
             self._service.on_worker(report)
-
-    def _on_clients(self) -> None:
-        assert self._service is not None, "clients are polled once they can be served"
-        wasted, wasted_before = 0, self._router.wasted_bytes
-        now_s = time.monotonic()
-        for _ in range(_FRAMES_A_TURN):
-            received = self._router.receive(now_s)
-            if received is not None:
-                self._service.on_frame(*received)
-            wasted = self._router.wasted_bytes - wasted_before
-            if received is None or wasted >= _WASTE_BYTES_A_TURN:
-                break
-        if wasted:
-            # libzmq reads from its peers in turn, so after the pause all get their share as before.
-            self._poll_set.remove(self._router.socket)
-            self._resume_s = time.monotonic() + wasted / _WASTE_BYTES_A_S
 
     def _on_monitor(self) -> None:
         self._router.read_monitor(time.monotonic())

@@ -19,7 +19,7 @@ from feeder.jpeg.decoders import Decoder
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.process.log_form import LogFormat
 from feeder.session.admission import SessionLimits
-from feeder.worker.messages import CannotStart
+from feeder.worker.messages import CannotStart, DatasetSource
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -37,8 +37,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """Whether the feeder has a name; if not, a Welcome appends the first bound endpoint."""
     endpoints: tuple[str, ...]
     workers: int
-    datasets: dict[str, bytes]
-    """Folder of each dataset by its name."""
+    datasets: dict[str, DatasetSource]
+    """By name, each with the fingerprint that the daemon has found at its start."""
     limits: SessionLimits
     weights: dict[str, dict[str, float]]
     """Of the jobs of each client, those that are not 1."""
@@ -88,7 +88,7 @@ SupervisorToNode = NodeConfig | Neighbours | Drain | ReportPart | Diagnosed
 
 
 class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """All workers are up and have decoded a sample of each dataset."""
+    """All workers are up; those of a first process have decoded a sample of each dataset."""
 
     endpoints: tuple[str, ...]
     """As bound, with the ports that the system chose."""

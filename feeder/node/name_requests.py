@@ -36,7 +36,7 @@ class NameRequests:
 
     def __init__(
         self,
-        datasets: Mapping[str, ServedDataset],
+        datasets: Mapping[str, ServedDataset | str],
         send: Callable[[int, ReadNames], None],
         answer: Callable[[bytes, Names | Refused], None],
     ) -> None:
@@ -101,13 +101,15 @@ class NameRequests:
 
 
 def _refuse(
-    message: NamesRequest, datasets: Mapping[str, ServedDataset], stalled: Collection[str]
+    message: NamesRequest, datasets: Mapping[str, ServedDataset | str], stalled: Collection[str]
 ) -> Refused | None:
     dataset = datasets.get(message.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
         text = f"no dataset {message.dataset!r} here; served: {served}"
         return Refused(code="unknown-dataset", message=text[:MESSAGE_CHARS_MAX])
+    if isinstance(dataset, str):
+        return Refused(code="dataset", message=dataset[:MESSAGE_CHARS_MAX])
     if message.fingerprint not in ("", dataset.fingerprint):
         text = f"dataset {message.dataset!r} is another one here, {dataset.fingerprint}"
         return Refused(code="unknown-dataset", message=text)

@@ -38,9 +38,11 @@ from feeder.node.endpoint import (
     identify_file,
     temporary_path,
 )
+from feeder.node.messages import NodeConfig
 from feeder.node.zap_handler import KeyList, ZapHandler
+from feeder.process.path_text import path_from_bytes
 from feeder.process.shortage import ZMQ_THREADS, check_threads
-from feeder.security.keys import SecretKey
+from feeder.security.keys import SecretKey, read_secret_key
 from feeder.session.admission import SESSION_CHUNKS_MAX
 from feeder.wire.messages import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
 from feeder.wire.slot_layout import ChunkArrays
@@ -93,6 +95,14 @@ class ServerKeys:
 
     own: SecretKey
     clients: KeyList
+
+
+def read_keys(config: NodeConfig) -> ServerKeys | None:
+    """Return the keys for tcp, None if it is plain; ConfigError if a key file is unusable."""
+    if not config.secret_key:
+        return None
+    clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
+    return ServerKeys(read_secret_key(path_from_bytes(config.secret_key)), clients)
 
 
 class Router:

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from feeder.errors import ProtocolError
+from feeder import __version__
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import Counters, SessionCounters, flatten
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
-from feeder.node.fixed_counters import describe_process
+from feeder.node.client_frames import ClientFrames
 from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
 from feeder.node.name_requests import NameRequests
@@ -33,28 +33,24 @@ from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
-from feeder.session.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
-from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.fair_share import FairShare
 from feeder.session.jobs import JobWeights
 from feeder.session.table import SessionTable
 from feeder.wire.messages import (
-    BadRecipe,
     Chunk,
     ClientMessage,
     Hello,
     HostStatsRequest,
     NamesRequest,
-    Refused,
-    RefusedCode,
     Request,
     Stats,
     StatsRequest,
-    VersionMismatch,
-    decode_from_client,
 )
 from feeder.worker.messages import CloseSession, Fill, Filled, NamesRead, OpenSession
 
 _SESSION_BITS: Final = 63
+_NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +60,7 @@ class NodeService:
 
     def __init__(
         self,
-        datasets: Mapping[str, ServedDataset],
+        datasets: Mapping[str, ServedDataset | str],
         limits: SessionLimits,
         identity: NodeIdentity,
         router: Router,
@@ -81,17 +77,20 @@ class NodeService:
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
+        ``datasets`` has what sessions need of each, or why it cannot be served.
+
         ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
         ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
         workers decode with. ``ask_for_report`` asks the supervisor for the report of the host,
         which comes through ``on_report_part``. ``weights`` are those of jobs.
         """
         self._cache = cache
+        self._failed_datasets = sum(isinstance(served, str) for served in datasets.values())
         self._router = router
         self._claim_listener = claim_listener
         self._pool = pool
         self._limits = limits
-        self._fixed = describe_process(
+        self._fixed = _describe_process(
             identity,
             datasets,
             decoder=decoder,
@@ -106,6 +105,8 @@ class NodeService:
         self._slots = SlotStore()
         self._fair_share = FairShare()
         self._sender = Sender(router, self._fair_share)
+        self.frames = ClientFrames(router, self._sender, self._fair_share, self._on_message)
+        """What clients send; it calls ``_on_message``."""
         self._reports = HostReports(ask_for_report)
         self._names = NameRequests(datasets, pool.send, self._sender.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
@@ -191,23 +192,8 @@ class NodeService:
         if peers:
             self.recheck_slots(now_s)
 
-    def on_frame(self, peer: bytes, frame: bytes) -> None:
-        """Handle a frame from a client; count and drop what is malformed or over its rate."""
+    def _on_message(self, peer: bytes, message: ClientMessage) -> None:
         now_s = time.monotonic()
-        if not self._fair_share.allows(peer, now_s):
-            self._router.waste(len(frame))
-            self._router.counters.drop("over-rate")
-            if self._fair_share.is_report_due(peer, now_s):
-                self._sender.send(
-                    peer, Refused(code="rate", message=_explain_rate(self._router.account()))
-                )
-            return
-        message = self._decode(peer, frame)
-        if message is None:
-            self._router.waste(len(frame))
-            self._fair_share.charge(peer, MALFORMED_COST)
-            return
-        self._fair_share.charge(peer, cost_of(message))
         if isinstance(message, Hello):
             router = self._router
             self.apply(
@@ -302,6 +288,7 @@ class NodeService:
             "slots_held_bytes": self._table.sessions.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),
+            "datasets_failed": self._failed_datasets,
             "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
             **flatten(groups),
@@ -384,24 +371,30 @@ class NodeService:
         log_session_start(wanted, self._table.sessions.open[wanted.session].account)
         return events.SlotsOpened(wanted.session)
 
-    def _decode(self, peer: bytes, frame: bytes) -> ClientMessage | None:
-        try:
-            return decode_from_client(frame)
-        except VersionMismatch as error:
-            self._refuse_frame(peer, "version", error)
-        except BadRecipe as error:
-            self._refuse_frame(peer, "bad-recipe", error)
-        except ProtocolError:
-            self._router.counters.drop("malformed")
-        return None
 
-    def _refuse_frame(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
-        self._router.counters.drop(code)
-        self._sender.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
-
-
-def _explain_rate(account: str) -> str:
-    return (
-        f"{account or 'this client'} sends more messages than its batches need, so these are "
-        "dropped for now: request batches as others are released, and ping once a second"
-    )
+def _describe_process(
+    identity: NodeIdentity,
+    datasets: Mapping[str, ServedDataset | str],
+    *,
+    decoder: str,
+    restarts: int,
+    placement_warnings: int,
+    library_warnings: int,
+) -> Counters:
+    """Return the counters that do not change, by name; the arguments are those of NodeService."""
+    losses = {
+        f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
+        for name, dataset in datasets.items()
+        if isinstance(dataset, ServedDataset) and dataset.loss
+    }
+    return {
+        "node": identity.node,
+        "feeder_version": __version__,
+        "self_test": identity.self_test,
+        "decoder": decoder,
+        "node_restarts": restarts,
+        "placement_warnings": placement_warnings,
+        "library_warnings": library_warnings,
+        **{f"library.{name}": text for name, text in identity.libraries.items()},
+        **losses,
+    }

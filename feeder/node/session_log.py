@@ -11,7 +11,7 @@ from feeder.session.events import LogEnd, OpenSlots
 from feeder.wire.messages import Refused
 from feeder.wire.session_id import session_id
 
-_OWN_LIMITS: Final = frozenset(("memory", "clients", "recipes", "rate"))
+_OWN_LIMITS: Final = frozenset(("dataset", "memory", "clients", "recipes", "rate"))
 """Refusals for what this feeder lacks; all others are for what the client did."""
 
 _log = logging.getLogger(__name__)

@@ -15,10 +15,17 @@ _PLAIN_LINE_S: Final = 10.0
 class ProgressLine:
     """Progress of one count at a time, written to ``stream``."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_terminal: bool | None = None,
+    ) -> None:
+        """``is_terminal``: whether the text ends at one, even if ``stream`` is a pipe to it."""
         self._stream = stream
         self._clock = clock
-        self._terminal = stream.isatty()
+        self._terminal = stream.isatty() if is_terminal is None else is_terminal
         self._verb = self._unit = ""
         self._total: int | None = 0
         self._done = self._skipped = self._bytes = self._quarantined = 0
@@ -88,9 +95,17 @@ class ProgressLine:
             text += f", {self._bytes / seconds / 1e6:,.1f} MB/s"
         if self._quarantined:
             text += f", {self._quarantined:,} quarantined"
-        if rate > 0 and self._total is not None and self._done < self._total:
-            text += f", {format_duration((self._total - self._done) / rate)} left"
+        remaining_s = self.remaining_s()
+        if remaining_s is not None:
+            text += f", {format_duration(remaining_s)} left"
         return text
+
+    def remaining_s(self) -> float | None:
+        """Return the time until the count is complete, None where that is not known."""
+        done = self._done - self._skipped
+        if self._total is None or done <= 0 or self._done >= self._total:
+            return None
+        return (self._clock() - self._began_s) * (self._total - self._done) / done
 
 
 def format_duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
     CACHE/packed/LABEL-HASH/        of the source's location, which is absolute
         record.json                 CacheRecord: which of the folders is the dataset
         0123456789abcdef/           the dataset, or one that is being packed
-        lock                        held while packing; holds the number of that process
+        lock                        held while packing; has that process and its progress
 
 Only the record makes a folder the dataset, and it is replaced atomically: packing again leaves the
 dataset before in place until the new one is complete. A folder is named after the source's stamp,
@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ import msgspec
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
 from feeder.errors import DatasetError
+from feeder.pack_cache.shared_progress import SharedProgress, read_shared
 from feeder.pack_cache.stamp import Stamp
 from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text
@@ -102,20 +103,26 @@ class CacheEntry:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
     @contextmanager
-    def locked(self, note: Callable[[str], None]) -> Iterator[None]:
-        """Hold the lock; while another process has it, wait, after one line to ``note``."""
+    def locked(self, progress: SharedProgress) -> Iterator[None]:
+        """Hold the lock, and write ``progress`` into it.
+
+        While another process has it, note that in one line, wait, and show its progress.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # open for writing: NFS locks no other descriptors
         lock = os.open(self.folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             if not _take_lock(lock):
-                holder = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "another"
-                note(f"waiting for the packing of {self.source} by process {holder}")
+                holder = read_shared(lock)[0]
+                progress.note(
+                    f"feeder: waiting for the packing of {self.source} by process {holder}"
+                )
+                last = progress.follow(lock, "")
                 while not _take_lock(lock):
                     time.sleep(_LOCK_POLL_S)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-            yield
+                    last = progress.follow(lock, last)
+            with progress.shared_in(lock):
+                yield
         finally:
             os.close(lock)
 

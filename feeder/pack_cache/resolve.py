@@ -24,10 +24,10 @@ from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.classes import OtherKindError
 from feeder.pack.options import PackOptions
-from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.work_folder import STATE_NAME, OtherPackingError
 from feeder.pack_cache.entry import CacheEntry, CacheRecord
+from feeder.pack_cache.shared_progress import SharedProgress
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.pack_cache.validation import describe_other_classes
 from feeder.process.disk_errors import explain_disk_errors, is_inside
@@ -52,7 +52,7 @@ class SourceCache:
         *,
         jobs: int,
         repack: bool,
-        progress: ProgressLine,
+        progress: SharedProgress,
         report: Callable[[Path, PackSummary], None],
     ) -> None:
         """Use ``folder``, which need not exist, and ``jobs`` processes.
@@ -74,7 +74,9 @@ class SourceCache:
         """
         training = pair_splits(data)
         found = dict(data)
-        for name in sorted(sources, key=lambda each: (each in training, each)):
+        ordered = sorted(sources, key=lambda each: (each in training, each))
+        for number, name in enumerate(ordered, 1):
+            self._progress.begin_source(name, number, len(ordered))
             classes_of = Path(found[training[name]]) if name in training else None
             try:
                 found[name] = str(self.find_dataset(data[name], classes_of))
@@ -106,7 +108,7 @@ class SourceCache:
                     if is_gone or not self._has_other_classes(dataset, classes_of):
                         return dataset
                 self._check_source(source)
-                with entry.locked(self._note):
+                with entry.locked(self._progress):
                     if entry.read_record() == record:
                         return self._pack(entry, record, classes_of)
                 repack = False  # another process has packed it meanwhile
@@ -207,6 +209,7 @@ class SourceCache:
 
         def report(files: int) -> None:
             nonlocal due_s
+            self._progress.advance(f"looking at its files: {files:,} so far")
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + _LINE_S
                 self._note(f"looking at {printable(spec.location)}: {files:,} files so far")

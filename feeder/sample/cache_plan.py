@@ -72,7 +72,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     def row_share(self, dataset: str, samples: int, row_bytes: int) -> float:
         """Return the share of a dataset's packed rows that is admitted, at most 1."""
-        return min(1.0, self.dataset_bytes[dataset] / (samples * row_bytes))
+        return min(1.0, self.dataset_bytes.get(dataset, 0) / (samples * row_bytes))
 
 
 def plan_cache(
@@ -86,6 +86,8 @@ def plan_cache(
     than there is room for, by that or by pictures at 1/2, 1/4 and 1/8 size, the first ones fill it.
     None if there is no room for a single pixel.
     """
+    if not sizes:  # none can be opened now
+        return None
     decoded_bytes = sum(size.total_bytes for size in sizes.values())
     all_bytes = nodes * budget_bytes
     dataset_bytes = {

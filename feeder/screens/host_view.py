@@ -19,7 +19,7 @@ _TROUBLE: Final = (
     *("bad_samples", "wants_repeated", "refused", "frames_dropped", "sends_dropped"),
     *("handshakes_failed", "clients_refused", "connections_cut", "claims_refused"),
     *("shares_failed", "workers_held", "worker_starts_failed", "datasets_stalled"),
-    *("log_lines_dropped", "log_lines_limited"),
+    *("datasets_failed", "log_lines_dropped", "log_lines_limited"),
 )
 """Counters that are zero while all is well, without the reason that may follow."""
 

@@ -59,7 +59,7 @@ def draw_verdict(report: HostReport, sheet: Sheet) -> list[Text]:
     """Return the verdict's sentence, which begins with its kind."""
     verdict = report.verdict
     style = "bold red" if verdict.is_problem else "bold green"
-    if verdict.kind in ("starting", "draining", "idle"):
+    if verdict.kind in ("packing", "starting", "draining", "idle"):
         style = "bold yellow"
     return sheet.words(figures.printable(verdict.text), style)
 

@@ -119,7 +119,7 @@ class Refusal:
 
 def admit(
     hello: Hello,
-    datasets: Mapping[str, ServedDataset],
+    datasets: Mapping[str, ServedDataset | str],
     limits: SessionLimits,
     *,
     is_draining: bool,
@@ -129,13 +129,17 @@ def admit(
     used_by_client: Usage = NOTHING,
 ) -> Admission | Refusal:
     """Decide about a Hello, given what is in use in all and by the client (``account``, as people
-    know it), and the memory that cgroup and machine have available."""
+    know it), and the memory that cgroup and machine have available.
+
+    A dataset that cannot be served has the reason in its place in ``datasets``."""
     if is_draining:
         return Refusal("draining", "this feeder is shutting down: use another one, or try later")
     dataset = datasets.get(hello.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
         return Refusal("unknown-dataset", f"no dataset {hello.dataset!r} here; served: {served}")
+    if isinstance(dataset, str):
+        return Refusal("dataset", dataset[:MESSAGE_CHARS_MAX])
     if used.sessions >= limits.sessions_max:
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")

@@ -54,7 +54,7 @@ class SessionTable:
 
     def __init__(
         self,
-        datasets: Mapping[str, ServedDataset],
+        datasets: Mapping[str, ServedDataset | str],
         limits: SessionLimits,
         identity: NodeIdentity,
         counters: SessionCounters,
@@ -302,10 +302,12 @@ class SessionTable:
             return
         session.is_open = True
         self._counters.sessions_opened += 1
+        dataset = self._datasets[session.hello.dataset]
+        assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
         welcome = compose_welcome(
             session.number,
             session.hello,
-            self._datasets[session.hello.dataset],
+            dataset,
             plan=session.plan,
             window=session.layout.slots,
             chunk_images=session.chunk_images,

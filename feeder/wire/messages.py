@@ -14,7 +14,7 @@
 
     client                                          node
       Hello              ──────────────────────────►
-                         ◄──────────────────────────  Welcome | Refused
+                         ◄──────────────────────────  Welcome | Refused | NotReady
       Request (want)     ──────────────────────────►
                          ◄──────────────────────────  Chunk … | Failed      (any order, interleaved)
                          ◄──────────────────────────  Lent | Failed         (the same, slots mapped)
@@ -43,7 +43,7 @@ from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -96,6 +96,7 @@ Counter = int | float | Text
 RefusedCode = Literal[
     "version",
     "unknown-dataset",
+    "dataset",
     "bad-recipe",
     "unknown-session",
     "window",
@@ -248,6 +249,18 @@ class Refused(_Message, frozen=True, kw_only=True):
     session: U64 | None = None
 
 
+class NotReady(_Message, frozen=True, kw_only=True):
+    """Answers a Hello while the daemon packs what it will serve: the client greets again.
+
+    ``advances`` grows with all progress: a client waits as long as it does. It is smaller after a
+    restart of the daemon, until the packing is farther than it was before.
+    """
+
+    text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)]
+    """What it does and how far that is: "packing imagenet, 34 %, 5 min left"."""
+    advances: Count
+
+
 class Chunk(_Message, frozen=True, kw_only=True):
     """Announces rows first .. first + images - 1 of a batch that has ``valid`` real rows."""
 
@@ -322,7 +335,17 @@ class Names(_Message, frozen=True, kw_only=True):
 
 ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest
 NodeMessage = (
-    Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats | Names
+    Welcome
+    | Refused
+    | NotReady
+    | Chunk
+    | Lent
+    | Failed
+    | Pong
+    | Draining
+    | Stats
+    | HostStats
+    | Names
 )
 
 _AnyMessage = TypeVar("_AnyMessage")

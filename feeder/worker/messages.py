@@ -39,7 +39,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """The first message: what will be served. The decoded cache, if any, is attached as fd."""
 
     datasets: dict[str, DatasetSource]
-    """By name. A worker opens a dataset for its first chunk."""
+    """By name. A worker opens a dataset for its first chunk, and holds to its fingerprint."""
     open_shards: int
     """Most shards of a dataset that the worker holds open."""
     self_test: bool

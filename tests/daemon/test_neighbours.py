@@ -10,6 +10,7 @@ from feeder.cli.main import run
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import NodeProcess
+from feeder.dataset.manifest import load_manifest
 from feeder.host.placement import NodePlacement
 from feeder.node.messages import Neighbours, NodeReady
 from feeder.sample.self_test import compute_self_test
@@ -124,7 +125,9 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
     placement = NodePlacement(
         node_id=0, cpus=frozenset(CPUS[:1]), memory_node=None, workers=1, pinned=False
     )
-    process = NodeProcess(plan_nodes(load_config(None, settings), [placement], 1024)[0], placement)
+    fingerprints = {"d": load_manifest(packed).fingerprint}
+    (config,) = plan_nodes(load_config(None, settings), fingerprints, [placement], 1024)
+    process = NodeProcess(config, placement)
     process.start()
     try:
         messages: list[object] = []

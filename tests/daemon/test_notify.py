@@ -1,17 +1,13 @@
 """The sd_notify protocol, with a real datagram socket in place of systemd's."""
 
-import contextlib
-import io
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from feeder.daemon.notify import Notifier
-from feeder.daemon.start_extension import StartExtension
 from feeder.errors import ConfigError, ResourceError
 
 
@@ -45,40 +41,6 @@ def test_the_start_is_extended_with_a_status(systemd: tuple[socket.socket, str])
     assert listener.recv(4096) == b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing 1/2"
     assert listener.recv(4096) == b"EXTEND_TIMEOUT_USEC=500000"
     Notifier(None).extend_start(1.0)
-
-
-def test_the_start_is_extended_until_the_end_and_shows_the_last_line(
-    systemd: tuple[socket.socket, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listener, name = systemd
-    monkeypatch.setattr("feeder.daemon.start_extension._INTERVAL_S", 0.01)
-    written = io.StringIO()
-    with StartExtension(written, Notifier(name), is_terminal=True) as stream:
-        stream.write("\rpacking 1/9\x1b[K")
-        while b"STATUS=packing 1/9" not in listener.recv(4096):
-            pass
-        stream.write("\n")
-        assert b"STATUS=packing 1/9" in listener.recv(4096), "an empty line is no status"
-        stream.write("one\ntwo\n")
-    assert written.getvalue() == "\rpacking 1/9\x1b[K\none\ntwo\n"
-    assert stream.isatty()
-    listener.setblocking(False)
-    messages = []
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            messages.append(listener.recv(4096))
-    assert messages[-1] == b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=two"
-    assert set(messages[:-1]) <= {
-        b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing 1/9",
-        messages[-1],
-    }
-
-
-def test_without_systemd_no_thread_extends_the_start() -> None:
-    before = threading.active_count()
-    with StartExtension(io.StringIO(), Notifier(None), is_terminal=False) as stream:
-        stream.write("line\n")
-        assert threading.active_count() == before
 
 
 def test_a_status_with_newlines_adds_no_assignment(systemd: tuple[socket.socket, str]) -> None:

@@ -28,7 +28,7 @@ def ends() -> Iterator[Ends]:
     """A node process that is not running, with a channel as if it were; and the other end."""
     placement = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=None, workers=1)
     config = load_config(None, {"data": {"d": "/data/d"}})
-    node = NodeProcess(plan_nodes(config, [placement], files_max=65536)[0], placement)
+    node = NodeProcess(plan_nodes(config, {}, [placement], files_max=65536)[0], placement)
     ours, theirs = open_pair()
     node._channel = Channel(ours, NodeToSupervisor)
     node._channel.set_timeout(0)

@@ -174,7 +174,7 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
 ) -> None:
     before = run_status(daemon.endpoint)
     with RawClient(daemon.endpoint) as client:
-        for frame in (b"", b"FDR", b"FDR\x04", b"FDR\x04garbage", b"x" * MAX_HEADER_BYTES):
+        for frame in (b"", b"FDR", b"FDR\x05", b"FDR\x05garbage", b"x" * MAX_HEADER_BYTES):
             client.socket.send(frame)
         client.socket.send_multipart([b"one", b"two", b"three"])
         client.hello(small_recipe())

@@ -1,18 +1,23 @@
 """``feeder serve`` on sources that are not packed: real daemons, kills, signals and full disks."""
 
 import contextlib
+import io
+import json
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from feeder.client.stats import request_report
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, ResourceError
 from feeder.pack_cache.entry import CacheEntry
+from feeder.pack_cache.shared_progress import SharedProgress
 from tests.daemon.test_metrics_daemon import get
 from tests.support.daemon import (
     DEADLINE_S,
@@ -24,6 +29,7 @@ from tests.support.daemon import (
 )
 from tests.support.hanging_fs import small_disk
 from tests.support.sources import encoded, error_line, image, make_source, run_feeder
+from trainer_client import NumpyLoader
 
 IMAGES = 67
 OPENED_FIRST = 24
@@ -75,6 +81,10 @@ def wait_for_parts(source: Path, folder: Path) -> None:
     wait_until(lambda: any(found.glob("*/.packing/part-*.json")), "a finished part")
 
 
+def verdict(folder: Path, name: str) -> str:
+    return request_report(f"ipc://{folder}/{name}", DEADLINE_S).verdict.text
+
+
 def count_lines(daemon: Daemon, text: str) -> int:
     return sum(text in line for line in daemon.lines)
 
@@ -99,7 +109,7 @@ def test_a_source_is_packed_then_served_and_systemd_waits_for_it(
             extensions = [each for each in messages if each.startswith("EXTEND_TIMEOUT_USEC=1500")]
             assert {*messages[:-1]} <= {*extensions, "WATCHDOG=1"}
             assert len(extensions) >= 2
-            assert "STATUS=feeder: survey: " in extensions[-1], "the packing's last line"
+            assert "\nSTATUS=packing d, looking at its files: 67 so far" in extensions[-1]
             recipe = small_recipe("val", batch_size=IMAGES)
             client.hello(recipe)
             client.want((0, 0))
@@ -147,6 +157,8 @@ def test_daemons_wait_for_one_packing_and_a_killed_one_is_resumed(
         ):
             for each in (second, third):
                 each.wait_line(f"waiting for the packing of {source} by process {pid}")
+            waiting = f"packing d, waiting for process {pid}: "
+            wait_until(lambda: verdict(tmp_path, "b").startswith(waiting), "its progress is shown")
             first.kill()
             for each in (second, third):
                 each.wait_line("^feeder: ready, ")
@@ -163,7 +175,8 @@ def test_a_stop_signal_ends_the_start_and_the_next_one_resumes(
 ) -> None:
     with contextlib.ExitStack() as stack:
         if is_waiting:
-            stack.enter_context(entry(source, tmp_path).locked(lambda line: None))
+            lock = entry(source, tmp_path).locked(SharedProgress(io.StringIO()))
+            stack.enter_context(lock)
         daemon = stack.enter_context(
             Daemon(*options(source, tmp_path), environ=held, is_ready=False)
         )
@@ -256,8 +269,27 @@ def test_a_token_that_cannot_be_used_is_found_before_anything_is_packed(
     assert not (tmp_path / "cache").exists()
 
 
-def test_probes_and_scrapes_are_answered_while_a_source_is_packed(
-    source: Path, tmp_path: Path, held: Mapping[str, str], port: int
+def first_batch(endpoint: str) -> list[int]:
+    """Return the samples of the first batch, of the whole dataset."""
+    with NumpyLoader(
+        endpoint,
+        dataset="d",
+        split="val",
+        batch_size=IMAGES,
+        image_size=32,
+        rank=0,
+        world_size=1,
+        timeout_s=DEADLINE_S,
+    ) as loader:
+        return [int(number) for number in next(iter(loader)).sample_ids]
+
+
+def test_all_are_answered_while_a_source_is_packed_and_a_loader_waits(
+    source: Path,
+    tmp_path: Path,
+    held: Mapping[str, str],
+    port: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     address = f"127.0.0.1:{port}"
     with Daemon(
@@ -265,10 +297,18 @@ def test_probes_and_scrapes_are_answered_while_a_source_is_packed(
     ) as daemon:
         wait_for_parts(source, tmp_path)
         assert get(address, "/healthz") == (200, "ok\n")
-        assert get(address, "/readyz") == (503, "packing: there is nothing to serve yet\n")
+        status, text = get(address, "/readyz")
+        assert (status, text[:11]) == (503, "packing d, ")
         status, text = get(address, "/metrics")
         assert (status, text.splitlines()[2:]) == (200, ["feeder_packing 1.0"])
-        Path(held["HOLD"]).unlink()
+        shown = run_feeder("status", f"ipc://{tmp_path}/s", "--json")
+        assert json.loads(shown.stdout)["verdict"]["text"].startswith("packing d, ")
+        assert run_feeder("status", f"ipc://{tmp_path}/s").stdout.startswith("packing d, ")
+        with ThreadPoolExecutor(1) as pool:
+            ids = pool.submit(first_batch, f"ipc://{tmp_path}/s")
+            wait_until(lambda: "is packing d, " in caplog.text, "a loader waits")
+            Path(held["HOLD"]).unlink()
+            assert len(ids.result(DEADLINE_S)) == IMAGES
         daemon.wait_line("^feeder: ready, ")
         wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it serves")
         assert "\nfeeder_packing 0.0\n" in get(address, "/metrics")[1]

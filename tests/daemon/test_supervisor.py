@@ -11,10 +11,14 @@ import pytest
 
 from feeder.daemon.config import Config, load_config
 from feeder.daemon.node_plan import plan_nodes
+from feeder.daemon.served import describe_datasets
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement
 from feeder.node.__main__ import decode_placement, encode_placement
 from feeder.process.wakeup import SignalWakeup
-from tests.support.daemon import wait_until
+from feeder.worker.messages import DatasetSource
+from tests.support.daemon import SAMPLES, pack_small, wait_until
 from tests.support.machine_tree import write_tree
 
 FILES = 65536
@@ -33,19 +37,19 @@ def _placement(node: int, workers: int) -> NodePlacement:
 def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     binds = ("tcp://127.0.0.1:6000", "ipc:///run/f")
     config = _config(**{"serve.bind": binds, "serve.slots_bytes": 1 << 30})
-    first, second = plan_nodes(config, [_placement(0, 3), _placement(1, 2)], FILES)
+    first, second = plan_nodes(config, {"d": "abc"}, [_placement(0, 3), _placement(1, 2)], FILES)
     assert first.endpoints == binds
     assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
     assert (first.workers, second.workers) == (3, 2)
     assert first.limits.slots_bytes == second.limits.slots_bytes == 1 << 30
     assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
-    assert first.datasets == {"d": b"/data/d"}
+    assert first.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
 
 
 def test_automatic_memory_is_shared_between_node_processes() -> None:
     def is_shared() -> bool:
-        one = plan_nodes(_config(), [_placement(0, 1)], FILES)[0].limits.slots_bytes
-        two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)], FILES)[
+        one = plan_nodes(_config(), {}, [_placement(0, 1)], FILES)[0].limits.slots_bytes
+        two = plan_nodes(_config(), {}, [_placement(0, 1), _placement(1, 1)], FILES)[
             0
         ].limits.slots_bytes
         return two == pytest.approx(one / 2, rel=0.2)
@@ -58,15 +62,15 @@ def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_p
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
     root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
     config = _config(**{"serve.topology_root": str(root), "cache.decoded_bytes": "auto"})
-    one = plan_nodes(config, [_placement(0, 1)], FILES)[0]
-    two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)[0]
+    one = plan_nodes(config, {}, [_placement(0, 1)], FILES)[0]
+    two = plan_nodes(config, {}, [_placement(0, 1), _placement(1, 1)], FILES)[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
 
 
 def test_a_configured_cache_size_is_per_node_process_and_may_be_zero() -> None:
     for size_bytes in (3 << 30, 0):
         config = _config(**{"cache.decoded_bytes": size_bytes})
-        nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)
+        nodes = plan_nodes(config, {}, [_placement(0, 1), _placement(1, 1)], FILES)
         assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
 
 
@@ -132,3 +136,29 @@ def test_a_signal_that_arrives_during_take_is_not_lost(wakeup: SignalWakeup) -> 
             break
         assert taken | wakeup.take() == {signal.SIGUSR1}, f"before line {target}"
     assert lines > 3
+
+
+def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
+    packed = pack_small(tmp_path)
+    again, small = describe_datasets({"small": packed, "again": packed})
+    assert again.line.startswith(f"data again: {SAMPLES} samples, 5 shards, 3 classes, ")
+    assert small.line.startswith("data small: ")
+    assert small.report.name == "small"
+    assert (small.report.samples, small.report.classes) == (SAMPLES, 3)
+    assert small.report.folder == str(packed)
+    assert small.line.endswith(small.report.fingerprint[:12])
+    with pytest.raises(ConfigError, match="nothing to serve"):
+        describe_datasets({})
+    with pytest.raises(DatasetError):
+        describe_datasets({"d": tmp_path / "missing"})
+
+
+def test_each_dataset_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_small(tmp_path)
+    opened: list[Path] = []
+    original = Dataset.open
+    monkeypatch.setattr(
+        Dataset, "open", lambda path, **fields: opened.append(path) or original(path, **fields)
+    )
+    describe_datasets({"small": packed, "again": packed})
+    assert opened == [packed, packed]

@@ -15,8 +15,8 @@ import pytest
 
 from feeder.cli.packed_sources import find_cache_folder
 from feeder.daemon.config import CacheConfig, ServeConfig, load_config
+from feeder.daemon.early_answers import EXTENSION_S
 from feeder.daemon.node_process import START_DEADLINE_S
-from feeder.daemon.start_extension import EXTENSION_S
 from feeder.daemon.supervisor import HARD_END_S
 from feeder.errors import ConfigError, DatasetError
 

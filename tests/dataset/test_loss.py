@@ -7,7 +7,8 @@ import pytest
 
 from feeder.dataset.loss import describe_loss
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
-from feeder.node.start import open_datasets
+from feeder.dataset.opened import Dataset
+from feeder.node.datasets import describe_dataset
 from tests.support.sources import make_source, pack
 
 _CHOSEN = {
@@ -59,13 +60,13 @@ def test_dataset_of_an_older_version_lost_nothing(dataset: Path) -> None:
 def test_served_dataset_has_its_loss(dataset: Path) -> None:
     path = dataset / MANIFEST_NAME
     before = path.read_bytes()
-    assert open_datasets({"train": bytes(dataset)})[0]["train"].loss == ""
+    assert describe_dataset(Dataset.open(dataset)).loss == ""
     lossy = msgspec.structs.replace(
         load_manifest(dataset), options=_CHOSEN, odd={"resized": 1, "reencoded": 7}
     )
     path.write_bytes(lossy.sealed().encode())
     try:
-        shown = open_datasets({"train": bytes(dataset)})[0]["train"].loss
+        shown = describe_dataset(Dataset.open(dataset)).loss
     finally:
         path.write_bytes(before)
     assert shown == "1 of 7 resized (max side 500), 7 re-encoded (quality 90, 4:2:0)"

@@ -2,12 +2,15 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed, Welcome
 from tests.support.daemon import (
@@ -35,16 +38,31 @@ def dataset(packed: Path) -> Iterator[Dataset]:
         yield opened
 
 
-def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0", **environ: str) -> Daemon:
+AS_INIT = (
+    *(sys.executable, "-c"),
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""Makes a process the reaper of its orphaned descendants, as PID 1 of a container is."""
+
+
+def serve(
+    packed: Path,
+    *more: str,
+    bind: str = "tcp://127.0.0.1:0",
+    prefix: Sequence[str] = (),
+    **environ: str,
+) -> Daemon:
     return Daemon(
         *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more),
         environ=environ,
+        prefix=prefix,
     )
 
 
 def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dataset) -> None:
+    """Also in a container without an init, where its workers become children of the supervisor."""
     recipe = small_recipe()
-    with serve(packed) as daemon:
+    with serve(packed, prefix=AS_INIT) as daemon:
         node, workers = daemon.node, daemon.workers()
         with RawClient(daemon.endpoint) as client:
             client.hello(recipe)
@@ -153,19 +171,39 @@ def test_daemon_ends_when_node_processes_keep_crashing(packed: Path, tmp_path: P
         assert daemon.process.wait(DEADLINE_S) == 4
 
 
-def test_node_process_restart_is_retried_until_its_dataset_is_readable(
+def test_a_dataset_that_was_replaced_is_not_served_by_a_node_process_that_restarts(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
-    folder, away = tmp_path / "dataset", tmp_path / "away"
+    folder = tmp_path / "dataset"
     shutil.copytree(packed, folder)
-    with serve(folder) as daemon:
-        folder.rename(away)
+    manifest = folder / MANIFEST_NAME
+    original = manifest.read_bytes()
+    other = msgspec.structs.replace(load_manifest(folder), odd={"png": 1})
+    with serve(packed, "--data", f"e={folder}") as daemon:
+        manifest.write_bytes(other.sealed().encode())
         daemon.node.kill()
-        assert "dataset" in daemon.wait_line("warning: node process 0 cannot start: ")
-        daemon.wait_line("node process 0 .* ended with status 3: restarted in ")
-        away.rename(folder)
+        line = daemon.wait_line("error: dataset e cannot be served: ")
+        reason = (
+            f"{manifest} is of another dataset than the one that is served: its fingerprint is "
+            f"{load_manifest(folder).fingerprint}, it was {dataset.fingerprint}; restore the old "
+            "one or restart the daemon"
+        )
+        assert reason in line
         daemon.wait_line("node process 0 serves again")
         fetch_one(daemon, dataset)
+        with RawClient(daemon.endpoint) as client:
+            refused = client.hello(small_recipe(), dataset="e")
+            assert (refused.code, reason in refused.message) == ("dataset", True)
+        assert daemon.counters()["datasets_failed"] == 1
+        manifest.write_bytes(original)
+        daemon.wait_line("dataset e can be served again: restarting")
+        wait_until(lambda: count(daemon, "node process 0 serves again") == 2, "it serves again")
+        fetch_one(daemon, dataset, name="e")
+        assert count(daemon, "error: dataset e cannot be served") == 1
+
+
+def count(daemon: Daemon, text: str) -> int:
+    return sum(text in line for line in daemon.lines)
 
 
 def test_node_process_restart_is_retried_until_descriptors_are_available(
@@ -206,10 +244,10 @@ def test_worker_restart_is_retried_until_it_succeeds(
         assert len([line for line in daemon.lines if "cannot start: " in line]) == 1
 
 
-def fetch_one(daemon: Daemon, dataset: Dataset) -> None:
+def fetch_one(daemon: Daemon, dataset: Dataset, name: str = "d") -> None:
     recipe = small_recipe()
     with RawClient(daemon.endpoint) as client:
-        client.hello(recipe)
+        client.hello(recipe, dataset=name)
         client.want((0, 0))
         check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
 

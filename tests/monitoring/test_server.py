@@ -205,6 +205,14 @@ def test_pages_of_health_say_why(start: Start) -> None:
     assert (status, text[:38]) == (503, "the supervisor has made no report for ")
 
 
+def test_before_there_are_node_processes_pages_say_what_the_daemon_does(start: Start) -> None:
+    server = start()
+    server.health = lambda: "packing d, 34 %, 5 min left"
+    assert ask(server, "/healthz")[:2] == (200, "ok\n")
+    assert ask(server, "/readyz")[:2] == (503, "packing d, 34 %, 5 min left\n")
+    assert "feeder_packing 1.0" in ask(server, "/metrics")[1]
+
+
 def test_a_port_in_use_is_reported(start: Start) -> None:
     server = start()
     with pytest.raises(ResourceError, match=f"cannot listen on {server.address}: Address already"):

@@ -12,6 +12,7 @@ import msgspec
 
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
+from feeder.dataset.manifest import load_manifest
 from feeder.host.placement import NodePlacement
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.__main__ import encode_placement
@@ -90,7 +91,8 @@ def running_node(
     )
     cpus = frozenset(os.sched_getaffinity(0))
     placement = NodePlacement(node_id=0, cpus=cpus, memory_node=None, workers=workers, pinned=False)
-    (node_config,) = plan_nodes(config, [placement], 4096)
+    fingerprints = {"d": load_manifest(dataset).fingerprint}
+    (node_config,) = plan_nodes(config, fingerprints, [placement], 4096)
     process, end = start_child("feeder.node")
     try:
         end.send(encode_placement(placement))

@@ -92,7 +92,7 @@ class Host:
             ask_for_report=self._count_asked,
         )
         hello = Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test")
-        self.service.on_frame(b"peer", encode(hello))
+        self.service.frames.take(b"peer", encode(hello))
         (welcome,) = self.sent
         assert isinstance(welcome, Welcome)
         self.session = welcome.session
@@ -133,7 +133,7 @@ def test_backlog_is_read_after_a_stall_before_any_lease_expires(host: Host, stal
     host.now_s += stall_s
     host.service.run_due(host.now_s, due_s)
     host.advance(0.5)
-    host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+    host.service.frames.take(b"peer", encode(Ping(session=host.session)))
     assert isinstance(host.sent[-1], Pong)
     host.advance(LEASE_S - 0.2)
     assert host.expired == 0
@@ -178,7 +178,7 @@ def test_no_stall_expires_a_client_that_pings(phase_s: float, ran_s: float, stal
             if stopped_s <= host.now_s < resumed_s:
                 host.now_s = resumed_s
             elif ping_s <= host.now_s:
-                host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+                host.service.frames.take(b"peer", encode(Ping(session=host.session)))
                 ping_s += 1.0
             host.service.run_due(host.now_s, due_s)
         assert host.expired == 0
@@ -193,7 +193,7 @@ def give_work(host: Host) -> list[int]:
     pool.kill = lambda number, _: killed.append(number)
     pool.pid = lambda _: 1001
     host.service.on_worker(Joined(1))
-    host.service.on_frame(b"peer", encode(Request(session=host.session, want=((0, 0),))))
+    host.service.frames.take(b"peer", encode(Request(session=host.session, want=((0, 0),))))
     return killed
 
 
@@ -213,7 +213,7 @@ def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float
     due_s = run(host, 0.7)
     host.now_s += frozen_s
     host.service.run_due(host.now_s, due_s)
-    host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+    host.service.frames.take(b"peer", encode(Ping(session=host.session)))
     run(host, 1.1)
     assert not killed
     assert host.count("worker_silences") == 0
@@ -269,7 +269,7 @@ def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> 
     host.service.on_disconnected([b"peer"], host.now_s)
     host.advance(0.5)
     assert host.service.deadline_s > host.now_s, "no busy waiting for the messages to be read"
-    host.service.on_frame(b"peer", encode(Bye(session=host.session)))
+    host.service.frames.take(b"peer", encode(Bye(session=host.session)))
     host.router.has_unread = False
     host.advance(0.5)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (1, 0)
@@ -299,7 +299,7 @@ def test_counters_of_lossless_datasets_show_no_loss(host: Host) -> None:
 
 def test_a_supervisor_that_does_not_answer_leaves_a_client_without_a_report(host: Host) -> None:
     for peer in (b"a", b"b"):
-        host.service.on_frame(peer, encode(HostStatsRequest()))
+        host.service.frames.take(peer, encode(HostStatsRequest()))
     assert host.asked == 1
     assert host.service.deadline_s <= host.now_s + 2.0
     host.advance(1.8)
@@ -310,11 +310,11 @@ def test_a_supervisor_that_does_not_answer_leaves_a_client_without_a_report(host
 
 def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
     report = healthy()
-    host.service.on_frame(b"a", encode(HostStatsRequest()))
+    host.service.frames.take(b"a", encode(HostStatsRequest()))
     data = msgspec.msgpack.encode(msgspec.structs.replace(report, host="h\x07"))
     host.service.on_report_part(ReportPart(is_last=True, data=data))
     assert host.sent[-1] == HostStats(report=None)
-    host.service.on_frame(b"a", encode(HostStatsRequest()))
+    host.service.frames.take(b"a", encode(HostStatsRequest()))
     data = msgspec.msgpack.encode(report)
     host.service.on_report_part(ReportPart(is_last=True, data=data))
     assert host.sent[-1] == HostStats(report=report)
@@ -322,7 +322,7 @@ def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
 
 def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
     host.service.on_diagnosed("io-bound\n" + "x" * 1000)
-    host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+    host.service.frames.take(b"peer", encode(Ping(session=host.session)))
     pong = host.sent[-1]
     assert isinstance(pong, Pong)
     assert decode_from_node(encode(pong)) == pong

@@ -11,9 +11,9 @@ import pytest
 from feeder.cli.packed_sources import find_cache_folder
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.progress import ProgressLine
 from feeder.pack_cache.entry import CacheEntry, is_source
 from feeder.pack_cache.resolve import SourceCache
+from feeder.pack_cache.shared_progress import SharedProgress
 from tests.support.sources import InlinePool, encoded, image, make_source
 
 IMAGES = 11
@@ -48,7 +48,7 @@ class Cache:
             self.folder,
             jobs=1,
             repack=repack,
-            progress=ProgressLine(stream),
+            progress=SharedProgress(stream),
             report=lambda dataset, summary: self.packed.append(dataset),
         )
         try:

@@ -442,6 +442,14 @@ def just_started() -> HostReport:
     )
 
 
+def packing() -> HostReport:
+    """There are no node processes yet."""
+    text = "packing imagenet, 34 %, 5 min left"
+    verdict = Verdict(kind="packing", text=text, is_problem=False)
+    shape = HostShape(clients=(), busy=0.0, minutes=0.0)
+    return host_report(shape, verdict, nodes=(), datasets=(), uptime_s=0.4)
+
+
 REPORTS: Final[Mapping[str, Callable[[], HostReport]]] = {
     each.__name__: each
     for each in (
@@ -453,5 +461,6 @@ REPORTS: Final[Mapping[str, Callable[[], HostReport]]] = {
         restarting_node,
         many_clients,
         just_started,
+        packing,
     )
 }

@@ -21,6 +21,7 @@ from feeder.wire.messages import (
     MAGIC,
     PROTOCOL_VERSION,
     Hello,
+    NotReady,
     Ping,
     Refused,
     RefusedCode,
@@ -129,7 +130,7 @@ def test_more_ranks_than_batches(node: FakeNode) -> None:
 def test_another_protocol_version_names_both(node: FakeNode) -> None:
     answer = Refused(code="version", message="we speak version 9")
     node.greeting = lambda hello: [MAGIC + bytes([9]) + msgspec.msgpack.encode(answer)]
-    with pytest.raises(ProtocolError, match="version 9, this feeder 4") as caught:
+    with pytest.raises(ProtocolError, match="version 9, this feeder 5") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
     assert str(caught.value).count("protocol version") == 1
@@ -158,6 +159,31 @@ def test_a_full_node_is_retried_until_the_deadline(
     with pytest.raises(PeerError, match="refuses for the moment: all 64 sessions are taken"):
         make_loader(node)
     assert node.count(Hello) <= 1 + (time.monotonic() - began_s) / RETRY_INTERVAL_S
+
+
+def test_a_feeder_that_packs_is_waited_for_while_it_advances(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first wait is over after SHORT_S of each standstill, whatever is said meanwhile."""
+    answers = [NotReady(text="packing d, 34 %, 5 min left", advances=1)]
+    node.greeting = lambda hello: [encode(answers[-1])]
+    with pytest.raises(PeerError, match="it is packing d, 34 %, 5 min left"):
+        make_loader(node, timeout_s=0.2)
+    text = f"{node.endpoint} is packing d, 34 %, 5 min left: waiting"
+    assert text in caplog.text
+
+    def advance() -> None:
+        for advances in range(2, 6):
+            seen = node.count(Hello)
+            answers.append(NotReady(text="packing d, 90 %, 1 s left", advances=advances))
+            node.wait_until(lambda seen=seen: node.count(Hello) > seen + 1, "no other greeting")
+        node.greeting = None
+
+    helper = threading.Thread(target=advance)
+    helper.start()
+    with make_loader(node, timeout_s=SHORT_S) as loader:
+        check_epoch(node, loader, 0)
+    helper.join()
 
 
 def test_a_node_that_has_memory_after_a_while(node: FakeNode) -> None:

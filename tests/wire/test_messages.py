@@ -30,6 +30,7 @@ from feeder.wire.messages import (
     Names,
     NamesRequest,
     NodeMessage,
+    NotReady,
     Ping,
     Pong,
     Refused,
@@ -124,6 +125,7 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     ),
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
     st.builds(Pong, session=u64, verdict=names | st.just("")),
+    st.builds(NotReady, text=names, advances=st.integers(0, 2**48 - 1)),
     st.builds(Draining, session=u64),
     st.builds(
         Names, names=st.lists(st.binary(max_size=99), min_size=1, max_size=MAX_NAMES).map(tuple)
@@ -196,13 +198,13 @@ REQUEST: dict[str, Any] = {
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x04" + msgspec.msgpack.encode(fields)
+    return b"FDR\x05" + msgspec.msgpack.encode(fields)
 
 
 @given(message=client_messages)
 def test_a_client_message_comes_back_equal(message: ClientMessage) -> None:
     frame = encode(message)
-    assert frame.startswith(b"FDR\x04")
+    assert frame.startswith(b"FDR\x05")
     assert decode_from_client(frame) == message
     assert decode_from_client(memoryview(frame)) == message
     assert type(decode_from_client(frame)) is type(message)
@@ -401,10 +403,10 @@ def test_the_largest_daemon_fits_into_a_welcome() -> None:
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 4") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 5") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 4
+    assert PROTOCOL_VERSION == 5
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])

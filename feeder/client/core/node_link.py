@@ -34,7 +34,7 @@ from feeder.client.core.events import (
 from feeder.client.core.prefetch import HostBatch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.wire.claim import claim_path
-from feeder.wire.messages import Bye, Hello, Ping, Refused, Welcome
+from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome
 from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
@@ -43,6 +43,7 @@ QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask an
 REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
 RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses temporarily
+STANDSTILL_S: Final = 5.0  # a packing without progress for so long is reported as one
 CLAIM_S: Final = 2.0  # a node answers a claim at once, unless it is stopped or overloaded
 
 
@@ -99,6 +100,8 @@ class LinkState:
         self._connected = False
         self._failed_attempts = 0
         self._refusal: str | None = None  # why the node refuses temporarily
+        self._packing: NotReady | None = None  # the latest, until the node answers otherwise
+        self._advanced_s = 0.0  # when its progress has last changed
         self._retry_at_s: float | None = None
         self._redial_at_s = float("inf")
         self._last_active_s = 0.0  # the node's last message, or our last greeting
@@ -200,7 +203,11 @@ class LinkState:
         """Return, as one clause, why a wait is not over; ``progress`` is the next batch's."""
         if self.incompatibility is not None:
             return str(self.incompatibility)
-        if not self._connected and self.welcome is None:
+        if self._packing is not None and self._connected:
+            still_s = now_s - self._advanced_s
+            still = f", and has not advanced for {still_s:.0f} s" if still_s >= STANDSTILL_S else ""
+            return f"it is {self._packing.text}{still}"
+        if not self._connected and self.welcome is None and self._packing is None:
             return (
                 f"nothing answers there ({self._failed_attempts} attempts to connect failed); "
                 "start `feeder serve` or correct the endpoint"
@@ -259,6 +266,7 @@ class LinkState:
     def accept(self, welcome: Welcome, now_s: float) -> None:
         """Begin the session that the node grants."""
         self._end_session()  # an earlier greeting was answered too: the last session counts
+        self._packing = None
         self.welcome = welcome
         self.sharers = None
         self._session = welcome.session
@@ -289,10 +297,24 @@ class LinkState:
         self._refusal = "it is shutting down"
         self._is_draining = True
 
+    def on_not_ready(self, message: NotReady, now_s: float) -> bool:
+        """Greet again soon, as the daemon packs; return whether its packing has advanced."""
+        self._refusal, self._retry_at_s = message.text, now_s + RETRY_INTERVAL_S
+        before, self._packing = self._packing, message
+        if before is None:
+            self._out.append(Log(f"{self.endpoint} is {message.text}: waiting", is_warning=True))
+        elif message.advances <= before.advances:
+            # Also after a restart: a packing that keeps failing must not be waited for forever.
+            self._packing = msgspec.structs.replace(message, advances=before.advances)
+            return False
+        self._advanced_s = now_s
+        return True
+
     def on_refused(self, refused: Refused, now_s: float) -> FeederError | None:
         """Handle a refusal; return it as an error if waiting cannot mend it."""
         if refused.session is not None and refused.session != self._session:
             return None  # of a session that is over
+        self._packing = None
         match refused.code:
             case "unknown-session":
                 if self._session is not None:
@@ -301,7 +323,7 @@ class LinkState:
                     self.greet(now_s)
             case "draining" if refused.session is not None:  # it crossed our request
                 self.drain()
-            case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
+            case "dataset" | "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over
                 self._end_session()
                 if refused.code == "memory":
                     self._loss = SessionLost(memory_is_short=True)

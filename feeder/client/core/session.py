@@ -38,6 +38,7 @@ from feeder.wire.messages import (
     Failed,
     Hello,
     Lent,
+    NotReady,
     Pong,
     Refused,
     Request,
@@ -76,6 +77,8 @@ class ClientSession:
         self.error: FeederError | None = None
         self.reconnects = 0
         self.received_bytes = 0
+        self.packing_advances = 0
+        """Grows while feeders that pack report progress and none serves: worth waiting for."""
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
         self._prefetch = prefetch
         self._out: list[events.Instruction] = []
@@ -301,6 +304,9 @@ class ClientSession:
             case Welcome() if link.is_connected:  # else it was still in flight
                 if message.session != link.session or not link.has_session_with(message):
                     self._on_welcome(link, message)
+            case NotReady() if link.session is None:
+                has_advanced = link.on_not_ready(message, self._now_s)
+                self.packing_advances += has_advanced and self.feeders == 0
             case Refused():
                 error = link.on_refused(message, self._now_s)
                 if error is not None:

@@ -31,6 +31,7 @@ from feeder.wire.messages import (
     Hello,
     Lent,
     NodeMessage,
+    NotReady,
     Ping,
     Pong,
     Refused,
@@ -350,6 +351,27 @@ def test_every_wait_has_an_explanation() -> None:
     shell.lose()
     shell.fail_attempt()
     assert "the connection is lost, 1 attempts to restore it failed" in explain(4.0)
+
+
+def test_a_feeder_that_packs_is_greeted_again_and_its_progress_counts() -> None:
+    shell = make_shell()
+    shell.connect()
+
+    def report(advances: int) -> int:
+        shell.receive(NotReady(text="packing d, 34 %", advances=advances))
+        return shell.session.packing_advances
+
+    numbers = [report(advances) for advances in (7, 7, 8, 3, 8, 9)]
+    assert numbers == [1, 1, 2, 2, 2, 3], "after a restart only what is new counts"
+    assert shell.warnings == [f"{PEER} is packing d, 34 %: waiting"]
+    assert shell.session.explain(1.0) == "it is packing d, 34 %"
+    assert sends(shell.run_until(RETRY_INTERVAL_S)) == [HELLO]
+    assert shell.session.explain(8.0) == "it is packing d, 34 %, and has not advanced for 8 s"
+    shell.lose()
+    assert "the connection is lost" in shell.session.explain(8.0)
+    shell.connect()
+    shell.receive(welcome())
+    assert report(10) == 3, "of a session that has begun"
 
 
 def test_a_session_without_a_welcome_cannot_begin() -> None:

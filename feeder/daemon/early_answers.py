@@ -1,0 +1,202 @@
+"""Answers for the node processes while the daemon packs what they will serve.
+
+    a client's Hello       NotReady, with the progress: it waits, and greets again
+    feeder status, top     a report without node processes, its verdict is the progress
+    /readyz                503, with the progress
+    systemd                more time to start, with the progress as its status
+
+They listen at the very endpoints of the node processes, with the same keys and limits, in a thread,
+as packing takes minutes where it does nothing else. They close before node processes are started.
+Clients reconnect by themselves and greet again, so none is lost in between.
+
+systemd ends a start that takes longer than TimeoutStartSec=, unless EXTEND_TIMEOUT_USEC= arrives
+again and again. The unit's watchdog is no concern: it begins with READY=1.
+
+Source: sd_notify(3), systemd.service(5).
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from feeder.daemon.config import Config
+from feeder.daemon.descriptor_budget import raise_file_limit
+from feeder.daemon.node_plan import plan_nodes
+from feeder.daemon.node_process import START_DEADLINE_S
+from feeder.daemon.notify import Notifier
+from feeder.daemon.served import host_name
+from feeder.daemon.watch import INCARNATION_BITS, HostWatch
+from feeder.host.load import LoadReader
+from feeder.host.placement import parse_pin, plan_placement
+from feeder.host.topology import read_topology, usable_cpus
+from feeder.metrics.counters import flatten
+from feeder.metrics.report import HostReport, Verdict
+from feeder.node.client_frames import ClientFrames
+from feeder.node.endpoint import Endpoint, parse_endpoint
+from feeder.node.messages import NodeConfig
+from feeder.node.poll_set import PollSet
+from feeder.node.router import Router, read_keys
+from feeder.node.sender import Sender
+from feeder.process import log_lines
+from feeder.process.stop_signals import stop_signals_blocked
+from feeder.session.fair_share import FairShare
+from feeder.wire.messages import (
+    ClientMessage,
+    Hello,
+    HostStatsRequest,
+    NamesRequest,
+    NotReady,
+    Refused,
+    Stats,
+    StatsRequest,
+)
+
+if TYPE_CHECKING:
+    from feeder.monitoring.server import MetricsServer
+
+EXTENSION_S: Final = START_DEADLINE_S + 30.0
+"""From each message; so the last one leaves the node processes the time that they may take."""
+
+_INTERVAL_S: Final = 10.0
+_TURN_S: Final = 1.0
+
+
+class Progress(Protocol):
+    """How far the packing is; read in another thread than that which packs."""
+
+    @property
+    def text(self) -> str:
+        """In a line that begins with "packing"."""
+
+    @property
+    def advances(self) -> int:
+        """Changes whenever the packing has advanced."""
+
+
+class EarlyAnswers:
+    """The answers, given from the start of its context to its end."""
+
+    def __init__(
+        self,
+        config: Config,
+        progress: Progress,
+        notifier: Notifier,
+        metrics: "MetricsServer | None" = None,
+    ) -> None:
+        """Bind the endpoints of all node processes, except those with port 0.
+
+        Raises FeederError for endpoints, keys and limits that a node process could not use.
+        """
+        self._progress = progress
+        self._notifier = notifier
+        self._metrics = metrics
+        root = Path(config.serve.topology_root)
+        usable = usable_cpus(root)
+        workers = None if config.serve.workers == "auto" else config.serve.workers
+        pin = parse_pin(config.serve.pin)
+        placements = plan_placement(read_topology(root), usable, workers, pin)
+        nodes = plan_nodes(config, {}, placements, raise_file_limit())
+        self._watch = HostWatch(
+            0,
+            host=host_name(),
+            pid=os.getpid(),
+            name=config.serve.name,
+            incarnation=secrets.randbits(INCARNATION_BITS),
+            datasets=(),
+            read_load=LoadReader(root, usable).read,
+            diagnose=self._diagnose,
+            log=log_lines.counters,
+        )
+        self._router = Router(
+            read_keys(nodes[0]),
+            socket_mode=nodes[0].socket_mode,
+            connections_max=nodes[0].connections_max,
+        )
+        try:
+            self._router.bind(_fixed_endpoints(nodes))
+        except BaseException:
+            self._router.close()
+            raise
+        fair_share = FairShare()
+        self._sender = Sender(self._router, fair_share)
+        self._frames = ClientFrames(self._router, self._sender, fair_share, self._on_message)
+        self._poll_set = PollSet()
+        self._end = os.eventfd(0, os.EFD_CLOEXEC)
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._metrics is not None:
+            self._metrics.health = lambda: self._progress.text
+        with stop_signals_blocked():  # the thread inherits the mask
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.eventfd_write(self._end, 1)
+        self._thread.join()
+        os.close(self._end)
+        self._router.close()
+        self._extend()
+        if self._metrics is not None:
+            from feeder.monitoring.server import STARTING
+
+            self._metrics.health = lambda: STARTING
+
+    def _run(self) -> None:
+        self._poll_set.add(self._end, self._stop)
+        self._poll_set.add(self._router.monitor, self._on_monitor)
+        if self._router.zap is not None:
+            self._poll_set.add(self._router.zap.socket, self._router.zap.answer)
+        self._frames.start(self._poll_set)
+        extend_s = 0.0
+        while not self._is_over:
+            now_s = time.monotonic()
+            if now_s >= extend_s:
+                self._extend()
+                extend_s = now_s + _INTERVAL_S
+            due_s = min(now_s + _TURN_S, self._frames.resume_s, self._router.deadline_s)
+            self._poll_set.run(max(0.0, due_s - now_s))
+            now_s = time.monotonic()
+            self._router.run_due(now_s)
+            self._frames.run_due(now_s)
+            self._sender.add_disconnected(self._router.take_ended())
+            self._sender.take_lost(now_s)  # no session ends with them
+
+    def _stop(self) -> None:
+        self._is_over = True
+
+    def _on_monitor(self) -> None:
+        self._router.read_monitor(time.monotonic())
+
+    def _on_message(self, peer: bytes, message: ClientMessage) -> None:
+        match message:
+            case Hello():
+                answer = NotReady(text=self._progress.text, advances=self._progress.advances)
+                self._sender.send(peer, answer)
+            case HostStatsRequest():
+                if time.monotonic() >= self._watch.due_s:
+                    self._watch.turn(())
+                self._sender.send_report([peer], self._watch.report)
+            case StatsRequest():
+                counters = {"packing": self._progress.text, **flatten((self._router.counters,))}
+                self._sender.send(peer, Stats(counters=counters))
+            case NamesRequest():
+                self._sender.send(peer, Refused(code="dataset", message=self._progress.text))
+            case _:  # of a session with the daemon before; its client greets, too
+                pass
+
+    def _diagnose(self, _: HostReport) -> Verdict:
+        return Verdict(kind="packing", text=self._progress.text, is_problem=False)
+
+    def _extend(self) -> None:
+        self._notifier.extend_start(EXTENSION_S, self._progress.text)
+
+
+def _fixed_endpoints(nodes: Sequence[NodeConfig]) -> list[Endpoint]:
+    endpoints = [parse_endpoint(text) for node in nodes for text in node.endpoints]
+    return [each for each in endpoints if each.transport == "ipc" or each.port]

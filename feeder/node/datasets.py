@@ -1,0 +1,136 @@
+"""The datasets of a node process, opened when it starts.
+
+Each must have the fingerprint that it had when the daemon started: otherwise a node process that
+restarts would serve other samples under the same name. The first process of a daemon ends where one
+cannot be opened. A successor logs why, refuses the clients of that dataset with the reason, and
+serves the others. Once the dataset can be opened again, the process is to restart.
+"""
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.loss import describe_loss
+from feeder.dataset.opened import Dataset
+from feeder.errors import DatasetError
+from feeder.process.path_text import path_from_bytes
+from feeder.sample.cache_plan import DecodedSize, aligned_bytes
+from feeder.session.admission import ServedDataset
+from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
+from feeder.worker.messages import DatasetSource, escape_surrogates
+
+RETRY_S: Final = 5.0
+
+_MEASURED_RECORDS: Final = 512
+"""Their mean is within 3 % of that of all: ImageNet's sizes have a deviation of half the mean."""
+
+_TYPICAL_PICTURE_BYTES: Final = 800_000
+"""ImageNet's; used if no record of a dataset can be read."""
+
+_log = logging.getLogger(__name__)
+
+
+class NodeDatasets:
+    """The datasets that a node process is to serve."""
+
+    def __init__(self, sources: Mapping[str, DatasetSource], *, is_successor: bool) -> None:
+        """Take where each is, by name, and its fingerprint; nothing is read yet."""
+        self.served: dict[str, ServedDataset | str] = {}
+        """What sessions need of each, or why it cannot be served."""
+        self.due_s = float("inf")
+        """When to call ``are_mended``."""
+        self._sources = sources
+        self._is_successor = is_successor
+
+    def open_all(self) -> dict[str, DecodedSize]:
+        """Open all of them; return the decoded size of each that can be served.
+
+        Raises DatasetError in the first process of a daemon if one cannot be opened, ResourceError
+        in a successor if one does not answer.
+        """
+        if self._is_successor:  # else the supervisor has just checked
+            folders = {name: path_from_bytes(each.folder) for name, each in self._sources.items()}
+            check_readable(
+                {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
+            )
+        sizes: dict[str, DecodedSize] = {}
+        for name, source in self._sources.items():
+            try:
+                with _open(source) as dataset:
+                    self.served[name] = describe_dataset(dataset)
+                    sizes[name] = measure_pictures(dataset)
+            except DatasetError as error:
+                if not self._is_successor:
+                    raise
+                reason = escape_surrogates(str(error))
+                self.served[name] = f"dataset {name} cannot be served: {reason}"
+                self.due_s = 0.0
+                _log.error("%s", self.served[name])
+        return sizes
+
+    def are_mended(self, now_s: float) -> bool:
+        """Return whether one that could not be opened can be now; looks at them every RETRY_S."""
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + RETRY_S
+        for name, source in self._sources.items():
+            if isinstance(self.served[name], str):
+                with contextlib.suppress(DatasetError), _open(source):
+                    _log.warning("dataset %s can be served again: restarting", name)
+                    self.due_s = float("inf")
+                    return True
+        return False
+
+
+def _open(source: DatasetSource) -> Dataset:
+    return Dataset.open(path_from_bytes(source.folder), fingerprint=source.fingerprint)
+
+
+def describe_dataset(dataset: Dataset) -> ServedDataset:
+    """Return what sessions need of a dataset; DatasetError if its class names do not fit into a
+    Welcome."""
+    classes = tuple(map(escape_surrogates, dataset.classes))
+    check_classes(classes, str(dataset.path))
+    return ServedDataset(
+        fingerprint=dataset.fingerprint,
+        classes=classes,
+        layout=dataset.layout,
+        labels=dataset.labels,
+        loss=describe_loss(dataset.manifest),
+    )
+
+
+def check_classes(classes: Sequence[str], folder: str) -> None:
+    """Raise DatasetError where the class names of a dataset do not fit into a Welcome."""
+    longest = max(map(len, classes), default=0)
+    total_bytes = sum(len(text.encode()) + 5 for text in classes)
+    if (
+        len(classes) > MAX_CLASSES
+        or longest > MAX_TEXT_CHARACTERS
+        or total_bytes > MAX_CLASSES_BYTES
+    ):
+        raise DatasetError(
+            f"{folder} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"characters, {total_bytes / 1e6:.1f} MB in all; the limits are {MAX_CLASSES:,} "
+            f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
+            "shorter names"
+        )
+
+
+def measure_pictures(dataset: Dataset) -> DecodedSize:
+    """Estimate a dataset's decoded size from its first records, which packing has shuffled.
+
+    Stops at the first damaged record: each further read from its shard would check the whole shard
+    again, and the damage is reported when a chunk is filled.
+    """
+    sizes_bytes: list[int] = []
+    with contextlib.suppress(DatasetError):
+        for sample_id in range(min(_MEASURED_RECORDS, dataset.layout.samples)):
+            record = dataset.read_records(np.array([sample_id]))[0]
+            sizes_bytes.append(aligned_bytes(4 * int(record["width"]) * int(record["height"])))
+    mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
+    return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)

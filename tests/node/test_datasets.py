@@ -1,0 +1,51 @@
+"""A node process opens the datasets that the daemon started with, and no others."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from feeder.dataset.manifest import load_manifest
+from feeder.errors import DatasetError
+from feeder.node.datasets import RETRY_S, NodeDatasets
+from feeder.session.admission import ServedDataset
+from feeder.worker.messages import DatasetSource
+from tests.support.sources import make_source, pack
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pack(make_source(tmp_path / "source", 3), tmp_path / "dataset")
+    return tmp_path / "dataset"
+
+
+def source(folder: Path, fingerprint: str = "") -> DatasetSource:
+    fingerprint = fingerprint or load_manifest(folder).fingerprint
+    return DatasetSource(folder=os.fsencode(folder), fingerprint=fingerprint)
+
+
+def test_the_first_process_opens_all_or_none(folder: Path) -> None:
+    datasets = NodeDatasets({"d": source(folder)}, is_successor=False)
+    assert datasets.open_all()["d"].samples == 3
+    assert datasets.due_s == float("inf")
+    other = NodeDatasets({"d": source(folder, "f" * 64)}, is_successor=False)
+    with pytest.raises(DatasetError, match="is of another dataset than the one that is served"):
+        other.open_all()
+
+
+def test_a_successor_leaves_out_what_it_cannot_open_until_it_can(folder: Path) -> None:
+    sources = {"d": source(folder), "e": source(folder)}
+    sources["gone"] = source(folder.parent / "gone\udcff", sources["d"].fingerprint)
+    sources["other"] = source(folder, "f" * 64)
+    datasets = NodeDatasets(sources, is_successor=True)
+    assert set(datasets.open_all()) == {"d", "e"}
+    assert isinstance(datasets.served["d"], ServedDataset)
+    assert b"dataset gone cannot be served: " in str(datasets.served["gone"]).encode()
+    assert "restore the old one or restart the daemon" in str(datasets.served["other"])
+    now_s = datasets.due_s
+    assert not datasets.are_mended(now_s)
+    shutil.copytree(folder, folder.parent / "gone\udcff")
+    assert not datasets.are_mended(now_s), "it looks every few seconds"
+    assert datasets.are_mended(now_s + RETRY_S)
+    assert datasets.due_s == float("inf"), "it restarts now"
