@@ -212,7 +212,7 @@ class LinkState:
                 "is the daemon still running?"
             )
         silent_s = now_s - self._heard_s
-        if self.welcome is not None and self.duplicate_of is None and silent_s >= QUIET_S:
+        if self.welcome is not None and self.duplicate_of is None and self._is_silent(now_s):
             network = "" if self.endpoint.startswith("ipc://") else "the network hangs, or "
             return (
                 f"no byte came from it for {silent_s:.1f} s, and pings have no answer: {network}"
@@ -236,11 +236,15 @@ class LinkState:
             return ""
         if not self._connected:
             kind = "lost-connection"
-        elif now_s - self._heard_s >= QUIET_S:
+        elif self._is_silent(now_s):
             kind = "silent-node" if self.endpoint.startswith("ipc://") else "hung-network"
         else:
             return ""
         return f"{kind}: {self.endpoint}: {self.explain(now_s, '')}"
+
+    def _is_silent(self, now_s: float) -> bool:
+        """Whether a ping or greeting since the node's last message should have been answered."""
+        return self._pinged_at_s > self._heard_s and now_s >= self._heard_s + QUIET_S
 
     # --- Events of the connection -------------------------------------------------------------
 
@@ -286,6 +290,7 @@ class LinkState:
         self.welcome = welcome
         self.sharers = None
         self._session = welcome.session
+        self._heard_s = now_s
         self._began_s, self._spent_before = now_s, self._spent
         self._retry_at_s = None
         if self._claim_path is not None:
