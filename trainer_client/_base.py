@@ -117,7 +117,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     @property
     def endpoint(self) -> str:
-        """The endpoints, as they were given."""
+        """The endpoints as they were given; of many the first three and their number."""
         return self._feed.name
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
 from feeder.client.io_loop import BatchBuffers, IoLoop
 from feeder.client.io_thread import IoThread
-from feeder.errors import ConfigError, PeerError
+from feeder.errors import ConfigError, PeerError, name_some
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Welcome
 
@@ -237,5 +237,5 @@ class Transport:
 
     def _explain(self) -> str:
         with self._lock:
-            reason = self._session.explain(time.monotonic())
-        return "; ".join([reason, *self._directory.problems])
+            reason = self._session.explain(time.monotonic(), self._directory.unresolved)
+        return name_some([reason, *self._directory.problems], "; ")

@@ -88,14 +88,26 @@ def test_an_invalid_endpoint(endpoint: str) -> None:
         make_loader_at(endpoint)
 
 
-def test_a_host_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "reason"),
+    [
+        ("dns", "no endpoint is known yet; dns://unknown:1: Name or service not known"),
+        (
+            "tcp",
+            r"the name unknown does not resolve \(Name or service not known\): correct it, or ",
+        ),
+    ],
+)
+def test_a_host_name_that_does_not_resolve(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, reason: str
+) -> None:
     def resolve(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    expected = "no endpoint is known yet; dns://unknown:1: Name or service not known"
-    with pytest.raises(PeerError, match=f"no welcome from dns://unknown:1 within 3 s: {expected}"):
-        make_loader_at("dns://unknown:1")
+    name = f"{scheme}://unknown:1"
+    with pytest.raises(PeerError, match=f"no welcome from {name} within 0.5 s: {reason}"):
+        FeederLoader(name, dataset="birds", batch_size=8, image_size=8, timeout_s=0.5)
 
 
 def test_a_peer_that_accepts_and_sends_nothing() -> None:
