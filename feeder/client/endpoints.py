@@ -158,7 +158,7 @@ class Directory:
 
     @property
     def unresolved(self) -> dict[str, str]:
-        """The endpoints whose host does not resolve now, with the reason."""
+        """The endpoints with a host name that does not resolve now, each with the reason."""
         return self._unresolved.copy()
 
     def read(self) -> Listing:

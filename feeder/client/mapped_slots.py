@@ -161,7 +161,7 @@ def _check_file(fd: int, size_bytes: int) -> None:
 
 def _unmap(
     garbage: "queue.SimpleQueue[object]",
-    _reference: object,  # whose callback is called only as long as it exists
+    _reference: object,  # its callback is called only while it exists
     callbacks: list[Callable[[], object]],
     mapping: mmap.mmap,
     connection: socket.socket,

@@ -27,7 +27,7 @@ from feeder.wire.messages import Welcome
 
 WAIT_SLICE_S: Final = 0.25  # the most of a stop of this process that counts towards a timeout
 FINAL_READ_S: Final = 0.2  # for libzmq to pass on what waits in its sockets
-NOTICE_S: Final = 3.0  # of waiting, until a line of the log says for what and on whom
+NOTICE_S: Final = 3.0  # of waiting, until a line of the log names the batch and the nodes
 NOTICE_INTERVAL_S: Final = 30.0  # between such lines
 GATHER_S: Final = 1.0  # for hosts that are down: they neither answer nor refuse the connection
 
@@ -216,7 +216,7 @@ class Transport:
         A long wait is logged: the user sees what it waits for before the deadline.
         """
         timeout = _Timeout(timeout_s)
-        subject = f"{what} of {self._session.job.hello.dataset} from {self._name}"
+        subject = what, self._session.job.hello.dataset, self._name
 
         def wait_s() -> float:
             if self._thread.closing:
@@ -227,12 +227,13 @@ class Transport:
                 raise PeerError(f"no {what} from {self._name} within {timeout_s:g} s: {reasons}")
             if timeout.take_notice():
                 reasons = self._explain()
-                _log.warning("%s: waiting for %.1f s: %s", subject, timeout.waited_s, reasons)
+                text = "%s of %s from %s: waiting for %.1f s: %s"
+                _log.warning(text, *subject, timeout.waited_s, reasons)
             return slice_s
 
         found = self._thread.serve_until(find, wait_s)
         if timeout.has_notice:
-            _log.warning("%s: it came after %.1f s", subject, timeout.waited_s)
+            _log.warning("%s of %s from %s: it came after %.1f s", *subject, timeout.waited_s)
         return found
 
     def _explain(self) -> str:

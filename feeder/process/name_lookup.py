@@ -57,7 +57,7 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
 
 
 def describe_no_address(error: OSError) -> str:
-    """Return what a look-up's error says of a name, with the remedy, as the end of a sentence."""
+    """Return the end of a sentence about a name that could not be looked up, with the remedy."""
     return f"does not resolve ({error.strerror}): correct it, or give the address"
 
 
