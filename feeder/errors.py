@@ -19,7 +19,10 @@ as ``feeder: error: …`` and exits with the class's ``exit_status``:
     141 OutputClosedError (128 + SIGPIPE, as of a program that SIGPIPE ends)
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+_NAMED_MAX: Final = 3
 
 
 class FeederError(Exception):
@@ -78,3 +81,9 @@ class ProtocolError(FeederError):
     """Raised when a message breaks the wire protocol or is of another protocol version."""
 
     exit_status = 6
+
+
+def name_some(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the first three names and the number of the others, for a message of one line."""
+    shown = separator.join(names[:_NAMED_MAX])
+    return shown + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")

@@ -93,6 +93,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._loaded: LoaderState | None = None  # while its global batch is not checked
         self._state_recipe = state_recipe(recipe)
         self._running: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
+        self._users: list[int] = []  # the thread that takes a batch now
         self._indices: range | None = None  # of this rank, once the ranks are fixed
         self._batches = self._images = 0
         self._feed = self._open_feed()
@@ -118,7 +119,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     @property
     def endpoint(self) -> str:
-        """The endpoints, as they were given."""
+        """The endpoints as they were given; of many the first three and their number."""
         return self._feed.name
 
     def __len__(self) -> int:
@@ -138,7 +139,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._fix_ranks()
         self._fetch_ahead()
         # Its methods keep the loader alive.
-        return EpochIterator(self._begin_epoch, self._take)
+        return EpochIterator(self._begin_epoch, self._take, self._users)
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch``, an integer of any type, the next iterator's.

@@ -1,11 +1,14 @@
 """The iterator over one epoch of a loader."""
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from threading import get_ident
+from typing import Final, Generic, TypeVar
 
 from feeder.errors import ConfigError
 
 AnyBatch = TypeVar("AnyBatch")
+
+_ONE_AT_A_TIME: Final = "use one iterator at a time, and a second loader for a second pass"
 
 
 class EpochIterator(Generic[AnyBatch]):
@@ -18,14 +21,16 @@ class EpochIterator(Generic[AnyBatch]):
         self,
         begin: "Callable[[EpochIterator[AnyBatch]], tuple[int, range]]",
         take: Callable[[int, int], AnyBatch],
+        users: list[int],
     ) -> None:
-        """Take two methods of the loader.
+        """Take two methods of the loader, and the thread that takes a batch of it now, if any.
 
         ``begin(iterator)`` begins the next epoch and returns it with the indices of its batches.
         ``take(epoch, index)`` waits for a batch.
         """
         self._begin = begin
         self._take = take
+        self._users = users
         self._epoch: int | None = None
         self._indices = range(0)  # not taken yet
         self._closed_because: str | None = None
@@ -51,6 +56,18 @@ class EpochIterator(Generic[AnyBatch]):
 
     def __next__(self) -> AnyBatch:
         """Return the next batch; PeerError when it does not arrive within the loader's timeout."""
+        thread, users = get_ident(), self._users
+        if users and users[0] != thread:
+            raise ConfigError(
+                f"a batch of this loader is being taken in another thread: {_ONE_AT_A_TIME}"
+            )
+        users[:] = (thread,)  # no other thread and no signal comes between the check and this
+        try:
+            return self._next()
+        finally:
+            users.clear()
+
+    def _next(self) -> AnyBatch:
         if self._closed_because is not None:
             raise ConfigError(self._closed_because)
         if self._epoch is None:
@@ -76,8 +93,8 @@ class EpochIterator(Generic[AnyBatch]):
     def supersede(self) -> None:
         """End the iterator because a newer one of the same loader begins."""
         self._end(
-            f"this iterator of epoch {self._epoch} ended when a newer one of its loader began: use "
-            "one iterator at a time, and a second loader for a second pass"
+            f"this iterator of epoch {self._epoch} ended when a newer one of its loader began: "
+            f"{_ONE_AT_A_TIME}"
         )
 
     def _end(self, reason: str) -> None:

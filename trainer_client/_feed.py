@@ -267,7 +267,7 @@ class Feed(Generic[AnyBatch]):
             "batches_hedged": session.batches_hedged,
             "batches_lent": self._prefetch.lent,
             "copied_because": session.copied_because,
-            "verdict": session.verdict,
+            "verdict": session.verdict(time.monotonic()),
             "received_bytes": session.received_bytes,
             "wait_s": self.wait_s,
             "first_batch_s": session.first_batch_s,

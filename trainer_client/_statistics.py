@@ -125,7 +125,8 @@ class LoaderStatistics:
     """Why batches are copied over the socket; None when they are lent."""
     verdict: str
     """What sets the pace and what would help, in the words of the feeder that this loader waits for
-    most, as in ``feeder status``; "" in a loader's first seconds."""
+    most, as in ``feeder status``; "" in a loader's first seconds. The loader's own words where that
+    feeder does not answer: it begins with "hung-network", "lost-connection" or "silent-node"."""
     received_bytes: int
     """Pixels, labels and sample ids copied, discarded chunks included."""
     wait_s: float

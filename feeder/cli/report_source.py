@@ -8,6 +8,7 @@ from typing import Self
 import zmq
 
 from feeder.cli.report_options import check_timeout
+from feeder.client.contexts import Context
 from feeder.client.stats import StatsLink, report_in
 from feeder.metrics.report import HostReport
 from feeder.security.keys import ClientKeys, read_client_keys
@@ -17,11 +18,18 @@ from feeder.wire.messages import HostStats
 class LinkSource:
     """What ``feeder.screens.live`` asks, and what prints one report after another."""
 
-    def __init__(self, endpoint: str, timeout_s: float, keys: ClientKeys | None) -> None:
-        """Connects at the first request; ``timeout_s`` is that of each."""
+    def __init__(
+        self,
+        endpoint: str,
+        timeout_s: float,
+        keys: ClientKeys | None,
+        context: Context | None = None,
+    ) -> None:
+        """Connects at the first request, in ``context`` if there is one; ``timeout_s`` is that of
+        each request."""
         self.endpoint = endpoint
         self._timeout_s = timeout_s
-        self._link = StatsLink(endpoint, keys)
+        self._link = StatsLink(endpoint, keys, context)
 
     def __enter__(self) -> Self:
         return self
@@ -29,9 +37,9 @@ class LinkSource:
     def __exit__(self, *_: object) -> None:
         self._link.close()
 
-    def ask(self) -> None:
-        """Request a report."""
-        self._link.ask(HostStats, self._timeout_s)
+    def ask(self, deadline_s: float | None = None) -> None:
+        """Request a report, to come by ``deadline_s`` if the time limit began earlier."""
+        self._link.ask(HostStats, self._timeout_s, deadline_s)
 
     def take(self, wait_s: float, readable: Collection[int] = ()) -> HostReport | None:
         """Return the report, None while it has not come; see StatsLink.take for errors."""

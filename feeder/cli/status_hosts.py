@@ -1,30 +1,42 @@
-"""``feeder status`` of several endpoints: _LINKS_MAX are asked at a time, each within --timeout."""
+"""``feeder status`` of several endpoints: all are asked at once, within --timeout.
+
+With few descriptors they are asked in turns, which have equal parts of that time.
+"""
 
 import argparse
 import contextlib
 import json
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
+
+import zmq
 
 from feeder.cli.report_options import check_timeout
 from feeder.cli.report_source import LinkSource
+from feeder.client.contexts import open_context
+from feeder.daemon.descriptor_budget import raise_file_limit
 from feeder.diagnosis.shared_names import find_shared_names
-from feeder.errors import FeederError, PeerError
+from feeder.errors import FeederError, PeerError, name_some
 from feeder.metrics.report import HostReport
+from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import read_client_keys
 
 if TYPE_CHECKING:
     from feeder.screens.hosts_screen import HostAnswer
 
-_LINKS_MAX: Final = 32
-"""Each has a context of its own: two threads and some ten descriptors."""
+_FILES_SPARE: Final = 64
+_FILES_A_LINK: Final = 4
+_SOCKETS_A_LINK: Final = 3  # with the two of its monitor
+_LOOK_UPS_MAX: Final = 64
+"""Host names that are looked up at once."""
 
 
 def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
     """Print a line for each endpoint's host, or all reports as JSON.
 
-    Returns PeerError's exit status if a host did not answer, else 0.
+    Returns PeerError's exit status if a host did not answer, else 0. Raises PeerError if none did.
     """
     answers = _ask_all(endpoints, arguments)
     reports = [(name, answer) for name, answer in answers if isinstance(answer, HostReport)]
@@ -39,6 +51,8 @@ def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
         ]
         names = [{"name": each.name, "feeders": each.feeders, "line": each.line} for each in shared]
         print(json.dumps({"shared_names": names, "hosts": hosts}, indent=2))
+    elif not reports:
+        raise PeerError(name_some(_sum_up(answers), "; "))
     else:
         from feeder.screens.console import open_console, print_lines
         from feeder.screens.glyphs import glyphs_for
@@ -47,39 +61,47 @@ def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
 
         console = open_console()
         sheet = Sheet(console.width, glyphs_for(console.encoding))
-        print_lines(console, draw_hosts(answers, shared, sheet))
+        print_lines(console, draw_hosts(answers, shared, _sum_up(answers), sheet))
     return 0 if len(reports) == len(answers) else PeerError.exit_status
 
 
 def _ask_all(endpoints: Sequence[str], arguments: argparse.Namespace) -> "list[HostAnswer]":
-    """Return each endpoint's answer, in their order."""
+    """Return each endpoint's answer, in their order, within --timeout."""
     timeout_s = check_timeout(arguments)
     keys = read_client_keys(arguments.server_key, arguments.client_key)
     names = list(dict.fromkeys(endpoints))
+    links = max(1, (raise_file_limit() - _FILES_SPARE) // _FILES_A_LINK)
+    turns = [names[start : start + links] for start in range(0, len(names), links)]
+    within_s = round(timeout_s / len(turns), 3)
     answers: list[HostAnswer] = []
-    for start in range(0, len(names), _LINKS_MAX):
+    for turn in turns:
         with contextlib.ExitStack() as stack:
-            some = [LinkSource(name, timeout_s, keys) for name in names[start : start + _LINKS_MAX]]
-            for source in some:
+            context = open_context("feeder status")
+            stack.callback(context.destroy, linger=0)
+            context.set(zmq.MAX_SOCKETS, 1 + _SOCKETS_A_LINK * len(turn))
+            sources = [LinkSource(name, within_s, keys, context) for name in turn]
+            for source in sources:
                 stack.enter_context(source)
-            answers += _ask_some(some, timeout_s)
+            answers += _ask_some(sources, time.monotonic() + within_s)
     return answers
 
 
-def _ask_some(sources: Sequence[LinkSource], timeout_s: float) -> "list[HostAnswer]":
+def _ask_some(sources: Sequence[LinkSource], until_s: float) -> "list[HostAnswer]":
     """Request a report from each, then wait for all of them together."""
-    until_s = time.monotonic() + timeout_s
-    problems: dict[str, str] = {}
-    for source in sources:
+
+    def ask(source: LinkSource) -> str:
         try:
             if time.monotonic() >= until_s:
-                raise PeerError("not asked: looking up the names before it took all of --timeout")
-            source.ask()
+                raise PeerError("not asked: looking up other names took all of --timeout")
+            source.ask(until_s)
         except FeederError as error:
-            problems[source.endpoint] = str(error)
-    return [
-        (each.endpoint, problems.get(each.endpoint) or _take(each, until_s)) for each in sources
-    ]
+            return str(error)
+        return ""
+
+    first = sorted(sources, key=lambda source: bool(host_name_in(source.endpoint)))
+    with ThreadPoolExecutor(_LOOK_UPS_MAX) as pool:
+        problems = dict(zip(first, pool.map(ask, first), strict=True))
+    return [(source.endpoint, problems[source] or _take(source, until_s)) for source in sources]
 
 
 def _take(source: LinkSource, until_s: float) -> HostReport | str:
@@ -91,3 +113,13 @@ def _take(source: LinkSource, until_s: float) -> HostReport | str:
             return str(error)
         if report is not None:
             return report
+
+
+def _sum_up(answers: "Sequence[HostAnswer]") -> list[str]:
+    """Return a line for each reason why hosts did not answer, with the first of them."""
+    endpoints: dict[str, list[str]] = {}
+    for endpoint, answer in answers:
+        if isinstance(answer, str):
+            text = answer if endpoint in answer else f"{endpoint}: {answer}"
+            endpoints.setdefault(text.replace(endpoint, "\0"), []).append(endpoint)
+    return [text.replace("\0", name_some(some)) for text, some in endpoints.items()]

@@ -8,7 +8,8 @@
 
 Files are read every second, controllers asked every two, names looked up every ten. While one
 cannot be read, or is empty, its last list stays valid: an editor that saves, or a name server that
-restarts, ends no job.
+restarts, ends no job. The HOST of a single endpoint is looked up by libzmq, at each attempt to
+connect; here only until it resolves, so that the user learns why nothing answers.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,7 +30,8 @@ from feeder.client.endpoint_list import (
     refuse,
     split_port,
 )
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, name_some
+from feeder.process.name_lookup import describe_no_address, host_name_in
 from feeder.process.regular_file import IrregularFileError, read_regular
 from feeder.security.keys import ClientKeys
 
@@ -58,6 +60,7 @@ class _Fixed:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = check_endpoint(endpoint)
+        _check_name(host_name_in(endpoint), endpoint)
 
     def read(self) -> Listing:
         return {self._endpoint: ""}
@@ -86,16 +89,20 @@ class _Name:
 
     def __init__(self, text: str) -> None:
         self._host, self._port = split_port(text, f"dns://{text}")
-        try:
-            self._host.encode("idna")
-        except UnicodeError as error:
-            raise refuse(f"dns://{text}", f"it is no host name: {error}") from None
+        _check_name(self._host, f"dns://{text}")
 
     def read(self) -> Listing:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         addresses = sorted({str(each[4][0]) for each in found})
         hosts = [f"[{address}]" if ":" in address else address for address in addresses]
         return {f"tcp://{host}:{self._port}": "" for host in hosts}
+
+
+def _check_name(host: str, whole: str) -> None:
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise refuse(whole, f"it is no host name: {error}") from None
 
 
 def open_source(text: str, keys: ClientKeys | None = None) -> Source:
@@ -128,15 +135,14 @@ class Directory:
         self, names: str | os.PathLike[str] | Sequence[str], keys: ClientKeys | None = None
     ) -> None:
         """Check the names; ConfigError for a malformed one. A path is a file of endpoints."""
-        texts = [names] if isinstance(names, str) else names
-        if isinstance(texts, os.PathLike):
-            texts = [f"file://{Path(texts).absolute()}"]
-        if not texts:
-            raise ConfigError("endpoint: the list is empty: give at least one")
-        self.name = ", ".join(texts)
+        texts = _list_texts(names)
+        self.name = name_some(texts)
         self._sources = {text: open_source(text, keys) for text in dict.fromkeys(texts)}
+        hosts = {text: host_name_in(text) for text in self._sources}
+        self._hosts = {text: host for text, host in hosts.items() if host}  # not resolved yet
         self._found: dict[str, Listing] = {}
         self._problems: dict[str, str] = {}
+        self._unresolved: dict[str, str] = {}
         self._is_closed = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -149,6 +155,11 @@ class Directory:
     def problems(self) -> list[str]:
         """The files and names that cannot be read now, one line with the reason for each."""
         return list(self._problems.values())
+
+    @property
+    def unresolved(self) -> dict[str, str]:
+        """The endpoints with a host name that does not resolve now, each with the reason."""
+        return self._unresolved.copy()
 
     def read(self) -> Listing:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
@@ -174,7 +185,7 @@ class Directory:
 
     def watch(self, changed: Callable[[Listing], None]) -> None:
         """Call ``changed`` from another thread whenever the endpoints change, until closed."""
-        if any(source.interval_s < float("inf") for source in self._sources.values()):
+        if self._hosts or self._has_lists:
             threading.Thread(
                 target=self._watch, args=(changed,), name="feeder endpoints", daemon=True
             ).start()
@@ -188,6 +199,10 @@ class Directory:
         self._is_closed = True
         self._wake.put(None)
 
+    @property
+    def _has_lists(self) -> bool:
+        return any(source.interval_s < float("inf") for source in self._sources.values())
+
     def _watch(self, changed: Callable[[Listing], None]) -> None:
         last, passed_s = self._endpoints(), 0.0
         while not self._is_closed:
@@ -195,9 +210,29 @@ class Directory:
             if now != last and not self._is_closed:
                 last = now
                 changed(now)
+            self._look_up_hosts()
+            if not (self._hosts or self._has_lists):
+                return
             with contextlib.suppress(queue.Empty):
                 self._wake.get(timeout=_CHECK_INTERVAL_S)
             passed_s += _CHECK_INTERVAL_S
+
+    def _look_up_hosts(self) -> None:
+        """Look up the hosts that did not resolve yet, and log those that do not, once."""
+        missing = []
+        for text, host in list(self._hosts.items()):
+            try:
+                socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except OSError as error:
+                if text not in self._unresolved:
+                    missing.append(text)
+                self._unresolved[text] = f"the name {host} {describe_no_address(error)}"
+            else:
+                del self._hosts[text]
+                self._unresolved.pop(text, None)
+        if missing:
+            reasons = [f"{text}: {self._unresolved[text]}" for text in missing]
+            _log.warning("%s; waiting", name_some(reasons, "; "))
 
     def _read(self, text: str, source: Source) -> None:
         try:
@@ -226,3 +261,26 @@ class Directory:
             for endpoint, name in self._found.get(text, {}).items():
                 listing[endpoint] = name or listing.get(endpoint, "")
         return listing
+
+
+def _list_texts(names: object) -> list[str]:
+    """Return the endpoints that a caller gave, whatever that is; ConfigError for another type."""
+    if isinstance(names, os.PathLike):
+        return [f"file://{Path(names).absolute()}"]
+    if isinstance(names, Iterable) and not isinstance(names, str | bytes):
+        texts = list(names)
+        wrong = [(at, text) for at, text in enumerate(texts) if not isinstance(text, str)]
+        if not texts:
+            raise ConfigError("endpoint: the list is empty: give at least one")
+        if not wrong:
+            return texts
+        names, where = wrong[0][1], f" as item {wrong[0][0]} of the list"
+    elif isinstance(names, str):
+        return [names]
+    else:
+        where = ""
+    kind = repr(names) if names is None or isinstance(names, int) else type(names).__name__
+    raise ConfigError(
+        "endpoint must be a string such as tcp://HOST:PORT, a list of strings, or the Path of a "
+        f"file of endpoints, got {kind}{where}"
+    )

@@ -12,8 +12,10 @@ import contextlib
 import fcntl
 import mmap
 import os
+import queue
 import socket
 import stat
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Final
@@ -58,9 +60,21 @@ class LentMemory:
         self.layout = layout
         self.address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
         self._callbacks: list[Callable[[], object]] = []
-        # Not at exit: the kernel unmaps then, after the session's Bye.
-        end = weakref.finalize(self, _unmap, os.getpid(), self._callbacks, mapping, connection)
-        end.atexit = False
+        # Whatever a signal handler raises in Python code that the garbage collector calls is lost,
+        # a KeyboardInterrupt for example. So the collector calls this method, which is C, and a
+        # thread does the rest, where no signal handler runs. At exit and in a fork it does nothing.
+        garbage: queue.SimpleQueue[object] = queue.SimpleQueue()
+        reference = weakref.ref(self, garbage.put)
+        unmapper = threading.Thread(
+            target=_unmap,
+            args=(garbage, reference, self._callbacks, mapping, connection),
+            name="feeder unmaps slots",
+            daemon=True,
+        )
+        try:
+            unmapper.start()
+        except RuntimeError as error:
+            raise NotSharedError(f"no thread can be started to unmap them: {error}") from error
 
     @property
     def __array_interface__(self) -> dict[str, object]:
@@ -146,12 +160,17 @@ def _check_file(fd: int, size_bytes: int) -> None:
 
 
 def _unmap(
-    owner: int, callbacks: list[Callable[[], object]], mapping: mmap.mmap, connection: socket.socket
+    garbage: "queue.SimpleQueue[object]",
+    _reference: object,  # its callback is called only while it exists
+    callbacks: list[Callable[[], object]],
+    mapping: mmap.mmap,
+    connection: socket.socket,
 ) -> None:
-    if os.getpid() == owner:  # a fork must not end the claim of the process that may still read
-        for call in callbacks:
-            call()
-        mapping.close()
-        with contextlib.suppress(OSError):  # the node process may be gone
-            connection.send(FAREWELL)
+    """Wait until the slots are garbage, then unmap them and end their claim."""
+    garbage.get()
+    for call in callbacks:
+        call()
+    mapping.close()
+    with contextlib.suppress(OSError):  # the node process may be gone
+        connection.send(FAREWELL)
     connection.close()

@@ -15,7 +15,8 @@ from typing import Final, Self, TypeVar
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client.contexts import open_context
+from feeder.client.connection import RECONNECT_MAX_MS
+from feeder.client.contexts import Context, open_context
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.counters import Counters
 from feeder.metrics.report import HostReport
@@ -44,6 +45,7 @@ _REQUESTS: Final[dict[type[Stats | HostStats | Names], StatsRequest | HostStatsR
 }
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
+    "dataset": DatasetError,
     "unreadable": DatasetError,
     "range": ConfigError,
 }
@@ -132,11 +134,17 @@ class StatsLink:
     requests never pile up for a daemon that is away. For one thread.
     """
 
-    def __init__(self, endpoint: str, keys: ClientKeys | None = None) -> None:
-        """Connects to nothing yet; ``keys`` are used over tcp."""
+    def __init__(
+        self, endpoint: str, keys: ClientKeys | None = None, context: Context | None = None
+    ) -> None:
+        """Connects to nothing yet; ``keys`` are used over tcp.
+
+        Without a ``context`` it opens one of its own.
+        """
         self._endpoint = endpoint
         self._keys = keys
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._context = context
+        self._owns_context = context is None
         self._dealer: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._watch: HandshakeWatch | None = None
@@ -153,20 +161,26 @@ class StatsLink:
     def close(self) -> None:
         """Close the connection, without waiting for anything."""
         self._disconnect()
-        if self._context is not None:
+        if self._context is not None and self._owns_context:
             self._context.destroy(linger=0)
             self._context = None
 
     def ask(
-        self, wanted: type[_Answer], timeout_s: float, request: NamesRequest | None = None
+        self,
+        wanted: type[_Answer],
+        timeout_s: float,
+        deadline_s: float | None = None,
+        *,
+        request: NamesRequest | None = None,
     ) -> None:
         """Send the request for an answer of type ``wanted``; ``request`` is that for Names.
 
-        Resolves a host name first, which takes ``timeout_s`` at most. Raises what
+        The answer must come within ``timeout_s``, or by ``deadline_s`` where the caller counts that
+        time from an earlier moment. Resolves a host name first, in that time too. Raises what
         ``request_counters`` does.
         """
         self._timeout_s = timeout_s
-        self._deadline_s = time.monotonic() + timeout_s
+        self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._wanted is not None:
             self._disconnect()
         if self._dealer is None:
@@ -238,11 +252,12 @@ class StatsLink:
                 return False
 
     def _connect(self) -> None:
-        address = resolve_endpoint(self._endpoint, self._timeout_s)
+        address = resolve_endpoint(self._endpoint, self._deadline_s - time.monotonic())
         if self._context is None:
             self._context = open_context(self._endpoint)
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.set(zmq.LINGER, 0)
+        self._dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         self._monitor = self._dealer.get_monitor_socket(MONITORED)
         self._watch = HandshakeWatch(self._endpoint, self._keys, address=address)
         try:
@@ -267,7 +282,7 @@ class StatsLink:
 def _request(
     link: StatsLink, wanted: type[_Answer], timeout_s: float, request: NamesRequest | None = None
 ) -> _Answer:
-    link.ask(wanted, timeout_s, request)
+    link.ask(wanted, timeout_s, request=request)
     while True:
         answer = link.take(wanted, timeout_s)
         if answer is not None:

@@ -21,12 +21,14 @@ from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
 from feeder.client.io_loop import BatchBuffers, IoLoop
 from feeder.client.io_thread import IoThread
-from feeder.errors import ConfigError, PeerError
+from feeder.errors import ConfigError, PeerError, name_some
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Welcome
 
 WAIT_SLICE_S: Final = 0.25  # the most of a stop of this process that counts towards a timeout
 FINAL_READ_S: Final = 0.2  # for libzmq to pass on what waits in its sockets
+NOTICE_S: Final = 3.0  # of waiting, until a line of the log names the batch and the nodes
+NOTICE_INTERVAL_S: Final = 30.0  # between such lines
 GATHER_S: Final = 1.0  # for hosts that are down: they neither answer nor refuse the connection
 
 _Found = TypeVar("_Found")
@@ -35,17 +37,26 @@ _log = logging.getLogger(__name__)
 
 
 class _Timeout:
-    """The remaining time of a call; time in which this process was stopped does not count.
+    """The time of a call that waits; time in which this process was stopped does not count.
 
-    Nor does time in which ``advances`` returns more and more: feeders are packing, and get on.
+    The time limit begins again whenever ``advances`` returns more: feeders are packing, and get on.
     """
 
     def __init__(self, timeout_s: float, advances: Callable[[], int] = lambda: 0) -> None:
-        self.remaining_s = self._timeout_s = timeout_s
+        self.waited_s = 0.0
+        self.has_notice = False
+        """Whether a notice has been due: the caller reports the end of the wait as well."""
+        self._timeout_s = self._ends_s = timeout_s
         self._advances, self._advanced = advances, advances()
+        self._notice_s = NOTICE_S
         self._has_final_read = True
         self._slice_s = 0.0
         self._began_s = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        """Time until the call ends in an error."""
+        return self._ends_s - self.waited_s
 
     def next_slice_s(self) -> float | None:
         """Return how long to wait now, for the last time once the time is over, then None.
@@ -53,18 +64,27 @@ class _Timeout:
         Waiting messages are read once more, because this process may have been stopped.
         """
         now_s = time.monotonic()
-        self.remaining_s -= min(now_s - self._began_s, self._slice_s)
+        self.waited_s += min(now_s - self._began_s, self._slice_s)
         advanced = self._advances()
         if advanced > self._advanced:
-            self.remaining_s, self._advanced = self._timeout_s, advanced
+            self._ends_s, self._advanced = self.waited_s + self._timeout_s, advanced
         if self.remaining_s > 0:
-            self._began_s, self._slice_s = now_s, min(self.remaining_s, WAIT_SLICE_S)
+            until_notice_s = max(0.0, self._notice_s - self.waited_s)
+            self._began_s = now_s
+            self._slice_s = min(self.remaining_s, WAIT_SLICE_S, until_notice_s or WAIT_SLICE_S)
             return self._slice_s
         self._slice_s = 0.0
         if self._has_final_read:
             self._has_final_read = False
             return FINAL_READ_S
         return None
+
+    def take_notice(self) -> bool:
+        """Return whether it is time to log that the call waits, once for each such time."""
+        is_due = self.waited_s >= self._notice_s and self.remaining_s > 0
+        if is_due:
+            self._notice_s, self.has_notice = self.waited_s + NOTICE_INTERVAL_S, True
+        return is_due
 
 
 class Transport:
@@ -198,17 +218,32 @@ class Transport:
     def _serve_until(
         self, find: Callable[[], _Found | None], timeout_s: float, what: str
     ) -> _Found:
-        """Serve the sockets until ``find`` returns something; PeerError when time has run out."""
+        """Serve the sockets until ``find`` returns something; PeerError when time has run out.
+
+        A long wait is logged: the user sees what it waits for before the deadline.
+        """
         timeout = _Timeout(timeout_s, lambda: self._session.packing_advances)
+        subject = what, self._session.job.hello.dataset, self._name
 
         def wait_s() -> float:
             if self._thread.closing:
                 raise ConfigError(f"this loader of {self._name} was closed in the meantime")
             slice_s = timeout.next_slice_s()
             if slice_s is None:
-                reason = self._session.explain(time.monotonic())
-                reasons = "; ".join([reason, *self._directory.problems])
+                reasons = self._explain()
                 raise PeerError(f"no {what} from {self._name} within {timeout_s:g} s: {reasons}")
+            if timeout.take_notice():
+                reasons = self._explain()
+                text = "%s of %s from %s: waiting for %.1f s: %s"
+                _log.warning(text, *subject, timeout.waited_s, reasons)
             return slice_s
 
-        return self._thread.serve_until(find, wait_s)
+        found = self._thread.serve_until(find, wait_s)
+        if timeout.has_notice:
+            _log.warning("%s of %s from %s: it came after %.1f s", *subject, timeout.waited_s)
+        return found
+
+    def _explain(self) -> str:
+        with self._lock:
+            reason = self._session.explain(time.monotonic(), self._directory.unresolved)
+        return name_some([reason, *self._directory.problems], "; ")

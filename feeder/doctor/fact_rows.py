@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from feeder.doctor.findings.datasets import describe_detour
-from feeder.doctor.findings.facts import UNLIMITED, Machine, NetworkCard, Node
+from feeder.doctor.findings.facts import UNLIMITED, Load, Machine, NetworkCard, Node
 from feeder.host.topology import format_cpulist
 
 
@@ -13,6 +13,7 @@ def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.kernel:
         yield "kernel", machine.kernel
     yield from _cpu_rows(machine)
+    yield from _load_rows(machine.load)
     yield from _device_rows(machine)
     yield from _memory_rows(machine)
     limits = machine.limits
@@ -74,6 +75,19 @@ def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "governor", "none (no cpufreq)"
     for node in machine.nodes:
         yield f"node {node.id}", _describe_node(machine, node)
+
+
+def _load_rows(load: Load) -> Iterator[tuple[str, str]]:
+    shares = (("CPUs", load.cpu), ("memory", load.memory), ("storage", load.io))
+    pressure = [f"{name} {100 * share:.0f} %" for name, share in shares if share is not None]
+    average = [] if load.average is None else [f"average {load.average:g}"]
+    if pressure:
+        average.append(f"pressure (waits in the last 10 s): {', '.join(pressure)}")
+    if average:
+        yield "load", "; ".join(average)
+    if load.busy:
+        names = [f"{each.name} (process {each.pid}) {each.cpus:.1f} CPUs" for each in load.busy]
+        yield "others", ", ".join(names)
 
 
 def _describe_node(machine: Machine, node: Node) -> str:

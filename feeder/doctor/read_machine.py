@@ -1,6 +1,8 @@
 """Gathers all facts about a machine; never raises for what the kernel's files hold."""
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from feeder.doctor.findings.facts import Machine
@@ -10,7 +12,7 @@ from feeder.doctor.read_devices import read_accelerators, read_cards
 from feeder.doctor.read_libraries import read_libraries
 from feeder.doctor.read_memory import read_clock, read_kernel, read_limits, read_memory
 from feeder.doctor.read_mounts import read_places
-from feeder.doctor.read_processes import read_processes
+from feeder.doctor.read_processes import CpuLook, read_load, read_processes
 
 
 def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
@@ -23,7 +25,12 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
     unreadable: list[str] = []
     allowed = read_allowed(files, unreadable)
     nodes = read_nodes(files, allowed, unreadable)
-    daemons, swapped_bytes = read_processes(files)
+    look = CpuLook(files)
+    libraries = read_libraries()  # takes half a second, time enough for another look
+    ours, daemons, swapped_bytes = read_processes(files)
+    load = read_load(files)
+    if root == Path("/"):  # a copy of another machine's /proc stands still
+        load = replace(load, busy=look.again(files, ours=ours | {os.getpid()}))
     return Machine(
         process=process,
         kernel=read_kernel(files),
@@ -38,7 +45,8 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
         clock=read_clock(files),
         datasets=read_places(files, datasets),
         daemons=daemons,
-        libraries=read_libraries(),
+        load=load,
+        libraries=libraries,
         unreadable=tuple(dict.fromkeys(unreadable)),
     )
 

@@ -1,28 +1,110 @@
-"""Finds Feeder's processes in /proc: daemons, and how much of their memory is swapped out."""
+"""Finds Feeder's processes in /proc, and how busy the machine is with others."""
 
-from collections.abc import Sequence
-from pathlib import PurePosixPath
+import re
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
 
+from feeder.doctor.findings.facts import BusyProcess, Load
 from feeder.doctor.kernel_files import KernelFiles, to_bytes
+from feeder.errors import FeederError
+from feeder.host.cgroups import cgroup_folders
+from feeder.host.process_stat import parse_stat
 
 _PROCESSES_MAX = 20_000
 _WITH_VALUE = ("-W", "-X")
 """Options of Python that may have their value in the next word."""
 
+_NAMED_MAX: Final = 3
+_CPUS_MIN: Final = 0.1
+"""Processes that use less are not named."""
+_LOOK_S: Final = 0.3
+"""The kernel counts CPU time in ticks of 10 ms."""
 
-def read_processes(files: KernelFiles) -> tuple[tuple[int, ...], int]:
-    """Return the numbers of the daemons, and the swapped bytes of all of Feeder's processes."""
+_AVERAGE: Final = re.compile(r"([0-9]{1,6}\.[0-9]{1,6}) ")
+_PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
+
+
+def read_processes(files: KernelFiles) -> tuple[set[int], tuple[int, ...], int]:
+    """Return the numbers of Feeder's processes, those of its daemons, and its swapped bytes."""
+    ours: set[int] = set()
     daemons: list[int] = []
     swapped = 0
-    numbers = [name for name in files.entries("proc") if name.isascii() and name.isdigit()]
-    for number in numbers[:_PROCESSES_MAX]:
+    for number in _numbers(files):
         # Each word ends with a zero byte.
         program = _find_program(files.text(f"proc/{number}/cmdline", 4096).split("\0"))
         if program in ("feeder serve", "feeder.node", "feeder.worker"):
+            ours.add(int(number))
             swapped += to_bytes(files.fields(f"proc/{number}/status").get("VmSwap", "")) or 0
         if program == "feeder serve":
             daemons.append(int(number))
-    return tuple(sorted(daemons)), swapped
+    return ours, tuple(sorted(daemons)), swapped
+
+
+def _numbers(files: KernelFiles) -> list[str]:
+    names = [name for name in files.entries("proc") if name.isascii() and name.isdigit()]
+    return names[:_PROCESSES_MAX]
+
+
+def read_load(files: KernelFiles) -> Load:
+    """Return the load average and pressures."""
+    average = _AVERAGE.match(files.text("proc/loadavg", 256))
+    try:
+        folders = cgroup_folders(files.root, "cpu", files.process)
+        groups = [folder for folder, is_unified in folders if is_unified][-1:]
+    except FeederError:  # reported by ``read_allowed``
+        groups = []
+
+    def read_pressure(name: str) -> float | None:
+        paths = [Path(f"proc/pressure/{name}"), *(group / f"{name}.pressure" for group in groups)]
+        matches = [_PRESSURE.match(files.text(path, 256)) for path in paths]
+        shares = [min(1.0, float(match[1]) / 100) for match in matches if match]
+        return max(shares, default=None)
+
+    return Load(
+        average=float(average[1]) if average else None,
+        cpu=read_pressure("cpu"),
+        memory=read_pressure("memory"),
+        io=read_pressure("io"),
+    )
+
+
+class CpuLook:
+    """The CPU time of all processes at one moment, for what they use until a later one."""
+
+    def __init__(self, files: KernelFiles) -> None:
+        self._began_s = time.monotonic()
+        self._cpu_s = {pid: cpu_s for pid, (_, cpu_s) in _read_cpu_seconds(files).items()}
+
+    def again(self, files: KernelFiles, *, ours: Collection[int]) -> tuple[BusyProcess, ...]:
+        """Return the busiest processes since the first look, ``_LOOK_S`` after it or later."""
+        time.sleep(max(0.0, self._began_s + _LOOK_S - time.monotonic()))
+        return self.busiest(files, time.monotonic() - self._began_s, ours=ours)
+
+    def busiest(
+        self, files: KernelFiles, seconds: float, *, ours: Collection[int]
+    ) -> tuple[BusyProcess, ...]:
+        """Return the busiest processes of the ``seconds`` since the first look, except ``ours``."""
+        processes = [
+            BusyProcess(name=name, pid=pid, cpus=(cpu_s - self._cpu_s.get(pid, 0.0)) / seconds)
+            for pid, (name, cpu_s) in _read_cpu_seconds(files).items()
+            if pid not in ours
+        ]
+        processes.sort(key=lambda process: -process.cpus)
+        return tuple(each for each in processes[:_NAMED_MAX] if each.cpus >= _CPUS_MIN)
+
+
+def _read_cpu_seconds(files: KernelFiles) -> dict[int, tuple[str, float]]:
+    """Return name and CPU seconds of each process."""
+    seconds = {}
+    for number in _numbers(files):
+        text = files.text(f"proc/{number}/stat", 4096)
+        stat = parse_stat(text.encode())
+        if stat is not None:
+            name = text.partition("(")[2].rpartition(")")[0]
+            seconds[int(number)] = name, stat.cpu_s
+    return seconds
 
 
 def _find_program(words: Sequence[str]) -> str:

@@ -85,6 +85,8 @@ class ClientSnapshot(Struct, frozen=True, kw_only=True):
     account: Label
     """The user, key or address that limits apply to."""
     dataset: Label
+    job: Label = ""
+    """As its Hello has it; "" where it gave none."""
     is_lent: bool
     """Whether it maps the slots; else batches are copied over the socket."""
     clients: Annotated[int, Meta(ge=1)] = 1

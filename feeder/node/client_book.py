@@ -27,7 +27,7 @@ LABEL_CHARS: Final = 128
 _COUNTS: Final = tuple(
     name
     for name in ClientSnapshot.__struct_fields__
-    if name not in ("name", "account", "dataset", "is_lent", "is_local", "slots")
+    if name not in ("name", "account", "dataset", "job", "is_lent", "is_local", "slots")
 )
 
 
@@ -124,7 +124,7 @@ class ClientBook:
         if not rest:
             return shown
         others = _describe([each for client in rest for each in client.sessions], self._rest)
-        unnamed = {"name": OTHERS, "account": "", "dataset": "", "clients": len(rest)}
+        unnamed = {"name": OTHERS, "account": "", "dataset": "", "job": "", "clients": len(rest)}
         return (*shown, msgspec.structs.replace(others, **unnamed))
 
     def _find_clients(self, sessions: Iterable[Session]) -> None:
@@ -192,6 +192,7 @@ def _describe(sessions: Sequence[Session], totals: Totals) -> ClientSnapshot:
         name=printable(first.hello.client)[:LABEL_CHARS],
         account=printable(first.account)[:LABEL_CHARS],
         dataset=printable(first.hello.dataset)[:LABEL_CHARS],
+        job=printable(first.hello.job)[:LABEL_CHARS],
         is_lent=all(session.is_held for session in sessions),
         is_local=all(session.is_local for session in sessions),
         sessions=len(sessions),

@@ -22,6 +22,7 @@ from feeder.wire.claim import CLAIM_SUFFIX
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
+_HOST_NAME: Final = re.compile(r"(?=.*[a-zA-Z])[a-zA-Z0-9._-]{1,253}")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
 _TEMPORARY_SUFFIX: Final = ".new"
@@ -83,6 +84,11 @@ def parse_endpoint(text: str) -> Endpoint:
     if not colon or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
         raise ConfigError(f"bind: {text!r} has no port 0 .. {_PORT_MAX} at its end")
     bare = _NAMES.get(host, host.removeprefix("[").removesuffix("]"))
+    if _HOST_NAME.fullmatch(bare):  # it may be that of a loopback address, or of another one later
+        raise ConfigError(
+            f"bind: {text!r} has a host name where an address belongs: write tcp://*:{port} for "
+            "all addresses of this machine, or one of them (`hostname -I`)"
+        )
     try:
         if not _HOST.fullmatch(bare):  # no scope, which may be any text
             raise ValueError

@@ -7,6 +7,7 @@ or was refused, always. Expired sessions and a feeder's own limits are warnings.
 import logging
 from typing import Final
 
+from feeder.process.path_text import printable
 from feeder.session.events import LogEnd, OpenSlots
 from feeder.wire.messages import Refused
 from feeder.wire.session_id import session_id
@@ -30,7 +31,9 @@ def log_session_start(opened: OpenSlots, account: str) -> None:
 def log_session_end(ended: LogEnd, lease_s: float) -> None:
     """Log that a session is over."""
     shown = session_id(ended.session)
-    what = shown, ended.account, ended.dataset
+    job = f" in job {ended.job}" if ended.job else ""
+    client = f"{printable(ended.client + job)} ({ended.account})"
+    what = shown, client, ended.dataset
     extra = {"session": shown, "client": ended.account, "dataset": ended.dataset}
     match ended.how:
         case "closed":

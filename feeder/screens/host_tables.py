@@ -74,6 +74,9 @@ def _restarts(node: NodeReport) -> str | Text:
 def draw_clients(clients: Sequence[ClientRow], view: HostView, sheet: Sheet) -> list[Text]:
     """Return a line of titles and one for each of ``clients``."""
     columns = [Column("client", is_flexible=True, is_left=True)]
+    has_jobs = any(client.job for client in clients)
+    if has_jobs:
+        columns.append(Column("job", is_flexible=True, is_left=True, rank=1))
     has_datasets = len(view.report.datasets) > 1
     has_nodes = len(view.report.nodes) > 1
     if has_datasets:
@@ -86,11 +89,13 @@ def draw_clients(clients: Sequence[ClientRow], view: HostView, sheet: Sheet) -> 
         Column("", is_left=True, is_extra=True, rank=6),
         Column("wanted", rank=2),
         Column("CPUs", rank=4),
-        Column("batches", is_left=True, rank=1),
+        Column("batches", is_left=True, rank=2),
     ]
     rows = []
     for client in clients:
         row: list[str | Text] = [figures.printable(client.name)]
+        if has_jobs:
+            row.append(figures.printable(client.job))
         if has_datasets:
             row.append(figures.printable(client.dataset))
         if has_nodes:
@@ -118,9 +123,9 @@ def draw_jobs(jobs: Sequence[JobInterval], sheet: Sheet) -> list[Text]:
     columns = [
         Column("job", is_flexible=True, is_left=True),
         Column("client", is_flexible=True, is_left=True, rank=2),
-        Column("weight", rank=3),
-        Column("sessions", rank=1),
-        Column("batches", rank=4),
+        Column("weight", is_extra=True, rank=3),
+        Column("sessions", is_extra=True, rank=1),
+        Column("batches", is_extra=True, rank=4),
         Column("images/s"),
         Column("of workers"),
         Column("", is_left=True, is_extra=True, rank=5),

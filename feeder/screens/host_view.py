@@ -34,6 +34,7 @@ class ClientRow:
 
     name: str
     dataset: str
+    job: str
     nodes: int
     images_a_s: float
     lent_share: float
@@ -173,6 +174,7 @@ def _client_row(group: list[ClientInterval]) -> ClientRow:
     return ClientRow(
         name=group[0].name,
         dataset=group[0].dataset,
+        job=group[0].job,
         nodes=len(group),
         images_a_s=images,
         lent_share=lent / images if images else float(all(client.is_lent for client in group)),

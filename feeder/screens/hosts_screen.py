@@ -27,17 +27,18 @@ _COLUMNS: Final = (
 
 
 def draw_hosts(
-    answers: Sequence[HostAnswer], shared: Sequence[SharedName], sheet: Sheet
+    answers: Sequence[HostAnswer],
+    shared: Sequence[SharedName],
+    problems: Sequence[str],
+    sheet: Sheet,
 ) -> list[Text]:
-    """Return the lines, none wider than the sheet."""
+    """Return the lines, none wider than the sheet; ``problems`` are why hosts did not answer."""
     lines: list[Text] = []
     for each in shared:
         lines += sheet.words(figures.printable(each.line), "bold red", indent=2)
     lines += sheet.table(_COLUMNS, [_row(*answer) for answer in answers])
-    for endpoint, answer in answers:
-        if isinstance(answer, str):
-            text = answer if endpoint in answer else f"{endpoint}: {answer}"
-            lines += sheet.words(figures.printable(text), "red", indent=2)
+    for problem in problems:
+        lines += sheet.words(figures.printable(problem), "red", indent=2)
     return lines
 
 

@@ -275,6 +275,10 @@ class LogEnd:
     account: str
     dataset: str
     how: "SessionEnd"
+    client: str
+    """The client's name for itself, usually its host, process and rank."""
+    job: str
+    """The name of its job, "" if it gave none."""
 
 
 @dataclass(frozen=True, slots=True)

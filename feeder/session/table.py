@@ -347,7 +347,11 @@ class SessionTable:
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
         self.tally.on_session_ended(session.tally, self._outbox.now_s)
-        self._outbox.add(events.LogEnd(session.number, session.account, session.hello.dataset, how))
+        hello = session.hello
+        ended = events.LogEnd(
+            session.number, session.account, hello.dataset, how, hello.client, hello.job
+        )
+        self._outbox.add(ended)
         session.job_tally.sessions -= 1
         self._filling.cancel_all(session)
         self._outbox.close_if_unused(session)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from feeder.cli import main as command
+from feeder.cli.report_source import LinkSource
 from feeder.errors import ConfigError, PeerError
 from feeder.metrics.report import HostReport
 from tests.screens.report_node import ReportNode
@@ -214,6 +215,56 @@ def test_an_absent_host_is_named_beside_the_others(capsys: pytest.CaptureFixture
     assert shown.count("no report") == 2
     hosts = json.loads(capsys.readouterr().out)["hosts"]
     assert ["error" in host for host in hosts] == [True, False, True]
+
+
+DEAD = [f"tcp://127.0.0.1:{port}" for port in range(1, 100)]
+
+
+def test_all_hosts_are_asked_before_any_is_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One deadline for all of them."""
+    asked: list[str] = []
+    ask, take = LinkSource.ask, LinkSource.take
+
+    def record(source: LinkSource, *arguments: Any) -> None:
+        asked.append(source.endpoint)
+        ask(source, *arguments)
+
+    def check(source: LinkSource, *arguments: Any) -> HostReport | None:
+        assert len(asked) == len(DEAD) + 1
+        return take(source, *arguments)
+
+    monkeypatch.setattr(LinkSource, "ask", record)
+    monkeypatch.setattr(LinkSource, "take", check)
+    with ReportNode(healthy()) as node:
+        assert run("status", *DEAD, node.endpoint, "--timeout", "0.5") == PeerError.exit_status
+    shown = capsys.readouterr().out
+    assert f"{node.endpoint}  " in shown
+    assert shown.count("no report") == len(DEAD)
+    assert (
+        f"no answer from {', '.join(DEAD[:3])} and 96 more within 0.5 s: is a feeder serving there?"
+    ) in " ".join(shown.split())
+
+
+def test_many_hosts_that_do_not_answer_are_one_line() -> None:
+    with pytest.raises(PeerError) as caught:
+        run("status", *DEAD, "--timeout", "0.2")
+    assert str(caught.value) == (
+        f"no answer from {', '.join(DEAD[:3])} and 96 more within 0.2 s: is a feeder serving there?"
+    )
+
+
+def test_with_few_descriptors_hosts_are_asked_in_turn_within_the_deadline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.cli.status_hosts.raise_file_limit", lambda: 64 + 4 * 50)
+    with ReportNode(healthy()) as node:
+        arguments = ("status", *DEAD, node.endpoint, "--timeout", "1")
+        assert run(*arguments, "--json") == PeerError.exit_status
+    *errors, last = json.loads(capsys.readouterr().out)["hosts"]
+    assert last["report"]["host"]
+    assert "within 0.5 s" in errors[0]["error"]
 
 
 @pytest.mark.parametrize("option", ["--watch", "--counters"])

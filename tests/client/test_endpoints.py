@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from feeder.client.endpoint_list import FILE_BYTES_MAX, Listing, check_endpoint, parse_list
 from feeder.client.endpoints import Directory, open_source
 from feeder.errors import ConfigError
+from tests.support.daemon import wait_until
 
 WAIT_S = 60.0
 TURN_S = 1 / 128  # of the watch, in these tests; sums have no rounding error
@@ -237,6 +239,29 @@ def test_an_invalid_source_is_refused_at_once(names: str | Sequence[str], messag
         Directory(names)
 
 
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (5, "5"),
+        (None, "None"),
+        (b"tcp://a:1", "bytes"),
+        (["tcp://a:1", 5], "5 as item 1 of the list"),
+        ([None], "None as item 0 of the list"),
+        ([["tcp://a:1"]], "list as item 0 of the list"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_type(names: Any, kind: str) -> None:
+    expected = "endpoint must be a string such as tcp://HOST:PORT, a list of strings, or the Path "
+    with pytest.raises(ConfigError, match=f"^{expected}of a file of endpoints, got {kind}$"):
+        Directory(names)
+
+
+def test_many_endpoints_are_named_as_three_and_their_number() -> None:
+    directory = Directory([f"tcp://10.0.0.1:{port}" for port in range(1, 4097)])
+    three = "tcp://10.0.0.1:1, tcp://10.0.0.1:2, tcp://10.0.0.1:3"
+    assert directory.name == f"{three} and 4,093 more"
+
+
 def test_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "feeders", "tcp://a:1")
     monkeypatch.chdir(tmp_path)
@@ -329,7 +354,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 def test_fixed_endpoints_are_not_watched() -> None:
     before = set(threading.enumerate())
-    directory = Directory(["tcp://a:1", "ipc:///n"])
+    directory = Directory(["tcp://10.0.0.1:1", "tcp://[fd00::1]:1", "ipc:///n"])
     directory.read()
     directory.watch(Changes())
     assert set(threading.enumerate()) <= before
@@ -422,16 +447,40 @@ def test_a_name_that_does_not_resolve_yet_is_looked_up_until_it_does(
         "feeder.client.endpoints._Name.interval_s", 3600.0
     )  # a name that is not found is not delayed by it
     found, resolver.addresses = resolver.addresses[:1], ()
-    directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
-    assert tuple(directory.read()) == ("tcp://z:1",), "name servers may take their time"
-    assert tuple(directory.refresh()) == ("tcp://z:1",)
+    directory, changes = Directory(["dns://feeders:5555", "tcp://10.0.0.3:1"]), Changes()
+    assert tuple(directory.read()) == ("tcp://10.0.0.3:1",), "name servers may take their time"
+    assert tuple(directory.refresh()) == ("tcp://10.0.0.3:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
     assert directory.problems == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
     resolver.addresses = found
-    changes.wait_for("tcp://10.0.0.2:5555", "tcp://z:1")
+    changes.wait_for("tcp://10.0.0.2:5555", "tcp://10.0.0.3:1")
     directory.close()
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("_quick_watch")
+def test_hosts_that_do_not_resolve_are_reported_at_once_and_until_they_do(
+    resolver: Resolver, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, resolver.addresses = resolver.addresses, ()
+    before = set(threading.enumerate())
+    directory = Directory(["tcp://a:1", "tcp://b:1", "tcp://10.0.0.1:1"])
+    assert tuple(directory.read()) == ("tcp://a:1", "tcp://b:1", "tcp://10.0.0.1:1")
+    directory.watch(lambda endpoints: pytest.fail(f"{endpoints}: they are dialled as names"))
+    (watch,) = set(threading.enumerate()) - before
+    wait_until(lambda: len(resolver.asked) >= 6, "they are looked up again")
+    assert directory.unresolved == {
+        f"tcp://{host}:1": f"the name {host} does not resolve (No such file or directory): "
+        "correct it, or give the address"
+        for host in "ab"
+    }
+    named = [f"{endpoint}: {problem}" for endpoint, problem in directory.unresolved.items()]
+    assert caplog.messages == [f"{'; '.join(named)}; waiting"]
+    resolver.addresses = found
+    watch.join(WAIT_S)
+    assert not watch.is_alive(), "nothing remains to be watched"
+    assert directory.unresolved == {}
 
 
 @pytest.mark.usefixtures("_quick_watch")

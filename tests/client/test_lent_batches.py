@@ -277,4 +277,4 @@ def test_slots_are_locked_once_and_unlocked_before_they_are_unmapped(
         del memory, slot
         assert len(cudart.registered) == 2, "a tensor still reads them"
         del view
-        assert not cudart.registered
+        wait_until(lambda: not cudart.registered, "they are unmapped")

@@ -139,7 +139,7 @@ def test_a_name_without_an_address_is_an_error_at_once(monkeypatch: pytest.Monke
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    with pytest.raises(PeerError, match=r"^tcp://no:1: the name no has no address \(Name or"):
+    with pytest.raises(PeerError, match=r"^tcp://no:1: the name no does not resolve \(Name or"):
         resolve_endpoint("tcp://no:1", 600.0)
 
 

@@ -1,6 +1,7 @@
 """The network between client and feeder is cut, stalled, delayed, half closed: the same bytes."""
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -162,15 +163,31 @@ def test_half_closed_connection_is_replaced(
         wait_until(lambda: loader.statistics().reconnects == 1, "it has reconnected")
 
 
-@pytest.mark.parametrize("fault", [TcpProxy.stall, TcpProxy.cut])
-def test_lost_network_is_one_exception_at_the_deadline(
-    proxy: TcpProxy, fault: Callable[[TcpProxy], None]
+@pytest.mark.parametrize(
+    ("fault", "verdict", "reason"),
+    [
+        (TcpProxy.stall, "hung-network", "no byte came from it for"),
+        (TcpProxy.cut, "lost-connection", "the connection is lost"),
+    ],
+)
+def test_lost_network_is_named_after_3_s_and_one_exception_at_the_deadline(
+    proxy: TcpProxy,
+    caplog: pytest.LogCaptureFixture,
+    fault: Callable[[TcpProxy], None],
+    verdict: str,
+    reason: str,
 ) -> None:
-    with make_loader(proxy.endpoint, timeout_s=3.0) as loader:
+    with make_loader(proxy.endpoint, timeout_s=3.2) as loader:
         began_s = time.monotonic()
-        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 3 s: "):
+        with pytest.raises(
+            PeerError, match=r"no batch \d of epoch \d from .* within 3.2 s: "
+        ) as error:
             take(loader, lambda: fault(proxy), at=(1,))
         assert time.monotonic() - began_s < DEADLINE_S / 3
+        named = [line for line in caplog.messages if re.search(r": waiting for 3\.\d s: ", line)]
+        assert len(named) == 1
+        assert all(reason in text for text in (str(error.value), named[0]))
+        assert loader.statistics().verdict.startswith(f"{verdict}: {proxy.endpoint}: {reason}")
     with pytest.raises(PeerError, match=r"no welcome from .* within 1 s: "):
         make_loader(proxy.endpoint, timeout_s=1.0)
 

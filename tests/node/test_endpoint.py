@@ -52,6 +52,18 @@ def test_local_endpoints_need_no_keys() -> None:
     check_exposure([*local, parse_endpoint("ipc:///s")], has_keys=False, is_insecure=False)
 
 
+def test_a_host_name_is_refused_as_such_with_what_to_write() -> None:
+    """It may stand for a loopback address, as on Debian, or for another address tomorrow."""
+    expected = (
+        "bind: 'tcp://trainer-7.example:5555' has a host name where an address belongs: write "
+    )
+    with pytest.raises(ConfigError) as caught:
+        parse_endpoint("tcp://trainer-7.example:5555")
+    assert str(caught.value) == (
+        f"{expected}tcp://*:5555 for all addresses of this machine, or one of them (`hostname -I`)"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [

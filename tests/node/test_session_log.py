@@ -31,11 +31,17 @@ def test_the_end_of_a_session_is_logged_with_its_id_and_client(
     how: SessionEnd, level: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    log_session_end(LogEnd(SESSION, "user 1000", "set", how), 15.0)
-    line = f"session 1a2b3c4d of user 1000 on set: {text}"
+    ended = LogEnd(SESSION, "user 1000", "set", how, client="gpu-3 pid 7 rank 5", job="resnet")
+    log_session_end(ended, 15.0)
+    line = f"session 1a2b3c4d of gpu-3 pid 7 rank 5 in job resnet (user 1000) on set: {text}"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]
     assert vars(caplog.records[0])["session"] == "1a2b3c4d"
     assert vars(caplog.records[0])["client"] == "user 1000"
+
+
+def test_names_that_a_client_gives_move_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    log_session_end(LogEnd(SESSION, "user 1", "set", "expired", client="a\u202eb", job=""), 15.0)
+    assert r"session 1a2b3c4d of a\u202eb (user 1) on set: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from rich.text import Text
 
+from feeder.diagnosis.job_interval import JobInterval
 from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
 from feeder.screens.glyphs import ASCII, BLOCKS, Glyphs
+from feeder.screens.host_tables import draw_jobs
 from feeder.screens.sheet import CUT_BELOW, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
 from feeder.screens.top_screen import draw_top
@@ -110,6 +112,40 @@ def test_a_client_of_several_node_processes_is_one_row() -> None:
     rows = [line for line in draw(many_nodes()).splitlines() if line.startswith("gpu-")]
     assert len(rows) == 8
     assert all(re.search(r"rank \d +8 +3,600 +0\.8 %", row) for row in rows)
+
+
+def test_clients_are_named_with_their_jobs() -> None:
+    """By job and rank, also where names are long: those of jobs differ at either end."""
+    jobs = [f"{'imagenet-' * 6}lr-0.1-{number:02}" for number in range(2)]
+    names = [f"gpu-{number} pid 4711 rank {number}" for number in range(2)]
+    pairs = zip(names, jobs, strict=True)
+    shown = draw(host_report(HostShape(clients=[ClientShape(name=n, job=j) for n, j in pairs])))
+    for name, job in zip(names, jobs, strict=True):
+        assert re.search(rf"^{name}  imagen.*{job[-4:]} +1,000 +6 of 8 ", shown, re.MULTILINE)
+    assert " job " not in draw(host_report(HostShape(clients=[ClientShape(name="c")])))
+
+
+def test_rates_of_jobs_with_names_of_64_characters_are_shown_at_80_columns() -> None:
+    jobs = [
+        JobInterval(
+            name=f"{'imagenet-' * 6}{number:010}",
+            account="gpu-17.cluster.example pid 12345 rank 12",
+            weight=1.0,
+            sessions=8,
+            images_a_s=12_345.0,
+            batches_a_s=48.0,
+            batches=123_456,
+            workers=4.0,
+            worker_share=0.5,
+        )
+        for number in (1, 2)
+    ]
+    titles, *rows = [line.plain for line in draw_jobs(jobs, Sheet(80, BLOCKS))]
+    assert len(jobs[0].name) == 64
+    assert re.fullmatch(r"job +client +images/s +of workers", titles)
+    for row, number in zip(rows, (1, 2), strict=True):
+        assert len(row) <= 80
+        assert re.fullmatch(rf"(imagenet-){{2}}.*…\S*00{number} +gpu-….* +12,345 +50 %", row)
 
 
 def test_a_long_list_of_clients_is_summed_up() -> None:

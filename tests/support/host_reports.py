@@ -61,6 +61,7 @@ class ClientShape:
     name: str
     account: str = "uid 1000"
     dataset: str = "imagenet"
+    job: str = ""
     images_a_s: float = 1000.0
     wait_share: float | None = 0.0
     """Of the client's time, for this node process; None: it reports no waits."""
@@ -269,6 +270,7 @@ def _client(client: ClientShape, up_s: float, images_a_s: float, busy_s: float) 
         name=client.name,
         account=client.account,
         dataset=client.dataset,
+        job=client.job,
         is_lent=client.is_lent,
         is_local=client.is_local,
         window=client.window,

@@ -27,7 +27,7 @@ from feeder.plan.epoch import EpochPlan, LastBatch
 from feeder.wire.messages import Bye, Hello, Request
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.daemon import happens_within, wait_until
-from tests.support.fake_node import WAIT_S, FakeNode, sample_pixels
+from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, sample_pixels
 from tests.support.ipv6 import needs_ipv6
 from trainer_client import Batch, FeederLoader, NumpyLoader, normalise
 from trainer_client._device import Normaliser
@@ -226,6 +226,28 @@ def test_two_interleaved_iterators_are_an_error(node: FakeNode) -> None:
             next(first)
         assert next(second).index == 1
         assert "second loader" in first.closed_because
+
+
+def test_two_threads_at_once_are_an_error_for_the_second(node: FakeNode) -> None:
+    held: list[Message] = []
+
+    def hold(key: Key, messages: list[Message]) -> list[Message]:
+        held.extend(messages)
+        return []
+
+    node.script = hold
+    with make_loader(node) as loader, ThreadPoolExecutor() as pool:
+        batches = iter(loader)
+        first = pool.submit(next, batches)
+        node.wait_until(lambda: held, "the first thread waits")
+        for shared in (batches, iter(loader)):
+            with pytest.raises(ConfigError, match=r"in another thread: .*a second loader"):
+                next(shared)
+        node.script = lambda key, messages: messages
+        for message in held:
+            node.send(message)
+        assert first.result(WAIT_S).index == 0
+        assert [batch.index for batch in batches] == [*range(1, len(loader))]
 
 
 def test_an_iterator_without_a_batch_uses_up_no_epoch(node: FakeNode) -> None:

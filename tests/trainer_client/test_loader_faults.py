@@ -1,12 +1,15 @@
 """The loader against nodes that are absent, late, broken, of another version, or restart."""
 
+import logging
 import random
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import pytest
@@ -28,6 +31,7 @@ from feeder.wire.messages import (
     Request,
     encode,
 )
+from tests.support.daemon import wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
 from tests.trainer_client.test_loader import check_batch, check_epoch, make_loader
 from trainer_client import FeederLoader
@@ -85,14 +89,26 @@ def test_an_invalid_endpoint(endpoint: str) -> None:
         make_loader_at(endpoint)
 
 
-def test_a_host_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "reason"),
+    [
+        ("dns", "no endpoint is known yet; dns://unknown:1: Name or service not known"),
+        (
+            "tcp",
+            r"the name unknown does not resolve \(Name or service not known\): correct it, or ",
+        ),
+    ],
+)
+def test_a_host_name_that_does_not_resolve(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, reason: str
+) -> None:
     def resolve(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    expected = "no endpoint is known yet; dns://unknown:1: Name or service not known"
-    with pytest.raises(PeerError, match=f"no welcome from dns://unknown:1 within 3 s: {expected}"):
-        make_loader_at("dns://unknown:1")
+    name = f"{scheme}://unknown:1"
+    with pytest.raises(PeerError, match=f"no welcome from {name} within 0.5 s: {reason}"):
+        FeederLoader(name, dataset="birds", batch_size=8, image_size=8, timeout_s=0.5)
 
 
 def test_a_peer_that_accepts_and_sends_nothing() -> None:
@@ -245,7 +261,81 @@ def test_a_missing_batch_is_an_error_with_batch_peer_and_deadline(node: FakeNode
             next(batches)
     expected = f"no batch 2 of epoch 3 from {node.endpoint} within 3 s: its last message came"
     assert str(caught.value).startswith(expected)
-    assert str(caught.value).endswith("but 1 of 2 chunks have arrived")
+    assert "but 1 of 2 chunks have arrived (node fake/0, session " in str(caught.value)
+
+
+class Listener(logging.Handler):
+    """Calls ``on_line`` with the number of each line that the client's transport logs."""
+
+    def __init__(self, on_line: Callable[[int], None] = lambda number: None) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._on_line = on_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert record.levelno == logging.WARNING, "it shows in a job that configures no logging"
+        self.lines.append(record.getMessage())
+        self._on_line(len(self.lines))
+
+    def __enter__(self) -> Self:
+        client_transport._log.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        client_transport._log.removeHandler(self)
+
+
+def test_a_long_wait_is_logged_with_batch_and_node_again_and_when_it_ends(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_transport, "NOTICE_S", 0.06)
+    monkeypatch.setattr(client_transport, "NOTICE_INTERVAL_S", 0.05)
+    held: list[Message] = []
+
+    def hold(key: Key, messages: list[Message]) -> list[Message]:
+        held.extend(messages[1:] if key == (0, 1) else [])
+        return messages[:1] if key == (0, 1) else messages
+
+    def release(number: int) -> None:
+        if number == 2:
+            for message in held:
+                node.send(message)
+
+    node.script = hold
+    with make_loader(node) as loader, Listener(release) as log:
+        batches = iter(loader)
+        first = next(batches)
+        assert log.lines == []
+        assert (first.index, next(batches).index, next(batches).index) == (0, 1, 2)
+    *waits, end = log.lines
+    subject = f"batch 1 of epoch 0 of birds from {node.endpoint}"
+    pattern = rf"{re.escape(subject)}: waiting for 0\.\d s: its last message came .*1 of 2 chunks"
+    assert len(waits) >= 2
+    assert all(re.match(pattern, line) for line in waits), waits
+    assert re.fullmatch(rf"{re.escape(subject)}: it came after 0\.\d s", end)
+
+
+def test_a_loop_that_asks_for_no_batch_logs_no_wait(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_transport, "NOTICE_S", 0.0)
+    with make_loader(node) as loader:
+        batches = iter(loader)
+        node.wait_until(lambda: node.count(Request) >= 1, "nothing was requested")
+        next(batches)
+        with Listener() as log:
+            wait_until(lambda: loader.statistics().batches_ready >= 2, "batches are ready")
+            next(batches)
+        assert log.lines == []
+
+
+def test_a_wait_for_the_first_welcome_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_transport, "NOTICE_S", 0.05)
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    with Listener() as log, pytest.raises(PeerError):
+        FeederLoader(endpoint, dataset="birds", batch_size=8, image_size=8, timeout_s=0.3)
+    assert len(log.lines) == 1
+    assert log.lines[0].startswith(f"welcome of birds from {endpoint}: waiting for 0.1 s: nothing")
 
 
 def test_reordered_and_repeated_chunks_change_nothing(node: FakeNode) -> None:

@@ -105,6 +105,7 @@ class LinkState:
         self._retry_at_s: float | None = None
         self._redial_at_s = float("inf")
         self._last_active_s = 0.0  # the node's last message, or our last greeting
+        self._heard_s = 0.0  # the node's last message
         self._pinged_at_s = 0.0
         self.sharers: int | None = None  # sessions of this job there, from its Pongs
         self.verdict = ""  # on what sets the node's pace, from its Pongs
@@ -217,13 +218,40 @@ class LinkState:
                 f"the connection is lost, {self._failed_attempts} attempts to restore it failed; "
                 "is the daemon still running?"
             )
+        silent_s = now_s - self._heard_s
+        if self.welcome is not None and self.duplicate_of is None and self._is_silent(now_s):
+            network = "" if self.endpoint.startswith("ipc://") else "the network hangs, or "
+            return (
+                f"no byte came from it for {silent_s:.1f} s, and pings have no answer: {network}"
+                "its node process is stopped or gets no CPU time"
+            )
         if self._refusal is not None:
             return f"it refuses for the moment: {self._refusal}"
         if self.duplicate_of is not None:
             return "it is the same node process as another endpoint"
         if self._session is None:
             return "it accepted the connection but does not answer the greeting; is it a feeder?"
-        return f"its last message came {now_s - self._last_active_s:.1f} s ago, but {progress}"
+        return f"its last message came {silent_s:.1f} s ago, but {progress}"
+
+    def find_trouble(self, now_s: float) -> str:
+        """Return what keeps a node that has served from answering, as a verdict; "" if it does."""
+        if (
+            self.welcome is None
+            or self.incompatibility is not None
+            or self.duplicate_of is not None
+        ):
+            return ""
+        if not self._connected:
+            kind = "lost-connection"
+        elif self._is_silent(now_s):
+            kind = "silent-node" if self.endpoint.startswith("ipc://") else "hung-network"
+        else:
+            return ""
+        return f"{kind}: {self.endpoint}: {self.explain(now_s, '')}"
+
+    def _is_silent(self, now_s: float) -> bool:
+        """Whether a ping or greeting since the node's last message should have been answered."""
+        return self._pinged_at_s > self._heard_s and now_s >= self._heard_s + QUIET_S
 
     # --- Events of the connection -------------------------------------------------------------
 
@@ -261,7 +289,7 @@ class LinkState:
 
     def on_message(self, now_s: float) -> None:
         """Record that the node has sent something."""
-        self._last_active_s = now_s
+        self._last_active_s = self._heard_s = now_s
 
     def accept(self, welcome: Welcome, now_s: float) -> None:
         """Begin the session that the node grants."""
@@ -270,6 +298,7 @@ class LinkState:
         self.welcome = welcome
         self.sharers = None
         self._session = welcome.session
+        self._heard_s = now_s
         self._began_s, self._spent_before = now_s, self._spent
         self._retry_at_s = None
         if self._claim_path is not None:

@@ -17,6 +17,7 @@ Invariants, which test_fleet.py checks over random losses, restarts and clock ju
 The consumer's deadline is not known here; when it has passed, ``explain`` gives the reason.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,12 +25,12 @@ from feeder.client.core import events
 from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.compatibility import find_incompatibility
 from feeder.client.core.links import Links
-from feeder.client.core.node_link import LinkState, name_session
+from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
 from feeder.client.core.preference import Preference
 from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, Prefetch
 from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.waits import WaitClock
-from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
+from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.wire.messages import (
     BatchKey,
@@ -48,7 +49,7 @@ from feeder.wire.messages import (
 AMPLE_BATCHES: Final = 3
 """Batches in flight per node with which none runs out of work if a request comes a batch late."""
 
-_EXPLAINED: Final = 8  # links that an error names
+_NONE: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,17 +169,26 @@ class ClientSession:
             raise PeerError(f"{self.job.name}: there was no welcome yet")
         return self.welcome
 
-    def explain(self, now_s: float) -> str:
-        """Return one line on why a wait is not over."""
+    def explain(self, now_s: float, problems: Mapping[str, str] = _NONE) -> str:
+        """Return one line on why a wait is not over: on the links that the next batch is requested
+        on, then on the others.
+
+        ``problems`` has what is known of endpoints by other means.
+        """
         progress = self._prefetch.progress()
-        links = list(self._links)
+        awaited = self._prefetch.awaited_links
+        links = sorted(self._links, key=lambda link: link.link not in awaited)
         if not links:
             return "no endpoint is known yet"
+        reasons = [
+            problems.get(link.endpoint)
+            or f"{link.explain(now_s, progress)}{name_session(link.welcome)}"
+            for link in links
+        ]
         if len(links) == 1:
-            return links[0].explain(now_s, progress)
-        shown = [f"{link.endpoint}: {link.explain(now_s, progress)}" for link in links[:_EXPLAINED]]
-        more = [f"and {len(links) - _EXPLAINED} more"] if len(links) > _EXPLAINED else []
-        return "; ".join(shown + more)
+            return reasons[0]
+        named = [f"{link.endpoint}: {reason}" for link, reason in zip(links, reasons, strict=True)]
+        return name_some(named, "; ")
 
     # --- State and statistics -----------------------------------------------------------------
 
@@ -189,13 +199,19 @@ class ClientSession:
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
-    @property
-    def verdict(self) -> str:
-        """What sets the pace, as the node process that this client waits for most has diagnosed it;
-        "" before any has."""
-        links = [link for link in list(self._links) if link.verdict]
+    def verdict(self, now_s: float) -> str:
+        """Return what sets the pace, as the node process that this client waits for most has
+        diagnosed it; "" before any has.
+
+        It is this client's own verdict where that node process does not answer.
+        """
+        links = [link for link in list(self._links) if link.verdict or link.find_trouble(now_s)]
         slowest = max(links, key=lambda link: self._waits.total_s(link.link), default=None)
-        return "" if slowest is None else slowest.verdict
+        if slowest is None:
+            return ""
+        # After a stop of this process itself, answers may wait in its sockets.
+        read_s = now_s if now_s - self._now_s < 2 * PING_INTERVAL_S else self._now_s
+        return slowest.find_trouble(now_s) if slowest.find_trouble(read_s) else slowest.verdict
 
     @property
     def is_gathered(self) -> bool:

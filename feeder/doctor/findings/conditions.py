@@ -12,6 +12,7 @@ Condition = Callable[[Machine], Iterator[Finding]]
 CONDITIONS: Final[Sequence[Condition]] = (
     libraries.find_broken_libraries,
     system.find_unreadable,
+    system.find_pressure,
     governors.find_governor,
     memory.find_swap,
     datasets.find_remote_datasets,

@@ -143,6 +143,30 @@ class DatasetPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BusyProcess:
+    """A process that is not Feeder's, and how many CPUs it uses."""
+
+    name: str
+    pid: int
+    cpus: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How busy the machine is now; None: not known."""
+
+    average: float | None = None
+    """The load average of the last minute: tasks that run or wait for a CPU or a disk."""
+    cpu: float | None = None
+    """Pressure: the share of the last 10 s in which some task waited for a CPU, 0 to 1. That of the
+    machine or of the process's cgroup, whichever is higher; so are the next two."""
+    memory: float | None = None
+    io: float | None = None
+    busy: tuple[BusyProcess, ...] = ()
+    """Those that use most CPU time, the busiest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
     """The libraries of this process, and how they were built. Empty where not looked at."""
 
@@ -180,6 +204,7 @@ class Machine:
     memory: Memory = Memory()
     limits: Limits = Limits()
     clock: Clock = Clock()
+    load: Load = Load()
     datasets: tuple[DatasetPlace, ...] = ()
     daemons: tuple[int, ...] = ()
     """Process numbers of ``feeder serve`` on this machine."""

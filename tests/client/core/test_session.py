@@ -130,11 +130,11 @@ def test_pings_are_sent_while_batches_come() -> None:
 
 def test_the_verdict_is_that_of_the_latest_pong() -> None:
     shell = serve()
-    assert shell.session.verdict == ""
+    assert shell.session.verdict(0.0) == ""
     shell.receive(Pong(session=1, verdict="compute-bound: add cores"))
-    assert shell.session.verdict == "compute-bound: add cores"
+    assert shell.session.verdict(0.0) == "compute-bound: add cores"
     shell.receive(Pong(session=2, verdict="of another session"))
-    assert shell.session.verdict == "compute-bound: add cores"
+    assert shell.session.verdict(0.0) == "compute-bound: add cores"
 
 
 def test_pings_are_sent_every_second_without_other_messages() -> None:
@@ -345,7 +345,8 @@ def test_every_wait_has_an_explanation() -> None:
     assert "the next batch was not requested yet" in explain(2.0)
     shell.session.begin(0, range(10))
     shell.do()
-    assert explain(3.5) == "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
+    late = "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
+    assert explain(3.5) == f"{late}{SESSION}"
     shell.receive(Draining(session=1))
     assert "it is shutting down" in explain(3.5)
     shell.lose()
@@ -372,6 +373,39 @@ def test_a_feeder_that_packs_is_greeted_again_and_its_progress_counts() -> None:
     shell.connect()
     shell.receive(welcome())
     assert report(10) == 3, "of a session that has begun"
+
+
+def test_a_node_that_has_gone_quiet_is_told_from_one_that_is_late() -> None:
+    shell = make_shell()
+    shell.connect()
+    shell.receive(welcome())
+    shell.session.begin(0, range(10))
+    shell.do()
+    explain, verdict = shell.session.explain, shell.session.verdict
+    shell.do_at(2.0, MessageReceived(0, Pong(session=1, verdict="healthy")))
+    late = "its last message came 2.4 s ago, but 0 of 1 chunks have arrived"
+    assert explain(4.4) == f"{late}{SESSION}"
+    assert verdict(4.4) == "healthy"
+    shell.run_until(4.6)
+    quiet = "no byte came from it for 2.6 s, and pings have no answer: the network hangs, or its"
+    assert explain(4.6).startswith(quiet)
+    assert verdict(4.6).startswith(f"hung-network: {PEER}: {quiet}")
+    shell.run_until(9.0)  # it was greeted again
+    assert explain(9.0).startswith("no byte came from it for 7.0 s")
+    assert verdict(9.0).startswith(f"hung-network: {PEER}: no byte came from it for 7.0 s")
+    shell.lose()
+    assert verdict(9.0).startswith(f"lost-connection: {PEER}: the connection is lost")
+    shell.connect()
+    shell.receive(welcome(session=2))
+    assert verdict(9.0) == "healthy"
+
+
+def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
+    shell = make_shell()
+    shell.connect()
+    shell.receive(welcome())
+    shell.do_at(2.0, MessageReceived(0, Pong(session=1, verdict="healthy")))
+    assert shell.session.verdict(60.0) == "healthy", "nothing was read for 58 s"
 
 
 def test_a_session_without_a_welcome_cannot_begin() -> None:

@@ -12,8 +12,10 @@ from feeder.doctor.findings import cpus, datasets, governors, libraries, memory,
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
 from feeder.doctor.findings.facts import (
     Allowed,
+    BusyProcess,
     Clock,
     Limits,
+    Load,
     Machine,
     Memory,
     Processor,
@@ -35,7 +37,39 @@ from tests.support.sources import REPOSITORY
 
 PLAIN = "plain Pillow 13.0.0 is installed in place of Pillow-SIMD: slower; run `make setup`"
 WITHOUT = "this Pillow was built without libwebp: packing quarantines WebP images; install it"
+BURN = BusyProcess(name="burn", pid=71, cpus=1.25)
 CASES: list[tuple[Condition, str, Machine, str]] = [
+    (
+        system.find_pressure,
+        "cpu",
+        Machine(allowed=ALL, load=Load(average=7.9, cpu=0.95, busy=(BURN,))),
+        r"CPUs 95 % of the last 10 s, load average 7\.9 on 4 CPUs; most CPU time is used by burn "
+        r"\(process 71, 1\.2 CPUs\).* renice -n 19 -p 71",
+    ),
+    (
+        system.find_pressure,
+        "outside",
+        Machine(allowed=ALL, load=Load(average=7.9, cpu=0.95)),
+        "no process that can be seen here uses much.*CPUWeight=1000",
+    ),
+    (
+        system.find_pressure,
+        "no-psi",
+        Machine(allowed=ALL, load=Load(average=7.9)),
+        r"the load average is 7\.9 on 4 CPUs",
+    ),
+    (
+        system.find_pressure,
+        "memory",
+        Machine(load=Load(memory=0.25)),
+        "memory 25 % of the last 10 s.* ps -eo",
+    ),
+    (
+        system.find_pressure,
+        "storage",
+        Machine(load=Load(io=0.6)),
+        "storage 60 % of the last 10 s.* iotop",
+    ),
     (governors.find_governor, "fixed", governed("powersave", "acpi-cpufreq"), r"800 .* 4\.0 times"),
     (
         governors.find_governor,
@@ -235,6 +269,11 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
     (libraries.find_weak_crypto, "weak", with_libraries(crypto="tweetnacl"), "tweetnacl.*pyzmq"),
 ]
 SOUND: list[tuple[Condition, str, Machine]] = [
+    (
+        system.find_pressure,
+        "busy",
+        Machine(allowed=ALL, load=Load(average=5.9, cpu=0.3, memory=0.05, io=0.2, busy=(BURN,))),
+    ),
     (governors.find_governor, "performance", governed("performance", "acpi-cpufreq")),
     (cpus.find_narrow_mask, "equal", Machine(allowed=replace(ALL, quota=4.0))),
     (
@@ -326,6 +365,10 @@ def test_a_sound_machine_has_no_finding(condition: Condition, machine: Machine) 
 
 def test_every_condition_is_tested() -> None:
     assert {condition for condition, *_ in CASES} == {*CONDITIONS}
+
+
+def test_load_that_is_feeder_s_own_is_no_finding() -> None:
+    assert find_all(Machine(allowed=ALL, load=Load(average=9.0, cpu=0.9), daemons=(7,))) == ()
 
 
 def test_what_is_not_known_is_not_wrong() -> None:
