@@ -41,6 +41,10 @@ WINDOW_CHUNKS: Final = 4
 """For each worker, in the window of a session that has all of them: those that workers have, and as
 many that wait or whose batches are on their way to the client."""
 
+AHEAD_S: Final = 0.1
+"""Debt from which on a job gets idle workers only, no place behind a busy one: those are kept for
+the jobs that it owes, even if all of their chunks are in flight at the moment."""
+
 _CUT_S: Final = 0.01
 """A chunk is cut to no less than this: it costs 0.3 ms besides its rows."""
 
@@ -354,7 +358,8 @@ class Dispatcher:
         skipped: set[int] = set()
         for session in self._turns:
             if not self._stalls or self._queues[session][0].dataset not in self._stalls:
-                if self._in_flight[worker].chunks and self._turns.is_ahead(session):
+                is_ahead = self._turns.credit_s(self._queues[session][0].job) < -AHEAD_S
+                if is_ahead and self._in_flight[worker].chunks:
                     return None
                 chunk = self._take_from(session)
                 if skipped:
@@ -384,16 +389,16 @@ class Dispatcher:
     def _chunk_rows(self, batch: PendingBatch) -> int:
         """Return how many rows the next chunk of a batch has at most.
 
-        While jobs compete, each cuts its windows into WINDOW_CHUNKS chunks for each worker that it
-        is entitled to, so that it always has one when its turn comes. A job that gets a worker out
-        of its turn, because nobody else has a chunk at the moment, soon gives it back.
+        A job that falls behind cuts its windows into WINDOW_CHUNKS chunks for each worker that it is
+        entitled to, so that one waits whenever its turn comes. A job that is ahead gets a worker
+        only while the others have no chunk; it soon gives that back.
         """
-        if not batch.window_rows or not self._turns.is_contended:
+        credit_s = self._turns.credit_s(batch.job)
+        if not batch.window_rows or abs(credit_s) <= AHEAD_S:
             return batch.chunk_images
         chunks = WINDOW_CHUNKS * self.workers * self._turns.share(batch.job)
-        rows = 0 if self._turns.is_ahead(batch.session) else math.ceil(batch.window_rows / chunks)
-        least = math.ceil(_CUT_S / self._turns.row_s(batch.job))
-        return min(batch.chunk_images, max(rows, least))
+        rows = math.ceil(batch.window_rows / chunks) if credit_s > 0 else 0
+        return min(batch.chunk_images, max(rows, math.ceil(_CUT_S / self._turns.row_s(batch.job))))
 
     def _suspect(self, chunk: PendingChunk) -> None:
         chunk.batch.suspects += 1

@@ -3,22 +3,22 @@
 Jobs share the workers' time. Each has a *virtual time*: the seconds that its chunks took, over its
 weight. The next chunk is that of the job with the lowest virtual time among those that have chunks
 to dispatch. A chunk is charged when it is dispatched, with an estimate, and corrected when it is
-finished, to what it took: a chunk that looks cheap gains nothing.
+finished, to what it took: a chunk that looked cheap gains nothing.
 
-A job is *active* while it has chunks to dispatch or in flight. What an active job is owed by the
-others is its *credit*, in seconds of a worker; a negative one is a debt. Credits and debts of the
-active jobs add up to zero, so that a job that is alone has neither.
+A job is *active* while it has chunks to dispatch or in flight. What the other active jobs owe it is
+its *credit*, in seconds of a worker; a negative one is a debt. Credits and debts add up to zero, so
+a job that is alone has neither.
 
 - A debt outlives the job's sessions. It is paid by waiting while the others are served.
-- A job keeps its credit while all of its window is in flight. It loses the time that workers spend
-  while it wants nothing, and whatever exceeds CREDIT_S for each chunk in flight: a job that was
-  away, or takes less than its share, finds no hoard when it wants more.
-- A job in debt gets idle workers, but no place behind a busy one (``is_ahead``): those are left to
-  the jobs that it owes, even if these have nothing to dispatch at the moment.
+- A credit is kept while the whole window is in flight, and while the client handles what it got. A
+  job that wants nothing stays active until it has lost its credit: by the time that workers spend
+  meanwhile. So it gets nothing for the time that it left to others.
+- A credit is at most CREDIT_S for each chunk in flight, so that a job which takes less than its
+  share has no hoard when it wants more.
 
-This is start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) of requests of which several are
-served at a time (Jin, Chase, Kaur: SIGMETRICS 2004), with the mean for the present, as in EEVDF
-(Stoica, Abdel-Wahab 1995).
+This is start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) for a server that has several
+requests at a time (Jin, Chase, Kaur: SIGMETRICS 2004), with debts and credits as the lag in EEVDF
+(Stoica, Abdel-Wahab: 1995).
 
 Invariant: a session is in at most one job's turns. Memory is bounded by the sessions that have
 chunks to dispatch or in flight, and _JOBS_MAX jobs that have none.
@@ -32,8 +32,7 @@ from typing import Final
 from feeder.session.jobs import JobKey, JobWeights
 
 CREDIT_S: Final = 1.0
-"""Most credit that a job keeps for each chunk in flight, its own and others'. Hardly a chunk takes
-longer, so it exceeds what others can be given while a job waits for its first chunk."""
+"""A chunk hardly takes longer, so this exceeds what others get while a job waits for its first."""
 
 _FIRST_GUESS_S: Final = 1e-3
 """For a row before any chunk is finished."""
@@ -62,12 +61,12 @@ class Turns:
 
     def __init__(self, weights: JobWeights) -> None:
         self._weights = weights
-        self._jobs: OrderedDict[JobKey, _JobTurns] = OrderedDict()
+        self._jobs: dict[JobKey, _JobTurns] = {}
         self._active: dict[JobKey, _JobTurns] = {}
-        self._job_of: dict[int, JobKey] = {}  # of the sessions in turns
         self._absent: dict[JobKey, _JobTurns] = {}  # the active ones that want nothing now
+        self._job_of: dict[int, JobKey] = {}  # of the sessions in turns
         self._in_flight = 0  # chunks of all jobs
-        self._row_s = _FIRST_GUESS_S  # of the job whose chunk was finished last
+        self._row_s = _FIRST_GUESS_S  # of the job whose chunk was filled last
         self._last_virtual_s = 0.0  # of the job that was active last
 
     def __bool__(self) -> bool:
@@ -89,7 +88,7 @@ class Turns:
         """Add a session that has chunks to dispatch, behind the others of its job."""
         job = self._enter(key)
         if not job.sessions:
-            self._limit_credit(job)
+            self._limit_credit(job, CREDIT_S * self._in_flight)
         job.sessions[session] = None
         self._job_of[session] = key
 
@@ -111,49 +110,46 @@ class Turns:
             if all(session in sessions for session in job.sessions):
                 self._limit_credit(job, 0.0)
 
-    @property
-    def is_contended(self) -> bool:
-        """Whether several jobs are active."""
-        return len(self._active) > 1
-
-    def is_ahead(self, session: int) -> bool:
-        """Whether a session's job is in debt to other active jobs."""
-        job = self._jobs[self._job_of[session]]
-        return self.is_contended and job.virtual_s > self._present_s(job)
-
     def share(self, key: JobKey) -> float:
         """Return an active job's share of the workers' time, 0 to 1."""
         return self._jobs[key].weight / sum(job.weight for job in self._active.values())
 
+    def credit_s(self, key: JobKey) -> float:
+        """Return an active job's credit, in seconds of a worker; below zero: its debt."""
+        job = self._jobs[key]
+        mean_s, others_weight = self._others(job)
+        return (mean_s - job.virtual_s) * job.weight * others_weight / (job.weight + others_weight)
+
     def row_s(self, key: JobKey) -> float:
-        """Return the estimate of what a job's next row takes a worker."""
+        """Return the estimate of what an active job's next row takes a worker."""
         return self._jobs[key].row_s
 
     def charge(self, key: JobKey, rows: int) -> float:
         """Charge a job for a chunk that is dispatched; return the estimate, in seconds."""
         job = self._enter(key)
+        charged_s = rows * job.row_s
+        job.virtual_s += charged_s / job.weight
         job.in_flight += 1
         self._in_flight += 1
-        job.virtual_s += rows * job.row_s / job.weight
-        return rows * job.row_s
+        return charged_s
 
     def settle(self, key: JobKey, charged_s: float, took_s: float, rows: int = 0) -> None:
         """Correct the charge for a chunk that is no longer in flight to what it took; the job's
         next estimates follow if ``rows`` were filled in that time."""
         job = self._jobs[key]
+        job.virtual_s += (took_s - charged_s) / job.weight
         job.in_flight -= 1
         self._in_flight -= 1
-        job.virtual_s += (took_s - charged_s) / job.weight
         if rows:
             job.row_s += _LEARNED * (took_s / rows - job.row_s)
             self._row_s = job.row_s
         for absent_key, absent in list(self._absent.items()):
-            self._limit_credit(absent, forfeit_s=took_s)
+            self._limit_credit(absent, self.credit_s(absent_key) - took_s)
             self._leave_if_settled(absent_key, absent)
         self._leave_if_idle(key, job)
 
     def _enter(self, key: JobKey) -> _JobTurns:
-        """Return a job, which is active from now on if it was not."""
+        """Return a job, which is active from now on."""
         job = self._active.get(key)
         if job is not None:
             self._absent.pop(key, None)
@@ -162,10 +158,10 @@ class Turns:
         if job is None:
             if len(self._jobs) >= _JOBS_MAX:
                 self._forget_jobs()
-            virtual_s = self._present_s(None)
-            job = self._jobs[key] = _JobTurns(self._weights.of(key), virtual_s, self._row_s)
-        self._active[key] = job
+            job = _JobTurns(self._weights.of(key), self._others(None)[0], self._row_s)
+            self._jobs[key] = job
         self._limit_credit(job, 0.0)
+        self._active[key] = job
         return job
 
     def _leave_if_idle(self, key: JobKey, job: _JobTurns) -> None:
@@ -174,32 +170,26 @@ class Turns:
             self._leave_if_settled(key, job)
 
     def _leave_if_settled(self, key: JobKey, job: _JobTurns) -> None:
-        if job.virtual_s >= self._present_s(job):
+        if self.credit_s(key) <= 0:
             del self._active[key], self._absent[key]
             self._last_virtual_s = job.virtual_s
 
-    def _present_s(self, job: _JobTurns | None) -> float:
-        """Return the mean virtual time of the other active jobs, by weight; without any, that of
-        the last one."""
+    def _others(self, job: _JobTurns | None) -> tuple[float, float]:
+        """Return the mean virtual time of the other active jobs, by weight, and their weight; without
+        any, the virtual time of the last one and 0."""
         others = [other for other in self._active.values() if other is not job]
-        if not others:
-            return self._last_virtual_s
         weight = sum(other.weight for other in others)
-        return sum(other.weight * other.virtual_s for other in others) / weight
+        if not others:
+            return self._last_virtual_s, 0.0
+        return sum(other.weight * other.virtual_s for other in others) / weight, weight
 
-    def _limit_credit(
-        self, job: _JobTurns, most_s: float | None = None, forfeit_s: float = 0.0
-    ) -> None:
-        """Take ``forfeit_s`` of a job's credit, and what exceeds ``most_s``."""
-        weight = sum(other.weight for other in self._active.values() if other is not job)
-        if most_s is None:
-            most_s = CREDIT_S * self._in_flight
-        # A second of credit with the others moves their mean, too.
-        virtual_s_of_credit_s = 1 / job.weight + (1 / weight if weight else 0.0)
-        present_s = self._present_s(job)
-        credit_s = (present_s - job.virtual_s) / virtual_s_of_credit_s
-        kept_s = max(0.0, min(credit_s - forfeit_s, most_s))
-        job.virtual_s = max(job.virtual_s, present_s - kept_s * virtual_s_of_credit_s)
+    def _limit_credit(self, job: _JobTurns, most_s: float) -> None:
+        """Take what exceeds ``most_s`` of a job's credit."""
+        mean_s, weight = self._others(job)
+        # A second of credit moves the mean of the others, too.
+        most_virtual_s = max(0.0, most_s) * (1 / job.weight + 1 / weight) if weight else 0.0
+        if job.virtual_s < mean_s - most_virtual_s:
+            job.virtual_s = mean_s - most_virtual_s
 
     def _forget_jobs(self) -> None:
         """Forget half of the idle jobs: those without debts, or with the smallest."""
