@@ -4,7 +4,8 @@ A batch is cut into chunks of consecutive rows. Jobs with rows to fill share the
 their weights are, and a job's sessions take turns, one chunk each (``turns``); within a session
 earlier batches go first. A chunk goes to the worker with the fewest chunks
 in flight, so the chunks of one batch spread over all workers. A worker has at most WORKER_DEPTH
-chunks, so it never idles between two of them and no batch waits behind a long queue.
+chunks, so it never idles between two of them and no batch waits behind a long queue. A job that
+owes others more than AHEAD_S gets no place in these queues.
 
 When a worker dies or is stuck, its oldest chunk becomes *suspect*; the others return to the queue.
 So does the oldest one if the worker was stopped, or had just finished the one that it was killed
@@ -121,9 +122,7 @@ class Dispatcher:
         self._in_flight[worker] = WorkInFlight()
         self._by_load[0][worker] = None
 
-    def remove_worker(
-        self, worker: int, was_killed: bool, is_held: bool, now_s: float
-    ) -> Removal:
+    def remove_worker(self, worker: int, was_killed: bool, is_held: bool, now_s: float) -> Removal:
         """Take a lost worker's chunks back.
 
         ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read, and
@@ -389,9 +388,9 @@ class Dispatcher:
     def _chunk_rows(self, batch: PendingBatch) -> int:
         """Return how many rows the next chunk of a batch has at most.
 
-        A job that falls behind cuts its windows into WINDOW_CHUNKS chunks for each worker that it is
-        entitled to, so that one waits whenever its turn comes. A job that is ahead gets a worker
-        only while the others have no chunk; it soon gives that back.
+        The windows of a job that falls behind are cut into WINDOW_CHUNKS chunks for each worker
+        that it is entitled to, so that one waits whenever its turn comes. A job that is ahead gets
+        a worker only while the others have no chunk, and gives it back soon.
         """
         credit_s = self._turns.credit_s(batch.job)
         if not batch.window_rows or abs(credit_s) <= AHEAD_S:

@@ -175,8 +175,8 @@ class Turns:
             self._last_virtual_s = job.virtual_s
 
     def _others(self, job: _JobTurns | None) -> tuple[float, float]:
-        """Return the mean virtual time of the other active jobs, by weight, and their weight; without
-        any, the virtual time of the last one and 0."""
+        """Return the mean virtual time of the other active jobs, by weight, and their total weight;
+        without any, the virtual time of the last one and 0."""
         others = [other for other in self._active.values() if other is not job]
         weight = sum(other.weight for other in others)
         if not others:

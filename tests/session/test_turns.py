@@ -102,7 +102,9 @@ def simulate(
     def begin(load: Load, now_s: float) -> None:
         session = next(numbers)
         is_first = all(other is not load for other in owner.values())
-        row_s[session] = load.row_s if load.first_row_s is None or not is_first else load.first_row_s
+        row_s[session] = (
+            load.row_s if load.first_row_s is None or not is_first else load.first_row_s
+        )
         owner[session], remaining[session] = load, load.batches
         for _ in range(min(load.window, load.batches)):
             heapq.heappush(pending, (now_s, next(order), "want", session))
@@ -303,7 +305,9 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     ]
     simulate(loads, weights=weights, workers=workers, seed=seed, seconds=10.0)
     total = sum(weights.values())
-    assert shares(loads, until_s=10) == pytest.approx([each / total for each in weights.values()], abs=0.05)
+    assert shares(loads, until_s=10) == pytest.approx(
+        [each / total for each in weights.values()], abs=0.05
+    )
 
 
 def test_accounts_of_idle_jobs_are_bounded() -> None:
