@@ -40,7 +40,7 @@ DEATHS_MAX: Final = 3
 
 WINDOW_CHUNKS: Final = 4
 """For each worker, in the window of a session that has all of them: those that workers have, and as
-many that wait or whose batches are on their way to the client."""
+many that wait or belong to batches on their way to the client."""
 
 AHEAD_S: Final = 0.1
 """Debt from which on a job gets idle workers only, no place behind a busy one: those are kept for
@@ -417,7 +417,7 @@ class Dispatcher:
 def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:
     """Return what a worker's oldest chunk costs its job: all of the time that it took.
 
-    Time in which the worker was stopped, or stuck without using its CPU, is nobody's fault, so such
+    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault, so such
     a chunk costs its estimate at most; a worker is killed after CHUNK_DEADLINE_S, which bounds all
     others. ``busy_s``: by the worker's clock, which goes on while the daemon is suspended.
     """

@@ -66,7 +66,7 @@ class Turns:
         self._absent: dict[JobKey, _JobTurns] = {}  # the active ones that want nothing now
         self._job_of: dict[int, JobKey] = {}  # of the sessions in turns
         self._in_flight = 0  # chunks of all jobs
-        self._row_s = _FIRST_GUESS_S  # of the job whose chunk was filled last
+        self._row_s = _FIRST_GUESS_S  # of the job that had a chunk filled last
         self._last_virtual_s = 0.0  # of the job that was active last
 
     def __bool__(self) -> bool:
@@ -134,8 +134,8 @@ class Turns:
         return charged_s
 
     def settle(self, key: JobKey, charged_s: float, took_s: float, rows: int = 0) -> None:
-        """Correct the charge for a chunk that is no longer in flight to what it took; the job's
-        next estimates follow if ``rows`` were filled in that time."""
+        """Replace the estimate for a chunk that is no longer in flight by its real time, from which
+        the job's next estimates learn if ``rows`` were filled."""
         job = self._jobs[key]
         job.virtual_s += (took_s - charged_s) / job.weight
         job.in_flight -= 1
