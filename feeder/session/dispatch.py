@@ -4,7 +4,8 @@ A batch is cut into chunks of consecutive rows. Jobs with rows to fill share the
 their weights are, and a job's sessions take turns, one chunk each (``turns``); within a session
 earlier batches go first. A chunk goes to the worker with the fewest chunks
 in flight, so the chunks of one batch spread over all workers. A worker has at most WORKER_DEPTH
-chunks, so it never idles between two of them and no batch waits behind a long queue.
+chunks, so it never idles between two of them and no batch waits behind a long queue. A job that
+owes others more than AHEAD_S gets no place in these queues.
 
 When a worker dies or is stuck, its oldest chunk becomes *suspect*; the others return to the queue.
 So does the oldest one if the worker was stopped, or had just finished the one that it was killed
@@ -18,6 +19,7 @@ Invariant: a row of a batch is in flight at one worker at most, and is filled on
 worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks per worker.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,13 +30,24 @@ from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 from feeder.session.jobs import JobWeights
 from feeder.session.silence import LOOK_S, Silence, Silences
 from feeder.session.stalls import Stalls, Stuck
-from feeder.session.turns import RowCosts, Turns
+from feeder.session.turns import Turns
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
 
 DEATHS_MAX: Final = 3
 """Workers that crash with only this chunk in flight before it is given up."""
+
+WINDOW_CHUNKS: Final = 4
+"""For each worker, in the window of a session that has all of them: those that workers have, and as
+many that wait or belong to batches on their way to the client."""
+
+AHEAD_S: Final = 0.1
+"""Debt from which on a job gets idle workers only, no place behind a busy one: those are kept for
+the jobs that it owes, even if all of their chunks are in flight at the moment."""
+
+_CUT_S: Final = 0.01
+"""A chunk is cut to no less than this: it costs 0.3 ms besides its rows."""
 
 _RECHECK_S: Final = 1.0
 """While batches of stalled datasets wait."""
@@ -65,7 +78,6 @@ class Dispatcher:
         self._tickets = 0
         self._queues: dict[int, deque[PendingBatch]] = {}
         self._turns = Turns(weights)  # sessions that have a queue
-        self._costs = RowCosts()
         self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self._in_flight: dict[int, WorkInFlight] = {}
@@ -110,7 +122,7 @@ class Dispatcher:
         self._in_flight[worker] = WorkInFlight()
         self._by_load[0][worker] = None
 
-    def remove_worker(self, worker: int, was_killed: bool, is_held: bool) -> Removal:
+    def remove_worker(self, worker: int, was_killed: bool, is_held: bool, now_s: float) -> Removal:
         """Take a lost worker's chunks back.
 
         ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read, and
@@ -125,8 +137,8 @@ class Dispatcher:
         for chunk in chunks:
             del self._chunks[chunk.ticket]
             chunk.batch.in_flight -= 1
-            # Only the oldest one has taken time.
-            self._turns.settle(chunk.batch.job, 0.0 if chunk is chunks[0] else -chunk.charged_s)
+            took_s = _time_to_charge(work, now_s) if chunk is chunks[0] else 0.0
+            self._turns.settle(chunk.batch.job, chunk.charged_s, took_s)
         if not chunks:
             return Removal()
         if is_held:
@@ -191,7 +203,7 @@ class Dispatcher:
                     yield self._give_alone(suspect, worker, now_s)
                     continue
             worker = self._free_worker(is_proven=None if suspect is None else False)
-            chunk = None if worker is None else self._take_chunk()
+            chunk = None if worker is None else self._take_chunk(worker)
             if worker is not None and chunk is not None:
                 yield self._give(chunk, worker, now_s)
                 continue
@@ -209,6 +221,7 @@ class Dispatcher:
         if chunk is None:
             return None
         work = self._in_flight[chunk.worker]
+        took_s = _time_to_charge(work, now_s, busy_s)
         self._by_load[len(work.chunks)].pop(chunk.worker, None)
         del work.chunks[ticket]
         self._silences.on_progress(work, chunk, now_s)
@@ -217,10 +230,8 @@ class Dispatcher:
             self._by_load[len(work.chunks)][chunk.worker] = None
         batch = chunk.batch
         batch.in_flight -= 1
-        if busy_s is not None:
-            self._costs.learn(batch.kind, chunk.count, busy_s)
-        cost_s = self._costs.cost_s(batch.kind, chunk.count)
-        self._turns.settle(batch.job, cost_s - chunk.charged_s)
+        filled = 0 if busy_s is None else chunk.count
+        self._turns.settle(batch.job, chunk.charged_s, took_s, filled)
         if self._stalls:
             self._stalls.on_finished(chunk)
         return chunk
@@ -306,8 +317,7 @@ class Dispatcher:
         chunk.ticket, chunk.worker = self._tickets, worker
         batch = chunk.batch
         batch.in_flight += 1
-        chunk.charged_s = self._costs.cost_s(batch.kind, chunk.count)
-        self._turns.charge(batch.job, chunk.charged_s)
+        chunk.charged_s = self._turns.charge(batch.job, chunk.count)
         load = len(work.chunks)
         self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
@@ -336,32 +346,36 @@ class Dispatcher:
             dataset = self._queues[session][0].dataset
             if dataset in self._stalls and dataset not in probed:
                 probed.add(dataset)
-                self._suspect(self._take_from(session, is_in_turn=False))
+                self._suspect(self._take_from(session))
 
-    def _take_chunk(self) -> PendingChunk | None:
-        """Take the next chunk of the session whose turn it is; None if there is none.
+    def _take_chunk(self, worker: int) -> PendingChunk | None:
+        """Take the next chunk of the session whose turn it is; None if there is none, or if its
+        job has to wait until the worker is idle.
 
         Stalled datasets are skipped: their chunks are dispatched alone.
         """
         skipped: set[int] = set()
         for session in self._turns:
             if not self._stalls or self._queues[session][0].dataset not in self._stalls:
-                chunk = self._take_from(session, is_in_turn=True)
+                is_ahead = self._turns.credit_s(self._queues[session][0].job) < -AHEAD_S
+                if is_ahead and self._in_flight[worker].chunks:
+                    return None
+                chunk = self._take_from(session)
                 if skipped:
                     self._turns.pass_over(skipped)
                 return chunk
             skipped.add(session)
         return None
 
-    def _take_from(self, session: int, *, is_in_turn: bool) -> PendingChunk:
+    def _take_from(self, session: int) -> PendingChunk:
         """Take a queued session's next chunk; others of its job come first from now on."""
-        self._turns.serve(session, is_in_turn=is_in_turn)
+        self._turns.serve(session)
         queue = self._queues[session]
         batch = queue[0]
         if batch.returned:
             chunk = batch.returned.pop()
         else:
-            count = min(batch.chunk_images, batch.rows - batch.unfilled)
+            count = min(self._chunk_rows(batch), batch.rows - batch.unfilled)
             chunk = PendingChunk(batch=batch, first=batch.unfilled, count=count)
             batch.unfilled += count
         if not batch.has_chunks:
@@ -370,6 +384,20 @@ class Dispatcher:
             del self._queues[session]
             self._turns.remove(session)
         return chunk
+
+    def _chunk_rows(self, batch: PendingBatch) -> int:
+        """Return how many rows the next chunk of a batch has at most.
+
+        The windows of a job that falls behind are cut into WINDOW_CHUNKS chunks for each worker
+        that it is entitled to, so that one waits whenever its turn comes. A job that is ahead gets
+        a worker only while the others have no chunk, and gives it back soon.
+        """
+        credit_s = self._turns.credit_s(batch.job)
+        if not batch.window_rows or abs(credit_s) <= AHEAD_S:
+            return batch.chunk_images
+        chunks = WINDOW_CHUNKS * self.workers * self._turns.share(batch.job)
+        rows = math.ceil(batch.window_rows / chunks) if credit_s > 0 else 0
+        return min(batch.chunk_images, max(rows, math.ceil(_CUT_S / self._turns.row_s(batch.job))))
 
     def _suspect(self, chunk: PendingChunk) -> None:
         chunk.batch.suspects += 1
@@ -384,3 +412,19 @@ class Dispatcher:
             self._turns.add(batch.session, batch.job)
         elif batch not in queue:
             queue.appendleft(batch)
+
+
+def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:
+    """Return what a worker's oldest chunk costs its job: all of the time that it took.
+
+    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault, so such
+    a chunk costs its estimate at most; a worker is killed after CHUNK_DEADLINE_S, which bounds all
+    others. ``busy_s``: by the worker's clock, which goes on while the daemon is suspended.
+    """
+    took_s = now_s - work.progress_s
+    if busy_s is not None:
+        took_s = min(busy_s, took_s + LOOK_S)  # this process may be late to notice either end
+    is_stopped = work.looks is not None and work.looks.is_stopped
+    if is_stopped or work.stuck_as not in (None, "looping"):
+        return min(took_s, work.oldest.charged_s)
+    return took_s

@@ -123,7 +123,9 @@ class Filling:
     def on_worker_lost(self, event: events.WorkerLost) -> None:
         """Have a lost worker's chunks filled by others, but for one that may have ended it."""
         self._tally.on_worker_lost(event.worker)
-        removal = self._dispatcher.remove_worker(event.worker, event.was_killed, event.is_held)
+        removal = self._dispatcher.remove_worker(
+            event.worker, event.was_killed, event.is_held, self._outbox.now_s
+        )
         self._counters.chunks_returned += len(removal.batches) - len(removal.given_up)
         for chunk in removal.given_up:
             self._fail(chunk.batch, "worker-died", "worker-died", blame_chunk(chunk))

@@ -119,6 +119,7 @@ class Session:
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
             chunk_images=self.chunk_images,
+            window_rows=self.layout.slots * self.layout.batch_size if self.is_held else 0,
             recipe=self.recipe_id,
             job=self.job,
             request=request,

@@ -1,20 +1,27 @@
 """Whose chunk is next: jobs by weighted fair queueing, and the sessions of a job in turn.
 
-Jobs share the workers' time. Each has a *virtual time*: what its chunks cost, over its weight. The
-next chunk is that of the job with the lowest virtual time among those that have chunks to dispatch,
-so over any time in which jobs have some, their shares of the workers' time are as their weights.
+Jobs share the workers' time. Each has a *virtual time*: the seconds that its chunks took, over its
+weight. The next chunk is that of the job with the lowest virtual time among those that have chunks
+to dispatch. A chunk is charged when it is dispatched, with an estimate, and corrected when it is
+finished, to what it took: a chunk that looked cheap gains nothing.
 
-A chunk costs its rows times the mean time of a worker for a row of its dataset and recipe, rather
-than its own time: on a busy machine that has a long tail, whatever the chunk. Worker time,
-rather than images, because it is what is scarce: a batch of large crops takes many times that of a
-small one. Before the first chunk of a kind is filled, its cost is a guess, which is corrected then.
+A job is *active* while it has chunks to dispatch or in flight. What the other active jobs owe it is
+its *credit*, in seconds of a worker; a negative one is a debt. Credits and debts add up to zero, so
+a job that is alone has neither.
 
-A job that had nothing to dispatch begins again at the virtual time of the last chunk that was
-dispatched, unless its own is later: it gets nothing for the time that it left to others. This is
-start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996).
+- A debt outlives the job's sessions. It is paid by waiting while the others are served.
+- A credit is kept while the whole window is in flight, and while the client handles what it got. A
+  job that wants nothing stays active until it has lost its credit: by the time that workers spend
+  meanwhile. So it gets nothing for the time that it left to others.
+- A credit is at most CREDIT_S for each chunk in flight, so that a job which takes less than its
+  share has no hoard when it wants more.
+
+This is start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996) for a server that has several
+requests at a time (Jin, Chase, Kaur: SIGMETRICS 2004), with debts and credits as the lag in EEVDF
+(Stoica, Abdel-Wahab: 1995).
 
 Invariant: a session is in at most one job's turns. Memory is bounded by the sessions that have
-chunks to dispatch or in flight, and _DEBTORS_MAX jobs that have used more than their share.
+chunks to dispatch or in flight, and _JOBS_MAX jobs that have none.
 """
 
 from collections import OrderedDict
@@ -23,69 +30,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from feeder.session.jobs import JobKey, JobWeights
-from feeder.session.usual_times import KINDS_MAX, ChunkKind
+
+CREDIT_S: Final = 1.0
+"""A chunk hardly takes longer, so this exceeds what others get while a job waits for its first."""
 
 _FIRST_GUESS_S: Final = 1e-3
-"""For a row before the first chunk of any kind is filled."""
+"""For a row before any chunk is finished."""
 
-_LEAST_S: Final = 1e-6
+_LEARNED: Final = 1 / 4
+"""Of the difference to a job's estimate, with each chunk."""
 
-_LEARNED: Final = 1 / 32
-"""Of the difference to the mean, with each chunk."""
-
-_LEARNED_FIRST: Final = 1 / 8
-"""With each of the first chunks that took less: those before them may have waited for cold storage,
-and a job whose rows count for too much gets few chunks to learn from."""
-
-_FIRST_CHUNKS: Final = 64
-
-_COUNTED_MAX: Final = 16.0
-"""Times the mean: more counts for no chunk, even if its worker was stopped or its disk slow."""
-
-_DEBTORS_MAX: Final = 4096
-
-
-class RowCosts:
-    """The worker time of a row, by dataset and recipe: a moving average. At most KINDS_MAX kinds,
-    those used last."""
-
-    def __init__(self) -> None:
-        self._kinds: OrderedDict[ChunkKind, float] = OrderedDict()
-        self._chunks: dict[ChunkKind, int] = {}  # learnt from, up to _FIRST_CHUNKS
-
-    def cost_s(self, kind: ChunkKind, rows: int) -> float:
-        """Return what a chunk costs: before the first one of its kind, as one of the latest."""
-        row_s = self._kinds.get(kind)
-        if row_s is None:
-            row_s = next(reversed(self._kinds.values()), _FIRST_GUESS_S)
-        return rows * row_s
-
-    def learn(self, kind: ChunkKind, rows: int, took_s: float) -> None:
-        """Learn from a chunk that took a worker so long."""
-        mean_s = self._kinds.get(kind)
-        if mean_s is None:
-            like_s = next(reversed(self._kinds.values()), took_s / rows)
-            self._kinds[kind] = min(took_s / rows, _COUNTED_MAX * max(like_s, _LEAST_S))
-            self._chunks[kind] = 1
-            if len(self._kinds) > KINDS_MAX:
-                del self._chunks[self._kinds.popitem(last=False)[0]]
-            return
-        row_s = min(took_s / rows, _COUNTED_MAX * max(mean_s, _LEAST_S))
-        is_first = self._chunks[kind] < _FIRST_CHUNKS
-        self._chunks[kind] += is_first
-        learned = _LEARNED_FIRST if is_first and row_s < mean_s else _LEARNED
-        self._kinds[kind] = mean_s + learned * (row_s - mean_s)
-        self._kinds.move_to_end(kind)
+_JOBS_MAX: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
 class _JobTurns:
-    """A job that has chunks to dispatch or in flight, or has used more than its share."""
+    """A job's account, and its sessions that have chunks to dispatch."""
 
     weight: float
     virtual_s: float
+    row_s: float
+    """Estimate of what its next row takes a worker."""
     sessions: OrderedDict[int, None] = field(default_factory=OrderedDict)
-    """Those with chunks to dispatch; the next one first."""
+    """The next one first."""
     in_flight: int = 0
 
 
@@ -95,18 +62,20 @@ class Turns:
     def __init__(self, weights: JobWeights) -> None:
         self._weights = weights
         self._jobs: dict[JobKey, _JobTurns] = {}
-        self._ready: dict[JobKey, _JobTurns] = {}  # those with sessions, served last at the end
+        self._active: dict[JobKey, _JobTurns] = {}
+        self._absent: dict[JobKey, _JobTurns] = {}  # the active ones that want nothing now
         self._job_of: dict[int, JobKey] = {}  # of the sessions in turns
         self._in_flight = 0  # chunks of all jobs
-        self._now_virtual_s = 0.0  # of the last chunk that was dispatched in its turn
+        self._row_s = _FIRST_GUESS_S  # of the job that had a chunk filled last
+        self._last_virtual_s = 0.0  # of the job that was active last
 
     def __bool__(self) -> bool:
         """Whether any session has a turn."""
-        return bool(self._ready)
+        return bool(self._job_of)
 
     def __iter__(self) -> Iterator[int]:
         """Yield the sessions, the next one first."""
-        ready = list(self._ready.values())
+        ready = [job for job in self._active.values() if job.sessions]
         if not ready:
             return
         first = min(ready, key=lambda job: job.virtual_s)
@@ -117,10 +86,9 @@ class Turns:
 
     def add(self, session: int, key: JobKey) -> None:
         """Add a session that has chunks to dispatch, behind the others of its job."""
-        job = self._jobs.get(key) or self._begin(key)
+        job = self._enter(key)
         if not job.sessions:
-            job.virtual_s = max(job.virtual_s, self._now_virtual_s)
-            self._ready[key] = job
+            self._limit_credit(job, CREDIT_S * self._in_flight)
         job.sessions[session] = None
         self._job_of[session] = key
 
@@ -129,57 +97,103 @@ class Turns:
         key = self._job_of.pop(session)
         job = self._jobs[key]
         del job.sessions[session]
-        if not job.sessions:
-            del self._ready[key]
-            self._forget_if_settled(key, job)
+        self._leave_if_idle(key, job)
 
-    def serve(self, session: int, *, is_in_turn: bool) -> None:
-        """Move a session, of which a chunk was taken, behind the others of its job.
-
-        ``is_in_turn``: the chunk is dispatched now, rather than set aside.
-        """
-        key = self._job_of[session]
-        job = self._ready.pop(key)
-        self._ready[key] = job
-        job.sessions.move_to_end(session)
-        if is_in_turn:
-            self._now_virtual_s = max(self._now_virtual_s, job.virtual_s)
+    def serve(self, session: int) -> None:
+        """Move a session, of which a chunk was taken, behind the others of its job."""
+        self._jobs[self._job_of[session]].sessions.move_to_end(session)
 
     def pass_over(self, sessions: Collection[int]) -> None:
         """Record that these sessions could not use their turns: their jobs get no credit for it."""
         for key in {self._job_of[session] for session in sessions if session in self._job_of}:
             job = self._jobs[key]
             if all(session in sessions for session in job.sessions):
-                job.virtual_s = max(job.virtual_s, self._now_virtual_s)
+                self._limit_credit(job, 0.0)
 
-    def charge(self, key: JobKey, worker_s: float) -> None:
-        """Charge a job for a chunk that is dispatched."""
-        job = self._jobs.get(key) or self._begin(key)
-        job.in_flight += 1
-        job.virtual_s += worker_s / job.weight
-        self._in_flight += 1
+    def share(self, key: JobKey) -> float:
+        """Return an active job's share of the workers' time, 0 to 1."""
+        return self._jobs[key].weight / sum(job.weight for job in self._active.values())
 
-    def settle(self, key: JobKey, correction_s: float) -> None:
-        """Correct the charge for a chunk that is no longer in flight."""
+    def credit_s(self, key: JobKey) -> float:
+        """Return an active job's credit, in seconds of a worker; below zero: its debt."""
         job = self._jobs[key]
-        job.in_flight -= 1
-        job.virtual_s += correction_s / job.weight
-        self._in_flight -= 1
-        self._forget_if_settled(key, job)
+        mean_s, others_weight = self._others(job)
+        return (mean_s - job.virtual_s) * job.weight * others_weight / (job.weight + others_weight)
 
-    def _begin(self, key: JobKey) -> _JobTurns:
-        if len(self._jobs) >= _DEBTORS_MAX:
-            idle = [k for k, job in self._jobs.items() if not job.sessions and not job.in_flight]
-            for each in sorted(idle, key=lambda k: self._jobs[k].virtual_s)[: _DEBTORS_MAX // 2]:
-                del self._jobs[each]
-        job = self._jobs[key] = _JobTurns(self._weights.of(key), self._now_virtual_s)
+    def row_s(self, key: JobKey) -> float:
+        """Return the estimate of what an active job's next row takes a worker."""
+        return self._jobs[key].row_s
+
+    def charge(self, key: JobKey, rows: int) -> float:
+        """Charge a job for a chunk that is dispatched; return the estimate, in seconds."""
+        job = self._enter(key)
+        charged_s = rows * job.row_s
+        job.virtual_s += charged_s / job.weight
+        job.in_flight += 1
+        self._in_flight += 1
+        return charged_s
+
+    def settle(self, key: JobKey, charged_s: float, took_s: float, rows: int = 0) -> None:
+        """Replace the estimate for a chunk that is no longer in flight by its real time, from which
+        the job's next estimates learn if ``rows`` were filled."""
+        job = self._jobs[key]
+        job.virtual_s += (took_s - charged_s) / job.weight
+        job.in_flight -= 1
+        self._in_flight -= 1
+        if rows:
+            job.row_s += _LEARNED * (took_s / rows - job.row_s)
+            self._row_s = job.row_s
+        for absent_key, absent in list(self._absent.items()):
+            self._limit_credit(absent, self.credit_s(absent_key) - took_s)
+            self._leave_if_settled(absent_key, absent)
+        self._leave_if_idle(key, job)
+
+    def _enter(self, key: JobKey) -> _JobTurns:
+        """Return a job, which is active from now on."""
+        job = self._active.get(key)
+        if job is not None:
+            self._absent.pop(key, None)
+            return job
+        job = self._jobs.get(key)
+        if job is None:
+            if len(self._jobs) >= _JOBS_MAX:
+                self._forget_jobs()
+            job = _JobTurns(self._weights.of(key), self._others(None)[0], self._row_s)
+            self._jobs[key] = job
+        self._limit_credit(job, 0.0)
+        self._active[key] = job
         return job
 
-    def _forget_if_settled(self, key: JobKey, job: _JobTurns) -> None:
-        """Forget an idle job that would begin again where a new one does; all if all are idle."""
-        if not self._ready and not self._in_flight:
-            latest_s = max(each.virtual_s for each in self._jobs.values())
-            self._now_virtual_s = max(self._now_virtual_s, latest_s)
-            self._jobs.clear()
-        elif not job.sessions and not job.in_flight and job.virtual_s <= self._now_virtual_s:
+    def _leave_if_idle(self, key: JobKey, job: _JobTurns) -> None:
+        if not job.sessions and not job.in_flight:
+            self._absent[key] = job
+            self._leave_if_settled(key, job)
+
+    def _leave_if_settled(self, key: JobKey, job: _JobTurns) -> None:
+        if self.credit_s(key) <= 0:
+            del self._active[key], self._absent[key]
+            self._last_virtual_s = job.virtual_s
+
+    def _others(self, job: _JobTurns | None) -> tuple[float, float]:
+        """Return the mean virtual time of the other active jobs, by weight, and their total weight;
+        without any, the virtual time of the last one and 0."""
+        others = [other for other in self._active.values() if other is not job]
+        weight = sum(other.weight for other in others)
+        if not others:
+            return self._last_virtual_s, 0.0
+        return sum(other.weight * other.virtual_s for other in others) / weight, weight
+
+    def _limit_credit(self, job: _JobTurns, most_s: float) -> None:
+        """Take what exceeds ``most_s`` of a job's credit."""
+        mean_s, weight = self._others(job)
+        # A second of credit moves the mean of the others, too.
+        most_virtual_s = max(0.0, most_s) * (1 / job.weight + 1 / weight) if weight else 0.0
+        if job.virtual_s < mean_s - most_virtual_s:
+            job.virtual_s = mean_s - most_virtual_s
+
+    def _forget_jobs(self) -> None:
+        """Forget half of the idle jobs: those without debts, or with the smallest."""
+        idle = [key for key in self._jobs if key not in self._active]
+        idle.sort(key=lambda key: self._jobs[key].virtual_s)
+        for key in idle[: len(idle) // 2 + 1]:
             del self._jobs[key]

@@ -193,7 +193,8 @@ class Interleavings(RuleBasedStateMachine):
         self.shell.finish()
         assert self.shell.table.sessions.committed_bytes == 0
         assert not any(tally.sessions for _, tally in self.shell.table.tally.jobs)
-        assert not self.shell.table._dispatcher._turns._jobs, "nothing is kept of idle jobs"
+        turns = self.shell.table._dispatcher._turns
+        assert turns._active == turns._absent, "no job wants anything"
         assert not self.shell.open
 
     def _pick_peer(self, pick: int) -> bytes:

@@ -1,4 +1,7 @@
-"""Workers' time is shared between jobs as their weights are, whatever their sessions ask for."""
+"""Workers' time is shared between jobs as their weights are, whatever their sessions ask for.
+
+Most tests run the dispatcher with a simulated clock, workers and clients: see ``simulate``.
+"""
 
 import heapq
 import itertools
@@ -11,13 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.metrics.process_looks import KernelState, ProcessLook
 from feeder.session.chunk_state import PendingBatch
 from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import JobKey, JobTallies, JobWeights
-from feeder.session.turns import RowCosts, Turns
+from feeder.session.silence import CHUNK_DEADLINE_S
+from feeder.session.turns import CREDIT_S, Turns
 
 ROWS: Final = 32
 CHUNK: Final = 8
+
+LIGHT_S: Final = 0.45e-3
+HEAVY_S: Final = 2.7e-3
+"""For a row of 224 px, as measured: without augmentation, and with hue and saturation."""
+
+DEFAULT_WINDOW: Final = 5
+"""Of a loader with ``window=4``: it has one more slot, for the batch that its consumer holds."""
 
 
 @dataclass
@@ -35,6 +47,16 @@ class Load:
     ends_s: float = float("inf")
     tail: float = 1.0
     """Times a row's time that one chunk in twenty takes."""
+    chunk: int = CHUNK
+    """Most rows of a chunk."""
+    every_s: float = 0.0
+    """Time between two requests on average, at least: how fast its training is."""
+    greedy_from_s: float = float("inf")
+    """From then on it is as fast as it can be."""
+    batches: int = 1 << 30
+    """Of a session; another one follows, with another recipe."""
+    first_row_s: float | None = None
+    """What a worker takes for a row of the first session's recipe, if that is different."""
     rests: tuple[float, float] = (0.0, 0.0)
     """Between these times its clients request nothing."""
     used_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -58,7 +80,11 @@ def simulate(
     seconds: float = 20.0,
     seed: int = 0,
 ) -> None:
-    """Run the dispatcher for a while; ``loads`` record what they have got."""
+    """Run the dispatcher for a while; ``loads`` record what they have got.
+
+    A worker fills its chunks one after the other. A client requests another batch some time after
+    one of its window is whole. No worker may be idle while there are chunks to dispatch.
+    """
     draw = random.Random(seed)
     dispatcher = Dispatcher(JobWeights({"key": weights or {}}))
     for worker in range(workers):
@@ -67,13 +93,25 @@ def simulate(
     pending: list[tuple[float, int, str, object]] = []
     owner: dict[int, Load] = {}
     free_at_s = dict.fromkeys(range(workers), 0.0)
-    session = 0
+    in_flight = dict.fromkeys(range(workers), 0)
+    row_s: dict[int, float] = {}  # by session
+    remaining: dict[int, int] = {}  # batches that a session will request, and get, by session
+    due_s: dict[str, float] = defaultdict(float)  # the next request, by job
+    numbers = itertools.count(1)
+
+    def begin(load: Load, now_s: float) -> None:
+        session = next(numbers)
+        is_first = all(other is not load for other in owner.values())
+        row_s[session] = (
+            load.row_s if load.first_row_s is None or not is_first else load.first_row_s
+        )
+        owner[session], remaining[session] = load, load.batches
+        for _ in range(min(load.window, load.batches)):
+            heapq.heappush(pending, (now_s, next(order), "want", session))
+
     for load in loads:
         for _ in range(load.sessions):
-            session += 1
-            owner[session] = load
-            for _ in range(load.window):
-                heapq.heappush(pending, (load.begins_s, next(order), "want", session))
+            begin(load, load.begins_s)
     now_s = 0.0
     while pending:
         now_s, _, what, subject = heapq.heappop(pending)
@@ -84,26 +122,37 @@ def simulate(
             load = owner[subject]
             if load.rests[0] <= now_s < load.rests[1]:
                 heapq.heappush(pending, (load.rests[1], next(order), "want", subject))
+            elif now_s < due_s[load.name] and now_s < load.greedy_from_s:
+                heapq.heappush(pending, (due_s[load.name], next(order), "want", subject))
             elif now_s < load.ends_s:
+                due_s[load.name] = max(due_s[load.name], now_s - load.every_s) + load.every_s
                 dispatcher.enqueue(_batch(subject, load), now_s)
         else:
             assert isinstance(subject, tuple)
             ticket, busy_s = subject
             chunk = dispatcher.finish(ticket, now_s, busy_s)
             assert chunk is not None
-            load = owner[chunk.batch.session]
+            in_flight[chunk.worker] -= 1
+            session = chunk.batch.session
+            load = owner[session]
             load.used_s[int(now_s)] += busy_s
-            load.served[chunk.batch.session] += 1
+            load.served[session] += 1
             if chunk.batch.is_whole:
+                remaining[session] -= 1
                 again_s = now_s + load.thinks_s * draw.uniform(0.5, 1.5)
-                heapq.heappush(pending, (again_s, next(order), "want", chunk.batch.session))
+                if remaining[session] >= load.window:
+                    heapq.heappush(pending, (again_s, next(order), "want", session))
+                elif not remaining[session]:
+                    begin(load, again_s)
         for chunk in dispatcher.dispatch(now_s):
             load = owner[chunk.batch.session]
-            busy_s = load.row_s * chunk.count * draw.uniform(0.5, 1.5)
+            busy_s = row_s[chunk.batch.session] * chunk.count * draw.uniform(0.5, 1.5)
             busy_s *= load.tail if draw.random() < 0.05 else 1.0
             free_at_s[chunk.worker] = max(free_at_s[chunk.worker], now_s) + busy_s
+            in_flight[chunk.worker] += 1
             done = free_at_s[chunk.worker], next(order), "done", (chunk.ticket, busy_s)
             heapq.heappush(pending, done)
+        assert all(in_flight.values()) or not dispatcher.queued_batches, "a worker is idle"
 
 
 def _batch(session: int, load: Load) -> PendingBatch:
@@ -114,8 +163,9 @@ def _batch(session: int, load: Load) -> PendingBatch:
         index=0,
         rows=ROWS,
         valid=ROWS,
-        chunk_images=CHUNK,
-        recipe=f"{load.row_s}",
+        chunk_images=load.chunk,
+        window_rows=load.window * ROWS,
+        recipe=f"{load.name} {session}",
         job=load.key,
         slot=0,
     )
@@ -179,7 +229,58 @@ def test_a_job_that_needs_less_than_its_share_gets_what_it_needs() -> None:
     assert slow.used(2, 20) > 0.85 * alone.used(2, 20)
 
 
-@settings(max_examples=30, deadline=None)
+def light_and_heavy(window: int, **fields: object) -> list[Load]:
+    """Return two greedy jobs with a batch to a chunk: of few chunks, shares are hardest to keep."""
+    heavy = {"row_s": HEAVY_S, "window": window, "chunk": ROWS} | fields
+    light = Load("light", row_s=LIGHT_S, window=window, chunk=ROWS)
+    return [light, Load("heavy", **heavy)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [DEFAULT_WINDOW, 16])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 3), (100, 1), (1, 100)])
+def test_shares_hold_though_a_whole_window_may_be_in_flight(
+    weights: tuple[int, int], workers: int, window: int
+) -> None:
+    loads = light_and_heavy(window)
+    weight_of = dict(zip(("light", "heavy"), weights, strict=True))
+    simulate(loads, weights=weight_of, workers=workers, seconds=10.0)
+    expected = [weight / sum(weights) for weight in weights]
+    assert shares(loads, 5, 10) == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    "attack", [{"first_row_s": LIGHT_S / 50}, {}], ids=["ever new recipes", "new sessions"]
+)
+def test_a_job_gains_nothing_by_new_sessions(attack: dict[str, float], workers: int) -> None:
+    """The first one is cheap; those that follow would be charged like it, or without its debts."""
+    loads = light_and_heavy(DEFAULT_WINDOW, batches=8, **attack)
+    simulate(loads, workers=workers, seconds=10.0)
+    assert shares(loads, 5, 10) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_job_that_is_paced_by_its_training_gets_what_it_takes_and_leaves_the_rest(
+    workers: int,
+) -> None:
+    takes = 0.4 * workers  # seconds of a worker, in a second
+    loads = light_and_heavy(DEFAULT_WINDOW)
+    loads[0].every_s = ROWS * LIGHT_S / takes
+    simulate(loads, workers=workers, seconds=10.0)
+    assert loads[0].used(5, 10) == pytest.approx(5 * takes, rel=0.05)
+    assert sum(load.used(5, 10) for load in loads) == pytest.approx(5 * workers, rel=0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_job_that_took_less_than_its_share_has_no_hoard(workers: int) -> None:
+    loads = light_and_heavy(DEFAULT_WINDOW)
+    loads[0].every_s, loads[0].greedy_from_s = 10 * ROWS * LIGHT_S / workers, 10.0
+    simulate(loads, workers=workers, seconds=16.0)
+    assert shares(loads, 11, 16) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+@settings(max_examples=20, deadline=None)
 @given(
     jobs=st.lists(
         st.tuples(
@@ -202,60 +303,21 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
         Load(f"j{place}", sessions=sessions, window=4 * window, row_s=row_s, thinks_s=0.0)
         for place, (_, sessions, window, row_s) in enumerate(jobs)
     ]
-    simulate(loads, weights=weights, workers=workers, seed=seed)
+    simulate(loads, weights=weights, workers=workers, seed=seed, seconds=10.0)
     total = sum(weights.values())
-    assert shares(loads) == pytest.approx([each / total for each in weights.values()], abs=0.05)
+    assert shares(loads, until_s=10) == pytest.approx(
+        [each / total for each in weights.values()], abs=0.05
+    )
 
 
-def test_nothing_is_kept_of_jobs_that_are_over() -> None:
-    turns = Turns(JobWeights())
-    for number in range(10_000):
-        job = "key", f"job {number}"
-        turns.add(number, job)
-        turns.serve(number, is_in_turn=True)
-        turns.charge(job, 1.0)
-        turns.remove(number)
-        turns.settle(job, 0.5)
-    assert not turns
-    assert not turns._jobs
-
-
-def test_debts_of_idle_jobs_are_bounded() -> None:
+def test_accounts_of_idle_jobs_are_bounded() -> None:
     turns = Turns(JobWeights())
     turns.add(-1, ("key", "waits"))  # so that it is never idle as a whole
     for number in range(10_000):
-        turns.charge(("key", f"job {number}"), 1.0)
-        turns.settle(("key", f"job {number}"), 0.0)
+        charged_s = turns.charge(("key", f"job {number}"), 8)
+        turns.settle(("key", f"job {number}"), charged_s, 1.0, 8)
     assert len(turns._jobs) <= 4096
     assert [*turns] == [-1]
-
-
-def test_one_slow_chunk_raises_the_cost_little_and_many_raise_it_to_theirs() -> None:
-    costs = RowCosts()
-    kind = "d", "r"
-    for _ in range(10):
-        costs.learn(kind, 8, 0.008)
-    assert costs.cost_s(kind, 4) == pytest.approx(0.004)
-    costs.learn(kind, 8, 30.0)
-    assert costs.cost_s(kind, 4) < 0.006
-    for _ in range(200):
-        costs.learn(kind, 8, 0.8)
-    assert costs.cost_s(kind, 8) == pytest.approx(0.8, rel=0.1), "chunks take this long now"
-
-
-def test_jobs_of_one_recipe_get_the_same_rows_though_times_have_a_long_tail() -> None:
-    loads = [Load("one", tail=20.0), Load("many", sessions=8, tail=20.0)]
-    simulate(loads, seconds=10.0)
-    chunks = [sum(load.served.values()) for load in loads]
-    assert chunks[0] / sum(chunks) == pytest.approx(0.5, abs=0.01)
-
-
-def test_costs_are_remembered_for_a_bounded_number_of_kinds() -> None:
-    costs = RowCosts()
-    for number in range(1000):
-        costs.learn(("d", str(number)), 1, 1.0 + number)
-    assert len(costs._kinds) == 256
-    assert costs.cost_s(("d", "never"), 2) == 2000.0, "as the latest kind"
 
 
 def test_tallies_are_bounded_and_only_grow() -> None:
@@ -273,35 +335,120 @@ def test_tallies_are_bounded_and_only_grow() -> None:
     assert again.batches >= 1
 
 
-def test_a_cold_start_is_soon_forgotten() -> None:
-    costs = RowCosts()
-    warm, cold = ("d", "warm"), ("d", "cold")
-    for _ in range(100):
-        costs.learn(warm, 32, 0.064)
-    for _ in range(8):
-        costs.learn(cold, 32, 5.0)
-    assert costs.cost_s(cold, 32) <= 32 * 0.064
-    for _ in range(32):
-        costs.learn(cold, 32, 0.064)
-    assert costs.cost_s(cold, 32) < 1.5 * 0.064
-
-
 def test_a_job_that_was_passed_over_gets_no_credit() -> None:
     """As while its dataset stalls."""
     turns = Turns(JobWeights())
-    turns.add(1, ("key", "going"))
-    turns.add(2, ("key", "stalled"))
+    keys = {1: ("key", "going"), 2: ("key", "stalled")}
+    for session, key in keys.items():
+        turns.add(session, key)
+
+    def serve(session: int) -> None:
+        turns.serve(session)
+        turns.settle(keys[session], turns.charge(keys[session], 100), 0.1, 100)
+
     for _ in range(1000):
-        turns.serve(1, is_in_turn=True)
-        turns.charge(("key", "going"), 0.1)
-        turns.settle(("key", "going"), 0.0)
+        serve(1)
         turns.pass_over({2})
     served = []
     for _ in range(20):
-        session = next(iter(turns))
-        served.append(session)
-        turns.serve(session, is_in_turn=True)
-        key = ("key", "going" if session == 1 else "stalled")
-        turns.charge(key, 0.1)
-        turns.settle(key, 0.0)
+        served.append(next(iter(turns)))
+        serve(served[-1])
     assert 8 <= served.count(1) <= 12
+
+
+KEYS: Final = [("key", name) for name in "abc"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["want", "wants no more", "dispatch", "finish", "stall"]),
+            st.integers(0, 2),
+            st.floats(0.0, 5.0),
+        ),
+        max_size=80,
+    )
+)
+def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, float]]) -> None:
+    turns = Turns(JobWeights({"key": {"a": 100.0, "b": 1.0, "c": 0.5}}))
+    ready: set[int] = set()
+    in_flight: list[tuple[JobKey, float]] = []
+    for what, job, took_s in steps:
+        debts_s = {key: max(0.0, -turns.credit_s(key)) for key in turns._active}
+        if what == "want" and job not in ready:
+            turns.add(job, KEYS[job])
+            ready.add(job)
+            bound_s = CREDIT_S * len(in_flight)
+            assert turns.credit_s(KEYS[job]) <= bound_s + 1e-6
+        elif what == "wants no more" and job in ready:
+            turns.remove(job)
+            ready.remove(job)
+            if KEYS[job] not in turns._active and debts_s[KEYS[job]]:
+                turns.add(job, KEYS[job])
+                assert -turns.credit_s(KEYS[job]) == pytest.approx(debts_s[KEYS[job]])
+                turns.remove(job)
+        elif what == "dispatch" and ready:
+            session = next(iter(turns))
+            in_flight.append((KEYS[session], turns.charge(KEYS[session], 8)))
+            turns.serve(session)
+        elif what == "finish" and in_flight:
+            key, charged_s = in_flight.pop(0)
+            turns.settle(key, charged_s, took_s, 8)
+        elif what == "stall" and ready:
+            turns.pass_over({job})
+        credits_s = [turns.credit_s(key) for key in turns._active]
+        assert sum(credits_s) == pytest.approx(0.0, abs=1e-6)
+        assert {KEYS[session] for session in ready} <= turns._active.keys()
+
+
+def debt_after(
+    took_s: float,
+    *,
+    looks: list[KernelState] | None = None,
+    suspended_s: float = 0.0,
+    is_lost: bool = False,
+) -> float:
+    """Return the debt of a job after one chunk that took a worker so long, while another waits."""
+    dispatcher = Dispatcher(JobWeights())
+    dispatcher.add_worker(1)
+    for session, name in enumerate(["one", "other"]):
+        dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
+    first, _ = dispatcher.dispatch(0.0)
+    for number, state in enumerate(looks or ()):
+        [*dispatcher.observe({1: ProcessLook(state, 0.0)}, 1.0 + 0.5 * number)]
+    if suspended_s:
+        dispatcher.on_resumed(suspended_s, took_s)
+    if is_lost:
+        dispatcher.remove_worker(1, True, False, took_s)
+    else:
+        dispatcher.finish(first.ticket, took_s, took_s)
+    return -dispatcher._turns.credit_s(first.batch.job)
+
+
+def test_all_of_the_time_that_a_chunk_took_is_charged() -> None:
+    assert debt_after(2.9) == pytest.approx(2.9 / 2, abs=0.05), "half of it was the other job's"
+    assert debt_after(2.9, looks=["runs", "runs"]) == pytest.approx(2.9 / 2, abs=0.05)
+    assert debt_after(2.9, is_lost=True) == pytest.approx(2.9 / 2, abs=0.05)
+    assert debt_after(29.0, looks=["storage"] * 50) == pytest.approx(29.0 / 2, abs=0.05)
+
+
+def test_time_in_which_a_worker_was_stopped_or_suspended_is_not_charged() -> None:
+    assert debt_after(2.9, looks=["stopped", "stopped"]) < 0.05
+    assert debt_after(2.9, looks=["stopped", "stopped"], is_lost=True) < 0.05
+    assert debt_after(100.0, suspended_s=99.9) < 1.0
+
+
+def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
+    """A worker that does nothing is killed after at most that; its chunk costs what it was
+    estimated to."""
+    dispatcher = Dispatcher(JobWeights())
+    dispatcher.add_worker(1)
+    for session, name in enumerate(["one", "other"]):
+        dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
+    first, _ = dispatcher.dispatch(0.0)
+    for second in range(1, 31):
+        [*dispatcher.observe({1: ProcessLook("storage", 0.0)}, float(second))]
+    assert dispatcher.find_stuck(CHUNK_DEADLINE_S)
+    dispatcher.remove_worker(1, True, False, CHUNK_DEADLINE_S + 1)
+    assert -dispatcher._turns.credit_s(first.batch.job) < 0.05
