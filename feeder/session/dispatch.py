@@ -26,7 +26,7 @@ from typing import Final
 from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 from feeder.session.jobs import JobWeights
-from feeder.session.silence import LOOK_S, Silence, Silences
+from feeder.session.silence import LOOK_S, Silence, Silences, is_read_hanging
 from feeder.session.stalls import Stalls, Stuck
 from feeder.session.turns import RowCosts, Turns
 
@@ -102,8 +102,9 @@ class Dispatcher:
 
     @property
     def stalled_names(self) -> frozenset[str]:
-        """The datasets that stall."""
-        return frozenset(self._stalls)
+        """The datasets that stall, or from which a silent worker waits for a read."""
+        works = (work for work in self._in_flight.values() if is_read_hanging(work))
+        return frozenset(self._stalls) | {work.oldest.batch.dataset for work in works}
 
     def add_worker(self, worker: int) -> None:
         """Begin to assign chunks to a worker."""
