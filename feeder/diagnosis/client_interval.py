@@ -13,6 +13,7 @@ class ClientInterval:
     name: str
     account: str
     dataset: str
+    job: str
     clients: int
     """1, or how many others these are."""
     node: int
@@ -72,6 +73,7 @@ def _client_interval(
         name=now.name,
         account=now.account,
         dataset=now.dataset,
+        job=now.job,
         clients=now.clients,
         node=node,
         is_lent=now.is_lent,
