@@ -1,7 +1,6 @@
 """Decides when a verdict is worth a line in the log and a message to clients.
 
-A new kind counts once it has held for HOLD_S, so that a moment's condition changes nothing. Of the
-same kind there is at most one line a minute. Pure: the caller has the clock.
+Of the same kind there is at most one line a minute. Pure: the caller has the clock.
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from typing import Final
 
 from feeder.metrics.report import Verdict
 
-HOLD_S: Final = 5.0
 LINE_S: Final = 60.0
 """Between two lines of the same kind."""
 
@@ -31,34 +29,26 @@ class Announcement:
 
 
 class Announcer:
-    """Takes the verdict of every second."""
+    """Takes the verdict of each report."""
 
-    __slots__ = ("_announced", "_announced_s", "_lines", "_logged", "_rising", "_rising_s")
+    __slots__ = ("_announced", "_announced_s", "_lines", "_logged")
 
     def __init__(self) -> None:
         self._announced: Verdict | None = None
         self._announced_s = 0.0
-        self._rising = ""
-        self._rising_s = 0.0
         self._lines: dict[str, float] = {}
         self._logged = ""
 
     def observe(self, verdict: Verdict, now_s: float) -> Announcement | None:
         """Return what to do now; None for nothing."""
         announced = self._announced
-        if announced is not None and verdict.kind == announced.kind:
-            self._rising = ""
-            if now_s - self._announced_s < REFRESH_S:
-                return None
-            if verdict.text == announced.text and verdict.kind == self._logged:
-                return None
-            return self._announce(verdict, now_s, is_new=False)
-        if verdict.kind != self._rising:
-            self._rising, self._rising_s = verdict.kind, now_s
-        if now_s - self._rising_s < HOLD_S:
+        if announced is None or verdict.kind != announced.kind:
+            return self._announce(verdict, now_s, is_new=True)
+        if now_s - self._announced_s < REFRESH_S:
             return None
-        self._rising = ""
-        return self._announce(verdict, now_s, is_new=True)
+        if verdict.text == announced.text and verdict.kind == self._logged:
+            return None
+        return self._announce(verdict, now_s, is_new=False)
 
     def _announce(self, verdict: Verdict, now_s: float, *, is_new: bool) -> Announcement:
         self._announced, self._announced_s = verdict, now_s

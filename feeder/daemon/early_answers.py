@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import msgspec
+
 from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import raise_file_limit
 from feeder.daemon.node_plan import plan_nodes
@@ -34,7 +36,7 @@ from feeder.host.load import LoadReader
 from feeder.host.placement import parse_pin, plan_placement
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.metrics.counters import flatten
-from feeder.metrics.report import HostReport, Verdict
+from feeder.metrics.report import Verdict
 from feeder.node.client_frames import ClientFrames
 from feeder.node.endpoint import Endpoint, parse_endpoint
 from feeder.node.messages import NodeConfig
@@ -108,7 +110,7 @@ class EarlyAnswers:
             incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=(),
             read_load=LoadReader(root, usable).read,
-            diagnose=self._diagnose,
+            find_neighbours=lambda pids, now_s: (),
             log=log_lines.counters,
         )
         self._router = Router(
@@ -181,7 +183,9 @@ class EarlyAnswers:
             case HostStatsRequest():
                 if time.monotonic() >= self._watch.due_s:
                     self._watch.turn(())
-                self._sender.send_report([peer], self._watch.report)
+                verdict = Verdict(kind="packing", text=self._progress.text, is_problem=False)
+                report = msgspec.structs.replace(self._watch.report, verdict=verdict)
+                self._sender.send_report([peer], report)
             case StatsRequest():
                 counters = {"packing": self._progress.text, **flatten((self._router.counters,))}
                 self._sender.send(peer, Stats(counters=counters))
@@ -189,9 +193,6 @@ class EarlyAnswers:
                 self._sender.send(peer, Refused(code="dataset", message=self._progress.text))
             case _:  # of a session with the daemon before; its client greets, too
                 pass
-
-    def _diagnose(self, _: HostReport) -> Verdict:
-        return Verdict(kind="packing", text=self._progress.text, is_problem=False)
 
     def _extend(self) -> None:
         self._notifier.extend_start(EXTENSION_S, self._progress.text)

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from feeder.metrics.process_looks import ProcessLook, ProcessLooks, describe_looks
 
 FIRST_LOOK_S: Final = 2.0
-"""Heartbeats come every second."""
+"""Heartbeats come twice a second."""
 
 LOOK_INTERVAL_S: Final = 0.5
 HUNG_S: Final = 4.0

@@ -32,10 +32,10 @@ from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_datasets, host_name, split_report
 from feeder.daemon.start_report import READY, compose_report, describe_ready
 from feeder.daemon.watch import INCARNATION_BITS, HostWatch, NodeState
-from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
+from feeder.host.neighbours import NeighbourFinder
 from feeder.host.placement import (
     check_placement,
     format_table,
@@ -126,7 +126,7 @@ class Supervisor:
             incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
-            diagnose=diagnose,
+            find_neighbours=NeighbourFinder().look,
             log=log_lines.counters,
         )
         self._watch.warn(self._warnings)

@@ -3,24 +3,28 @@ machine's load, curves of the last minutes, and from these the host's report.
 
 Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
 that has ended are dropped. So are those from before a suspension of the daemon, and those of an
-idle time that the first request of a job ends: a rate over that time would mean nothing. Reports
-are immutable, so other threads may read the latest one.
+idle time that the first request of a job ends: a rate over that time would mean nothing. The
+verdict is about the last JUDGED_S of them. Reports are immutable, so other threads may read the
+latest one.
 """
 
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
+from feeder.diagnosis.verdict import Judge
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
     HostReport,
+    Neighbour,
     NodeReport,
     ServedDatasetReport,
     Verdict,
@@ -33,8 +37,15 @@ NodeState: TypeAlias = Literal["starting", "ready", "draining", "silent", "hung"
 INTERVAL_S: Final = 10.0
 """Of rates: long enough for several batches, short enough to see what happens now."""
 
-TURN_S: Final = 1.0
-"""Between two reports, as between two heartbeats."""
+JUDGED_S: Final = 2.0
+"""The interval of the verdict: a condition is named within three seconds."""
+
+TURN_S: Final = 0.6
+"""Between two reports at most: they are made when all node processes have sent a snapshot, every
+half a second."""
+
+NEIGHBOURS_S: Final = 10.0
+"""Between two looks for the neighbours that a verdict names."""
 
 SUSPENDED_S: Final = 4.0
 """Without a report: longer than it takes to end a node process that the kernel holds."""
@@ -45,6 +56,9 @@ HISTORY_S: Final = 900.0
 
 INCARNATION_BITS: Final = 53
 """Every reader of JSON keeps these exactly."""
+
+_CLIENT_PID: Final = re.compile(r"\bpid (\d{1,9})\b")
+"""In the name that loaders give."""
 
 _WARNINGS_MAX: Final = 64
 _WARNING_CHARS_MAX: Final = 512
@@ -64,19 +78,23 @@ class HostWatch:
         incarnation: int = 0,
         datasets: Sequence[ServedDatasetReport],
         read_load: Callable[[], HostLoad],
-        diagnose: Callable[[HostReport], Verdict],
+        find_neighbours: Callable[[Collection[int], float], tuple[Neighbour, ...]],
         log: LogCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch ``nodes`` node processes; the first report describes them as starting.
 
         ``host``, ``pid``, ``name`` and ``incarnation`` are the daemon's, as in HostReport.
-        ``log`` counts the lines of this process's own log.
+        ``find_neighbours`` is ``NeighbourFinder.look``, ``log`` counts the lines of this process's
+        own log.
         """
         self._log = log
         self._recent: list[deque[NodeSnapshot]] = [deque() for _ in range(nodes)]
         self._read_load = read_load
-        self._diagnose = diagnose
+        self._find_neighbours = find_neighbours
+        self._neighbours: tuple[Neighbour, ...] = ()
+        self._neighbours_due_s: float | None = None  # None: nothing is to be found
+        self._judge = Judge()
         self._clock = clock
         self._began_s = clock()
         self._hangs = [0] * nodes
@@ -123,6 +141,8 @@ class HostWatch:
         ):
             recent.clear()
         recent.append(snapshot)
+        if all(each and each[-1].clock_s > self.report.clock_s for each in self._recent):
+            self.due_s = 0.0
         while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
             recent.popleft()
 
@@ -161,14 +181,50 @@ class HostWatch:
             log_lines_limited=self._log.log_lines_limited,
         )
         self._add_point(report)
-        report = msgspec.structs.replace(report, history=tuple(self._history))
-        self.report = msgspec.structs.replace(report, verdict=self._diagnose(report))
+        due_s = self._neighbours_due_s
+        if due_s is not None and now_s >= due_s:
+            self._neighbours = self._find_neighbours(self._own_pids(), now_s)
+            self._neighbours_due_s = now_s + NEIGHBOURS_S
+        report = msgspec.structs.replace(
+            report, history=tuple(self._history), neighbours=self._neighbours
+        )
+        verdict = self._judge.judge(self._recently(report), report)
+        self.report = msgspec.structs.replace(report, verdict=verdict)
+        if not self._judge.is_about("neighbour-bound"):
+            self._neighbours, self._neighbours_due_s = (), None
+        elif due_s is None:  # the first sign: what they use is known at the next look
+            self._find_neighbours(self._own_pids(), now_s)
+            self._neighbours_due_s = now_s
         self._states = tuple(
             (since_s if was == state else now_s, state)
             for (since_s, was), (state, _) in zip(self._states, states, strict=True)
         )
         self.health = HealthState(self.report, tuple(since_s for since_s, _ in self._states))
         return self.report
+
+    def _recently(self, report: HostReport) -> HostReport:
+        """Return a report over the last JUDGED_S."""
+        nodes = []
+        for node, recent in zip(report.nodes, self._recent, strict=True):
+            before = node.before
+            for snapshot in recent:
+                if snapshot.clock_s <= recent[-1].clock_s - JUDGED_S:
+                    before = snapshot
+            nodes.append(msgspec.structs.replace(node, before=before))
+        loads = [each for each in self._loads if each.clock_s <= report.load.clock_s - JUDGED_S]
+        load_before = loads[-1] if loads else report.load_before
+        return msgspec.structs.replace(report, nodes=tuple(nodes), load_before=load_before)
+
+    def _own_pids(self) -> set[int]:
+        """Return the processes of the daemon and its clients on this host."""
+        pids = {self.report.pid}
+        for recent in self._recent:
+            for snapshot in list(recent)[-1:]:
+                pids |= {snapshot.pid, *(worker.pid for worker in snapshot.workers)}
+                names = [client.name for client in snapshot.clients if client.is_local]
+                matches = map(_CLIENT_PID.search, names)
+                pids |= {int(match[1]) for match in matches if match}
+        return pids
 
     def _begin_anew(self, now_s: float) -> None:
         """Drop what was seen before a suspension, but for the last snapshots until others come."""

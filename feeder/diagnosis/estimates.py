@@ -3,9 +3,43 @@
 Each estimate assumes that the cost of an image stays what it is, so that the rate grows until
 something else runs out. The CPUs of this host that the daemon and its local clients use grow with
 the rate; what other processes use does not. Texts round an estimate to two digits.
+
+There is none from a small sample, nor one far from the present rate, where caches, clock rates and
+what does not grow with the rate matter more than what was measured; nor while other processes
+compete for the CPUs, unless it is about these.
 """
 
+from typing import Final
+
 from feeder.diagnosis.interval import HostInterval
+
+IMAGES_MIN: Final = 100
+WORKER_SECONDS_MIN: Final = 1.0
+"""The smallest sample that carries an estimate."""
+
+FURTHEST: Final = 2.5
+"""Times the present rate."""
+
+NEIGHBOURS_MAX: Final = 0.15
+"""Of the CPUs, used by other processes."""
+
+PRESSURE_MAX: Final = 0.5
+"""Of the time some process of the machine waited for a CPU, perhaps one of those that the daemon
+may not use: another core might not be free."""
+
+
+def checked(interval: HostInterval, could: float, *, has_neighbours: bool = False) -> float:
+    """Return an estimate, or 0 if the interval does not carry it.
+
+    ``has_neighbours``: it takes the CPU time of other processes into account.
+    """
+    images = interval.images_a_s * interval.seconds
+    worker_s = interval.busy_workers * interval.seconds
+    others = neighbour_cpus(interval) / max(1, interval.machine.cpus)
+    is_shared = others > NEIGHBOURS_MAX or interval.machine.pressure_cpu > PRESSURE_MAX
+    if images < IMAGES_MIN or worker_s < WORKER_SECONDS_MIN or (is_shared and not has_neighbours):
+        return 0.0
+    return could if could <= FURTHEST * interval.images_a_s else 0.0
 
 
 def feeder_cpus(interval: HostInterval) -> float:
@@ -39,11 +73,8 @@ def neighbour_cpus(interval: HostInterval) -> float:
 
 def with_workers(interval: HostInterval, more: int) -> float:
     """Return images/s with more workers on the CPUs that there are."""
-    workers, used = interval.busy_workers, feeder_cpus(interval)
-    if not workers or not used:
-        return 0.0
-    available = max(used, interval.machine.cpus - neighbour_cpus(interval))
-    return interval.images_a_s * min((workers + more) / workers, available / used)
+    workers = interval.busy_workers
+    return _at_most(interval, (workers + more) / workers) if workers else 0.0
 
 
 def with_cpus(interval: HostInterval, more: int) -> float:
@@ -54,7 +85,7 @@ def with_cpus(interval: HostInterval, more: int) -> float:
 
 def without_blocking(interval: HostInterval) -> float:
     """Return images/s if no worker waited for storage."""
-    return _faster_workers(interval, 1.0 - interval.mean_of_busy("blocked_share"))
+    return _at_most(interval, 1.0 / max(0.02, 1.0 - interval.mean_of_busy("blocked_share")))
 
 
 def without_stages(interval: HostInterval, stages: tuple[str, ...]) -> float:
@@ -74,11 +105,15 @@ def without_neighbours(interval: HostInterval) -> float:
 
 def at_full_use(interval: HostInterval) -> float:
     """Return images/s if clients took all that the workers can make."""
-    busy, used = interval.busy_workers, feeder_cpus(interval)
-    if not busy or not used:
-        return interval.images_a_s
+    busy = interval.busy_workers
+    return _at_most(interval, interval.workers / busy) if busy else interval.images_a_s
+
+
+def _at_most(interval: HostInterval, times: float) -> float:
+    """Return images/s at some times the present rate, as far as the CPUs allow it."""
+    used = feeder_cpus(interval)
     available = max(used, interval.machine.cpus - neighbour_cpus(interval))
-    return interval.images_a_s * min(interval.workers / busy, available / used)
+    return interval.images_a_s * min(times, available / used) if used else 0.0
 
 
 def _faster_workers(interval: HostInterval, remaining: float) -> float:

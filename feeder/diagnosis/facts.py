@@ -6,7 +6,7 @@ from typing import Final, Self
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import HostReport, Verdict, VerdictKind
-from feeder.metrics.snapshot import OTHERS
+from feeder.metrics.snapshot import OTHERS, ClientSnapshot
 
 WAITS_MEAN: Final = 0.02
 """Clients that wait for a smaller share of their time, on average, are not held back: as in
@@ -16,17 +16,37 @@ WAITS_ONE: Final = 0.05
 """A single client that waits for a larger share is: in synchronous training all wait for it."""
 
 
+STAYS: Final = 0.75
+"""A condition that was met stays so until its figure falls below this part of the threshold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """A report, and what happened in its interval."""
 
     report: HostReport
     interval: HostInterval
+    longer: HostInterval
+    """A longer one with the same end."""
+    held: Verdict | None
+    """The verdict until now."""
 
     @classmethod
-    def of(cls, report: HostReport) -> Self:
-        """Return the facts of a report."""
-        return cls(report=report, interval=HostInterval.of(report))
+    def of(cls, report: HostReport, longer: HostReport, held: Verdict | None) -> Self:
+        """Return the facts of a report, and of one with earlier snapshots to compare with."""
+        interval = HostInterval.of(report)
+        return cls(
+            report=report,
+            interval=interval,
+            longer=interval if longer is report else HostInterval.of(longer),
+            held=held,
+        )
+
+    def reaches(self, kind: VerdictKind, figure: float, threshold: float) -> bool:
+        """Whether a figure is at its threshold for ``kind``, or not far below it while that is the
+        verdict."""
+        is_held = self.held is not None and self.held.kind == kind
+        return figure >= threshold * (STAYS if is_held else 1.0)
 
     @property
     def clients(self) -> tuple[ClientInterval, ...]:
@@ -34,20 +54,16 @@ class Facts:
         return tuple(client for client in self.interval.clients if client.name != OTHERS)
 
     @property
-    def longest_wait(self) -> float:
-        """The largest share of its time that a client waits; 0 where none has reported."""
-        return max((client.wait_share or 0.0 for client in self.interval.clients), default=0.0)
-
-    @property
     def do_clients_wait(self) -> bool:
         """Whether the daemon holds its clients back.
 
-        Clients that report no waits count as waiting while the workers are always busy.
+        They must have waited for a noticeable part of the longer interval, and still wait. Clients
+        that report no waits count as waiting while the workers are always busy.
         """
-        mean = self.interval.wait_share
-        if mean is None:
+        if self.interval.wait_share is None:
             return self.interval.busy_share > 0.9
-        return mean > WAITS_MEAN or self.longest_wait > WAITS_ONE
+        is_known = self.held is not None and self.held.is_problem
+        return _do_wait(self.longer, 1.0) and _do_wait(self.interval, 0.5 if is_known else 1.0)
 
     @property
     def waits(self) -> str:
@@ -68,6 +84,12 @@ class Facts:
         return f"{workers} workers are busy {percent(self.interval.busy_share)}"
 
 
+def _do_wait(interval: HostInterval, part: float) -> bool:
+    """Whether clients wait for more than a part of the thresholds."""
+    longest = max((client.wait_share or 0.0 for client in interval.clients), default=0.0)
+    return (interval.wait_share or 0.0) > part * WAITS_MEAN or longest > part * WAITS_ONE
+
+
 def verdict(
     kind: VerdictKind, text: str, *, is_problem: bool = True, estimate: float = 0.0
 ) -> Verdict:
@@ -75,6 +97,11 @@ def verdict(
     return Verdict(
         kind=kind, text=f"{kind}: {text}", is_problem=is_problem, estimate_images_a_s=estimate
     )
+
+
+def name_client(client: ClientSnapshot | ClientInterval) -> str:
+    """Return a client's name, which has its host, process and rank, with its job."""
+    return f"{client.name} of job {client.job}" if client.job else client.name
 
 
 def percent(share: float) -> str:

@@ -5,7 +5,14 @@ from typing import Final
 from feeder.diagnosis import estimates
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.estimates import round_estimate
-from feeder.diagnosis.facts import Facts, gigabytes, megabytes_a_s, percent, verdict
+from feeder.diagnosis.facts import (
+    Facts,
+    gigabytes,
+    megabytes_a_s,
+    name_client,
+    percent,
+    verdict,
+)
 from feeder.metrics.report import Verdict
 from feeder.metrics.snapshot import OTHERS
 
@@ -48,7 +55,7 @@ def idle(facts: Facts) -> Verdict | None:
         return None
     if not clients:
         return verdict("idle", "no client is connected", is_problem=False)
-    if any(client.wanted for client in clients) and facts.do_clients_wait:
+    if any(client.wanted for client in clients):
         return None
     return verdict("idle", f"{_count(clients)} requested nothing", is_problem=False)
 
@@ -58,19 +65,20 @@ def set_by_clients(facts: Facts) -> Verdict | None:
     if facts.do_clients_wait:
         return None
     interval = facts.interval
-    could = estimates.at_full_use(interval)
-    enough = f"they could make about {round_estimate(could)} images/s (estimate)"
-    if interval.busy_share < LITTLE_BUSY:
+    # What an image costs is the same before and after a condition: the more of them, the better.
+    could = estimates.checked(facts.longer, estimates.at_full_use(facts.longer))
+    enough = f"; they could make about {round_estimate(could)} images/s (estimate)" if could else ""
+    if not facts.reaches("healthy", interval.busy_share, LITTLE_BUSY):
         return verdict(
             "client-bound",
             f"the clients set the pace, {interval.images_a_s:,.0f} images/s: {facts.waits}, "
-            f"{facts.busy}; {enough}",
+            f"{facts.busy}{enough}",
             is_problem=False,
             estimate=could,
         )
     return verdict(
         "healthy",
-        f"{interval.images_a_s:,.0f} images/s, {facts.waits}, {facts.busy}; {enough}",
+        f"{interval.images_a_s:,.0f} images/s, {facts.waits}, {facts.busy}{enough}",
         is_problem=False,
         estimate=could,
     )
@@ -85,12 +93,21 @@ def greedy_client(facts: Facts) -> Verdict | None:
         for client in node.clients:
             part = client.worker_share * node.busy_workers / busy if busy else 0.0
             shares[client.name] = shares.get(client.name, 0.0) + part
-            waits[client.name] = waits.get(client.name, 0.0) + (client.wait_share or 0.0)
+            # Of a client that has just come only its slots are known: none has a batch for it.
+            unfilled = 1.0 - _share_on_the_way(client)
+            wait = unfilled if client.wait_share is None else client.wait_share
+            waits[client.name] = waits.get(client.name, 0.0) + wait
     top = max(shares.keys() - {OTHERS}, key=lambda name: shares[name], default=None)
-    if top is None or len(shares) < 2 or facts.interval.busy_share < ALWAYS_BUSY:
+    if top is None or len(shares) < 2:
         return None
-    waiting = [wait for name, wait in waits.items() if name != top and wait > OTHERS_WAIT]
-    if shares[top] < max(TOP_SHARE, UNFAIR / facts.interval.client_count) or not waiting:
+    waiting = [
+        wait
+        for name, wait in waits.items()
+        if name != top and facts.reaches("greedy-client", wait, OTHERS_WAIT)
+    ]
+    unfair = max(TOP_SHARE, UNFAIR / facts.interval.client_count)
+    is_greedy = facts.reaches("greedy-client", facts.interval.busy_share, ALWAYS_BUSY)
+    if not (waiting and is_greedy and facts.reaches("greedy-client", shares[top], unfair)):
         return None
     return verdict(
         "greedy-client",
@@ -104,7 +121,8 @@ def memory_short(facts: Facts) -> Verdict | None:
     """Workers wait for memory that is being reclaimed or swapped in."""
     machine = facts.interval.machine
     blocked = facts.interval.mean_of_busy("blocked_share")
-    if machine.pressure_memory < MEMORY_PRESSURE or blocked < BLOCKED:
+    has_pressure = facts.reaches("memory-short", machine.pressure_memory, MEMORY_PRESSURE)
+    if not (has_pressure and facts.reaches("memory-short", blocked, BLOCKED)):
         return None
     return verdict(
         "memory-short",
@@ -119,8 +137,11 @@ def io_bound(facts: Facts) -> Verdict | None:
     """Workers wait for storage."""
     interval = facts.interval
     blocked = interval.mean_of_busy("blocked_share")
-    reading = interval.stages.get("read", 0.0)
-    if blocked < BLOCKED or reading < BLOCKED or interval.busy_share < LITTLE_BUSY:
+    # A chunk's stages are known once it is filled, which may take longer than the interval.
+    is_filled = sum(interval.stages.values()) > BLOCKED
+    reading = (interval if is_filled else facts.longer).stages.get("read", 0.0)
+    shares = ((blocked, BLOCKED), (reading, BLOCKED), (interval.busy_share, LITTLE_BUSY))
+    if not all(facts.reaches("io-bound", share, least) for share, least in shares):
         return None
     storage = sum(node.storage_bytes_a_s for node in interval.nodes)
     requested = sum(node.requested_bytes_a_s for node in interval.nodes)
@@ -128,14 +149,13 @@ def io_bound(facts: Facts) -> Verdict | None:
     if storage and requested:
         share = percent(min(1.0, storage / requested))
         missed = f", {share} of what they read is not in the page cache"
-    could = estimates.without_blocking(interval)
+    could = estimates.checked(interval, estimates.without_blocking(interval))
     return verdict(
         "io-bound",
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
         f"{megabytes_a_s(max(storage, requested))}{missed}"
         f"{_pressure('storage', interval.machine.pressure_io)}, {facts.waits}; faster storage or "
-        f"more free memory for the page cache would give about {round_estimate(could)} images/s "
-        "(estimate)",
+        f"more free memory for the page cache would {_give(could)}",
         estimate=could,
     )
 
@@ -143,7 +163,7 @@ def io_bound(facts: Facts) -> Verdict | None:
 def quota_bound(facts: Facts) -> Verdict | None:
     """The cgroup's quota stops the daemon."""
     throttled = estimates.throttled_share(facts.interval)
-    if throttled < THROTTLED:
+    if not facts.reaches("quota-bound", throttled, THROTTLED):
         return None
     cpus = facts.interval.machine.usable_cpus
     return verdict(
@@ -160,14 +180,18 @@ def neighbour_bound(facts: Facts) -> Verdict | None:
     delayed = interval.mean_of_busy("run_delay_share")
     others = estimates.neighbour_cpus(interval)
     could = estimates.without_neighbours(interval)
-    if delayed < RUN_DELAYED or could < WORTHWHILE * interval.images_a_s:
+    is_delayed = facts.reaches("neighbour-bound", delayed, RUN_DELAYED)
+    if not is_delayed or could < WORTHWHILE * interval.images_a_s:
         return None
+    could = estimates.checked(interval, could, has_neighbours=True)
+    gain = f": about {round_estimate(could)} images/s (estimate)" if could else ""
     return verdict(
         "neighbour-bound",
-        f"other processes use {others:.1f} of {interval.machine.cpus} CPUs, workers wait for one "
+        f"other processes use {others:.1f} of {interval.machine.cpus} CPUs "
+        f"({_name_neighbours(facts, others)}), workers wait for one "
         f"{percent(delayed)} of their time"
         f"{_pressure('CPU', interval.machine.pressure_cpu)}, {facts.waits}; move them, or keep "
-        f"them off the daemon's CPUs: about {round_estimate(could)} images/s (estimate)",
+        f"them off the daemon's CPUs{gain}",
         estimate=could,
     )
 
@@ -179,16 +203,17 @@ def cache_bound(facts: Facts) -> Verdict | None:
     budget = sum(cache.budget_bytes for cache in caches)
     full = sum(cache.full_bytes for cache in caches)
     hits = [node.cache_hit_share for node in interval.nodes if node.cache_hit_share is not None]
-    if not budget or budget > CACHE_PART * full or interval.busy_share < ALWAYS_BUSY or not hits:
+    if not budget or budget > CACHE_PART * full or not hits or min(hits) > CACHE_PART:
         return None
-    if min(hits) > CACHE_PART:
+    if not facts.reaches("cache-bound", interval.busy_share, ALWAYS_BUSY):
         return None
     could = estimates.without_stages(interval, ("read", "join", "decode", "fill"))
+    could = estimates.checked(interval, could)
     return verdict(
         "cache-bound",
         f"the decoded cache of {gigabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
         f"images, the rest is decoded again, {facts.waits}; decoded_bytes for all of them, "
-        f"{gigabytes(full)}, would give about {round_estimate(could)} images/s (estimate)",
+        f"{gigabytes(full)}, would {_give(could)}",
         estimate=could,
     )
 
@@ -197,7 +222,8 @@ def memory_bound(facts: Facts) -> Verdict | None:
     """Workers move about as many bytes as memory can."""
     interval = facts.interval
     share = interval.mean_of_busy("memory_share")
-    if share < MEMORY_BUSY or interval.busy_share < ALWAYS_BUSY:
+    shares = ((share, MEMORY_BUSY), (interval.busy_share, ALWAYS_BUSY))
+    if not all(facts.reaches("memory-bound", part, least) for part, least in shares):
         return None
     return verdict(
         "memory-bound",
@@ -210,7 +236,7 @@ def memory_bound(facts: Facts) -> Verdict | None:
 def compute_bound(facts: Facts) -> Verdict | None:
     """Workers are always busy computing."""
     interval, machine = facts.interval, facts.interval.machine
-    if interval.busy_share < ALWAYS_BUSY:
+    if not facts.reaches("compute-bound", interval.busy_share, ALWAYS_BUSY):
         return None
     stage, share = next(iter(interval.stages.items()), ("decode", 0.0))
     cause = f"{stage} takes {percent(share)} of {_workers(facts, 'busy ')}, {facts.waits}"
@@ -222,9 +248,10 @@ def compute_bound(facts: Facts) -> Verdict | None:
         more = max(1, interval.workers // 2)
         could = estimates.with_cpus(interval, more)
         what = f"{more} more core{'' if more == 1 else 's'}"
+    could = estimates.checked(interval, could)
     return verdict(
         "compute-bound",
-        f"{cause}; {what} would give about {round_estimate(could)} images/s (estimate)",
+        f"{cause}; {what} would {_give(could)}",
         estimate=could,
     )
 
@@ -234,16 +261,21 @@ def network_bound(facts: Facts) -> Verdict | None:
     waiting = [
         client
         for client in facts.clients
-        if not client.is_lent and (client.wait_share or 0.0) > OTHERS_WAIT
+        if not client.is_lent
+        and facts.reaches("network-bound", client.wait_share or 0.0, OTHERS_WAIT)
     ]
-    slow = [client for client in waiting if _share_on_the_way(client) > ON_THE_WAY]
+    slow = [
+        client
+        for client in waiting
+        if facts.reaches("network-bound", _share_on_the_way(client), ON_THE_WAY)
+    ]
     if not slow:
         return None
     moved = sum(client.bytes_a_s for client in slow)
     slots = sum(client.slots.sending + client.slots.client for client in slow)
     return verdict(
         "network-bound",
-        f"{slots:.1f} finished batches are on their way to {_count(slow)} at "
+        f"{slots:.1f} finished batches are on their way to {_name_clients(slow)} at "
         f"{megabytes_a_s(moved)}, {facts.waits}, {facts.busy}; a faster network, smaller images, "
         "or trainers on the feeder's host over ipc",
     )
@@ -252,7 +284,7 @@ def network_bound(facts: Facts) -> Verdict | None:
 def dispatch_bound(facts: Facts) -> Verdict | None:
     """A node process's event loop, which is one thread, is always busy."""
     busiest = max(facts.interval.nodes, key=lambda node: node.loop_cpus, default=None)
-    if busiest is None or busiest.loop_cpus < NODE_BUSY:
+    if busiest is None or not facts.reaches("dispatch-bound", busiest.loop_cpus, NODE_BUSY):
         return None
     return verdict(
         "dispatch-bound",
@@ -274,6 +306,20 @@ def window_bound(facts: Facts) -> Verdict:
     )
 
 
+def _name_neighbours(facts: Facts, cpus: float) -> str:
+    """Return which processes use the daemon's CPUs, as far as /proc shows them."""
+    neighbours = facts.report.neighbours
+    names = [f"{each.name} (pid {each.pid}) {each.cpus:.1f}" for each in neighbours]
+    if 2 * sum(each.cpus for each in neighbours) < cpus:
+        names.append("the rest outside this container" if names else "outside this container")
+    return ", ".join(names)
+
+
+def _give(could: float) -> str:
+    """Return what a change would do."""
+    return f"give about {round_estimate(could)} images/s (estimate)" if could else "help"
+
+
 def _pressure(resource: str, share: float) -> str:
     """Return pressure stall information as a clause; "" where the kernel has none."""
     return f", {resource} pressure {percent(share)}" if share >= 0.01 else ""
@@ -288,6 +334,11 @@ def _share_on_the_way(client: ClientInterval) -> float:
 def _workers(facts: Facts, kind: str = "") -> str:
     count = facts.interval.workers
     return f"the {kind}worker" if count == 1 else f"{count} {kind}workers"
+
+
+def _name_clients(clients: list[ClientInterval]) -> str:
+    names = list(dict.fromkeys(map(name_client, clients)))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _count(clients: tuple[ClientInterval, ...] | list[ClientInterval]) -> str:

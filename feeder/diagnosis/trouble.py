@@ -2,13 +2,32 @@
 
 from typing import Final
 
-from feeder.diagnosis.facts import Facts, verdict
+from feeder.diagnosis.facts import Facts, name_client, verdict
 from feeder.diagnosis.worker_interval import WorkerInterval
 from feeder.metrics.process_looks import STATE_WORDS
 from feeder.metrics.report import Verdict
 
 LONG_SILENCE_S: Final = 5.0
 """A busy hard disk takes less for a chunk."""
+
+FAILED_S: Final = 3.0
+"""How long a failed batch counts."""
+
+FAILED_LAST_S: Final = 60.0
+"""The same, if no batch of its dataset has been made since: its job may have ended of it."""
+
+UNHEARD_S: Final = 2.4
+"""Within this time clients have sent the two pings that show how long they wait."""
+
+SILENT_CLIENT_S: Final = 2.0
+"""Clients ping every second."""
+
+_MENDS: Final = {
+    "bad-sample": "find all damaged samples with `feeder verify`, and pack the dataset again",
+    "unreadable": "check its folder with `feeder verify`",
+    "stalled-storage": "check the disk or file system that its folder is on",
+}
+_MENDS_OTHER: Final = "the daemon's log has each failure"
 
 LOOPING_SHARE: Final = 0.5
 """A worker that could run and uses less of a CPU lacks CPU time: others use it, or a quota."""
@@ -105,6 +124,49 @@ def _is_silent(worker: WorkerInterval) -> bool:
     return worker.silent_s >= LONG_SILENCE_S and not is_starved
 
 
+def failing_batches(facts: Facts) -> Verdict | None:
+    """Batches of a dataset cannot be made."""
+    failures = [failure for node in facts.report.nodes if node.now for failure in node.now.failures]
+    failing = [
+        failure
+        for failure in failures
+        if failure.ago_s < FAILED_S or (failure.is_last and failure.ago_s < FAILED_LAST_S)
+    ]
+    if not failing:
+        return None
+    last = min(failing, key=lambda failure: failure.ago_s)
+    failed = sum(failure.batches for failure in failing if failure.dataset == last.dataset)
+    return verdict(
+        "failing-batches",
+        f"{failed:,} batch{'' if failed == 1 else 'es'} of dataset {last.dataset} could not be "
+        f"made, the last one {last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; "
+        f"{_MENDS.get(last.reason, _MENDS_OTHER)}",
+    )
+
+
+def silent_client(facts: Facts) -> Verdict | None:
+    """A client with a session sends nothing, not even its pings."""
+    silent = [
+        client
+        for node in facts.report.nodes
+        if node.now
+        for client in node.now.clients
+        if client.silent_s >= SILENT_CLIENT_S
+    ]
+    if not silent:
+        return None
+    longest = max(silent, key=lambda client: client.silent_s)
+    count = len({(client.account, client.name) for client in silent})
+    more = f" and {count - 1} more" if count > 1 else ""
+    where = "its process" if longest.is_lent else "its process, or the network between,"
+    return verdict(
+        "silent-client",
+        f"nothing has come from {name_client(longest)}{more} for {longest.silent_s:.1f} s, not "
+        f"even pings, {longest.wanted} of its {longest.window} batches are wanted or not released; "
+        f"{where} has stopped or hangs",
+    )
+
+
 def starting(facts: Facts) -> Verdict | None:
     """There is nothing to judge yet."""
     waiting = [node for node in facts.report.nodes if node.state == "starting"]
@@ -113,6 +175,7 @@ def starting(facts: Facts) -> Verdict | None:
         return verdict(
             "starting", f"{len(waiting)} node {processes} not ready yet", is_problem=False
         )
-    if facts.interval.seconds < 1.0:
+    is_unheard = bool(facts.interval.clients) and facts.interval.wait_share is None
+    if facts.longer.seconds < (UNHEARD_S if is_unheard else 1.0):
         return verdict("starting", "rates are known in a few seconds", is_problem=False)
     return None

@@ -1,6 +1,7 @@
 """What sets the pace of a daemon: the first condition that holds, in one line.
 
-    broken      a node process is down, a worker is silent, storage does not answer
+    broken      a node process is down, storage does not answer, a worker or client is silent,
+                batches fail
     no work     nobody is connected, or nobody requests anything
     no waits    the clients set the pace (client-bound), or both sides keep up (healthy)
     waits       why: one client takes all; storage, quota, neighbours; cache, memory, CPU;
@@ -9,8 +10,10 @@
 The order is from the specific to the general. A worker that waits for storage is also busy, so
 compute-bound is asked after all that makes workers slow from outside.
 
-Thresholds are shares of time over some ten seconds. They are far apart: on purpose-made conditions
-(``tests/diagnosis``) the shares are above twice, or below half of them.
+Thresholds are shares of time over two seconds, so that a condition is named within three; whether
+clients wait is judged by the last ten seconds, too. They are far apart: on purpose-made conditions
+(``tests/diagnosis``) the shares are above twice, or below half of them. Between two reports a
+condition keeps its name a little below its threshold, and a new one must be found twice.
 """
 
 from collections.abc import Callable
@@ -18,13 +21,15 @@ from typing import Final
 
 from feeder.diagnosis import pace, trouble
 from feeder.diagnosis.facts import Facts
-from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, Verdict
+from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, Verdict, VerdictKind
 
 _CONDITIONS: Final[tuple[Callable[[Facts], Verdict | None], ...]] = (
     trouble.node_down,
     trouble.draining,
     trouble.stalled_storage,
     trouble.silent_worker,
+    trouble.failing_batches,
+    trouble.silent_client,
     trouble.starting,
     pace.idle,
     pace.set_by_clients,
@@ -41,12 +46,59 @@ _CONDITIONS: Final[tuple[Callable[[Facts], Verdict | None], ...]] = (
 )
 
 
-def diagnose(report: HostReport) -> Verdict:
+_AT_ONCE: Final[frozenset[VerdictKind]] = frozenset(
+    {
+        *("node-down", "draining", "stalled-storage", "silent-worker", "failing-batches"),
+        *("silent-client", "starting"),
+    }
+)
+"""Kinds that rest on what has lasted already, not on shares of the time."""
+
+HOLD_S: Final = 0.4
+"""A new kind of the others must be found again after this time: in two looks."""
+
+HOLD_LAST_S: Final = 1.4
+"""The same for what is left when no cause is found: while one begins to show."""
+
+
+class Judge:
+    """The verdict from one report to the next: what holds a daemon back, without flapping."""
+
+    __slots__ = ("_held", "_rising", "_rising_s")
+
+    def __init__(self) -> None:
+        self._held: Verdict | None = None
+        self._rising: VerdictKind | None = None
+        self._rising_s = 0.0
+
+    def judge(self, report: HostReport, longer: HostReport) -> Verdict:
+        """Return the verdict now; the arguments are those of ``diagnose``."""
+        held, verdict = self._held, diagnose(report, longer, self._held)
+        if held is None or held.kind == "starting" or verdict.kind in {held.kind, *_AT_ONCE}:
+            self._rising, self._held = None, verdict
+            return verdict
+        if verdict.kind != self._rising:
+            self._rising, self._rising_s = verdict.kind, report.clock_s
+        hold_s = HOLD_LAST_S if verdict.kind == "window-bound" else HOLD_S
+        if report.clock_s - self._rising_s >= hold_s:
+            self._rising, self._held = None, verdict
+            return verdict
+        return held
+
+    def is_about(self, kind: VerdictKind) -> bool:
+        """Whether this is the verdict, or may become it with the next look."""
+        return self._rising == kind or (self._held is not None and self._held.kind == kind)
+
+
+def diagnose(
+    report: HostReport, longer: HostReport | None = None, held: Verdict | None = None
+) -> Verdict:
     """Return what sets the pace of the daemon between the two snapshots of a report.
 
-    The report's own verdict is not read.
+    ``longer`` is the same report with earlier snapshots to compare with, by default as early ones;
+    ``held`` the verdict until now. The reports' own verdicts are not read.
     """
-    facts = Facts.of(report)
+    facts = Facts.of(report, longer or report, held)
     for condition in _CONDITIONS:
         verdict = condition(facts)
         if verdict is not None:

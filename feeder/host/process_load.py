@@ -37,9 +37,9 @@ class ProcessLoad:
 def read_process_load(pid: int, root: Path = Path("/proc")) -> ProcessLoad:
     """Return what the kernel counts of a process; zeros where it has ended."""
     folder = f"{root}/{pid}"
-    stat = parse_stat(_read(f"{folder}/stat"))
-    cpu_s, run_delay_s = _parse_schedstat(_read(f"{folder}/schedstat"))
-    io = _parse_io(_read(f"{folder}/io"))
+    stat = parse_stat(read_small(f"{folder}/stat"))
+    cpu_s, run_delay_s = _parse_schedstat(read_small(f"{folder}/schedstat"))
+    io = _parse_io(read_small(f"{folder}/io"))
     return ProcessLoad(
         state=stat.state if stat else None,
         cpu=stat.last_cpu if stat else -1,
@@ -63,8 +63,8 @@ def _parse_io(data: bytes) -> dict[bytes, int]:
     return {name: int(count) for name, _, count in pairs if count.strip().isdigit()}
 
 
-def _read(path: str) -> bytes:
-    """Return the file's bytes, none if it is absent.
+def read_small(path: str) -> bytes:
+    """Return the first bytes of a file of the kernel, none if it is absent.
 
     Plain calls take half as long as a file object, and node processes read three files of each
     worker every second.

@@ -10,6 +10,7 @@ Source: proc(5), /proc/PID/task/TID/stat and /proc/PID/wchan.
 from pathlib import Path
 from typing import Final
 
+from feeder.host.process_load import read_process_load
 from feeder.host.process_stat import parse_stat
 from feeder.metrics.process_looks import ProcessLook
 
@@ -41,7 +42,8 @@ def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
     if stat is None:
         return None
     waits = stat.state == "sleeps" and _waits_for_storage(pid, proc)
-    return ProcessLook("storage" if waits else stat.state, stat.cpu_s)
+    requested_bytes = read_process_load(pid, proc).requested_bytes
+    return ProcessLook("storage" if waits else stat.state, stat.cpu_s, requested_bytes)
 
 
 def _waits_for_storage(pid: int, proc: Path) -> bool:

@@ -6,7 +6,8 @@
     process_looks  what a process without progress does: it is stopped, loops, waits
     report      all node processes of a host, now and some seconds ago, with the machine's load
 
-Node processes send a snapshot to the supervisor every second, which is also their heartbeat. Pure.
+Node processes send a snapshot to the supervisor twice a second, which is also their heartbeat.
+Pure.
 
 May import: nothing.
 """

@@ -40,23 +40,30 @@ class ProcessLook:
     state: KernelState
     cpu_s: float
     """CPU time since it began."""
+    requested_bytes: int = 0
+    """Bytes that it has read, from page cache or storage; 0 if unknown."""
 
 
 class ProcessLooks:
     """Looks at a process since it has made no progress, oldest first."""
 
-    __slots__ = ("_first", "_first_s", "_last", "_last_s", "_state_cpu_s", "_state_since_s")
+    __slots__ = (
+        *("_first", "_first_s", "_last", "_last_s"),
+        *("_read_s", "_state_cpu_s", "_state_since_s"),
+    )
 
     def __init__(self, look: ProcessLook, now_s: float) -> None:
         """Begin with the first look."""
         self._first = self._last = look
-        self._first_s = self._last_s = self._state_since_s = now_s
+        self._first_s = self._last_s = self._state_since_s = self._read_s = now_s
         self._state_cpu_s = look.cpu_s
 
     def add(self, look: ProcessLook, now_s: float) -> None:
         """Add a later look."""
         if _kind(look.state) != _kind(self._last.state):
             self._state_since_s, self._state_cpu_s = now_s, look.cpu_s
+        if look.requested_bytes != self._last.requested_bytes:
+            self._read_s = now_s
         self._last, self._last_s = look, now_s
 
     @property
@@ -69,6 +76,10 @@ class ProcessLooks:
         """Whether it has used more than half of a CPU since the first look."""
         watched_s, used_s = self._last_s - self._first_s, self._last.cpu_s - self._first.cpu_s
         return used_s > _STARVED_SHARE * watched_s
+
+    def is_read_hanging(self, lasting_s: float) -> bool:
+        """Whether it waits for storage, from which nothing has come for ``lasting_s``."""
+        return self._last.state == "storage" and self._last_s - self._read_s >= lasting_s
 
     def condition(self, lasting_s: float) -> Condition:
         """Return its condition, which has lasted, or used CPU time, for ``lasting_s``."""

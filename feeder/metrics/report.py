@@ -18,6 +18,8 @@ VerdictKind = Literal[
     "stalled-storage",
     "silent-worker",
     "packing",
+    "failing-batches",
+    "silent-client",
     "starting",
     "idle",
     "client-bound",
@@ -75,6 +77,15 @@ class HostLoad(Struct, frozen=True, kw_only=True):
     """Now: available without swapping."""
 
 
+class Neighbour(Struct, frozen=True, kw_only=True):
+    """A process that belongs neither to the daemon nor to its clients."""
+
+    name: Label
+    pid: Total
+    cpus: Seconds
+    """CPUs that it uses."""
+
+
 class HistoryPoint(Struct, frozen=True, kw_only=True):
     """Means over some seconds, for curves of minutes."""
 
@@ -130,6 +141,9 @@ class HostReport(Struct, frozen=True, kw_only=True):
     nodes: Annotated[tuple[NodeReport, ...], Meta(max_length=4096)]
     load: HostLoad
     load_before: HostLoad
+    neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=8)] = ()
+    """Those that use most CPU time, as far as /proc shows them; looked for only while the verdict
+    is neighbour-bound, or about to be."""
     verdict: Verdict
     history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
     """Oldest first."""

@@ -93,6 +93,9 @@ class ClientSnapshot(Struct, frozen=True, kw_only=True):
     """Now: how many clients these are, of OTHERS."""
     sessions: Total = 1
     """Now."""
+    silent_s: Seconds = 0.0
+    """Now: since the last message of the session that has sent none for longest. 0 for clients that
+    send no pings, which may be silent for any time."""
     window: Total = 0
     """Now: batches that it may have in flight."""
     wanted: Total = 0
@@ -131,6 +134,20 @@ class JobSnapshot(Struct, frozen=True, kw_only=True):
     batches: Total = 0
     worker_s: Seconds = 0.0
     """Workers' wall-clock time for its chunks, which is what jobs share."""
+
+
+class FailureSnapshot(Struct, frozen=True, kw_only=True):
+    """The batches of a dataset that could not be made."""
+
+    dataset: Label
+    batches: Total
+    reason: Label
+    """Of the last one, as in the counter ``batches_failed``; so is the message."""
+    message: ShortText
+    ago_s: Seconds
+    """Now: since the last one."""
+    is_last: bool
+    """Now: whether no batch of the dataset was made since."""
 
 
 class CacheSnapshot(Struct, frozen=True, kw_only=True):
@@ -185,6 +202,8 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     cache: CacheSnapshot = CacheSnapshot()
     stalled_datasets: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
     """Now: datasets whose storage does not answer."""
+    failures: Annotated[tuple[FailureSnapshot, ...], Meta(max_length=64)] = ()
+    """By dataset, the latest first."""
     silences: Total = 0
     """Times that a worker became silent."""
     workers_killed: Total = 0

@@ -27,7 +27,7 @@ LABEL_CHARS: Final = 128
 _COUNTS: Final = tuple(
     name
     for name in ClientSnapshot.__struct_fields__
-    if name not in ("name", "account", "dataset", "job", "is_lent", "is_local", "slots")
+    if name not in ("name", "account", "dataset", "job", "is_lent", "is_local", "silent_s", "slots")
 )
 
 
@@ -100,8 +100,13 @@ class ClientBook:
         self._rest = Totals()
         self._at_s = -math.inf
 
-    def update(self, sessions: Iterable[Session], now_s: float) -> tuple[ClientSnapshot, ...]:
-        """Return the clients of the open sessions, the fastest first, then the rest as one."""
+    def update(
+        self, sessions: Iterable[Session], now_s: float, heard_s: float = 0.0
+    ) -> tuple[ClientSnapshot, ...]:
+        """Return the clients of the open sessions, the fastest first, then the rest as one.
+
+        Until ``heard_s`` their messages may have waited to be read: none was silent then.
+        """
         self._find_clients(sessions)
         clients = list(self._clients.values())
         growths = [self._growth(client, now_s) for client in clients]
@@ -118,12 +123,15 @@ class ClientBook:
                 self._rest.add(growth, less=_NOTHING)
             else:
                 client.totals.add(growth, less=_NOTHING)
-                placed.append((client.pace, _describe(client.sessions, client.totals)))
+                placed.append(
+                    (client.pace, _describe(client.sessions, client.totals, now_s, heard_s))
+                )
         placed.sort(key=lambda each: -each[0])
         shown = tuple(client for _, client in placed)
         if not rest:
             return shown
-        others = _describe([each for client in rest for each in client.sessions], self._rest)
+        of_rest = [session for client in rest for session in client.sessions]
+        others = _describe(of_rest, self._rest, now_s, heard_s)
         unnamed = {"name": OTHERS, "account": "", "dataset": "", "job": "", "clients": len(rest)}
         return (*shown, msgspec.structs.replace(others, **unnamed))
 
@@ -166,6 +174,7 @@ def sum_clients(clients: Sequence[ClientSnapshot]) -> ClientSnapshot:
         dataset="",
         is_lent=all(client.is_lent for client in clients),
         is_local=all(client.is_local for client in clients),
+        silent_s=max(client.silent_s for client in clients),
         slots=slots,
         **{name: sum(getattr(client, name) for client in clients) for name in _COUNTS},
     )
@@ -185,8 +194,11 @@ def _assign_places(clients: Sequence[_Client]) -> None:
         slow.totals, fast.totals = None, Totals()
 
 
-def _describe(sessions: Sequence[Session], totals: Totals) -> ClientSnapshot:
+def _describe(
+    sessions: Sequence[Session], totals: Totals, now_s: float, heard_s: float
+) -> ClientSnapshot:
     """Return sessions as one client, named after the first."""
+    messages_s = [session.last_message_s for session in sessions if session.tally.clock_s]
     first = sessions[0]
     return ClientSnapshot(
         name=printable(first.hello.client)[:LABEL_CHARS],
@@ -196,6 +208,7 @@ def _describe(sessions: Sequence[Session], totals: Totals) -> ClientSnapshot:
         is_lent=all(session.is_held for session in sessions),
         is_local=all(session.is_local for session in sessions),
         sessions=len(sessions),
+        silent_s=max(0.0, now_s - max(heard_s, min(messages_s, default=now_s))),
         window=sum(session.layout.slots for session in sessions),
         wanted=sum(len(session.wanted) for session in sessions),
         images=totals.images,

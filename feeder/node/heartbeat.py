@@ -1,4 +1,4 @@
-"""Sends the supervisor a snapshot every second: it also proves that the event loop runs."""
+"""Sends the supervisor a snapshot twice a second: it also proves that the event loop runs."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,7 +7,7 @@ from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.messages import Heartbeat, NodeToSupervisor, SupervisorToNode
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 
-INTERVAL_S: Final = 1.0
+INTERVAL_S: Final = 0.5
 
 
 class Heartbeats:

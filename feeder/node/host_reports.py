@@ -18,8 +18,8 @@ WAITING_MAX: Final = 64
 ANSWER_WITHIN_S: Final = 2.0
 """A supervisor that takes longer is stopped or overloaded."""
 
-FRESH_S: Final = 0.5
-"""A report that is younger is sent again: the supervisor makes one a second."""
+FRESH_S: Final = 0.2
+"""A report that is younger is sent again: the supervisor makes two a second."""
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ placement (JSON)  ──────────►      (pins itself before it 
 NodeConfig        ──────────►      (binds, starts its workers)
                   ◄──────────      NodeReady, or CannotStart and it ends
 Neighbours        ──────────►      (takes clients)
-                  ◄──────────      Heartbeat, every second, from NodeReady on
+                  ◄──────────      Heartbeat, twice a second, from NodeReady on
                   ◄──────────      ReportAsked, for a client's HostStatsRequest
 ReportPart …      ──────────►      (answers that client)
 Diagnosed         ──────────►      (repeats the verdict in its Pongs)

@@ -112,7 +112,8 @@ class NodeService:
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
         self._stall_watch = StallWatch()
-        self._catch_up_by_s = 0.0  # no lease or deadline expires before
+        self.caught_up_s = 0.0
+        """When the backlog of the last stall is read; no lease or deadline expires before."""
 
     @property
     def deadline_s(self) -> float:
@@ -120,7 +121,7 @@ class NodeService:
         if self._sender.is_lost_due:
             return 0.0
         return min(
-            max(self._table.check_at_s, self._catch_up_by_s),
+            max(self._table.check_at_s, self.caught_up_s),
             self._slots.recheck_at_s,
             self._reports.deadline_s,
             self._names.deadline_s,
@@ -245,7 +246,7 @@ class NodeService:
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
         self._note_sent(now_s)
-        if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
+        if max(self._table.check_at_s, self.caught_up_s) <= now_s:
             looks = self._pool.look(self._table.quiet_workers(now_s))
             self.apply(events.ClockAdvanced(looks), now_s)
 
@@ -253,7 +254,7 @@ class NodeService:
         """After a stall, let no deadline expire for a while, and discount it for the workers."""
         lost_s = self._stall_watch.observe(now_s, due_s)
         if lost_s:
-            self._catch_up_by_s = now_s + CATCH_UP_S
+            self.caught_up_s = now_s + CATCH_UP_S
             self.apply(events.Resumed(lost_s), now_s)
 
     def recheck_slots(self, now_s: float) -> None:

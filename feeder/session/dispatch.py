@@ -28,7 +28,7 @@ from typing import Final
 from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 from feeder.session.jobs import JobWeights
-from feeder.session.silence import LOOK_S, Silence, Silences
+from feeder.session.silence import LOOK_S, Silence, Silences, is_read_hanging
 from feeder.session.stalls import Stalls, Stuck
 from feeder.session.turns import Turns
 
@@ -114,8 +114,9 @@ class Dispatcher:
 
     @property
     def stalled_names(self) -> frozenset[str]:
-        """The datasets that stall."""
-        return frozenset(self._stalls)
+        """The datasets that stall, or from which a silent worker waits for a read."""
+        works = (work for work in self._in_flight.values() if is_read_hanging(work))
+        return frozenset(self._stalls) | {work.oldest.batch.dataset for work in works}
 
     def add_worker(self, worker: int) -> None:
         """Begin to assign chunks to a worker."""
@@ -417,9 +418,9 @@ class Dispatcher:
 def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:
     """Return what a worker's oldest chunk costs its job: all of the time that it took.
 
-    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault, so such
-    a chunk costs its estimate at most; a worker is killed after CHUNK_DEADLINE_S, which bounds all
-    others. ``busy_s``: by the worker's clock, which goes on while the daemon is suspended.
+    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault, so
+    such a chunk costs its estimate at most; a worker is killed after CHUNK_DEADLINE_S, which bounds
+    all others. ``busy_s``: by the worker's clock, which goes on while the daemon is suspended.
     """
     took_s = now_s - work.progress_s
     if busy_s is not None:

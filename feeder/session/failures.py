@@ -1,5 +1,6 @@
-"""Why batches failed, counted by reason, and the bad samples that were found. Pure."""
+"""Why batches failed, by reason and by dataset, and the bad samples that were found. Pure."""
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from feeder.metrics.counters import SessionCounters
@@ -11,12 +12,26 @@ BAD_SAMPLES_MAX: Final = 10_000
 """Samples that are remembered, so that each is counted once: 1 MB at most."""
 
 
+@dataclass(slots=True, eq=False)
+class DatasetFailures:
+    """The failed batches of one dataset."""
+
+    batches: int = 0
+    reason: str = ""
+    """Of the last one, as is the message."""
+    message: str = ""
+    at_s: float = 0.0
+    is_last: bool = False
+    """Whether no batch was made since."""
+
+
 class Failures:
     """Counts the failures of one node process."""
 
     def __init__(self, counters: SessionCounters) -> None:
         self._counters = counters
         self._bad_samples: set[tuple[str, int]] = set()
+        self.by_dataset: dict[str, DatasetFailures] = {}
 
     def reason_for(self, failed: ChunkFailed, dataset: str) -> FailureReason:
         """Return why a worker could not fill a chunk; record the sample at fault."""
@@ -29,7 +44,16 @@ class Failures:
             self._counters.bad_samples = len(self._bad_samples)
         return "bad-sample"
 
-    def count(self, reason: FailureReason) -> None:
+    def count(self, dataset: str, reason: FailureReason, message: str, now_s: float) -> None:
         """Count a failed batch."""
-        found = self._counters.batches_failed
-        found[reason] = found.get(reason, 0) + 1
+        by_reason = self._counters.batches_failed
+        by_reason[reason] = by_reason.get(reason, 0) + 1
+        failures = self.by_dataset.setdefault(dataset, DatasetFailures())
+        failures.batches += 1
+        failures.reason, failures.message = reason, message
+        failures.at_s, failures.is_last = now_s, True
+
+    def on_whole(self, dataset: str) -> None:
+        """Record that a batch of a dataset was made."""
+        if dataset in self.by_dataset:
+            self.by_dataset[dataset].is_last = False

@@ -39,7 +39,7 @@ class Filling:
         self._tally = tally
         self._counters = counters
         self._outbox = outbox
-        self._failures = Failures(counters)
+        self.failures = Failures(counters)
 
     def give_slots(self, session: Session) -> None:
         """Have the batches filled that wait, as far as there are free slots."""
@@ -116,7 +116,7 @@ class Filling:
         chunk = self._dispatcher.finish(event.ticket, self._outbox.now_s)
         if chunk is not None:
             self._on_finished(chunk)
-            reason = self._failures.reason_for(event, chunk.batch.dataset)
+            reason = self.failures.reason_for(event, chunk.batch.dataset)
             self._fail(chunk.batch, reason, event.code, event.message)
             self._settle(chunk.batch)
 
@@ -174,6 +174,7 @@ class Filling:
         _, slot, _, _ = batch.location
         now_s = self._outbox.now_s
         self._counters.batches += 1
+        self.failures.on_whole(batch.dataset)
         session.tally.batches += 1
         session.job_tally.batches += 1
         if (reason := session.copied_because) is not None:
@@ -201,7 +202,7 @@ class Filling:
         if batch.is_cancelled:
             return
         self._dispatcher.cancel(batch)
-        self._failures.count(reason)
+        self.failures.count(batch.dataset, reason, message, self._outbox.now_s)
         session = self._sessions.open[batch.session]
         if batch.slot is not None:
             session.tally.slots.move(batch.slot, "client", self._outbox.now_s)

@@ -153,6 +153,16 @@ class Silences:
         return min([now_s + LOOK_INTERVAL_S, *(at_s for at_s in later if at_s > now_s)])
 
 
+def is_read_hanging(work: WorkInFlight) -> bool:
+    """Whether a worker is silent because a read does not return; slow storage returns some."""
+    return (
+        work.is_silent
+        and bool(work.chunks)
+        and work.looks is not None
+        and work.looks.is_read_hanging(SILENT_S - LOOK_S - _SLACK_S)
+    )
+
+
 def _is_stopped(work: WorkInFlight, for_s: float) -> bool:
     """Whether a worker is stopped, and was in all looks of about the last ``for_s``."""
     looks = work.looks

@@ -14,7 +14,7 @@ from feeder.session.admission import Refusal
 from feeder.session.chunk_state import PendingBatch
 from feeder.session.jobs import JobKey, JobTally
 from feeder.session.tally import SessionTally, SlotTimes
-from feeder.wire.messages import BatchKey, Hello
+from feeder.wire.messages import BatchKey, Hello, Ping
 from feeder.wire.slot_layout import SlotLayout
 
 CopyReason = Literal["copied-tcp", "copied-unclaimed", "copied-refused"]
@@ -57,6 +57,8 @@ class Session:
     is_open: bool = False
     is_held: bool = False
     """The client maps the slots: batches are lent, and the memory is kept until it unmaps them."""
+    started: Ping | None = None
+    """The first ping after the first batch."""
     has_requested: bool = False
     """A batch was requested: whether batches are lent or sent is fixed from now on."""
 
@@ -106,6 +108,18 @@ class Session:
         if not self.is_ipc:
             return "copied-tcp"
         return "copied-refused" if self.has_claimed else "copied-unclaimed"
+
+    def on_ping(self, ping: Ping) -> None:
+        """Take the client's totals since the first ping after the first batch.
+
+        It waited before that for workers that had read nothing yet, whatever the pace is now.
+        """
+        if self.started is None and self.tally.batches:
+            self.started = ping
+        start, tally = self.started or Ping(session=self.number), self.tally
+        tally.clock_s = max(0.0, ping.clock_s - start.clock_s)
+        tally.waited_s = max(0.0, ping.waited_s - start.waited_s)
+        tally.cpu_s = max(0.0, ping.cpu_s - start.cpu_s)
 
     def want(self, key: BatchKey, request: int, now_s: float) -> None:
         """Add a batch that the client wants."""

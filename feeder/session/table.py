@@ -74,6 +74,7 @@ class SessionTable:
         self._is_draining = False
         self._outbox = Outbox()
         self._filling = Filling(self._dispatcher, self.sessions, self.tally, counters, self._outbox)
+        self.failures = self._filling.failures
 
     @property
     def check_at_s(self) -> float:
@@ -109,7 +110,7 @@ class SessionTable:
 
     @property
     def stalled_names(self) -> frozenset[str]:
-        """The datasets that stall."""
+        """The datasets that stall, or from which a silent worker waits for a read."""
         return self._dispatcher.stalled_names
 
     def chunk_times(self, now_s: float) -> Mapping[int, float]:
@@ -182,9 +183,7 @@ class SessionTable:
         if isinstance(message, Request):
             self._on_request(session, message)
         elif isinstance(message, Ping):
-            tally = session.tally
-            tally.clock_s, tally.waited_s = message.clock_s, message.waited_s
-            tally.cpu_s = message.cpu_s
+            session.on_ping(message)
             pong = Pong(
                 session=session.number,
                 sharers=self.sessions.count_alike(session),

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.daemon.announcements import HOLD_S, LINE_S, REFRESH_S, Announcement, Announcer
+from feeder.daemon.announcements import LINE_S, REFRESH_S, Announcement, Announcer
 from feeder.daemon.served import PART_BYTES, split_report
-from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, HostWatch
+from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, TURN_S, HostWatch
 from feeder.diagnosis.interval import HostInterval
-from feeder.diagnosis.verdict import diagnose
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
 from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, WorkerSnapshot
@@ -37,7 +36,7 @@ def watch_of(machine: Machine, nodes: int = 1, log: LogCounters | None = None) -
         pid=7,
         datasets=(),
         read_load=machine.read_load,
-        diagnose=lambda report: Verdict(kind="idle", text="idle", is_problem=False),
+        find_neighbours=lambda known, now_s: (),
         log=log or LogCounters(),
         clock=lambda: machine.now_s,
     )
@@ -171,7 +170,7 @@ def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: 
         machine.now_s = 1000.0 + second
         watch.take(snapshot(machine.now_s, images=100 * second))
         report = watch.turn([("ready", 0)])
-        assert watch.due_s == machine.now_s + 1
+        assert watch.due_s == machine.now_s + TURN_S
     assert len(report.history) == HISTORY_S / POINT_S
     last = report.history[-1]
     assert (last.images_a_s, last.busy_share) == (100.0, 0.5)
@@ -218,7 +217,7 @@ def test_any_snapshots_give_a_report_with_a_verdict(
         pid=7,
         datasets=(),
         read_load=machine.read_load,
-        diagnose=diagnose,
+        find_neighbours=lambda known, now_s: (),
         log=LogCounters(),
         clock=lambda: machine.now_s,
     )
@@ -244,21 +243,21 @@ def observe(announcer: Announcer, kinds: str, text: str = "") -> list[tuple[int,
     return found
 
 
-def test_a_kind_is_announced_once_it_has_held_for_five_seconds() -> None:
-    found = observe(Announcer(), "IIIIIIIICCCCIICCCCCCCC")
+def test_a_new_kind_is_announced_at_once() -> None:
+    found = observe(Announcer(), "IIIIIIIICCCCCCCC")
     assert [(second, news.verdict.kind) for second, news in found] == [
-        (HOLD_S, "idle"),
-        (14 + HOLD_S, "compute-bound"),
+        (0, "idle"),
+        (8, "compute-bound"),
     ]
     assert all(news.is_new and news.is_logged for _, news in found)
 
 
 def test_new_figures_of_the_same_kind_are_sent_every_ten_seconds_and_not_logged() -> None:
     found = observe(Announcer(), "I" * 30, text=" at ")
-    assert [second for second, _ in found] == [HOLD_S, HOLD_S + REFRESH_S, HOLD_S + 2 * REFRESH_S]
+    assert [second for second, _ in found] == [0, REFRESH_S, 2 * REFRESH_S]
     assert [news.is_logged for _, news in found] == [True, False, False]
     assert [news.is_new for _, news in found] == [True, False, False]
-    assert found[-1][1].verdict.text == "idle at 25"
+    assert found[-1][1].verdict.text == "idle at 20"
 
 
 def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
@@ -266,4 +265,4 @@ def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
     found = observe(Announcer(), kinds)
     logged = [(second, news.verdict.kind) for second, news in found if news.is_logged]
     assert [kind for _, kind in logged] == ["idle", "compute-bound", "idle"]
-    assert LINE_S + HOLD_S <= logged[2][0] <= LINE_S + HOLD_S + REFRESH_S
+    assert LINE_S <= logged[2][0] <= LINE_S + 2 * REFRESH_S

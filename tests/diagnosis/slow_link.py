@@ -9,10 +9,11 @@ limited, over all connections together. Buffers are small, so that what waits, w
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from feeder.process.parent_death import die_with_parent
 from tests.support.sources import REPOSITORY
@@ -64,8 +65,9 @@ class SlowLink:
 
 
 @contextlib.contextmanager
-def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[str]:
-    """Yield an endpoint that leads to ``endpoint`` (tcp://127.0.0.1:PORT) at a limited rate."""
+def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield an endpoint that leads to ``endpoint`` (tcp://127.0.0.1:PORT) at a limited rate, and a
+    function that hangs the link: connections stay, and no byte passes any more."""
     port = endpoint.rpartition(":")[2]
     process = subprocess.Popen(
         [
@@ -78,7 +80,8 @@ def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        yield f"tcp://127.0.0.1:{int(process.stdout.readline())}"
+        port = process.stdout.readline().strip()
+        yield f"tcp://127.0.0.1:{port}", lambda: process.send_signal(signal.SIGSTOP)
     finally:
         process.kill()
         process.communicate()

@@ -2,7 +2,8 @@
 
     python -m tests.diagnosis.trainee ENDPOINT [--step-s S] [--loaders N] [--window N] …
 
-Prints the number of images that it has taken, a line every half second, until it is killed.
+Prints the number of images that it has taken after the first step, and then every half second,
+until it is killed.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def main(arguments: argparse.Namespace) -> None:
         for number in range(arguments.loaders)
     ]
     iterators = [iter(forever(loader)) for loader in loaders]
-    images, reported_s, due_s = 0, time.monotonic(), time.monotonic()
+    images, reported_s, due_s = 0, 0.0, time.monotonic()
     while True:
         for iterator in iterators:
             next(iterator)

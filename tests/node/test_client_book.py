@@ -161,3 +161,16 @@ def test_a_sum_of_clients_keeps_their_number() -> None:
     client = ClientSnapshot(name="a", account="u", dataset="d", is_lent=True, images=4)
     others = sum_clients([client, sum_clients([client, client])])
     assert (others.name, others.clients, others.images, others.is_lent) == (OTHERS, 3, 12, True)
+
+
+def test_a_client_is_silent_since_its_last_message_if_it_sends_pings() -> None:
+    sessions = open_sessions("a", "a", "b")
+    for session, at_s in zip(sessions, (5.0, 8.0, 5.0), strict=True):
+        session.last_message_s = at_s
+    sessions[0].tally.clock_s = sessions[1].tally.clock_s = 1.0
+    silent, without_pings = ClientBook().update(sessions, 9.0)
+    assert (silent.silent_s, without_pings.silent_s) == (4.0, 0.0)
+    (silent, _) = ClientBook().update(sessions, 9.0, heard_s=8.5)
+    assert silent.silent_s == 0.5
+    (silent, _) = ClientBook().update(sessions, 9.0, heard_s=9.5)
+    assert silent.silent_s == 0

@@ -68,3 +68,20 @@ def test_a_batch_that_crashes_workers_is_counted_as_such() -> None:
     while not shell.counters.batches_failed:
         shell.lose(shell.join())
     assert shell.counters.batches_failed == {"worker-died": 1}
+
+
+def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made() -> None:
+    shell = Shell(datasets=("d", "e"))
+    shell.hello(b"a", window=2)
+    worker = shell.join()
+    shell.request(b"a", [(0, 0)], [])
+    shell.fail(worker)
+    (failures,) = shell.table.failures.by_dataset.values()
+    assert (failures.batches, failures.reason, failures.at_s) == (1, "bad-sample", shell.now_s)
+    assert failures.message == "sample 3 is damaged"
+    assert failures.is_last
+    shell.request(b"a", [(0, 1)], [(0, 0)])
+    while shell.fills:
+        shell.fill(worker)
+    assert not failures.is_last
+    assert failures.batches == 1

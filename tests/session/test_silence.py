@@ -246,3 +246,25 @@ def test_an_idle_table_looks_at_no_worker() -> None:
     shell = shell_with()
     shell.finish()
     assert not shell.table.quiet_workers(shell.now_s + 100.0)
+
+
+def test_a_read_that_hangs_is_known_with_the_silence_even_of_one_worker() -> None:
+    shell = shell_with(workers=1)
+    shell.states[1] = "storage", 0.0
+    shell.wait(SILENT_S - 0.1)
+    assert not shell.table.stalled_names
+    shell.wait(LATE_S)
+    assert shell.table.stalled_names == {"d"}
+    shell.fill(1)
+    assert not shell.table.stalled_names
+
+
+def test_a_slow_disk_is_no_read_that_hangs() -> None:
+    """It waits for storage in every look, and reads a little between them."""
+    shell = shell_with(workers=1)
+    shell.states[1] = "storage", 0.0
+    for _ in range(20):
+        shell.read_bytes[1] = shell.read_bytes.get(1, 0) + 100_000
+        shell.wait(0.25)
+    assert len(shell.silences) == 1
+    assert not shell.table.stalled_names

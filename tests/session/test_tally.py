@@ -209,3 +209,20 @@ def test_slot_times_never_lose_or_invent_time(moves: list[tuple[int, str, float]
         times.move(slot, state, now_s)  # type: ignore[arg-type]
     seconds = times.seconds(now_s + 1.0)
     assert total_s(seconds) == pytest.approx(3 * (now_s + 1.0 - 1e6), rel=1e-9)
+
+
+def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
+    """What a loop waited before says nothing of the pace."""
+    shell = Shell()
+    shell.hello(b"a", window=2)
+    (session,) = shell.table.sessions.open.values()
+    shell.request(b"a", [(0, 0)], [])
+    shell.ping(b"a", clock_s=1.0, waited_s=1.0, cpu_s=0.5)
+    assert session.tally.waited_s == 1.0, "while there is none, it waits"
+    worker = shell.join()
+    while shell.fills:
+        shell.fill(worker)
+    shell.ping(b"a", clock_s=2.0, waited_s=1.25, cpu_s=0.75)
+    assert (session.tally.clock_s, session.tally.waited_s, session.tally.cpu_s) == (0.0, 0.0, 0.0)
+    shell.ping(b"a", clock_s=3.0, waited_s=1.5, cpu_s=1.0)
+    assert (session.tally.clock_s, session.tally.waited_s, session.tally.cpu_s) == (1.0, 0.25, 0.25)

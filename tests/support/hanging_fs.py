@@ -5,8 +5,8 @@
 While the file SILENCE exists, requests for the files that it lists (one name a line; an empty list
 means all) get no reply. The process that made one waits in uninterruptible sleep, which no signal
 ends, as with a dead NFS server. Reads take READ_S each, one after the other, as on a hard disk
-that seeks. Needs root and /dev/fuse; implements the kernel's protocol
-(linux/fuse.h), read-only, one folder deep.
+that seeks; a number in the file SILENCE.delay replaces READ_S. Needs root and /dev/fuse; implements
+the kernel's protocol (linux/fuse.h), read-only, one folder deep.
 """
 
 import contextlib
@@ -46,6 +46,7 @@ class _Mirror:
         self._source = source
         self._read_s = read_s
         self._silence = silence
+        self._delay = silence.with_suffix(".delay")
         self._names = sorted(os.listdir(source))
         self._held: list[bytes] = []
 
@@ -111,6 +112,8 @@ class _Mirror:
                 return struct.pack("<QII", node, _DIRECT_IO, 0)
             case x if x == _READ:
                 _, offset, size = struct.unpack_from("<QQI", body)
+                with contextlib.suppress(FileNotFoundError):
+                    self._read_s = float(self._delay.read_text())
                 time.sleep(self._read_s)
                 with path.open("rb") as file:
                     return os.pread(file.fileno(), size, offset)
@@ -166,6 +169,12 @@ class HangingFolder:
         unfinished = self._silence.with_suffix(".new")
         unfinished.write_text("\n".join(names))
         unfinished.replace(self._silence)
+
+    def slow_down(self, read_s: float) -> None:
+        """Have each read take ``read_s`` from now on."""
+        unfinished = self._silence.with_suffix(".new")
+        unfinished.write_text(str(read_s))
+        unfinished.replace(self._silence.with_suffix(".delay"))
 
     def answer(self) -> None:
         """Reply again, to pending requests as well."""

@@ -154,6 +154,7 @@ class Shell:
         # What a worker's process does, and its share of a CPU; without an entry, nobody can see it.
         self.states: dict[int, tuple[KernelState, float]] = {}
         self.cpu_s: dict[int, float] = {}
+        self.read_bytes: dict[int, int] = {}
 
     # --- events -------------------------------------------------------------------------------
 
@@ -229,9 +230,9 @@ class Shell:
         ]:
             del self.clients[peer]
 
-    def ping(self, peer: bytes) -> None:
+    def ping(self, peer: bytes, **totals: float) -> None:
         """A client sends a Ping."""
-        self.message(peer, Ping(session=self.clients[peer].session))
+        self.message(peer, Ping(session=self.clients[peer].session, **totals))
 
     def join(self) -> int:
         """A worker joins; return its number."""
@@ -289,7 +290,10 @@ class Shell:
             self.cpu_s[worker] = self.cpu_s.get(worker, 0.0) + share * seconds
         if self.table.check_at_s <= self.now_s:
             quiet = [w for w in self.table.quiet_workers(self.now_s) if w in self.states]
-            looks = {w: ProcessLook(self.states[w][0], self.cpu_s.get(w, 0.0)) for w in quiet}
+            looks = {
+                w: ProcessLook(self.states[w][0], self.cpu_s.get(w, 0.0), self.read_bytes.get(w, 0))
+                for w in quiet
+            }
             self.apply(ClockAdvanced(looks))
 
     def wait(self, seconds: float) -> None:
