@@ -22,8 +22,13 @@ from feeder.node.messages import ReportPart
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
 from feeder.node.sender import CATCH_UP_S, Sender
-from feeder.node.session_log import log_session_end, log_session_start
-from feeder.node.silence_log import describe_stuck, log_progress, log_silence
+from feeder.node.session_log import (
+    describe_stuck,
+    log_progress,
+    log_session_end,
+    log_session_start,
+    log_silence,
+)
 from feeder.node.slot_store import SlotStore
 from feeder.node.stall_watch import STALL_CHECK_S, StallWatch
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool

@@ -1,4 +1,5 @@
-"""What a node process logs of its sessions, with the id that the client's log has too.
+"""What a node process logs of its sessions, with the id that the client's log has too, and of
+workers that make no progress.
 
 Sessions that begin and end as they should are logged for debugging only; one that ended otherwise,
 or was refused, always. Expired sessions and a feeder's own limits are warnings.
@@ -8,7 +9,7 @@ import logging
 from typing import Final
 
 from feeder.process.path_text import printable
-from feeder.session.events import LogEnd, OpenSlots
+from feeder.session.events import KillWorker, LogEnd, LogProgress, LogSilence, OpenSlots
 from feeder.wire.messages import Refused
 from feeder.wire.session_id import session_id
 
@@ -57,3 +58,37 @@ def log_refusal(refused: Refused, account: str) -> None:
     text = "refused session %s of %s (%s): %s"
     extra = {"session": shown, "client": account}
     _log.log(level, text, shown, account, refused.code, refused.message, extra=extra)
+
+
+def log_silence(silence: LogSilence, pid: int) -> None:
+    """Log that a worker has made no progress for a while, with what is known of it."""
+    shown = session_id(silence.session)
+    _log.warning(
+        "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
+        "rows %d .. %d of dataset %s for session %s",
+        *(silence.worker, pid, silence.silent_s, silence.kernel_state),
+        *(silence.first, silence.first + silence.count - 1, silence.dataset, shown),
+        extra={"worker": silence.worker, "session": shown},
+    )
+
+
+def log_progress(progress: LogProgress, pid: int) -> None:
+    """Log that a silent worker has finished its chunk."""
+    _log.info(
+        "worker %d (pid %d) makes progress again, after %.1f s",
+        *(progress.worker, pid, progress.silent_s),
+        extra={"worker": progress.worker, "session": session_id(progress.session)},
+    )
+
+
+def describe_stuck(stuck: KillWorker) -> str:
+    """Return why a worker is killed, as a part of a line."""
+    match stuck.condition:
+        case "stopped":
+            return f"stopped for {stuck.silent_s:.1f} s"
+        case "looping":
+            return f"using CPU time for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
+        case "asleep":
+            return f"asleep for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
+        case _:
+            return f"reading dataset {stuck.dataset}"

@@ -418,9 +418,10 @@ class Dispatcher:
 def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:
     """Return what a worker's oldest chunk costs its job: all of the time that it took.
 
-    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault, so
-    such a chunk costs its estimate at most; a worker is killed after CHUNK_DEADLINE_S, which bounds
-    all others. ``busy_s``: by the worker's clock, which goes on while the daemon is suspended.
+    Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault:
+    such a chunk costs its estimate at most. All others are bounded by CHUNK_DEADLINE_S, after which
+    a worker is killed. ``busy_s``: by the worker's clock, which goes on while the daemon is
+    suspended.
     """
     took_s = now_s - work.progress_s
     if busy_s is not None:

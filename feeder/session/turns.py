@@ -50,7 +50,7 @@ class _JobTurns:
     weight: float
     virtual_s: float
     row_s: float
-    """Estimate of what its next row takes a worker."""
+    """Estimated time of a worker for its next row."""
     sessions: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """The next one first."""
     in_flight: int = 0
@@ -100,7 +100,7 @@ class Turns:
         self._leave_if_idle(key, job)
 
     def serve(self, session: int) -> None:
-        """Move a session, of which a chunk was taken, behind the others of its job."""
+        """Move a session behind the others of its job, after a chunk of it was taken."""
         self._jobs[self._job_of[session]].sessions.move_to_end(session)
 
     def pass_over(self, sessions: Collection[int]) -> None:
@@ -121,7 +121,7 @@ class Turns:
         return (mean_s - job.virtual_s) * job.weight * others_weight / (job.weight + others_weight)
 
     def row_s(self, key: JobKey) -> float:
-        """Return the estimate of what an active job's next row takes a worker."""
+        """Return the estimated time of a worker for an active job's next row."""
         return self._jobs[key].row_s
 
     def charge(self, key: JobKey, rows: int) -> float:
