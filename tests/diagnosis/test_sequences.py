@@ -357,7 +357,7 @@ def test_neighbours_are_looked_for_only_when_they_are_about_to_be_named() -> Non
     "pace",
     [
         replace(HEALTHY, busy=0.02, images_a_s=40),
-        replace(HEALTHY, images_a_s=20),
+        replace(HEALTHY, images_a_s=5),
         replace(HEALTHY, others_cpus=1.5),
         replace(BUSY, pressure=0.9),
         replace(READING, blocked=0.9),
