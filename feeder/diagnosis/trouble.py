@@ -135,6 +135,8 @@ def failing_batches(facts: Facts) -> Verdict | None:
     if not failing:
         return None
     last = min(failing, key=lambda failure: failure.ago_s)
+    if last.reason == "dataset":
+        return verdict("failing-batches", last.message)
     failed = sum(failure.batches for failure in failing if failure.dataset == last.dataset)
     return verdict(
         "failing-batches",

@@ -142,7 +142,8 @@ class FailureSnapshot(Struct, frozen=True, kw_only=True):
     dataset: Label
     batches: Total
     reason: Label
-    """Of the last one, as in the counter ``batches_failed``; so is the message."""
+    """Of the last one, as in the counter ``batches_failed``; so is the message. It is "dataset"
+    where the dataset cannot be opened, so that no batch of it is begun."""
     message: ShortText
     ago_s: Seconds
     """Now: since the last one."""

@@ -90,7 +90,10 @@ class NodeService:
         which comes through ``on_report_part``. ``weights`` are those of jobs.
         """
         self._cache = cache
-        self._failed_datasets = sum(isinstance(served, str) for served in datasets.values())
+        self.refused_datasets = {
+            name: reason for name, reason in datasets.items() if isinstance(reason, str)
+        }
+        """Those that cannot be served, and why."""
         self._router = router
         self._claim_listener = claim_listener
         self._pool = pool
@@ -294,7 +297,7 @@ class NodeService:
             "slots_held_bytes": self._table.sessions.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),
-            "datasets_failed": self._failed_datasets,
+            "datasets_failed": len(self.refused_datasets),
             "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
             **flatten(groups),

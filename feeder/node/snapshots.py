@@ -122,7 +122,7 @@ class Snapshots:
             queued_batches=table.queued_batches,
             chunks_in_flight=table.chunks_in_flight,
             stalled_datasets=_stalled(table),
-            failures=describe_failures(table, now_s),
+            failures=describe_failures(table, service.refused_datasets, now_s),
             silences=table.counters.worker_silences,
             chunk_s=tally.chunk_s.snapshot(),
             batch_s=tally.batch_s.snapshot(),
@@ -238,10 +238,24 @@ def describe_jobs(table: SessionTable) -> tuple[JobSnapshot, ...]:
     )
 
 
-def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureSnapshot, ...]:
-    """Return the failures of each dataset that has had some, the latest first."""
+def describe_failures(
+    table: SessionTable, refused: Mapping[str, str], now_s: float
+) -> tuple[FailureSnapshot, ...]:
+    """Return the failures of each dataset that has had some, the latest first, after those of the
+    datasets that cannot be served."""
+    of_refused = [
+        FailureSnapshot(
+            dataset=printable(name)[:LABEL_CHARS],
+            batches=0,
+            reason="dataset",
+            message=printable(reason)[:_TEXT_CHARS],
+            ago_s=0.0,
+            is_last=True,
+        )
+        for name, reason in refused.items()
+    ]
     latest = sorted(table.failures.by_dataset.items(), key=lambda item: -item[1].at_s)
-    return tuple(
+    of_served = [
         FailureSnapshot(
             dataset=printable(name)[:LABEL_CHARS],
             batches=failures.batches,
@@ -250,8 +264,9 @@ def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureSnapsho
             ago_s=max(0.0, now_s - failures.at_s),
             is_last=failures.is_last,
         )
-        for name, failures in latest[:_DATASETS]
-    )
+        for name, failures in latest
+    ]
+    return (*of_refused, *of_served)[:_DATASETS]
 
 
 def _stalled(table: SessionTable) -> tuple[str, ...]:

@@ -303,6 +303,18 @@ def failing_batches(scene: Scene) -> None:
         scene.watch(daemon)
 
 
+def replaced_dataset(scene: Scene) -> None:
+    """Another dataset is copied to the folder of one, and its node process is killed."""
+    copy = scene.copy()
+    other = pack_synthetic(scene.folder(), images=IMAGES + 1)
+    with serving(scene, "--data", f"d={copy}") as daemon, Trainee(daemon.endpoint) as trainee:
+        trainee.measure(3.0)
+        shutil.rmtree(copy)
+        shutil.copytree(other, copy)
+        daemon.node.kill()
+        scene.watch(daemon)
+
+
 def greedy_client(scene: Scene) -> None:
     """A client with one session beside one with eight."""
     with (
@@ -337,6 +349,7 @@ CONDITIONS: dict[str, tuple[Callable[[Scene], None], VerdictKind]] = {
     "stopped client": (stopped_client, "silent-client"),
     "stopped worker": (stopped_worker, "silent-worker"),
     "failing batches": (failing_batches, "failing-batches"),
+    "replaced dataset": (replaced_dataset, "failing-batches"),
     "greedy client": (greedy_client, "greedy-client"),
     "busy neighbour": (busy_neighbour, "neighbour-bound"),
 }

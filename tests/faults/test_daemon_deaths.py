@@ -10,6 +10,7 @@ import msgspec
 import psutil
 import pytest
 
+from feeder.client.stats import request_report
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed, Welcome
@@ -195,6 +196,11 @@ def test_a_dataset_that_was_replaced_is_not_served_by_a_node_process_that_restar
             refused = client.hello(small_recipe(), dataset="e")
             assert (refused.code, reason in refused.message) == ("dataset", True)
         assert daemon.counters()["datasets_failed"] == 1
+        named = "failing-batches: dataset e cannot be served: "
+        wait_until(
+            lambda: request_report(daemon.endpoint, DEADLINE_S).verdict.text.startswith(named),
+            "the verdict names it",
+        )
         manifest.write_bytes(original)
         daemon.wait_line("dataset e can be served again: restarting")
         wait_until(lambda: count(daemon, "node process 0 serves again") == 2, "it serves again")
