@@ -12,6 +12,7 @@
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
 # make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
 # make test-conditions  what holds a daemon back, made on purpose and named rightly (four minutes, alone)
+# make test-shares    shares of jobs on daemons with 1, 2 and 4 workers (four minutes, alone)
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
@@ -45,7 +46,7 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-conditions test-numa test-systemd test-smoke test-frameworks test-lightning test-ui \
+	fuzz-decode exact peers test-conditions test-shares test-numa test-systemd test-smoke test-frameworks test-lightning test-ui \
 	test-cluster test-slurm clean FORCE
 
 setup: $(VENV)/.project
@@ -102,6 +103,9 @@ peers: setup
 
 test-conditions: setup $(VENV)/.test-packages
 	@$(BIN)/python -m tests.diagnosis.conditions --runs $(or $(RUNS),1)
+
+test-shares: setup $(VENV)/.test-packages
+	@$(BIN)/python -m tests.node.shares
 
 test-numa: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86
