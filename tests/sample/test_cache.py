@@ -19,7 +19,7 @@ from feeder.dataset.opened import Dataset
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.errors import DatasetError
 from feeder.jpeg.recode import Subsampling
-from feeder.node.start import measure_pictures
+from feeder.node.datasets import measure_pictures
 from feeder.plan.crop import plan_crops
 from feeder.plan.packing import Packing, Pixels, pixel_layout_of
 from feeder.plan.recipe import Interpolation, Recipe
