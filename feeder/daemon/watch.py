@@ -19,6 +19,7 @@ import msgspec
 from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
+from feeder.host.neighbours import Busy
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import (
     HistoryPoint,
@@ -78,7 +79,7 @@ class HostWatch:
         incarnation: int = 0,
         datasets: Sequence[ServedDatasetReport],
         read_load: Callable[[], HostLoad],
-        find_neighbours: Callable[[Collection[int], float], tuple[Neighbour, ...]],
+        find_neighbours: Callable[[Collection[int], float], tuple[Busy, ...]],
         log: LogCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -183,7 +184,10 @@ class HostWatch:
         self._add_point(report)
         due_s = self._neighbours_due_s
         if due_s is not None and now_s >= due_s:
-            self._neighbours = self._find_neighbours(self._own_pids(), now_s)
+            self._neighbours = tuple(
+                Neighbour(name=name, pid=pid, cpus=cpus)
+                for name, pid, cpus in self._find_neighbours(self._own_pids(), now_s)
+            )
             self._neighbours_due_s = now_s + NEIGHBOURS_S
         report = msgspec.structs.replace(
             report, history=tuple(self._history), neighbours=self._neighbours

@@ -1,26 +1,18 @@
-"""Finds Feeder's processes in /proc, and how busy the machine is with others."""
+"""Finds Feeder's processes in /proc, and how loaded the machine is."""
 
 import re
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from feeder.doctor.findings.facts import BusyProcess, Load
+from feeder.doctor.findings.facts import Load
 from feeder.doctor.kernel_files import KernelFiles, to_bytes
 from feeder.errors import FeederError
 from feeder.host.cgroups import cgroup_folders
-from feeder.host.process_stat import parse_stat
 
 _PROCESSES_MAX = 20_000
 _WITH_VALUE = ("-W", "-X")
 """Options of Python that may have their value in the next word."""
-
-_NAMED_MAX: Final = 3
-_CPUS_MIN: Final = 0.1
-"""Processes that use less are not named."""
-_LOOK_S: Final = 0.3
-"""The kernel counts CPU time in ticks of 10 ms."""
 
 _AVERAGE: Final = re.compile(r"([0-9]{1,6}\.[0-9]{1,6}) ")
 _PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
@@ -68,43 +60,6 @@ def read_load(files: KernelFiles) -> Load:
         memory=read_pressure("memory"),
         io=read_pressure("io"),
     )
-
-
-class CpuLook:
-    """The CPU time of all processes at one moment, for what they use until a later one."""
-
-    def __init__(self, files: KernelFiles) -> None:
-        self._began_s = time.monotonic()
-        self._cpu_s = {pid: cpu_s for pid, (_, cpu_s) in _read_cpu_seconds(files).items()}
-
-    def again(self, files: KernelFiles, *, ours: Collection[int]) -> tuple[BusyProcess, ...]:
-        """Return the busiest processes since the first look, ``_LOOK_S`` after it or later."""
-        time.sleep(max(0.0, self._began_s + _LOOK_S - time.monotonic()))
-        return self.busiest(files, time.monotonic() - self._began_s, ours=ours)
-
-    def busiest(
-        self, files: KernelFiles, seconds: float, *, ours: Collection[int]
-    ) -> tuple[BusyProcess, ...]:
-        """Return the busiest processes of the ``seconds`` since the first look, except ``ours``."""
-        processes = [
-            BusyProcess(name=name, pid=pid, cpus=(cpu_s - self._cpu_s.get(pid, 0.0)) / seconds)
-            for pid, (name, cpu_s) in _read_cpu_seconds(files).items()
-            if pid not in ours
-        ]
-        processes.sort(key=lambda process: -process.cpus)
-        return tuple(each for each in processes[:_NAMED_MAX] if each.cpus >= _CPUS_MIN)
-
-
-def _read_cpu_seconds(files: KernelFiles) -> dict[int, tuple[str, float]]:
-    """Return name and CPU seconds of each process."""
-    seconds = {}
-    for number in _numbers(files):
-        text = files.text(f"proc/{number}/stat", 4096)
-        stat = parse_stat(text.encode())
-        if stat is not None:
-            name = text.partition("(")[2].rpartition(")")[0]
-            seconds[int(number)] = name, stat.cpu_s
-    return seconds
 
 
 def _find_program(words: Sequence[str]) -> str:

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from feeder.host.process_load import read_small
-from feeder.metrics.report import Neighbour
+from feeder.host.process_stat import ProcessStat, parse_stat
 from feeder.process.path_text import printable
 
 SHOWN_MAX: Final = 3
 LITTLE_CPUS: Final = 0.05
 """A process that uses less is not named."""
 
-_PARENT, _USER_TICKS, _SYSTEM_TICKS = 1, 11, 12
-"""Positions in /proc/PID/stat after the name."""
-
 _NAME_CHARS: Final = 64
-_TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
+
+Busy = tuple[str, int, float]
+"""A process: its name, its number, and the CPUs that it uses."""
 
 
 class NeighbourFinder:
@@ -34,37 +33,34 @@ class NeighbourFinder:
         self._seen: Mapping[int, float] = {}  # CPU seconds by process
         self._seen_s = 0.0
 
-    def look(self, known: Collection[int], now_s: float) -> tuple[Neighbour, ...]:
-        """Return the busiest processes since the last look, none at the first one.
+    def look(self, known: Collection[int], now_s: float) -> tuple[Busy, ...]:
+        """Return name, number and CPUs of the busiest processes since the last look, none at the
+        first one.
 
         ``known`` are processes of the daemon and its clients; so are the children of the former.
         """
         processes = _read_processes(self._proc)
         elapsed_s, before = now_s - self._seen_s, self._seen
-        self._seen = {pid: cpu_s for pid, (_, _, cpu_s) in processes.items()}
+        self._seen = {pid: stat.cpu_s for pid, (_, stat) in processes.items()}
         self._seen_s = now_s
         if not before or elapsed_s <= 0:
             return ()
         neighbours = [
-            Neighbour(name=name, pid=pid, cpus=max(0.0, cpu_s - before.get(pid, 0.0)) / elapsed_s)
-            for pid, (name, parent, cpu_s) in processes.items()
-            if pid not in known and parent not in known
+            (name, pid, max(0.0, stat.cpu_s - before.get(pid, 0.0)) / elapsed_s)
+            for pid, (name, stat) in processes.items()
+            if pid not in known and stat.parent not in known
         ]
-        neighbours.sort(key=lambda neighbour: -neighbour.cpus)
-        return tuple(each for each in neighbours[:SHOWN_MAX] if each.cpus >= LITTLE_CPUS)
+        neighbours.sort(key=lambda neighbour: -neighbour[2])
+        return tuple(busy for busy in neighbours[:SHOWN_MAX] if busy[2] >= LITTLE_CPUS)
 
 
-def _read_processes(proc: Path) -> dict[int, tuple[str, int, float]]:
-    """Return the name, parent and CPU seconds of each process."""
+def _read_processes(proc: Path) -> dict[int, tuple[str, ProcessStat]]:
+    """Return the name of each process, and what the kernel counts of it."""
     processes = {}
     for entry in os.listdir(proc):
-        if not entry.isdigit():
-            continue
-        before, _, after = read_small(f"{proc}/{entry}/stat").rpartition(b")")
-        words = after.split(maxsplit=_SYSTEM_TICKS + 1)
-        if len(words) <= _SYSTEM_TICKS:
-            continue  # it has ended
-        name = printable(before.partition(b"(")[2].decode(errors="replace"))[:_NAME_CHARS]
-        ticks = int(words[_USER_TICKS]) + int(words[_SYSTEM_TICKS])
-        processes[int(entry)] = name, int(words[_PARENT]), ticks / _TICKS_A_S
+        line = read_small(f"{proc}/{entry}/stat") if entry.isdigit() else b""
+        stat = parse_stat(line)
+        if stat is not None:  # else it has ended
+            name = line.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
+            processes[int(entry)] = printable(name)[:_NAME_CHARS], stat
     return processes

@@ -20,7 +20,7 @@ _STATES: Final[dict[bytes, KernelState]] = {
     b"X": "ended",
     b"x": "ended",
 }
-_STATE, _USER_TICKS, _SYSTEM_TICKS, _CPU = 0, 11, 12, 36
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CPU = 0, 1, 11, 12, 36
 """Positions after the name; the manual counts name and number, too, and from one."""
 
 _DIGITS_MAX: Final = 18
@@ -36,6 +36,8 @@ class ProcessStat:
     """CPU time since it began."""
     last_cpu: int
     """The CPU that it last ran on; -1 if unknown."""
+    parent: int
+    """The number of its parent process; -1 if unknown."""
 
 
 def parse_stat(stat: bytes) -> ProcessStat | None:
@@ -47,8 +49,12 @@ def parse_stat(stat: bytes) -> ProcessStat | None:
     if user is None or system is None:
         return None
     cpu = _to_count(words[_CPU]) if len(words) > _CPU else None
+    parent = _to_count(words[_PARENT])
     return ProcessStat(
-        _STATES[words[_STATE]], (user + system) / _TICKS_A_S, -1 if cpu is None else cpu
+        state=_STATES[words[_STATE]],
+        cpu_s=(user + system) / _TICKS_A_S,
+        last_cpu=-1 if cpu is None else cpu,
+        parent=-1 if parent is None else parent,
     )
 
 

@@ -1,13 +1,11 @@
 """Which processes are Feeder's, by their command lines as the kernel shows them."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from feeder.doctor.findings.facts import BusyProcess
 from feeder.doctor.kernel_files import KernelFiles
-from feeder.doctor.read_processes import CpuLook, read_load, read_processes
+from feeder.doctor.read_processes import read_load, read_processes
 from tests.support.machine_tree import cgroup_v2, write_tree
 
 
@@ -42,26 +40,6 @@ def test_processes_are_known_by_what_they_run(
     assert ours == ({71} if is_ours else set())
     assert daemons == ((71,) if is_daemon else ())
     assert swapped_bytes == (3072 if is_ours else 0)
-
-
-def stat(name: str, ticks: int) -> str:
-    return f"1 ({name}) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 0 0 0"
-
-
-def test_the_busiest_processes_that_are_not_feeder_s_are_named(tmp_path: Path) -> None:
-    files = KernelFiles(tmp_path)
-    hz = os.sysconf("SC_CLK_TCK")
-    names = {71: "feeder", 72: "burn (1)", 73: "idle", 74: "make", 75: "began"}
-    before = {71: 5, 72: 10, 73: 900, 74: 0}
-    after = {71: 9, 72: 11, 73: 900, 74: 0.5, 75: 0.25}
-    write_tree(tmp_path, {f"proc/{n}/stat": stat(names[n], int(hz * s)) for n, s in before.items()})
-    look = CpuLook(files)
-    write_tree(tmp_path, {f"proc/{n}/stat": stat(names[n], int(hz * s)) for n, s in after.items()})
-    assert look.busiest(files, 2.0, ours={71}) == (
-        BusyProcess(name="burn (1)", pid=72, cpus=0.5),
-        BusyProcess(name="make", pid=74, cpus=0.25),
-        BusyProcess(name="began", pid=75, cpus=0.125),
-    )
 
 
 def test_pressure_is_the_machine_s_or_the_cgroup_s_if_that_is_higher(tmp_path: Path) -> None:

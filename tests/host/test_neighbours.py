@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from feeder.host.neighbours import NeighbourFinder
-from feeder.metrics.report import Neighbour
 from tests.support.daemon import wait_until
 
 TICKS_A_S = os.sysconf("SC_CLK_TCK")
@@ -32,8 +31,8 @@ def test_the_busiest_processes_since_the_last_look_are_named(tmp_path: Path) -> 
     put(tmp_path, 8, "new\x1b[31m", 1.0)
     (tmp_path / "7" / "stat").unlink()
     assert finder.look((), 102.0) == (
-        Neighbour(name="make) (x", pid=6, cpus=1.5),
-        Neighbour(name="new\\x1b[31m", pid=8, cpus=0.5),
+        ("make) (x", 6, 1.5),
+        ("new\\x1b[31m", 8, 0.5),
     )
 
 
@@ -45,7 +44,7 @@ def test_the_daemon_its_children_and_its_clients_are_no_neighbours(tmp_path: Pat
     put(tmp_path, 10, "feeder", 2.0)
     put(tmp_path, 11, "worker", 2.0, parent=10)
     put(tmp_path, 20, "trainer", 2.0)
-    assert [each.pid for each in finder.look({10, 20}, 101.0)] == [3]
+    assert [pid for _, pid, _ in finder.look({10, 20}, 101.0)] == [3]
 
 
 def test_a_busy_loop_of_this_machine_is_named() -> None:
@@ -54,7 +53,7 @@ def test_a_busy_loop_of_this_machine_is_named() -> None:
             finder = NeighbourFinder()
 
             def is_named() -> bool:
-                return loop.pid in [each.pid for each in finder.look((), time.monotonic())]
+                return loop.pid in [pid for _, pid, _ in finder.look((), time.monotonic())]
 
             wait_until(is_named, "the loop is named")
         finally:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from feeder.host.process_stat import ProcessStat, parse_stat
 
-LINE = b"7 (a) b) %s 1 1 1 0 -1 0 1 2 3 4 150 25 0 0 20 0 3 0 99 1 2"
+LINE = b"7 (a) b) %s 3 1 1 0 -1 0 1 2 3 4 150 25 0 0 20 0 3 0 99 1 2"
 LATER = b" 0" * 14 + b" 5 0 0"
 
 
-def test_state_cpu_time_and_last_cpu() -> None:
+def test_state_cpu_time_last_cpu_and_parent() -> None:
     cpu_s = 175 / os.sysconf("SC_CLK_TCK")
-    assert parse_stat(LINE % b"R" + LATER) == ProcessStat("runs", cpu_s, 5)
-    assert parse_stat(LINE % b"R") == ProcessStat("runs", cpu_s, -1)
+    assert parse_stat(LINE % b"R" + LATER) == ProcessStat("runs", cpu_s, 5, 3)
+    assert parse_stat(LINE % b"R") == ProcessStat("runs", cpu_s, -1, 3)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class DatasetPlace:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BusyProcess:
     """A process that is not Feeder's, and how many CPUs it uses."""
 
