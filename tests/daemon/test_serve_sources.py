@@ -304,6 +304,8 @@ def test_all_are_answered_while_a_source_is_packed_and_a_loader_waits(
         shown = run_feeder("status", f"ipc://{tmp_path}/s", "--json")
         assert json.loads(shown.stdout)["verdict"]["text"].startswith("packing d, ")
         assert run_feeder("status", f"ipc://{tmp_path}/s").stdout.startswith("packing d, ")
+        named = run_feeder("names", f"ipc://{tmp_path}/s", "0", "--dataset", "d")
+        assert f"ipc://{tmp_path}/s: packing d, " in error_line(named)
         with ThreadPoolExecutor(1) as pool:
             ids = pool.submit(first_batch, f"ipc://{tmp_path}/s")
             wait_until(lambda: "is packing d, " in caplog.text, "a loader waits")
