@@ -40,7 +40,12 @@ def test_a_daemon_becomes_ready_and_is_ended(dataset: Path) -> None:
     assert state.facts.endpoints == ((endpoint,),)
     assert list(state.facts.data) == ["d"]
     assert request_counters(endpoint, DEADLINE_S)
-    family = psutil.Process(os.getpid()).children(recursive=True)
+    family = [
+        process
+        for daemon in find_daemons(os.getpid())
+        for process in (daemon, *daemon.children(recursive=True))
+    ]
+    assert len(family) >= 3  # supervisor, node process, worker
     run.end()
     ended = run.wait_change(state.version, DEADLINE_S)
     assert ended.state == "ended"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from feeder.daemon.watch import HostWatch
+from feeder.host.neighbours import Busy
 from feeder.metrics.counters import LogCounters
-from feeder.metrics.report import HostLoad, HostReport, Neighbour, VerdictKind
+from feeder.metrics.report import HostLoad, HostReport, VerdictKind
 from feeder.metrics.snapshot import (
     ClientSnapshot,
     FailureSnapshot,
@@ -96,10 +97,10 @@ class Host:
             clock=lambda: self.now_s,
         )
 
-    def find_neighbours(self, known: object, now_s: float) -> tuple[Neighbour, ...]:
+    def find_neighbours(self, known: object, now_s: float) -> tuple[Busy, ...]:
         self.looks.append(now_s)
         is_first = len(self.looks) < 2
-        return () if is_first else (Neighbour(name="make", pid=77, cpus=1.5),)
+        return () if is_first else (("make", 77, 1.5),)
 
     def add(self, name: str, amount: float) -> None:
         self.totals[name] = self.totals.get(name, 0.0) + amount

@@ -10,7 +10,8 @@ import os, subprocess, sys
 from feeder.process.parent_death import adopt_orphans, reap_orphans
 
 adopt_orphans()
-nested = "import subprocess; print(subprocess.Popen(['sleep', '0'], stdout=2).pid)"
+# Spawned, not a Popen: that would reap a child which ends before its parent does.
+nested = "import os; print(os.posix_spawn('/bin/sh', ['sh', '-c', 'exit 0'], os.environ))"
 parent = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE)
 own = subprocess.Popen(["sh", "-c", "exit 7"])
 orphan = int(parent.communicate()[0])
