@@ -25,40 +25,32 @@ _REQUEST: Final = 0  # the number of all requests: none is repeated while it is 
 class ArrivingBatch:
     """A buffer for one batch after another: ``begin`` each one."""
 
-    def __init__(self, recipe: Recipe, labels: LabelSpec, chunk_images: int) -> None:
-        """``chunk_images`` is how many rows the node puts into a chunk."""
+    def __init__(self, recipe: Recipe, labels: LabelSpec) -> None:
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
         self.pixels: Pixels = np.empty(shape, layout.dtype)
         self.labels: LabelRows = np.empty((batch_size, *labels.row_shape), labels.dtype)
         self.sample_ids: NDArray[np.int64] = np.empty(batch_size, np.int64)
         self.missing: set[int] = set()
-        """First rows of the chunks that are still to come."""
+        """The rows that are still to come."""
         self.valid = 0
         self.slot: int | None = None
         """The slot that the batch is lent in, if it is."""
         self._recipe = recipe
         self._labels = labels
-        self._chunk_images = chunk_images
         self._key: BatchKey = (0, 0)
 
     def begin(self, key: BatchKey, valid: int) -> None:
         """Expect another batch, of which ``valid`` rows are real."""
         self._key, self.valid, self.slot = key, valid, None
-        self.missing = set(range(0, self._recipe.batch_size, self._chunk_images))
+        self.missing = set(range(self._recipe.batch_size))
 
     def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
         """Copy a chunk's rows to their place."""
         sizes = [len(frame) for frame in frames]
-        check_chunk(
-            self._recipe,
-            self._labels,
-            chunk,
-            sizes,
-            chunk_images=self._chunk_images,
-            valid=self.valid,
-        )
-        if chunk.first not in self.missing:
+        check_chunk(self._recipe, self._labels, chunk, sizes, valid=self.valid)
+        numbers = set(range(chunk.first, chunk.first + chunk.images))
+        if not numbers <= self.missing:
             raise ProtocolError(
                 f"the chunk from row {chunk.first} of {name_batch(self._key)} came twice"
             )
@@ -66,7 +58,7 @@ class ArrivingBatch:
         for frame, array in zip(frames, (self.pixels, self.labels, self.sample_ids), strict=True):
             to = array[rows]
             to[...] = np.frombuffer(frame.buffer, to.dtype).reshape(to.shape)
-        self.missing.discard(chunk.first)
+        self.missing -= numbers
 
     def view(self, lent: Lent, slot: ChunkArrays) -> None:
         """Use the arrays of the slot that the batch is lent in."""
@@ -88,10 +80,7 @@ class BatchWindow:
         self._recipe = recipe
         self._welcome = welcome
         self._slots = slots
-        self._free = [
-            ArrivingBatch(recipe, welcome.labels, welcome.chunk_images)
-            for _ in range(welcome.window)
-        ]
+        self._free = [ArrivingBatch(recipe, welcome.labels) for _ in range(welcome.window)]
 
     def request(self, want: tuple[BatchKey, ...], release: tuple[BatchKey, ...]) -> Request | None:
         """Return a request that also releases batches, None for nothing.

@@ -21,9 +21,8 @@ class PendingBatch:
     """Rows that are real samples."""
     chunk_images: int
     """Most rows of a chunk."""
-    window_rows: int = 0
-    """Of all batches in its session's window, if chunks may have fewer rows; 0: they may not, since
-    each is sent as it is."""
+    window_rows: int
+    """Of all batches in its session's window."""
     recipe: str = ""
     """Fingerprint of its session's recipe."""
     job: JobKey = ("", "")

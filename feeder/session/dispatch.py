@@ -394,7 +394,7 @@ class Dispatcher:
         a worker only while the others have no chunk, and gives it back soon.
         """
         credit_s = self._turns.credit_s(batch.job)
-        if not batch.window_rows or abs(credit_s) <= AHEAD_S:
+        if abs(credit_s) <= AHEAD_S:
             return batch.chunk_images
         chunks = WINDOW_CHUNKS * self.workers * self._turns.share(batch.job)
         rows = math.ceil(batch.window_rows / chunks) if credit_s > 0 else 0

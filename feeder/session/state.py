@@ -133,7 +133,7 @@ class Session:
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
             chunk_images=self.chunk_images,
-            window_rows=self.layout.slots * self.layout.batch_size if self.is_held else 0,
+            window_rows=self.layout.slots * self.layout.batch_size,
             recipe=self.recipe_id,
             job=self.job,
             request=request,

@@ -54,7 +54,10 @@ CHANGES: dict[str, Change] = {
     "a chunk is repeated in place of another": lambda chunks: [chunks[0], chunks[0]],
     "a chunk comes after the batch is whole": lambda chunks: [*chunks, chunks[-1]],
     "chunks overlap": lambda chunks: [change_chunk(chunks[0], images=4), *chunks[1:]],
-    "a chunk begins between chunks": lambda chunks: [change_chunk(chunks[1], first=2)],
+    "a chunk repeats a row of another": lambda chunks: [
+        chunks[0],
+        change_chunk(chunks[1], first=2),
+    ],
     "a chunk reaches past the batch": lambda chunks: [change_chunk(chunks[1], images=3)],
     "a chunk is short": lambda chunks: [change_chunk(chunks[0], images=2)],
     "a chunk counts too few real rows": lambda chunks: [change_chunk(chunks[0], valid=4)],

@@ -1,11 +1,12 @@
 """Shares of two jobs that take all they can get, on real daemons, with loaders as users have them.
 
-    python -m tests.node.shares [--workers 1 2 4] [--seconds 5] [--images DATASET]
+    python -m tests.node.shares [--workers 1 2 4] [--over ipc tcp] [--seconds 5] [--images DATASET]
 
 Light images against heavy ones, with the default window, by weights of 1:1, 3:1, 1:3, 100:1 and
-1:100, and an attacker that opens sessions with ever new recipes. Prints the shares of the workers'
-time from the fifth second on, and exits with 1 if one is OFF or more points from its weight. The
-machine must do nothing else. How shares are kept is tested with a simulated clock in tests/session.
+1:100, and an attacker that opens sessions with ever new recipes; over ipc, where batches are lent,
+and over tcp, where they are copied. Prints the shares of the workers' time from the fifth second
+on, and exits with 1 if one is OFF or more points from its weight. The machine must do nothing else.
+How shares are kept is tested with a simulated clock in tests/session.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,40 +41,43 @@ CASES: Final = (
 """The weights of the light and of the heavy job, and what the heavy one does."""
 
 
-def main(workers: list[int], seconds: float, dataset: Path | None) -> int:
+def main(workers: list[int], transports: list[str], seconds: float, dataset: Path | None) -> int:
     """Measure all cases and print them; return the exit status."""
     wrong = 0
     with tempfile.TemporaryDirectory() as name:
         packed = dataset or pack_synthetic(Path(name), images=400)
-        for number in workers:
-            for (light, heavy), how in CASES:
-                share, rate = measure(
-                    packed, number, {"light": light, "heavy": heavy}, how, seconds
-                )
-                due = 100 * light / (light + heavy)
-                is_right = abs(share - due) < OFF
-                wrong += not is_right
-                sys.stdout.write(
-                    f"{'ok   ' if is_right else 'WRONG'} {number} workers, {light}:{heavy}, {how}: "
-                    f"the light job has {share:.1f} % (due {due:.1f} %), {rate:.0f} images/s\n"
-                )
-                sys.stdout.flush()
+        for transport, number, ((light, heavy), how) in product(transports, workers, CASES):
+            weights = {"light": light, "heavy": heavy}
+            share, rate = measure(packed, number, transport, weights, how, seconds)
+            due = 100 * light / (light + heavy)
+            is_right = abs(share - due) < OFF
+            wrong += not is_right
+            sys.stdout.write(
+                f"{'ok   ' if is_right else 'WRONG'} {transport}, {number} workers, "
+                f"{light}:{heavy}, {how}: the light job has {share:.1f} % (due {due:.1f} %), "
+                f"{rate:.0f} images/s\n"
+            )
+            sys.stdout.flush()
     return int(wrong > 0)
 
 
 def measure(
-    packed: Path, workers: int, weights: dict[str, int], how: str, seconds: float
+    packed: Path, workers: int, transport: str, weights: dict[str, int], how: str, seconds: float
 ) -> tuple[float, float]:
     """Return the light job's share of the workers' time, in percent, and all images a second."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         config = Path(name, "feeder.toml")
         shares = "".join(f"{job} = {weight}\n" for job, weight in weights.items())
-        config.write_text(f'[weights."user {os.getuid()}"]\n{shares}')
+        client, endpoint = {
+            "ipc": (f"user {os.getuid()}", f"ipc://{name}/n"),
+            "tcp": ("address 127.0.0.1", "tcp://127.0.0.1:0"),
+        }[transport]
+        config.write_text(f'[weights."{client}"]\n{shares}')
         arguments = (
             "--data",
             f"d={packed}",
             "--bind",
-            f"ipc://{name}/n",
+            endpoint,
             "--workers",
             str(workers),
         )
@@ -137,7 +141,8 @@ if __name__ == "__main__":
         take_batches(address, name, json.loads(fields), manner)
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--over", choices=("ipc", "tcp"), nargs="+", default=["ipc", "tcp"])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--images", type=Path, help="a packed dataset; synthetic images without it")
     options = parser.parse_args()
-    sys.exit(main(options.workers, options.seconds, options.images))
+    sys.exit(main(options.workers, options.over, options.seconds, options.images))

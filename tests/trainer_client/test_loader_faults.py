@@ -261,7 +261,7 @@ def test_a_missing_batch_is_an_error_with_batch_peer_and_deadline(node: FakeNode
             next(batches)
     expected = f"no batch 2 of epoch 3 from {node.endpoint} within 3 s: its last message came"
     assert str(caught.value).startswith(expected)
-    assert "but 1 of 2 chunks have arrived (node fake/0, session " in str(caught.value)
+    assert "but 4 of its 8 rows have arrived (node fake/0, session " in str(caught.value)
 
 
 class Listener(logging.Handler):

@@ -72,20 +72,17 @@ def check_chunk(
     chunk: Chunk,
     sizes: Sequence[int],
     *,
-    chunk_images: int,
     valid: int,
 ) -> None:
     """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch.
 
-    ``labels`` and ``chunk_images`` are the welcome's, ``valid`` how many rows of the batch are
-    real.
+    ``labels`` are the welcome's, ``valid`` how many rows of the batch are real.
     """
-    batch_size = recipe.batch_size
-    rows = min(chunk_images, batch_size - chunk.first)
-    if chunk.first % chunk_images or rows <= 0 or chunk.images != rows:
+    rows = chunk.images
+    if chunk.first + rows > recipe.batch_size:
         raise ProtocolError(
-            f"{_name_chunk(chunk)} has {chunk.images} rows from row {chunk.first}, which is no "
-            f"chunk of {chunk_images} in a batch of {batch_size}"
+            f"{_name_chunk(chunk)} has {rows} rows from row {chunk.first}, the batch has "
+            f"{recipe.batch_size} in all"
         )
     if chunk.valid != valid:
         raise ProtocolError(

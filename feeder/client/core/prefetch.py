@@ -44,6 +44,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     key: BatchKey
     buffer: int
     first: int
+    images: int
 
 
 class CompleteBatch(Struct, frozen=True, kw_only=True):
@@ -77,8 +78,7 @@ class BatchRequest(Struct, kw_only=True):
 
     number: int  # of the wire's Request
     requested_s: float
-    missing: set[int]  # first rows of the chunks still to come
-    chunks: int
+    missing: int  # the rows still to come, a bit each
 
 
 class Loan(Struct, frozen=True, kw_only=True, eq=False):
@@ -224,11 +224,9 @@ class Prefetch:
             if assembly.failures:
                 return "; ".join(assembly.failures.values())
             if assembly.requests:
-                chunks, missing = min(
-                    ((each.chunks, len(each.missing)) for each in assembly.requests.values()),
-                    key=lambda counts: counts[1],
-                )
-                return f"{chunks - missing} of {chunks} chunks have arrived"
+                rows = self.recipe.batch_size
+                missing = min(each.missing.bit_count() for each in assembly.requests.values())
+                return f"{rows - missing} of its {rows} rows have arrived"
         return "the next batch was not requested yet"
 
     # --- Requests -----------------------------------------------------------------------------
@@ -273,16 +271,13 @@ class Prefetch:
         assembly = self._held[key]
         return link not in assembly.requests and link not in assembly.failures
 
-    def record_request(
-        self, link: int, key: BatchKey, number: int, now_s: float, chunk_images: int
-    ) -> None:
+    def record_request(self, link: int, key: BatchKey, number: int, now_s: float) -> None:
         """Record a request on a link for an open batch; an earlier one there is released."""
         assembly = self._held[key]
         if link in assembly.requests:
             self._releases.setdefault(link, []).append(key)
-        firsts = range(0, self.recipe.batch_size, chunk_images)
         assembly.requests[link] = BatchRequest(
-            number=number, requested_s=now_s, missing=set(firsts), chunks=len(firsts)
+            number=number, requested_s=now_s, missing=_bits(0, self.recipe.batch_size)
         )
         assembly.was_requested = True
 
@@ -305,12 +300,13 @@ class Prefetch:
     # --- Arrivals -----------------------------------------------------------------------------
 
     def find_placement(
-        self, link: int, chunk: Chunk, sizes: Sequence[int], chunk_images: int, labels: LabelSpec
+        self, link: int, chunk: Chunk, sizes: Sequence[int], labels: LabelSpec
     ) -> Placement | None:
         """Return the place of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
-        ``chunk_images`` and ``labels`` are the welcome's. Raises ProtocolError when it is not what
-        a chunk of its batch must look like.
+        ``labels`` are the welcome's. Raises ProtocolError when it is not what a chunk of its batch
+        must look like. A batch that was requested twice on a link may have been cut otherwise the
+        first time, so a late chunk may repeat some rows: they are the same bytes.
         """
         key = (chunk.epoch, chunk.index)
         assembly = self._held.get(key)
@@ -318,12 +314,17 @@ class Prefetch:
         if assembly is None or request is None:
             self.chunks_discarded += 1
             return None
-        valid = assembly.valid
-        check_chunk(self.recipe, labels, chunk, sizes, chunk_images=chunk_images, valid=valid)
-        if chunk.first not in request.missing:
+        check_chunk(self.recipe, labels, chunk, sizes, valid=assembly.valid)
+        if not request.missing & _bits(chunk.first, chunk.images):
             self.chunks_discarded += 1
             return None
-        return Placement(link=link, key=key, buffer=assembly.buffer, first=chunk.first)
+        return Placement(
+            link=link,
+            key=key,
+            buffer=assembly.buffer,
+            first=chunk.first,
+            images=chunk.images,
+        )
 
     def stored(self, placement: Placement) -> BatchRequest | None:
         """Record that the chunk's rows are in the buffer; return the request that is complete."""
@@ -331,7 +332,7 @@ class Prefetch:
         request = None if assembly is None else assembly.requests.get(placement.link)
         if assembly is None or request is None:  # the consumer has begun another sequence
             return None
-        request.missing.discard(placement.first)
+        request.missing &= ~_bits(placement.first, placement.images)
         if request.missing:
             return None
         assembly.settled, assembly.sender = True, placement.link
@@ -360,7 +361,7 @@ class Prefetch:
         self._release(key, assembly)
         assembly.requests[link] = request  # until the consumer has read it
         assembly.settled, assembly.lent, assembly.lender = True, rows, link
-        request.missing.clear()
+        request.missing = 0
         self.lent += 1
         return request
 
@@ -418,3 +419,8 @@ class Prefetch:
         for link in assembly.requests:
             self._releases.setdefault(link, []).append(key)
         assembly.requests.clear()
+
+
+def _bits(first: int, rows: int) -> int:
+    """Return a number in which these rows' bits are set."""
+    return ((1 << rows) - 1) << first

@@ -402,7 +402,7 @@ class ClientSession:
         link.on_message(self._now_s)
         try:
             placement = self._prefetch.find_placement(
-                link.link, event.chunk, event.sizes, link.chunk_images, self.labels
+                link.link, event.chunk, event.sizes, self.labels
             )
         except ProtocolError as error:
             self._leave_out(link, error)
@@ -495,9 +495,8 @@ class ClientSession:
             wants.setdefault(choice.link, []).append(choice.key)
         self._request += bool(wants)
         for number, keys in wants.items():
-            chunk_images = self._links.by_number[number].chunk_images
             for key in keys:
-                self._prefetch.record_request(number, key, self._request, self._now_s, chunk_images)
+                self._prefetch.record_request(number, key, self._request, self._now_s)
         return wants
 
 

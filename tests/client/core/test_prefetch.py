@@ -7,6 +7,8 @@ import itertools
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeder.client.core.prefetch import Placement, Prefetch
 from feeder.errors import DatasetError, ProtocolError
@@ -36,7 +38,7 @@ def chunk(key: BatchKey, first: int, **changes: int) -> tuple[Chunk, list[int]]:
 def arrive(
     prefetch: Prefetch, key: BatchKey, first: int, link: int = A, **changes: int
 ) -> Placement | None:
-    placement = prefetch.find_placement(link, *chunk(key, first, **changes), CHUNK, INDEX_LABELS)
+    placement = prefetch.find_placement(link, *chunk(key, first, **changes), INDEX_LABELS)
     if placement is not None:
         prefetch.stored(placement)
     return placement
@@ -48,7 +50,7 @@ def arrive_whole(prefetch: Prefetch, key: BatchKey, link: int = A, **changes: in
 
 
 def ask(prefetch: Prefetch, link: int, key: BatchKey, request: int = 1) -> None:
-    prefetch.record_request(link, key, request, 0.0, CHUNK)
+    prefetch.record_request(link, key, request, 0.0)
 
 
 def want(
@@ -252,10 +254,10 @@ def test_indices_past_the_end_are_padding_and_not_requested() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"first": 1}, "3 rows from row 1, which is no chunk of 3 in a batch of 7"),
-        ({"first": 9, "images": 1}, "1 rows from row 9"),
-        ({"first": 0, "images": 2}, "2 rows from row 0"),
+        ({"first": 9, "images": 1}, "1 rows from row 9, the batch has 7 in all"),
+        ({"first": 7, "images": 1}, "1 rows from row 7"),
         ({"first": 6, "images": 3}, "3 rows from row 6"),
+        ({"first": 0, "images": 8}, "8 rows from row 0"),
     ],
 )
 def test_chunks_that_do_not_fit_the_batch_are_refused(
@@ -266,7 +268,32 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.find_placement(A, *chunk((0, 0), first, **changes), CHUNK, INDEX_LABELS)
+        prefetch.find_placement(A, *chunk((0, 0), first, **changes), INDEX_LABELS)
+
+
+@given(st.data())
+def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.DataObject) -> None:
+    """Also if late chunks of a former request come first, which was cut otherwise."""
+
+    def cut() -> list[range]:
+        edges = sorted({0, BATCH} | data.draw(st.sets(st.integers(1, BATCH - 1))))
+        chunks = [range(first, end) for first, end in itertools.pairwise(edges)]
+        return data.draw(st.permutations(chunks))
+
+    prefetch = make_prefetch()
+    prefetch.begin(0, range(10))
+    want(prefetch)
+    former = cut()
+    late = former[: data.draw(st.integers(0, len(former) - 1))]
+    missing = set(range(BATCH))
+    for rows in late + cut():
+        placement = arrive(prefetch, (0, 0), rows.start, images=len(rows))
+        assert (placement is not None) == bool(missing & {*rows})
+        missing -= {*rows}
+        assert prefetch.is_next_settled == (not missing)
+        if not missing:
+            break
+    assert take_keys(prefetch) == [(0, 0)]
 
 
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
@@ -276,7 +303,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.find_placement(A, message, sizes, CHUNK, INDEX_LABELS)
+        prefetch.find_placement(A, message, sizes, INDEX_LABELS)
 
 
 # Several links
@@ -310,7 +337,7 @@ def test_rows_of_one_link_do_not_count_for_another() -> None:
     arrive(prefetch, (0, 0), 3, B)
     arrive(prefetch, (0, 0), 6, B)
     assert not prefetch.is_next_settled
-    assert prefetch.progress() == "2 of 3 chunks have arrived", "of the one that is farther"
+    assert prefetch.progress() == "4 of its 7 rows have arrived", "of the one that is farther"
 
 
 def test_chunks_of_a_link_that_was_not_asked_are_discarded() -> None:

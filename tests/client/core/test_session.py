@@ -345,7 +345,7 @@ def test_every_wait_has_an_explanation() -> None:
     assert "the next batch was not requested yet" in explain(2.0)
     shell.session.begin(0, range(10))
     shell.do()
-    late = "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
+    late = "its last message came 1.5 s ago, but 0 of its 4 rows have arrived"
     assert explain(3.5) == f"{late}{SESSION}"
     shell.receive(Draining(session=1))
     assert "it is shutting down" in explain(3.5)
@@ -383,7 +383,7 @@ def test_a_node_that_has_gone_quiet_is_told_from_one_that_is_late() -> None:
     shell.do()
     explain, verdict = shell.session.explain, shell.session.verdict
     shell.do_at(2.0, MessageReceived(0, Pong(session=1, verdict="healthy")))
-    late = "its last message came 2.4 s ago, but 0 of 1 chunks have arrived"
+    late = "its last message came 2.4 s ago, but 0 of its 4 rows have arrived"
     assert explain(4.4) == f"{late}{SESSION}"
     assert verdict(4.4) == "healthy"
     shell.run_until(4.6)
