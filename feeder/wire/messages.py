@@ -210,6 +210,7 @@ class Welcome(_Message, frozen=True, kw_only=True):
     """Grants a session: describes the dataset, the client's window and the node process.
 
     ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
+    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
     ``workers`` is the node process's number of them: a client derives how many chunks keep it busy.
 
     ``node`` is unique to a node process and survives its restarts: clients rank node processes by
