@@ -309,7 +309,7 @@ def test_a_long_wait_is_logged_with_batch_and_node_again_and_when_it_ends(
         assert (first.index, next(batches).index, next(batches).index) == (0, 1, 2)
     *waits, end = log.lines
     subject = f"batch 1 of epoch 0 of birds from {node.endpoint}"
-    pattern = rf"{re.escape(subject)}: waiting for 0\.\d s: its last message came .*1 of 2 chunks"
+    pattern = rf"{re.escape(subject)}: waiting for 0\.\d s: its last message came .*4 of its 8 rows"
     assert len(waits) >= 2
     assert all(re.match(pattern, line) for line in waits), waits
     assert re.fullmatch(rf"{re.escape(subject)}: it came after 0\.\d s", end)
@@ -397,7 +397,7 @@ def test_late_chunks_of_a_dropped_epoch_are_discarded(node: FakeNode) -> None:
         (lambda m: [m[0], m[1][:-1], *m[2:]], "has frames of"),
         (lambda m: [m[0], m[2], m[1], m[3]], "has frames of"),
         (lambda m: change_chunk(m, valid=3), "counts 3 real rows, it must be 8"),
-        (lambda m: change_chunk(m, first=2), "4 rows from row 2, which is no chunk of 4"),
+        (lambda m: change_chunk(m, first=5), "4 rows from row 5, the batch has 8 in all"),
         (lambda m: change_chunk(m, first=-4), "what answers there is not a feeder"),
         (lambda m: change_chunk(m, images=2**40), "what answers there is not a feeder"),
         (lambda m: [m[0][4:], *m[1:]], "what answers there is not a feeder"),
