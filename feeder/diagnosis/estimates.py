@@ -9,6 +9,7 @@ what does not grow with the rate matter more than what was measured; nor while o
 compete for the CPUs, unless it is about these.
 """
 
+from math import inf
 from typing import Final
 
 from feeder.diagnosis.interval import HostInterval
@@ -40,6 +41,13 @@ def checked(interval: HostInterval, could: float, *, has_neighbours: bool = Fals
     if images < IMAGES_MIN or worker_s < WORKER_SECONDS_MIN or (is_shared and not has_neighbours):
         return 0.0
     return could if could <= FURTHEST * interval.images_a_s else 0.0
+
+
+def delivered(interval: HostInterval, could: float, *, has_neighbours: bool = False) -> float:
+    """Return what clients that wait now would get of an estimate, checked: no more than they take
+    once they wait no longer."""
+    could = min(could, _taken_without_waits(interval))
+    return checked(interval, could, has_neighbours=has_neighbours)
 
 
 def feeder_cpus(interval: HostInterval) -> float:
@@ -114,6 +122,22 @@ def _at_most(interval: HostInterval, times: float) -> float:
     used = feeder_cpus(interval)
     available = max(used, interval.machine.cpus - neighbour_cpus(interval))
     return interval.images_a_s * min(times, available / used) if used else 0.0
+
+
+def _taken_without_waits(interval: HostInterval) -> float:
+    """Return images/s that the training loops would take, at the pace of what they do between two
+    waits; infinite if some have not reported their waits."""
+    waits: dict[tuple[str, str], float] = {}
+    for client in interval.clients:
+        if client.wait_share is None:
+            return inf
+        key = client.account, client.name
+        waits[key] = waits.get(key, 0.0) + client.wait_share
+    taken = sum(
+        client.images_a_s / max(0.01, 1.0 - waits[client.account, client.name])
+        for client in interval.clients
+    )
+    return taken or inf
 
 
 def _faster_workers(interval: HostInterval, remaining: float) -> float:

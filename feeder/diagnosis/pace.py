@@ -149,7 +149,7 @@ def io_bound(facts: Facts) -> Verdict | None:
     if storage and requested:
         share = percent(min(1.0, storage / requested))
         missed = f", {share} of what they read is not in the page cache"
-    could = estimates.checked(interval, estimates.without_blocking(interval))
+    could = estimates.delivered(interval, estimates.without_blocking(interval))
     return verdict(
         "io-bound",
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
@@ -183,7 +183,7 @@ def neighbour_bound(facts: Facts) -> Verdict | None:
     is_delayed = facts.reaches("neighbour-bound", delayed, RUN_DELAYED)
     if not is_delayed or could < WORTHWHILE * interval.images_a_s:
         return None
-    could = estimates.checked(interval, could, has_neighbours=True)
+    could = estimates.delivered(interval, could, has_neighbours=True)
     gain = f": about {round_estimate(could)} images/s (estimate)" if could else ""
     return verdict(
         "neighbour-bound",
@@ -208,7 +208,7 @@ def cache_bound(facts: Facts) -> Verdict | None:
     if not facts.reaches("cache-bound", interval.busy_share, ALWAYS_BUSY):
         return None
     could = estimates.without_stages(interval, ("read", "join", "decode", "fill"))
-    could = estimates.checked(interval, could)
+    could = estimates.delivered(interval, could)
     return verdict(
         "cache-bound",
         f"the decoded cache of {gigabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
@@ -248,7 +248,7 @@ def compute_bound(facts: Facts) -> Verdict | None:
         more = max(1, interval.workers // 2)
         could = estimates.with_cpus(interval, more)
         what = f"{more} more core{'' if more == 1 else 's'}"
-    could = estimates.checked(interval, could)
+    could = estimates.delivered(interval, could)
     return verdict(
         "compute-bound",
         f"{cause}; {what} would {_give(could)}",

@@ -67,6 +67,20 @@ def test_more_workers_are_worth_no_more_than_the_cpus_that_are_idle() -> None:
     assert verdict.estimate_images_a_s == pytest.approx(3000 * 2 / 1.55)
 
 
+def test_no_change_gives_clients_more_than_they_would_take() -> None:
+    """A loop that waits a fifth of its time takes a quarter more once it waits no longer."""
+    trainer = {"worker_s": 38.0, "images": 30_000}
+    paced = diagnose(host(clients=(client("t", waited_s=2.0, **trainer),)))
+    assert paced.text.endswith("2 more cores would give about 3,800 images/s (estimate)")
+    assert paced.estimate_images_a_s == pytest.approx(3000 / 0.8)
+    two = (client("t", waited_s=2.0, **trainer), client("u", waited_s=9.9, **trainer))
+    assert diagnose(host(clients=two)).estimate_images_a_s == pytest.approx(1.5 * 3000)
+    neighbours = {"cpu": 0.5, "delay": 0.5, "machine": {"busy_cpus": 4.0}}
+    hardly = diagnose(host(clients=(client("t", waited_s=0.6, **trainer),), **neighbours))
+    assert hardly.kind == "neighbour-bound"
+    assert hardly.estimate_images_a_s == pytest.approx(3000 / 0.94)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
