@@ -44,8 +44,7 @@ def checked(interval: HostInterval, could: float, *, has_neighbours: bool = Fals
 
 
 def delivered(interval: HostInterval, could: float, *, has_neighbours: bool = False) -> float:
-    """Return what clients that wait now would get of an estimate, checked: no more than they take
-    once they wait no longer."""
+    """Return a checked estimate, and no more than clients would take if they never waited."""
     could = min(could, _taken_without_waits(interval))
     return checked(interval, could, has_neighbours=has_neighbours)
 
@@ -125,8 +124,8 @@ def _at_most(interval: HostInterval, times: float) -> float:
 
 
 def _taken_without_waits(interval: HostInterval) -> float:
-    """Return images/s that the training loops would take, at the pace of what they do between two
-    waits; infinite if some have not reported their waits."""
+    """Return images/s that the clients would take if they never waited; infinity if one of them has
+    not reported how long it waits."""
     waits: dict[tuple[str, str], float] = {}
     for client in interval.clients:
         if client.wait_share is None:

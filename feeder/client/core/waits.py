@@ -3,7 +3,7 @@
     begin ─► advance … ─► end        time between two calls counts for the links awaited meanwhile
 
 A wait is counted while it lasts, so that a node learns of a training loop that it blocks. The
-totals only grow. Pure: the caller passes the time, which may be that of an earlier turn.
+totals only grow. Pure: the caller passes the time.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class WaitClock:
         if self._since_s is None:
             return
         waited_s = max(0.0, now_s - self._since_s)
-        self._since_s += waited_s
+        self._since_s += waited_s  # never back: a turn begins with the time of the turn before
         for link in awaited:
             self._totals_s[link] = self._totals_s.get(link, 0.0) + waited_s
 
