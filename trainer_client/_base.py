@@ -31,11 +31,12 @@ an error once a batch was taken, or for another dataset, recipe, seed or global 
 import logging
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
@@ -221,7 +222,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     # --- Samples, statistics and the end ------------------------------------------------------
 
-    def names(self, sample_ids: Iterable[int]) -> list[str]:
+    def names(self, sample_ids: ArrayLike) -> list[str]:
         """Return the names that samples had in the source of the dataset, in the order of the ids.
 
         ``sample_ids``: any number of integers in one dimension, such as ``batch.sample_ids``; an id
@@ -388,7 +389,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             )
 
 
-def _check_ids(sample_ids: Iterable[int], dataset: DatasetInfo) -> list[int]:
+def _check_ids(sample_ids: ArrayLike, dataset: DatasetInfo) -> list[int]:
     """Return the ids as integers; ConfigError for what are no ids of the dataset or of padding."""
     ids = np.asarray(sample_ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
