@@ -6,6 +6,7 @@ import random
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -245,7 +246,8 @@ class Core:
         (root / "proc").mkdir()
         self._stat = root / "proc/stat"
         self._now_s = 0.0
-        monkeypatch.setattr("time.monotonic", lambda: self._now_s)
+        clock = SimpleNamespace(monotonic=lambda: self._now_s)
+        monkeypatch.setattr("bench.soak.reference.time", clock)
         monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
 
     def pass_time(self, now_s: float, busy_s: Mapping[int, float], stolen_s: float = 0) -> None:

@@ -2,8 +2,8 @@
 
 import logging
 import sys
-import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,11 +25,12 @@ def node() -> Iterator[FakeNode]:
 
 
 class Clock:
-    """A clock that the test sets."""
+    """A clock that the test sets, for the statistics only: others wait by the real one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 50.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        monkeypatch.setattr("trainer_client._statistics.time", clock)
 
     def step(self, steps: StepClock, *, wait_s: float, compute_s: float, images: int = 10) -> None:
         self.now_s += wait_s
