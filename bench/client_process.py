@@ -20,8 +20,7 @@ from typing import Final
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import FeederError, PeerError
 from feeder.plan.recipe import Recipe
-from feeder.process.parent_death import die_with_parent
-from feeder.process.python_process import python_command
+from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
 
 from .daemon import DATASET_NAME

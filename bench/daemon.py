@@ -20,7 +20,7 @@ from typing import Final, Self
 import psutil
 
 from feeder.errors import ResourceError
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 
 from .line_process import start_process, stop_process
 from .machine import pinned_to
@@ -32,7 +32,7 @@ ENDPOINTS_LINE: Final = "feeder: endpoints of node process "
 DATASET_NAME: Final = "bench"
 
 _LAUNCH: Final = (
-    "import sys; from feeder.process.parent_death import die_with_parent; "
+    "import sys; from feeder.process.child import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
     "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )

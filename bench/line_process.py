@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 
 STOP_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 1 << 16

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from feeder.errors import PeerError
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import child_environment, python_command
 from feeder.wire.messages import BatchKey
 
 from ..line_process import LineProcess

@@ -27,7 +27,7 @@ import torch
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
 from feeder.plan.recipe import Recipe
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.process.stop_signals import StopSignals
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import BatchKey

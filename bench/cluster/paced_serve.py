@@ -7,8 +7,7 @@ import sys
 
 from feeder.cli.main import run
 from feeder.daemon import node_process
-from feeder.process.child import start_child
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent, start_child
 from feeder.process.program import run_program
 
 if __name__ == "__main__":

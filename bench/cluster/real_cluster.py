@@ -19,7 +19,7 @@ from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from feeder.plan.recipe import Recipe
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import child_environment, python_command
 
 from ..daemon import DATASET_NAME, DaemonProcess, free_port
 from ..line_process import LineProcess

@@ -23,7 +23,7 @@ from feeder.client.transport import Transport
 from feeder.errors import FeederError
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.wire.messages import BatchKey, Hello, Request, Welcome
 from trainer_client._host_memory import BatchBuffers, SlotBuffer
 

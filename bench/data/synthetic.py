@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 
 from .synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from feeder.errors import ResourceError
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 
 from ..daemon import DaemonProcess, feeder_command
 from ..line_process import start_process, stop_process

@@ -36,9 +36,9 @@ from torch import nn
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.pack.progress import ProgressLine
-from feeder.process.parent_death import die_with_parent
-from feeder.process.python_process import (
+from feeder.process.child import (
     child_environment,
+    die_with_parent,
     python_command,
     single_thread_environment,
 )

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ResourceError
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 
 from ..daemon import feeder_command
 from ..line_process import start_process

@@ -29,7 +29,7 @@ from feeder.client.blocking import BatchFetcher
 from feeder.errors import ResourceError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
-from feeder.process.python_process import python_command
+from feeder.process.child import python_command
 
 from ..daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
 from ..data.material import dataset_or_synthetic

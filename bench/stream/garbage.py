@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import zmq
 
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 
 _FRAME_BYTES_MAX: Final = 2000
 _FRAMES: Final = 256

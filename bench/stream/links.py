@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.pack.progress import ProgressLine
-from feeder.process.python_process import python_command
+from feeder.process.child import python_command
 from trainer_client import NumpyLoader
 
 from ..line_process import LineProcess

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from feeder.errors import PeerError
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import child_environment, python_command
 
 from ..daemon import DATASET_NAME
 from ..report import Result, single

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 
 _TIMEOUT_S: Final = 30.0
 _STEP_S: Final = 1.0

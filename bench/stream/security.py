@@ -22,7 +22,7 @@ import zmq
 
 from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
-from feeder.process.python_process import python_command
+from feeder.process.child import python_command
 from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 

@@ -10,7 +10,7 @@ from typing import Final
 import zmq
 
 from feeder.plan.lanes import resolve_lanes
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.wire.messages import (
     Chunk,
     ClientMessage,

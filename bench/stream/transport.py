@@ -27,7 +27,7 @@ from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import child_environment, python_command
 
 from ..daemon import DATASET_NAME, free_port
 from ..line_process import start_process, stop_process

@@ -26,7 +26,7 @@ from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.plan.epoch import ShardLayout
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.wire.messages import Chunk, encode
 from feeder.wire.slot_layout import SlotLayout

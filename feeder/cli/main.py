@@ -21,8 +21,8 @@ from feeder.cli import (
     unpack,
     verify,
 )
+from feeder.process.child import use_single_threads
 from feeder.process.program import run_guarded
-from feeder.process.python_process import use_single_threads
 from feeder.process.shortage import check_import_memory
 
 _COMMANDS = (

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.dataset.first_read import check_readable
     from feeder.dataset.manifest import load_manifest
     from feeder.pack.publish import read_quarantine
-    from feeder.process.disk_errors import explain_disk_errors
+    from feeder.process.output_file import explain_disk_errors
     from feeder.survey.duplicates import find_duplicates, write_duplicates
     from feeder.survey.page import SURVEY_NAME, write_survey
 

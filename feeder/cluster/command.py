@@ -16,7 +16,7 @@ import msgspec
 from feeder import errors
 from feeder.cluster.request import Answer, Request, Stage
 from feeder.errors import FeederError, PeerError
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import start_python
 
 _LINE_BYTES_MAX: Final = 1 << 22
 _READ_BYTES: Final = 1 << 16
@@ -26,12 +26,13 @@ def perform(request: Request) -> dict[str, Any]:
     """Return the result of a request; its FeederError, and PeerError at the deadline."""
     deadline_s = time.monotonic() + request.timeout_s
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            python_command("feeder.cluster.ray_command", os.getpid()),
+        process = start_python(
+            "feeder.cluster.ray_command",
+            os.getpid(),
+            more={"RAY_DEDUP_LOGS": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=child_environment({"RAY_DEDUP_LOGS": "0"}),
         )
         try:
             assert process.stdin is not None

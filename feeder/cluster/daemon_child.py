@@ -7,8 +7,7 @@ whose host was declared dead while it was stopped.
 import os
 import sys
 
-from feeder.process.parent_death import die_with_parent
-from feeder.process.python_process import python_command
+from feeder.process.child import die_with_parent, python_command
 
 
 def main(arguments: list[str]) -> None:

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from feeder.cluster.policy.start_facts import PREFIX, FactsReader, StartFacts
-from feeder.process.child import describe_ending
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import describe_ending, start_python
 
 END_MAX_S: Final = 8.0
 """For a daemon to drain and end, which it promises within 5 s."""
@@ -88,12 +87,12 @@ class DaemonRun:
         with self._changed:
             if self._is_ending:
                 return
-            self._process = process = subprocess.Popen(
-                python_command("feeder.cluster.daemon_child", os.getpid(), *arguments),
-                stdin=subprocess.DEVNULL,
+            self._process = process = start_python(
+                "feeder.cluster.daemon_child",
+                os.getpid(),
+                *arguments,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=child_environment(),
             )
         reader = FactsReader()
         assert process.stderr is not None

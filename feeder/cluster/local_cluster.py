@@ -7,7 +7,7 @@ from typing import Final
 
 from feeder.cluster.ray_settings import ENVIRONMENT, RESOURCE, explain_missing
 from feeder.errors import ConfigError, PeerError
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 
 _ADDRESS: Final = "127.0.0.2"
 """Of loopback: whoever reaches Ray's ports may run code. Ray replaces 127.0.0.1 by the machine's

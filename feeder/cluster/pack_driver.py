@@ -11,7 +11,7 @@ from feeder.cluster.pack_task import perform_task
 from feeder.cluster.ray_session import join
 from feeder.errors import FeederError
 from feeder.installation import install_command
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 
 _RETRIES_MAX: Final = 5  # of a task whose host or worker was lost; one that crashes ends then
 _WAIT_S: Final = 0.02  # an order that comes meanwhile waits as long

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Self
 
 from feeder.errors import PeerError, ResourceError
 from feeder.pack.task_pool import Message, raise_error
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import start_python
 from feeder.process.stop_signals import stop_signals_blocked
 
 CONNECT_MAX_S: Final = 30.0
@@ -49,13 +49,14 @@ class RayTaskPool:
         self._waiting: list[Message] = []
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- close() closes it
         with stop_signals_blocked():
-            self._process = subprocess.Popen(
-                python_command("feeder.cluster.pack_driver", os.getpid()),
+            self._process = start_python(
+                "feeder.cluster.pack_driver",
+                os.getpid(),
+                more={"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_AWAY_S},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 process_group=0,  # the terminal's Ctrl-C is for the parent
-                env=child_environment({"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_AWAY_S}),
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -3,7 +3,7 @@
 from typing import Any
 
 from feeder.pack.task_pool import perform_here
-from feeder.process.python_process import use_single_threads
+from feeder.process.child import use_single_threads
 
 
 def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from feeder.cluster.ray_session import explain_death, join
 from feeder.cluster.ray_settings import CONTROLLER
 from feeder.cluster.request import Answer, Request, Stage
 from feeder.errors import ConfigError, FeederError, PeerError, ResourceError
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 
 _POLL_S: Final = 0.2
 _LATE_S: Final = 2.0

@@ -54,9 +54,9 @@ from feeder.node.messages import (
 )
 from feeder.process import log_lines
 from feeder.process.channel import ChannelClosedError
+from feeder.process.child import adopt_orphans, reap_orphans
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
-from feeder.process.parent_death import adopt_orphans, reap_orphans
-from feeder.process.wakeup import SignalWakeup
+from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import CannotStart

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.process.parent_death import die_with_parent
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.child import die_with_parent, start_python
 from feeder.process.regular_file import open_regular, read_regular
 
 ANSWER_DEADLINE_S: Final = 30.0
@@ -42,10 +41,10 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
 
     manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
     try:
-        process = subprocess.Popen(
-            python_command("feeder.dataset.first_read", os.getpid(), *manifests),
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
+        process = start_python(
+            "feeder.dataset.first_read",
+            os.getpid(),
+            *manifests,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the child must not keep our stderr open
             process_group=0,  # the terminal's Ctrl-C is for the parent

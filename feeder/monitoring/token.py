@@ -1,4 +1,4 @@
-"""The token that a scraper must send, from a file that others cannot read (``private_file``).
+"""The token that a scraper must send, from a file that others cannot read (``read_private``).
 
 The file's first line is the token. The file is read again when it has changed; while it cannot be
 read or is open to others, every request is refused.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.process.private_file import read_private
+from feeder.process.regular_file import read_private
 
 _FILE_BYTES_MAX: Final = 4096
 _TOKEN_CHARS_MIN: Final = 16

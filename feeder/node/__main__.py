@@ -18,7 +18,7 @@ from typing import Final
 
 from feeder.errors import FeederError
 from feeder.host.placement import NodePlacement, apply_placement
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.process.shortage import check_import_memory, explain_shortage
 
 _PLACEMENT_BYTES_MAX: Final = 64 * 1024

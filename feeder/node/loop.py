@@ -36,7 +36,7 @@ from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
-from feeder.process.wakeup import SignalWakeup
+from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked

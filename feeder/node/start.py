@@ -22,7 +22,7 @@ from feeder.node.snapshots import NodeFacts
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_form import LineForm
 from feeder.process.log_lines import start_logging
-from feeder.process.wakeup import SignalWakeup
+from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
 

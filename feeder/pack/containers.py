@@ -17,10 +17,9 @@ from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
-from feeder.process.file_stamp import stamp_path, stamp_status
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
-from feeder.process.regular_file import read_regular
+from feeder.process.regular_file import read_regular, stamp_path, stamp_status
 from feeder.source.item_bytes import check_listed
 from feeder.source.listing import (
     ItemListing,

@@ -45,7 +45,7 @@ from feeder.pack.work_folder import (
     QuarantineEntry,
     WorkFolder,
 )
-from feeder.process.disk_errors import explain_disk_errors, is_inside
+from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
 from feeder.source.recognise import recognise

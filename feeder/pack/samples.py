@@ -27,8 +27,7 @@ from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
-from feeder.process.disk_errors import explain_disk_errors
-from feeder.process.output_file import write_output
+from feeder.process.output_file import explain_disk_errors, write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.source.raw_labels import RawLabel
 from feeder.source.samples import LOCATION

@@ -21,7 +21,7 @@ from feeder.pack.containers import forget_containers, read_spec, write_spec
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice
-from feeder.process.disk_errors import explain_disk_errors
+from feeder.process.output_file import explain_disk_errors
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.listing import (
     NAME_BYTES_MAX,

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import importlib
 import json
-import os
 import selectors
 import signal
 import socket
@@ -26,14 +25,11 @@ from typing import Any, Final, Protocol, Self
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
-from feeder.process.parent_death import die_with_parent
-from feeder.process.python_process import (
-    child_environment,
-    python_command,
-    single_thread_environment,
+from feeder.process.child import (
+    die_with_parent,
+    start_child,
 )
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
-from feeder.process.stop_signals import stop_signals_blocked
 from feeder.source.item_bytes import SourceChangedError
 
 Message = dict[str, Any]
@@ -109,22 +105,17 @@ class TaskPool:
                 yield number, kind, body
 
     def _start(self) -> _Worker:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = (theirs.fileno(), os.getpid(), self._module)
-        with theirs, stop_signals_blocked():
-            try:
-                process = subprocess.Popen(
-                    python_command("feeder.pack.task_pool", *arguments),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    process_group=0,  # the terminal's Ctrl-C is for the parent
-                    env=child_environment(single_thread_environment()),
-                )
-            except OSError as error:
-                ours.close()
-                raise ResourceError(
-                    f"no worker process can be started ({error.strerror}): use fewer --jobs"
-                ) from error
+        try:
+            process, ours = start_child(
+                "feeder.pack.task_pool",
+                self._module,
+                options=(),
+                process_group=0,  # the terminal's Ctrl-C is for the parent
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"no worker process can be started ({error.strerror}): use fewer --jobs"
+            ) from error
         worker = _Worker(process, ours)
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)

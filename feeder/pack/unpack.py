@@ -30,7 +30,7 @@ from feeder.pack.unpack_shard import (
     list_path,
     remove_unfinished,
 )
-from feeder.process.disk_errors import explain_disk_errors, is_inside
+from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_to_text
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"

@@ -30,7 +30,7 @@ from feeder.pack_cache.entry import CacheEntry, CacheRecord
 from feeder.pack_cache.shared_progress import SharedProgress
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.pack_cache.validation import describe_other_classes
-from feeder.process.disk_errors import explain_disk_errors, is_inside
+from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
 from feeder.source.location.splits import pair_splits

@@ -19,10 +19,6 @@ Incoming = TypeVar("Incoming", bound=msgspec.Struct)
 _PACKET_BYTES: Final = 128 * 1024
 """Largest packet; below the kernel's default socket buffer (net.core.wmem_default, 208 KiB)."""
 
-_BUFFER_BYTES: Final = 1 << 20
-"""Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
-does not look like a stuck worker."""
-
 _ONE_FD_BYTES: Final = socket.CMSG_SPACE(4)
 
 
@@ -115,11 +111,3 @@ class Channel(Generic[Outgoing, Incoming]):
     def close(self) -> None:
         """Close this end; the other one reads it as closed."""
         self._socket.close()
-
-
-def open_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends, which child processes do not inherit unless passed on."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in ends:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-    return ends

@@ -1,33 +1,109 @@
-"""Starts a module of Feeder as a child process with a channel to it; describes how it ended."""
+"""Starts Feeder's own Python processes, with or without a socket to them; ends and reaps them.
 
+A child imports the same package as its parent, and nothing from the working directory, where a
+folder ``feeder`` or a file ``random.py`` would shadow the right one. It ends when its parent ends,
+whatever kills the parent: its first act is ``die_with_parent``. Imports the standard library only.
+"""
+
+import ctypes
 import os
+import signal
 import socket
-import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from feeder.process.channel import open_pair
-from feeder.process.python_process import (
-    child_environment,
-    python_command,
-    single_thread_environment,
-)
 from feeder.process.stop_signals import stop_signals_blocked
 
+if TYPE_CHECKING:
+    import subprocess
 
-def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start ``python -m module END PID``; return the process and the parent's end of the channel.
+_NUMERIC_THREADS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+_BUFFER_BYTES: Final = 1 << 20
+"""Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
+does not look like a stuck worker."""
 
-    END is the child's descriptor, PID the parent, for ``die_with_parent``. Raises OSError.
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def python_command(module: str, *arguments: str | int, options: tuple[str, ...] = ()) -> list[str]:
+    """Return the command that runs ``module``, given interpreter ``options`` and ``arguments``."""
+    return [sys.executable, "-P", *options, "-m", module, *map(str, arguments)]
+
+
+def single_thread_environment() -> dict[str, str]:
+    """Return the variables that limit numeric libraries to one thread, if set before imports."""
+    return dict.fromkeys(_NUMERIC_THREADS, "1")
+
+
+def use_single_threads() -> None:
+    """Limit this process's numeric libraries to one thread; call it before they are imported."""
+    os.environ.update(single_thread_environment())
+
+
+def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a Feeder child process, with the variables ``more``."""
+    import site
+
+    root = str(Path(__file__).resolve().parents[2])
+    path = {}
+    # Where Feeder is installed no path is needed, and site-packages must not come before the
+    # standard library: it may hold an old backport of one of its modules.
+    if root not in map(os.path.realpath, [*site.getsitepackages(), site.getusersitepackages()]):
+        entries = [root, os.environ.get("PYTHONPATH")]
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, entries))}
+    return {**os.environ, **path, **(more or {})}
+
+
+def start_python(
+    module: str,
+    *arguments: str | int,
+    options: tuple[str, ...] = (),
+    more: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start ``python -m module`` with the variables ``more`` and Popen's ``settings``.
+
+    Its standard input is empty unless these say otherwise. Raises OSError.
+    """
+    import subprocess  # here, to keep children cheap, which start nothing
+
+    command = python_command(module, *arguments, options=options)
+    return subprocess.Popen(
+        command, **{"stdin": subprocess.DEVNULL, "env": child_environment(more), **settings}
+    )
+
+
+def start_child(
+    module: str,
+    *arguments: str | int,
+    options: tuple[str, ...] = ("-X", "faulthandler"),
+    **settings: Any,
+) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """Start ``python -m module END PID …``; return the process and the parent's end of a pair.
+
+    END is the descriptor of the child's end, PID the parent, for ``die_with_parent``. The numeric
+    libraries of the child use one thread. Raises OSError.
     """
     ours, theirs = open_pair()
     with theirs, stop_signals_blocked():
         try:
-            process = subprocess.Popen(
-                python_command(
-                    *(module, theirs.fileno(), os.getpid()), options=("-X", "faulthandler")
-                ),
-                stdin=subprocess.DEVNULL,
+            process = start_python(
+                module,
+                theirs.fileno(),
+                os.getpid(),
+                *arguments,
+                options=options,
+                more=single_thread_environment(),
                 pass_fds=[theirs.fileno()],
-                env=child_environment(single_thread_environment()),
+                **settings,
             )
         except OSError:
             ours.close()
@@ -35,8 +111,59 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     return process, ours
 
 
+def open_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected ends, which child processes do not inherit unless passed on."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return ends
+
+
 def describe_ending(status: int | None) -> str:
     """Return how a child ended; None: it was killed but does not end, as a read does not return."""
     if status is None:
         return "was killed and does not end, because it waits for a read"
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel send SIGKILL to this process when process ``parent`` ends.
+
+    Exits at once, with status 0, if it has ended already. The kernel watches the thread that
+    started this process, so it must live as long as the parent; in Feeder it is the main thread.
+    """
+    # In the child, because a preexec_fn could deadlock.
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), "PR_SET_PDEATHSIG")
+    if os.getppid() != parent:  # it died before the call
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants when their own dies, as PID 1 of a container is anyway.
+
+    They stay as zombies until the caller reaps them with ``reap_orphans``.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
+
+
+def reap_orphans(children: Collection[int]) -> None:
+    """Reap the adopted processes that have ended, but none of ``children``.
+
+    These are the caller's own, and the exit status of each is for the code that started it. The
+    caller reaps them at once: while one that has ended is not reaped, it hides orphans behind it.
+    """
+    while True:
+        try:
+            # WNOWAIT: look at it first, as its status can be taken only once.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or ended.si_pid in children:
+            return
+        os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _prctl(option: int, value: int, name: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({name}) failed")

@@ -7,7 +7,7 @@
     a folder, socket, block device   IrregularFileError
 
 A file that is replaced keeps its permissions, and its owner where this process may set it. Imports
-the standard library and feeder.errors only, because training environments use this module.
+the standard library and feeder.errors at most, because training environments use this module.
 """
 
 import contextlib
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from feeder.errors import ResourceError
+from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import IrregularFileError, check_regular
+from feeder.process.shortage import name_file
 from feeder.process.stop_signals import stop_signals_blocked
 
 _INTO_FLAGS: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -98,6 +100,31 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error).partition("\n")[0]
         raise ResourceError(f"cannot write {what} ({reason}): {remedy}") from error
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether ``path`` is ``folder`` or would be below it, links followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+@contextlib.contextmanager
+def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]:
+    """Raise OSErrors of the body as ResourceErrors: what failed, why, and what to do.
+
+    ``doing`` is e.g. "packing into"; ``remedy`` is what to do once the cause is fixed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cause, fix = "no space left on its disk", "make room"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            cause, fix = f"not writable ({error.strerror})", "make it writable"
+        else:
+            name = name_file(error)
+            at = f" at {printable(path_to_text(name))}" if name else ""
+            cause, fix = f"{error.strerror}{at}", "fix that"
+        raise ResourceError(f"{doing} {folder} failed: {cause}; {fix}, then {remedy}") from error
 
 
 def _open_irregular(path: Path) -> int | None:

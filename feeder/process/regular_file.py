@@ -4,14 +4,21 @@ Opening a named pipe blocks until there is a writer, and reading a device may ne
 is opened with O_NONBLOCK and the kind of file checked before anything is read. Errors are OSErrors
 whose ``strerror`` names what was found, so callers report all of them alike.
 
-Imports the standard library only, because training environments use this module.
+Also reads files with secrets, and stamps files, to notice that one was written again. Imports the
+standard library and feeder.errors only, because training environments use this module.
 """
 
+import contextlib
 import errno
+import functools
+import hashlib
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from feeder.errors import ConfigError
 
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS: Final = {
@@ -21,6 +28,20 @@ _KINDS: Final = {
     stat.S_IFBLK: "a block device",
 }
 _READ_BYTES: Final = 4096  # at least: kernel files have size 0
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_FOR_GROUP: Final = 0o440
+
+# linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
+_ACL_HEADER_BYTES: Final = 4
+_ACL_ENTRY: Final = struct.Struct("<HHI")
+_ACL_OWNER: Final = 0x01
+_ACL_USER: Final = 0x02
+_ACL_MASK: Final = 0x10
+
+_STAMP_FIELDS: Final = struct.Struct("<QQQQ")
+_WITHOUT_INODES: Final = (b"fuse", b"cifs", b"smb", b"vfat", b"msdos", b"exfat")
+"""How the names of file systems begin that may number the inode of a file again."""
 
 
 class IrregularFileError(OSError):
@@ -83,5 +104,95 @@ def check_regular(status: os.stat_result, path: object) -> None:
     if kind == stat.S_IFDIR:
         raise IrregularFileError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if kind != stat.S_IFREG:
-        found = _KINDS.get(kind, "something else")
-        raise IrregularFileError(errno.EINVAL, f"it is {found}, not a regular file", path)
+        name = _KINDS.get(kind, "something else")
+        raise IrregularFileError(errno.EINVAL, f"it is {name}, not a regular file", path)
+
+
+def read_private(path: Path, bytes_max: int, what: str) -> bytes:
+    """Return the first ``bytes_max`` bytes of a file with a secret.
+
+    Only this process's user and root may have access to it, or root alone may have given it to a
+    group of this process, to read (0440). Raises OSError where it cannot be read, ConfigError that
+    names ``what`` it is and what to do where others may have access.
+    """
+    with open_regular_file(path) as file:
+        status = os.fstat(file.fileno())
+        data = file.read(bytes_max)
+        acl = b""
+        with contextlib.suppress(OSError):  # no ACL, or none on this file system
+            acl = os.getxattr(file.fileno(), "system.posix_acl_access")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{what} {path} belongs to another user ({status.st_uid}): chown {os.geteuid()} {path}"
+        )
+    # Kubernetes mounts secrets so for containers with fsGroup. No umask makes this mode by accident.
+    is_given = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == _FOR_GROUP
+    is_for_own_group = is_given and status.st_gid in (os.getegid(), *os.getgroups())
+    if _is_open_to_others(status.st_mode, acl) and (acl or not is_for_own_group):
+        remedy = f"chmod 600 {path}"
+        if status.st_uid != os.geteuid():  # root's: with 0600 it could not be read here
+            remedy = f"chmod 440 {path} and chgrp {os.getegid()} {path}"
+        raise ConfigError(
+            f"{what} {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
+            f"{remedy}, and make a new one if others may have read it"
+        )
+    return data
+
+
+def _is_open_to_others(mode: int, acl: bytes) -> bool:
+    """Whether others than the owner, this process's user and root may use a file.
+
+    Where there is an ACL, the mode's group bits are its mask. systemd passes credentials that way
+    (from 254, on Linux 6.3): root's file, 0400, with an entry for the service's user, which makes
+    the mode 0440.
+    """
+    if not mode & _OTHERS or not acl:
+        return bool(mode & _OTHERS)
+    entries = acl[_ACL_HEADER_BYTES:]
+    if not entries or len(entries) % _ACL_ENTRY.size:
+        return True  # not an ACL as Linux writes it
+    return any(
+        permissions
+        and tag not in (_ACL_OWNER, _ACL_MASK)
+        and (tag, uid) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
+        for tag, permissions, uid in _ACL_ENTRY.iter_unpack(entries)
+    )
+
+
+def stamp_status(status: os.stat_result) -> int:
+    """Return the stamp of the file with this status, 1 .. 2**64 - 1.
+
+    That is a hash which another file, or the same one written again, does not have: of size,
+    modification time, change time and inode. A new file can be given the size and the modification
+    time of the one before, but neither of the others: the kernel sets the change time, also where
+    the mode or the number of links changes. The device is left out, because a file system gets
+    another number when it is mounted again, and on each host.
+    """
+    inode = status.st_ino if _keeps_inodes(status.st_dev) else 0
+    fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
+    data = _STAMP_FIELDS.pack(*(field & 2**64 - 1 for field in fields))
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
+
+
+def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
+    """Return the stamp of the file at ``path``, links followed; 0 where none can be looked at."""
+    try:
+        return stamp_status(os.stat(path))
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=64)
+def _keeps_inodes(device: int) -> bool:
+    """Whether a file system gives a file the same inode each time; yes where that is unknown.
+
+    Some number inodes as they look at them, and give another number once they have forgotten a
+    file. Source: proc_pid_mountinfo(5).
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(b" - ")
+            if before.split(b" ")[2] == number.encode():
+                return not after.startswith(_WITHOUT_INODES)
+    return True

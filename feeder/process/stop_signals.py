@@ -1,16 +1,18 @@
-"""Makes other signals end a command as Ctrl-C does: by a KeyboardInterrupt in the main thread."""
+"""Signals that stop a process: deferred, raised as KeyboardInterrupt, or as a pollable descriptor."""
 
+import contextlib
+import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_BLOCKED = (*_SIGNALS, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_BLOCKED: Final = (*_SIGNALS, signal.SIGHUP)
+_READ_BYTES: Final = 4096
 
 
-@contextmanager
+@contextlib.contextmanager
 def stop_signals_blocked() -> Iterator[None]:
     """Defer SIGINT, SIGTERM and SIGHUP until after the body, which must not be interrupted.
 
@@ -48,8 +50,8 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        for each in self._before:
-            signal.signal(each, signal.SIG_IGN)
+        for handled in self._before:
+            signal.signal(handled, signal.SIG_IGN)
         self.received = signal.Signals(number)
         raise KeyboardInterrupt
 
@@ -57,3 +59,39 @@ class StopSignals:
     def exit_status(self) -> int:
         """128 + the number of the signal, as in shells."""
         return 128 + (self.received or signal.SIGINT)
+
+
+class SignalWakeup:
+    """Records signals, and makes a descriptor readable; create it once, in the main thread.
+
+    A Python signal handler runs between any two instructions, where little is safe. So the handlers
+    only record the signal, and the process's loop acts on it.
+    """
+
+    def __init__(self, watched: Iterable[signal.Signals]) -> None:
+        """Install handlers for the ``watched`` signals and unblock them."""
+        watched = tuple(watched)
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(writer, False)
+        self._arrived: set[signal.Signals] = set()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in watched:
+            signal.signal(number, self._record)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for input."""
+        return self._reader
+
+    def take(self) -> frozenset[signal.Signals]:
+        """Return the watched signals that arrived since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, _READ_BYTES):
+                pass
+        # A handler that runs meanwhile adds to one of the two sets.
+        arrived, self._arrived = self._arrived, set()
+        return frozenset(arrived)
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.add(signal.Signals(number))

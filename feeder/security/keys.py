@@ -23,8 +23,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ConfigError
-from feeder.process.private_file import read_private
-from feeder.process.regular_file import read_regular
+from feeder.process.regular_file import read_private, read_regular
 
 KEY_FILE_BYTES_MAX: Final = 256 * 1024
 """A thousand client keys take half as much."""

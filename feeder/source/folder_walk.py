@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.file_stamp import stamp_status
 from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.process.regular_file import stamp_status
 from feeder.source.item_bytes import read_source, sniff_file
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path, unpacked_name

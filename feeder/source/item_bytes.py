@@ -9,9 +9,8 @@ import re
 from typing import Final, Literal
 
 from feeder.errors import DatasetError
-from feeder.process.file_stamp import stamp_path, stamp_status
 from feeder.process.path_text import decode_name, printable
-from feeder.process.regular_file import open_regular, read_descriptor
+from feeder.process.regular_file import open_regular, read_descriptor, stamp_path, stamp_status
 from feeder.source.location.file_format import CONVERT, recognise_other
 
 FILE_BYTES_MAX: Final = 1 << 30

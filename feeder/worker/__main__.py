@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from feeder.errors import FeederError, ResourceError, SampleError
 from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
 from feeder.process.channel import Channel, ChannelClosedError
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from feeder.process.shortage import explain_shortage
 from feeder.worker.messages import (
     CannotStart,

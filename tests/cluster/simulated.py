@@ -21,7 +21,7 @@ import psutil
 
 from bench.daemon import free_port
 from feeder.cluster.ray_settings import ENVIRONMENT
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 from tests.support.daemon import is_alive, wait_until
 from tests.support.sources import REPOSITORY, feeder_command
 

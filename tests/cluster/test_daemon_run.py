@@ -12,7 +12,7 @@ import pytest
 from bench.daemon import free_port
 from feeder.client.stats import request_counters
 from feeder.cluster.daemon_run import DaemonRun
-from feeder.process.python_process import child_environment
+from feeder.process.child import child_environment
 from tests.support.daemon import DEADLINE_S, is_alive, pack_small, wait_until
 from tests.support.sources import REPOSITORY
 

@@ -16,7 +16,8 @@ from feeder.node.messages import (
     ReportPart,
     SupervisorToNode,
 )
-from feeder.process.channel import Channel, ChannelClosedError, open_pair
+from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.child import open_pair
 
 Ends = tuple[NodeProcess, Channel[NodeToSupervisor, SupervisorToNode]]
 PARTS = 100

@@ -16,7 +16,7 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement
 from feeder.node.__main__ import decode_placement, encode_placement
-from feeder.process.wakeup import SignalWakeup
+from feeder.process.stop_signals import SignalWakeup
 from feeder.worker.messages import DatasetSource
 from tests.support.daemon import SAMPLES, pack_small, wait_until
 from tests.support.machine_tree import write_tree

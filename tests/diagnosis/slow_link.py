@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from tests.support.sources import REPOSITORY
 
 PIECE_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from trainer_client import NumpyLoader
 
 REPORT_INTERVAL_S = 0.5

@@ -44,7 +44,7 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
     sys.setrecursionlimit(1000)  # as in the daemon
     if extension:
         _load_extension(extension)
-    from feeder.process.parent_death import die_with_parent
+    from feeder.process.child import die_with_parent
 
     die_with_parent(os.getppid())
     os.environ["FEEDER_FUZZ_FOLDER"] = str(folder)

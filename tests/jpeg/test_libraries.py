@@ -12,7 +12,7 @@ import pytest
 from feeder.errors import ResourceError
 from feeder.jpeg import _native, libraries, loaded_libraries
 from feeder.jpeg.installed_pillow import InstalledPillow
-from feeder.process.python_process import single_thread_environment
+from feeder.process.child import single_thread_environment
 from tests.support.daemon import Daemon, pack_small, run_status
 from tests.support.plain_pillow import (
     LIBRARIES,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from feeder.client.stats import request_report
-from feeder.process.parent_death import die_with_parent
+from feeder.process.child import die_with_parent
 from tests.support.daemon import DEADLINE_S, Daemon
 from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic

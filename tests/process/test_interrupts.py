@@ -21,7 +21,7 @@ def fork_and_interrupt(event, arguments):
     global imports, every
     if event != "import":
         return
-    if not imports and arguments[0] != "feeder.process.standard_streams":  # before Feeder's code
+    if not imports and arguments[0] != "feeder.errors":  # before Feeder's code
         return
     if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "exit_at_once" and imports:
         return  # the command has installed its own handlers

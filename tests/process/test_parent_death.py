@@ -7,7 +7,7 @@ from tests.support.sources import REPOSITORY
 
 _ADOPTS = """
 import os, subprocess, sys
-from feeder.process.parent_death import adopt_orphans, reap_orphans
+from feeder.process.child import adopt_orphans, reap_orphans
 
 adopt_orphans()
 # Spawned, not a Popen: that would reap a child which ends before its parent does.

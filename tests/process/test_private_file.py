@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError
-from feeder.process.private_file import read_private
+from feeder.process.regular_file import read_private
 
 USER, GROUP, FS_GROUP = 10_001, 10_002, 10_003
 

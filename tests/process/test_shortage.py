@@ -12,7 +12,7 @@ import pytest
 
 from feeder.errors import ResourceError
 from feeder.pack.task_pool import _perform_one, raise_error
-from feeder.process.disk_errors import explain_disk_errors
+from feeder.process.output_file import explain_disk_errors
 from feeder.process.shortage import check_threads, explain_os_error, explain_shortage
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.sources import make_source, pack

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.file_stamp import stamp_path
 from feeder.process.path_text import path_to_text
+from feeder.process.regular_file import stamp_path
 from feeder.source.class_folder import ClassFolder
 from feeder.source.item_bytes import SourceError
 from feeder.source.names import unpacked_name

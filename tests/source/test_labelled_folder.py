@@ -8,8 +8,8 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice
-from feeder.process.file_stamp import stamp_path
 from feeder.process.path_text import path_to_text
+from feeder.process.regular_file import stamp_path
 from feeder.source.item_bytes import SourceError
 from feeder.source.labelled_folder import LabelledFolder
 from feeder.source.raw_labels import Form

@@ -19,7 +19,8 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.jpeg.decode import describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
-from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.child import open_pair
 from feeder.process.path_text import decode_name
 from feeder.sample.reader import SampleReader
 from feeder.sample.self_test import compute_self_test

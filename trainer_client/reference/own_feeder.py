@@ -19,8 +19,8 @@ from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.installation import install_command, missing_packages
+from feeder.process.child import child_environment
 from feeder.process.path_text import path_to_text
-from feeder.process.python_process import child_environment
 from trainer_client.reference.job import Place, broadcast_text, in_rank_0
 from trainer_client.reference.options import TrainingOptions
 
@@ -34,7 +34,7 @@ _READY: Final = "feeder: ready, "
 _MANIFEST: Final = "manifest.json"
 
 _LAUNCH: Final = (
-    "import runpy, sys; from feeder.process.parent_death import die_with_parent; "
+    "import runpy, sys; from feeder.process.child import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); module = sys.argv[2]; del sys.argv[1:3]; "
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
 )
