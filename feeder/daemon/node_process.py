@@ -1,16 +1,18 @@
-"""Starts a node process, exchanges messages with it, and ends it."""
+"""Starts a node process, exchanges messages with it, notices that it hangs, and ends it."""
 
 import contextlib
 import subprocess
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import msgspec
 
 from feeder.daemon.backoff import RestartPolicy
 from feeder.host.placement import NodePlacement
+from feeder.metrics.hangs import SUSPENDED_S, Policy, ProcessLook, Watch
 from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
     Diagnosed,
@@ -26,6 +28,12 @@ from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
+HUNG_S: Final = 4.0
+"""Without a heartbeat, for a process that is stopped, asleep or looping all the time."""
+
+HEARTBEATS: Final = Policy(look_s=2.0, silent_s=HUNG_S, stopped_s=HUNG_S, most_s=30.0)
+"""They come twice a second."""
+
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
 _REPORTS_MAX: Final = 2  # one that is being sent, and one for what is asked meanwhile
@@ -173,3 +181,70 @@ class NodeProcess:
             except subprocess.TimeoutExpired:
                 return describe_ending(None)
         return describe_ending(process.returncode)
+
+
+@dataclass(slots=True, eq=False)
+class _Watched(Watch):
+    pid: int = 0
+    due_s: float = 0.0
+
+
+class HeartbeatWatch:
+    """The node processes from which heartbeats are due: silent or hung ones. Pure.
+
+    A check that is late means that the supervisor did not run (``metrics.hangs``): all silences
+    start again.
+    """
+
+    def __init__(self, look: Callable[[int], ProcessLook | None]) -> None:
+        """``look`` returns what the process with this id does, None if that is unknown."""
+        self._look = look
+        self._watched: dict[int, _Watched] = {}
+        self._hung: set[int] = set()  # until they have ended
+
+    @property
+    def due_s(self) -> float:
+        """When to call ``check``; heartbeats postpone it, so that none costs a wake-up."""
+        return min((watched.due_s for watched in self._watched.values()), default=float("inf"))
+
+    def begin(self, number: int, pid: int, now_s: float) -> None:
+        """Expect heartbeats from a node process from now on."""
+        self._watched[number] = _Watched(HEARTBEATS, pid=pid)
+        self.beat(number, now_s)
+
+    def beat(self, number: int, now_s: float) -> None:
+        """Record a heartbeat."""
+        watched = self._watched.get(number)
+        if watched is not None:
+            watched.progress_s, watched.looks = now_s, None
+            watched.due_s = watched.check_at_s(now_s)
+
+    def end(self, number: int) -> None:
+        """Expect none any more: the process drains or has ended."""
+        self._watched.pop(number, None)
+        self._hung.discard(number)
+
+    def silence_of(self, number: int, now_s: float) -> Literal["silent", "hung"] | None:
+        """Whether a node process is silent, or hung and about to end; None for neither."""
+        if number in self._hung:
+            return "hung"
+        watched = self._watched.get(number)
+        return "silent" if watched is not None and watched.is_silent(now_s) else None
+
+    def check(self, now_s: float) -> list[tuple[int, float, str]]:
+        """Return the node processes to replace, which are no longer watched: each one's number, the
+        seconds without a heartbeat, and its kernel state in words."""
+        hung: list[tuple[int, float, str]] = []
+        late_s = now_s - self.due_s
+        for number, watched in list(self._watched.items()) if late_s >= 0 else ():
+            if late_s > SUSPENDED_S:
+                self.beat(number, now_s)
+                continue
+            if watched.is_quiet(now_s):
+                watched.add_look(self._look(watched.pid), now_s)
+                if watched.judge(now_s, HUNG_S)[1]:
+                    hung.append((number, now_s - watched.progress_s, watched.describe()))
+                    del self._watched[number]
+                    self._hung.add(number)
+            watched.due_s = watched.check_at_s(now_s)
+        return hung

@@ -25,9 +25,8 @@ from feeder.daemon.announcements import Announcer
 from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
 from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import describe_shortage, raise_file_limit
-from feeder.daemon.heartbeats import HeartbeatWatch
 from feeder.daemon.node_plan import plan_nodes
-from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
+from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_datasets, host_name, split_report
 from feeder.daemon.start_report import READY, compose_report, describe_ready
@@ -204,11 +203,11 @@ class Supervisor:
 
     def _replace_hung(self, now_s: float) -> None:
         """Kill node processes that send no heartbeats; their successors start as after a crash."""
-        for hang in self._heartbeats.check(now_s):
-            node = self._nodes[hang.number]
-            self._watch.count_hang(hang.number)
+        for number, silent_s, kernel_state in self._heartbeats.check(now_s):
+            node = self._nodes[number]
+            self._watch.count_hang(number)
             text = "%s (pid %d) has sent no heartbeat for %.1f s (kernel state: %s): ended"
-            _log.warning(text, node.name, node.pid or 0, hang.silent_s, hang.kernel_state)
+            _log.warning(text, node.name, node.pid or 0, silent_s, kernel_state)
             node.kill()
             self._turn(now_s)  # reports show it as hung while it ends, which may take seconds
             self._reap(node)

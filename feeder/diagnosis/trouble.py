@@ -4,7 +4,7 @@ from typing import Final
 
 from feeder.diagnosis.facts import Facts, name_client, verdict
 from feeder.diagnosis.worker_interval import WorkerInterval
-from feeder.metrics.process_looks import STATE_WORDS
+from feeder.metrics.hangs import STATE_WORDS
 from feeder.metrics.report import Verdict
 
 LONG_SILENCE_S: Final = 5.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from feeder.diagnosis.rates import rates
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 from feeder.metrics.snapshot import WorkerSnapshot
 
 

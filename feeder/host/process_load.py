@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.host.process_stat import parse_stat
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 
 _BYTES_MAX: Final = 4096
 

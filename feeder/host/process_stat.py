@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 
 _STATES: Final[dict[bytes, KernelState]] = {
     b"R": "runs",

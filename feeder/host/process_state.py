@@ -12,7 +12,7 @@ from typing import Final
 
 from feeder.host.process_load import read_process_load
 from feeder.host.process_stat import parse_stat
-from feeder.metrics.process_looks import ProcessLook
+from feeder.metrics.hangs import ProcessLook
 
 _BYTES_MAX: Final = 4096
 _PROC: Final = Path("/proc")

@@ -3,7 +3,7 @@
     counters    plain integers that grow in place, by reason where there are several
     histogram   counts of durations in fixed buckets
     snapshot    a node process at one time: its counters, workers, clients, slots
-    process_looks  what a process without progress does: it is stopped, loops, waits
+    hangs       judges a process that makes no progress: it is stopped, loops, waits
     report      all node processes of a host, now and some seconds ago, with the machine's load
 
 Node processes send a snapshot to the supervisor twice a second, which is also their heartbeat.

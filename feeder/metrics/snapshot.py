@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from feeder.metrics.hangs import KernelState
 from feeder.metrics.histogram import HistogramSnapshot
-from feeder.metrics.process_looks import KernelState
 
 CLIENTS_MAX: Final = 64
 """Clients of a snapshot, as a rule the fastest ones; the others are summed up as OTHERS."""
@@ -41,7 +41,7 @@ class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     number: Total
     pid: Total
     state: Literal["starting", "idle", "busy", "silent"]
-    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
+    """Silent: it has a chunk and made no progress for SILENT_S (session.worker_watch)."""
     silent_s: Seconds = 0.0
     """Now: since its last progress, while it is silent."""
     kernel_state: KernelState | None = None

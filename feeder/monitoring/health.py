@@ -16,7 +16,7 @@ REPORT_MAX_S: Final = 5.0
 """The supervisor makes a report every second."""
 
 SILENT_MAX_S: Final = 45.0
-"""The supervisor ends a silent node process after 30 s at most (feeder.daemon.heartbeats)."""
+"""The supervisor ends a silent node process after 30 s at most (feeder.daemon.node_process)."""
 
 START_MAX_S: Final = 150.0
 """It gives a node process 120 s to start, after a backoff of 10 s at most."""

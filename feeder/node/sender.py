@@ -6,9 +6,9 @@ lost while its Bye is unread.
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from feeder.errors import ProtocolError
+from feeder.metrics.hangs import CATCH_UP_S
 from feeder.metrics.report import HostReport
 from feeder.node.router import PeerUnreachableError, Router
 from feeder.node.session_log import log_refusal
@@ -16,9 +16,6 @@ from feeder.session.fair_share import FairShare
 from feeder.wire.messages import Chunk, HostStats, Lent, NodeMessage, Refused, encode
 from feeder.wire.slot_layout import ChunkArrays
 from feeder.worker.slot_memory import Tracker
-
-CATCH_UP_S: Final = 1.0
-"""Time to drain the backlog after a stall, including what libzmq's thread has not read."""
 
 _log = logging.getLogger(__name__)
 

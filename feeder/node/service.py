@@ -14,6 +14,7 @@ from typing import Final
 from feeder import __version__
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import Counters, SessionCounters, flatten
+from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.client_frames import ClientFrames
@@ -21,7 +22,7 @@ from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
-from feeder.node.sender import CATCH_UP_S, Sender
+from feeder.node.sender import Sender
 from feeder.node.session_log import (
     describe_stuck,
     log_progress,
@@ -30,7 +31,6 @@ from feeder.node.session_log import (
     log_silence,
 )
 from feeder.node.slot_store import SlotStore
-from feeder.node.stall_watch import STALL_CHECK_S, StallWatch
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
 from feeder.process.log_lines import of_kind
@@ -119,7 +119,7 @@ class NodeService:
         self._names = NameRequests(datasets, pool.send, self._sender.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
-        self._stall_watch = StallWatch()
+        self._suspension = SuspensionWatch()
         self.caught_up_s = 0.0
         """When the backlog of the last stall is read; no lease or deadline expires before."""
 
@@ -139,8 +139,8 @@ class NodeService:
         """Return when to call ``run_due`` if nothing happens before."""
         due_s = self.deadline_s
         if self._table.sessions.open:
-            due_s = min(due_s, now_s + STALL_CHECK_S)
-        self._stall_watch.expect(due_s)
+            due_s = min(due_s, now_s + SuspensionWatch.CHECK_S)
+        self._suspension.due_s = due_s
         return due_s
 
     @property
@@ -219,7 +219,7 @@ class NodeService:
         elif isinstance(message, StatsRequest):
             self._sender.send(peer, Stats(counters=self.counters()))
         elif isinstance(message, NamesRequest):
-            self._names.add(peer, message, self._table.stalled_names, now_s)
+            self._names.add(peer, message, self._table.watch.stalled_names, now_s)
             self._names.run_due(self._pool.numbers, now_s)
         elif isinstance(message, HostStatsRequest):
             is_answer, report = self._reports.request(peer, now_s)
@@ -255,12 +255,12 @@ class NodeService:
             self._names.run_due(self._pool.numbers, now_s)
         self._note_sent(now_s)
         if max(self._table.check_at_s, self.caught_up_s) <= now_s:
-            looks = self._pool.look(self._table.quiet_workers(now_s))
+            looks = self._pool.look(self._table.watch.quiet_workers(now_s))
             self.apply(events.ClockAdvanced(looks), now_s)
 
     def _note_stall(self, now_s: float, due_s: float | None = None) -> None:
         """After a stall, let no deadline expire for a while, and discount it for the workers."""
-        lost_s = self._stall_watch.observe(now_s, due_s)
+        lost_s = self._suspension.observe(now_s, due_s)
         if lost_s:
             self.caught_up_s = now_s + CATCH_UP_S
             self.apply(events.Resumed(lost_s), now_s)
@@ -298,7 +298,7 @@ class NodeService:
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),
             "datasets_failed": len(self.refused_datasets),
-            "datasets_stalled": self._table.stalled_datasets,
+            "datasets_stalled": len(self._table.watch.stalled),
             "workers": len(self._pool.pids),
             **flatten(groups),
         }

@@ -103,13 +103,14 @@ class Snapshots:
     def _serving(self, snapshot: NodeSnapshot, service: NodeService) -> NodeSnapshot:
         """Add what the service knows."""
         now_s, table, tally = snapshot.clock_s, service.table, service.table.tally
+        watch = table.watch
         sessions = table.sessions.open.values()
         slots = tally.ended_slots
         for session in sessions:
             slots = add_slot_seconds(slots, session.tally.slots.seconds(now_s))
         return msgspec.structs.replace(
             snapshot,
-            workers=self._workers(tally.workers, table.chunk_times(now_s), table.silent_workers),
+            workers=self._workers(tally.workers, watch.chunk_times(now_s), watch.silent_workers),
             lost_worker_busy_s=tally.lost_worker_busy_s,
             clients=self._clients.update(sessions, now_s, service.caught_up_s),
             jobs=describe_jobs(table),
@@ -270,7 +271,7 @@ def describe_failures(
 
 
 def _stalled(table: SessionTable) -> tuple[str, ...]:
-    names = sorted(table.stalled_names)[:_DATASETS]
+    names = sorted(table.watch.stalled_names)[:_DATASETS]
     return tuple(printable(name)[:LABEL_CHARS] for name in names)
 
 

@@ -26,7 +26,7 @@ import msgspec
 from feeder.errors import ResourceError
 from feeder.host.process_state import look_at
 from feeder.metrics.counters import WorkerCounters
-from feeder.metrics.process_looks import ProcessLook
+from feeder.metrics.hangs import ProcessLook
 from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child

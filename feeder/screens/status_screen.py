@@ -11,7 +11,7 @@ from rich.text import Text
 
 from feeder.diagnosis.estimates import throttled_share
 from feeder.diagnosis.interval import HostInterval
-from feeder.metrics.process_looks import STATE_WORDS
+from feeder.metrics.hangs import STATE_WORDS
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.metrics.snapshot import OTHERS
 from feeder.screens import figures

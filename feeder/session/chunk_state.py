@@ -1,10 +1,13 @@
 """Batches, their chunks, and each worker's work in flight: the state that dispatching changes."""
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from feeder.metrics.process_looks import Condition, ProcessLooks
+from feeder.metrics.hangs import Condition, Watch
 from feeder.session.jobs import JobKey
-from feeder.session.usual_times import ChunkKind
+
+ChunkKind: TypeAlias = tuple[str, str]
+"""A dataset, and the fingerprint of a recipe."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -94,16 +97,14 @@ class PendingChunk:
 
 
 @dataclass(slots=True, eq=False)
-class WorkInFlight:
-    """A worker's chunks, oldest first, and when it last began or finished one."""
+class WorkInFlight(Watch):
+    """A worker and its chunks; it makes progress when it begins or finishes one."""
 
     chunks: dict[int, PendingChunk] = field(default_factory=dict)
-    progress_s: float = 0.0
+    """By ticket, oldest first."""
     is_proven: bool = False
     """It has finished a chunk."""
-    looks: ProcessLooks | None = None
-    """At its process, since it has made no progress for a while."""
-    is_silent: bool = False
+    is_reported: bool = False
     """Its silence was reported."""
     stuck_as: Condition | None = None
     """What it did when it was found to be stuck; it is being killed for that."""
@@ -119,7 +120,3 @@ class WorkInFlight:
     def oldest(self) -> PendingChunk:
         """The chunk that it fills; it must have one."""
         return next(iter(self.chunks.values()))
-
-    def is_quiet(self, now_s: float, for_s: float) -> bool:
-        """Whether it has a chunk, is not being killed, and made no progress for ``for_s``."""
-        return bool(self.chunks) and not self.is_stuck and now_s >= self.progress_s + for_s

@@ -13,7 +13,7 @@ for: any other worker may take that at once. A suspect goes alone to an idle wor
 that has filled a chunk before, so that the death of that worker is evidence against the chunk. It
 is given up after DEATHS_MAX workers crashed with only this chunk in flight, or after KILLS_MAX if
 SIGKILL ended them, which a damaged sample does not cause, or after HANGS_MAX took too long for it.
-Chunks of stalled datasets (``stalls``) are also dispatched alone, one at a time.
+Chunks of stalled datasets (``worker_watch``) are also dispatched alone, one at a time.
 
 Invariant: a row of a batch is in flight at one worker at most, and is filled once unless that
 worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks per worker.
@@ -21,16 +21,15 @@ worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks p
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
+from feeder.session.events import KillWorker
 from feeder.session.jobs import JobWeights
-from feeder.session.silence import LOOK_S, Silence, Silences, is_read_hanging
-from feeder.session.stalls import Stalls, Stuck
 from feeder.session.turns import Turns
+from feeder.session.worker_watch import LOOK_S, POLICY, WorkerWatch
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -80,12 +79,13 @@ class Dispatcher:
         self._turns = Turns(weights)  # sessions that have a queue
         self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
-        self._in_flight: dict[int, WorkInFlight] = {}
+        self.watch = WorkerWatch()
+        """Of the workers."""
+        self._in_flight = self.watch.workers
         # Workers that can take a chunk, by the number of chunks in flight; dicts as ordered sets,
         # longest waiting first. Workers that have a suspect or are being killed are in none.
         self._by_load: list[dict[int, None]] = [{} for _ in range(WORKER_DEPTH + 1)]
-        self._stalls = Stalls()
-        self._silences = Silences()
+        self._stalled = self.watch.stalled
 
     @property
     def workers(self) -> int:
@@ -107,20 +107,9 @@ class Dispatcher:
         """How many batches have chunks to dispatch; suspect chunks count one by one."""
         return sum(map(len, self._queues.values())) + len(self._suspects)
 
-    @property
-    def stalled_datasets(self) -> int:
-        """How many datasets stall."""
-        return len(self._stalls)
-
-    @property
-    def stalled_names(self) -> frozenset[str]:
-        """The datasets that stall, or from which a silent worker waits for a read."""
-        works = (work for work in self._in_flight.values() if is_read_hanging(work))
-        return frozenset(self._stalls) | {work.oldest.batch.dataset for work in works}
-
     def add_worker(self, worker: int) -> None:
         """Begin to assign chunks to a worker."""
-        self._in_flight[worker] = WorkInFlight()
+        self._in_flight[worker] = WorkInFlight(POLICY)
         self._by_load[0][worker] = None
 
     def remove_worker(self, worker: int, was_killed: bool, is_held: bool, now_s: float) -> Removal:
@@ -143,7 +132,7 @@ class Dispatcher:
         if not chunks:
             return Removal()
         if is_held:
-            self._stalls.hold(chunks[0].batch.dataset, worker)
+            self.watch.hold(chunks[0].batch.dataset, worker)
         given_up: tuple[PendingChunk, ...] = ()
         is_innocent = work.is_stuck and chunks[0].ticket != work.stuck_ticket
         if len(chunks) == 1 and not work.is_stuck:
@@ -154,7 +143,7 @@ class Dispatcher:
         if (
             chunks[0].deaths >= DEATHS_MAX
             or chunks[0].kills >= KILLS_MAX
-            or (chunks[0].hangs >= HANGS_MAX and chunks[0].batch.dataset not in self._stalls)
+            or (chunks[0].hangs >= HANGS_MAX and chunks[0].batch.dataset not in self._stalled)
         ):
             given_up = (chunks[0],)
         for chunk in reversed(chunks):
@@ -165,10 +154,6 @@ class Dispatcher:
             else:
                 self._return(chunk)
         return Removal(tuple(chunk.batch for chunk in chunks), given_up)
-
-    def release(self, worker: int) -> None:
-        """Record that the kernel has released a lost worker: its file system has answered."""
-        self._stalls.release(worker)
 
     def enqueue(self, batch: PendingBatch, now_s: float) -> None:
         """Queue a batch, which has a slot and no filled row, behind its session's others."""
@@ -194,7 +179,7 @@ class Dispatcher:
 
     def dispatch(self, now_s: float) -> Iterator[PendingChunk]:
         """Yield the chunks to send to ``chunk.worker`` now, until workers or chunks run out."""
-        if self._stalls:
+        if self._stalled:
             self._queue_probes()
         while self._turns or self._suspects:
             suspect = self._next_suspect() if self._suspects else None
@@ -225,82 +210,52 @@ class Dispatcher:
         took_s = _time_to_charge(work, now_s, busy_s)
         self._by_load[len(work.chunks)].pop(chunk.worker, None)
         del work.chunks[ticket]
-        self._silences.on_progress(work, chunk, now_s)
-        work.progress_s, work.is_proven = now_s, True
+        row_s = None if busy_s is None else took_s / chunk.count
+        self.watch.on_progress(work, chunk, now_s, row_s)
         if not work.is_stuck:
             self._by_load[len(work.chunks)][chunk.worker] = None
         batch = chunk.batch
         batch.in_flight -= 1
-        filled = 0 if busy_s is None else chunk.count
-        self._turns.settle(batch.job, chunk.charged_s, took_s, filled)
-        if self._stalls:
-            self._stalls.on_finished(chunk)
+        self._turns.settle(batch.job, chunk.charged_s, took_s)
         return chunk
 
     def on_resumed(self, lost_s: float, now_s: float) -> None:
         """Discount time in which neither this process nor, most likely, the workers have run."""
-        self._silences.on_resumed(self._in_flight.values(), lost_s, now_s)
+        self.watch.on_resumed(lost_s, now_s)
         for batch in self._unfilled_of_stalled():
             batch.enqueued_s += lost_s
-        self._stalls.on_resumed(lost_s)
 
-    def quiet_workers(self, now_s: float) -> list[int]:
-        """Return the workers to look at: those without progress for a while."""
-        return [w for w, work in self._in_flight.items() if work.is_quiet(now_s, LOOK_S)]
-
-    def observe(self, looks: Mapping[int, ProcessLook], now_s: float) -> Iterator[Silence]:
-        """Take looks at the processes of quiet workers; yield the silences that have begun."""
-        return self._silences.observe(self._in_flight, looks, now_s)
-
-    def find_stuck(self, now_s: float) -> list[Stuck]:
-        """Return the stuck workers to kill, each once."""
+    def find_stuck(self, now_s: float) -> list[KillWorker]:
+        """Return the stuck workers to kill, each once; they get no chunk any more."""
         waiting = {queue[0].dataset for queue in self._queues.values()}
         waiting |= {chunk.batch.dataset for chunk in self._suspects}
-        stuck = self._stalls.find_stuck(
-            self._in_flight, self._silences, waiting, self._tickets, now_s
-        )
-        for each in stuck:
-            work = self._in_flight[each.worker]
-            work.stuck_as, work.stuck_ticket = each.condition, work.oldest.ticket
-            self._by_load[len(work.chunks)].pop(each.worker, None)
+        stuck = self.watch.find_stuck(waiting, self._tickets, now_s)
+        for kill in stuck:
+            self._by_load[len(self._in_flight[kill.worker].chunks)].pop(kill.worker, None)
         return stuck
-
-    def chunk_times(self, now_s: float) -> Mapping[int, float]:
-        """Return how long each worker has had the chunk that it fills, seconds."""
-        return {
-            worker: max(0.0, now_s - work.progress_s)
-            for worker, work in self._in_flight.items()
-            if work.chunks
-        }
-
-    @property
-    def silent_workers(self) -> frozenset[int]:
-        """The workers whose silence was reported and goes on."""
-        return frozenset(worker for worker, work in self._in_flight.items() if work.is_silent)
 
     def find_unanswered(self, now_s: float) -> list[PendingBatch]:
         """Return the batches that have waited too long for a stalled dataset."""
         stalled = self._unfilled_of_stalled()
-        return [batch for batch in stalled if self._stalls.is_unanswered(batch, now_s)]
+        return [batch for batch in stalled if self.watch.is_unanswered(batch, now_s)]
 
     def check_at_s(self, now_s: float) -> float:
-        """Return when to call ``observe``, ``find_stuck`` and ``find_unanswered`` again; infinity
-        if all workers are idle."""
-        busy = [work for work in self._in_flight.values() if work.chunks and not work.is_stuck]
-        checks = [self._silences.check_at_s(work, now_s) for work in busy]
-        if self._unfilled_of_stalled():
-            checks.append(now_s + _RECHECK_S)
-        return min(checks, default=float("inf"))
+        """When to look at workers and at batches of stalled datasets again; infinity if all workers
+        are idle."""
+        recheck_s = now_s + _RECHECK_S if self._unfilled_of_stalled() else float("inf")
+        return min(self.watch.check_at_s(now_s), recheck_s)
 
     def _unfilled_of_stalled(self) -> list[PendingBatch]:
         """Return the unfinished batches of stalled datasets, each once."""
-        if not self._stalls:
+        if not self._stalled:
             return []
         found = [batch for queue in self._queues.values() for batch in queue]
         found += [chunk.batch for chunk in (*self._suspects, *self._chunks.values())]
         return list(
             dict.fromkeys(
-                batch for batch in found if not batch.is_cancelled and batch.dataset in self._stalls
+                batch
+                for batch in found
+                if not batch.is_cancelled and batch.dataset in self._stalled
             )
         )
 
@@ -318,7 +273,8 @@ class Dispatcher:
         chunk.ticket, chunk.worker = self._tickets, worker
         batch = chunk.batch
         batch.in_flight += 1
-        chunk.charged_s = self._turns.charge(batch.job, chunk.count)
+        chunk.charged_s = chunk.count * self.watch.times.row_s(batch.kind)
+        self._turns.charge(batch.job, chunk.charged_s)
         load = len(work.chunks)
         self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
@@ -336,7 +292,7 @@ class Dispatcher:
 
     def _next_suspect(self) -> PendingChunk | None:
         for chunk in self._suspects:
-            if self._stalls.may_probe(chunk.batch.dataset, self._chunks.values()):
+            if self.watch.may_probe(chunk.batch.dataset, self._chunks.values()):
                 return chunk
         return None
 
@@ -345,7 +301,7 @@ class Dispatcher:
         probed = {chunk.batch.dataset for chunk in self._suspects}
         for session in list(self._turns):
             dataset = self._queues[session][0].dataset
-            if dataset in self._stalls and dataset not in probed:
+            if dataset in self._stalled and dataset not in probed:
                 probed.add(dataset)
                 self._suspect(self._take_from(session))
 
@@ -357,7 +313,7 @@ class Dispatcher:
         """
         skipped: set[int] = set()
         for session in self._turns:
-            if not self._stalls or self._queues[session][0].dataset not in self._stalls:
+            if not self._stalled or self._queues[session][0].dataset not in self._stalled:
                 is_ahead = self._turns.credit_s(self._queues[session][0].job) < -AHEAD_S
                 if is_ahead and self._in_flight[worker].chunks:
                     return None
@@ -398,7 +354,9 @@ class Dispatcher:
             return batch.chunk_images
         chunks = WINDOW_CHUNKS * self.workers * self._turns.share(batch.job)
         rows = math.ceil(batch.window_rows / chunks) if credit_s > 0 else 0
-        return min(batch.chunk_images, max(rows, math.ceil(_CUT_S / self._turns.row_s(batch.job))))
+        return min(
+            batch.chunk_images, max(rows, math.ceil(_CUT_S / self.watch.times.row_s(batch.kind)))
+        )
 
     def _suspect(self, chunk: PendingChunk) -> None:
         chunk.batch.suspects += 1

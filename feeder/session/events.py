@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from feeder.metrics.process_looks import Condition, ProcessLook
+from feeder.metrics.hangs import Condition, ProcessLook
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import ClientMessage, NodeMessage
 from feeder.wire.slot_layout import SlotLayout

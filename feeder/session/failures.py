@@ -1,10 +1,14 @@
-"""Why batches failed, by reason and by dataset, and the bad samples that were found. Pure."""
+"""Why batches failed: in a line for the client, by reason and by dataset, and the bad samples that
+were found. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from feeder.metrics.counters import SessionCounters
+from feeder.session.chunk_state import PendingChunk
+from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX
 from feeder.session.events import ChunkFailed
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 
 FailureReason = Literal["bad-sample", "unreadable", "stalled-storage", "resource", "worker-died"]
 
@@ -57,3 +61,30 @@ class Failures:
         """Record that a batch of a dataset was made."""
         if dataset in self.by_dataset:
             self.by_dataset[dataset].is_last = False
+
+
+def blame_chunk(chunk: PendingChunk) -> str:
+    """Return why a chunk is given up."""
+    rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
+    if chunk.deaths >= DEATHS_MAX:
+        return (
+            f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
+            "damaged sample with `feeder verify`"
+        )
+    if chunk.hangs >= HANGS_MAX:
+        return (
+            f"{HANGS_MAX} workers did not finish {rows}, the last one in {CHUNK_DEADLINE_S:.0f} s: "
+            "look for a damaged sample with `feeder verify`"
+        )
+    return (
+        f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the memory of "
+        "the machine or of its cgroup too small?"
+    )
+
+
+def blame_dataset(dataset: str) -> str:
+    """Return why the batches of a stalled dataset are given up."""
+    return (
+        f"dataset {dataset} cannot be read: no answer in {UNANSWERED_S:.0f} s, is its file system "
+        "alive?"
+    )

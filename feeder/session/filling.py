@@ -10,13 +10,11 @@ The part of the state machine (``table``) that knows workers. Pure.
 from feeder.metrics.counters import SessionCounters
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
-from feeder.session.blame import blame_chunk, blame_dataset
 from feeder.session.chunk_state import PendingBatch, PendingChunk
 from feeder.session.dispatch import Dispatcher
-from feeder.session.failures import FailureReason, Failures
+from feeder.session.failures import FailureReason, Failures, blame_chunk, blame_dataset
 from feeder.session.outbox import Outbox
 from feeder.session.registry import SessionRegistry
-from feeder.session.silence import Silence
 from feeder.session.state import Session
 from feeder.session.tally import NodeTally, WorkerTally, real_images
 from feeder.wire.messages import Failed, Lent
@@ -135,30 +133,14 @@ class Filling:
     def on_clock(self, event: events.ClockAdvanced) -> None:
         """Report silent workers, kill stuck ones, and give up what waits too long for storage."""
         now_s = self._outbox.now_s
-        for silence in self._dispatcher.observe(event.looks, now_s):
-            self._report_silence(silence)
+        for silence in self._dispatcher.watch.observe(event.looks, now_s):
+            self._counters.worker_silences += 1
+            self._outbox.add(silence)
         for stuck in self._dispatcher.find_stuck(now_s):
-            self._outbox.add(
-                events.KillWorker(stuck.worker, stuck.dataset, stuck.condition, stuck.silent_s)
-            )
+            self._outbox.add(stuck)
         for batch in self._dispatcher.find_unanswered(now_s):
             self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.dataset))
         self._outbox.check_by(self._dispatcher.check_at_s(now_s))
-
-    def _report_silence(self, silence: Silence) -> None:
-        self._counters.worker_silences += 1
-        chunk = silence.chunk
-        self._outbox.add(
-            events.LogSilence(
-                worker=silence.worker,
-                silent_s=silence.silent_s,
-                kernel_state=silence.kernel_state,
-                session=chunk.batch.session,
-                dataset=chunk.batch.dataset,
-                first=chunk.first,
-                count=chunk.count,
-            )
-        )
 
     # --- Batches ------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ from feeder.session.filling import Filling
 from feeder.session.jobs import JobWeights
 from feeder.session.outbox import Outbox
 from feeder.session.registry import SessionRegistry
-from feeder.session.silence import LOOK_S
 from feeder.session.state import Session
 from feeder.session.tally import NodeTally
+from feeder.session.worker_watch import LOOK_S
 from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
@@ -67,6 +67,8 @@ class SessionTable:
         self.counters = self._counters = counters
         self.weights = weights or JobWeights()
         self._dispatcher = Dispatcher(self.weights)
+        self.watch = self._dispatcher.watch
+        """Of the workers."""
         self.sessions = SessionRegistry()
         self.tally = NodeTally()
         self.verdict = ""
@@ -87,11 +89,6 @@ class SessionTable:
         waiting = any(session.waiting for session in self.sessions.open.values())
         return self._dispatcher.is_idle and not waiting
 
-    def quiet_workers(self, now_s: float) -> list[int]:
-        """Return the workers whose processes to look at for ClockAdvanced: they have made no
-        progress for a while."""
-        return self._dispatcher.quiet_workers(now_s)
-
     @property
     def chunks_in_flight(self) -> int:
         """How many chunks workers have."""
@@ -102,25 +99,6 @@ class SessionTable:
         """How many batches wait for a worker or a slot; suspect chunks count one by one."""
         waiting = sum(len(session.waiting) for session in self.sessions.open.values())
         return self._dispatcher.queued_batches + waiting
-
-    @property
-    def stalled_datasets(self) -> int:
-        """How many datasets stall."""
-        return self._dispatcher.stalled_datasets
-
-    @property
-    def stalled_names(self) -> frozenset[str]:
-        """The datasets that stall, or from which a silent worker waits for a read."""
-        return self._dispatcher.stalled_names
-
-    def chunk_times(self, now_s: float) -> Mapping[int, float]:
-        """Return how long each worker has had the chunk that it fills, seconds."""
-        return self._dispatcher.chunk_times(now_s)
-
-    @property
-    def silent_workers(self) -> frozenset[int]:
-        """The workers without progress, which were reported."""
-        return self._dispatcher.silent_workers
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""
@@ -141,7 +119,7 @@ class SessionTable:
             case events.WorkerLost():
                 self._filling.on_worker_lost(event)
             case events.WorkerReleased():
-                self._dispatcher.release(event.worker)
+                self.watch.release(event.worker)
             case events.PeerGone():
                 self._on_peer_gone(event)
             case events.SlotsOpened():

@@ -34,12 +34,6 @@ from feeder.session.jobs import JobKey, JobWeights
 CREDIT_S: Final = 1.0
 """A chunk hardly takes longer, so this exceeds what others get while a job waits for its first."""
 
-_FIRST_GUESS_S: Final = 1e-3
-"""For a row before any chunk is finished."""
-
-_LEARNED: Final = 1 / 4
-"""Of the difference to a job's estimate, with each chunk."""
-
 _JOBS_MAX: Final = 4096
 
 
@@ -49,8 +43,6 @@ class _JobTurns:
 
     weight: float
     virtual_s: float
-    row_s: float
-    """Estimated time of a worker for its next row."""
     sessions: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """The next one first."""
     in_flight: int = 0
@@ -66,7 +58,6 @@ class Turns:
         self._absent: dict[JobKey, _JobTurns] = {}  # the active ones that want nothing now
         self._job_of: dict[int, JobKey] = {}  # of the sessions in turns
         self._in_flight = 0  # chunks of all jobs
-        self._row_s = _FIRST_GUESS_S  # of the job that had a chunk filled last
         self._last_virtual_s = 0.0  # of the job that was active last
 
     def __bool__(self) -> bool:
@@ -120,29 +111,19 @@ class Turns:
         mean_s, others_weight = self._others(job)
         return (mean_s - job.virtual_s) * job.weight * others_weight / (job.weight + others_weight)
 
-    def row_s(self, key: JobKey) -> float:
-        """Return the estimated time of a worker for an active job's next row."""
-        return self._jobs[key].row_s
-
-    def charge(self, key: JobKey, rows: int) -> float:
-        """Charge a job for a chunk that is dispatched; return the estimate, in seconds."""
+    def charge(self, key: JobKey, charged_s: float) -> None:
+        """Charge a job the estimate for a chunk that is dispatched."""
         job = self._enter(key)
-        charged_s = rows * job.row_s
         job.virtual_s += charged_s / job.weight
         job.in_flight += 1
         self._in_flight += 1
-        return charged_s
 
-    def settle(self, key: JobKey, charged_s: float, took_s: float, rows: int = 0) -> None:
-        """Replace the estimate for a chunk that is no longer in flight by its real time, from which
-        the job's next estimates learn if ``rows`` were filled."""
+    def settle(self, key: JobKey, charged_s: float, took_s: float) -> None:
+        """Replace the estimate for a chunk that is no longer in flight by its real time."""
         job = self._jobs[key]
         job.virtual_s += (took_s - charged_s) / job.weight
         job.in_flight -= 1
         self._in_flight -= 1
-        if rows:
-            job.row_s += _LEARNED * (took_s / rows - job.row_s)
-            self._row_s = job.row_s
         for absent_key, absent in list(self._absent.items()):
             self._limit_credit(absent, self.credit_s(absent_key) - took_s)
             self._leave_if_settled(absent_key, absent)
@@ -158,7 +139,7 @@ class Turns:
         if job is None:
             if len(self._jobs) >= _JOBS_MAX:
                 self._forget_jobs()
-            job = _JobTurns(self._weights.of(key), self._others(None)[0], self._row_s)
+            job = _JobTurns(self._weights.of(key), self._others(None)[0])
             self._jobs[key] = job
         self._limit_credit(job, 0.0)
         self._active[key] = job

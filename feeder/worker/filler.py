@@ -3,7 +3,7 @@
 Rows depend on (dataset, recipe, seed, epoch, index) alone. Between chunks only scratch, open shards
 and the plans of recent epochs are kept. A dataset is opened for its first chunk, so if its files
 are missing or changed, only its own chunks fail. If its file system hangs, it blocks a worker until
-that is killed (``feeder.session.stalls``).
+that is killed (``feeder.session.worker_watch``).
 """
 
 from collections import OrderedDict

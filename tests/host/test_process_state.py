@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feeder.host.process_state import look_at
-from feeder.metrics.process_looks import KernelState, ProcessLook
+from feeder.metrics.hangs import KernelState, ProcessLook
 from tests.support.daemon import wait_until
 
 LINE = "7 (a) b) %s 1 1 1 0 -1 0 1 2 3 4 150 25 0 0 20 0 3 0 99 1 2"

@@ -3,8 +3,7 @@
 import pytest
 
 from feeder.daemon.backoff import BACKOFF_MAX_S
-from feeder.daemon.heartbeats import HUNG_MAX_S
-from feeder.daemon.node_process import START_DEADLINE_S
+from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S
 from feeder.monitoring.health import (
     REPORT_MAX_S,
     SILENT_MAX_S,
@@ -37,8 +36,8 @@ def health(*states: tuple[str, float]) -> HealthState:
             "node process 0 has been restarting for 151 s",
             "node process 0 is restarting",
         ),
-        ("hung", HUNG_MAX_S, "", "node process 0 is hung"),
-        ("silent", HUNG_MAX_S, "", "node process 0 is silent"),
+        ("hung", HEARTBEATS.most_s, "", "node process 0 is hung"),
+        ("silent", HEARTBEATS.most_s, "", "node process 0 is silent"),
         ("silent", SILENT_MAX_S + 1, "node process 0 has been silent for 46 s", "…silent"),
         ("hung", SILENT_MAX_S + 1, "node process 0 has been hung for 46 s", "…hung"),
         ("draining", 1.0, "", "draining"),
@@ -61,7 +60,7 @@ def test_a_node_process_that_is_replaced_makes_no_probe_kill_the_others() -> Non
 
 
 def test_the_limits_leave_the_supervisor_its_deadlines_with_a_margin() -> None:
-    assert SILENT_MAX_S >= HUNG_MAX_S + 10
+    assert HEARTBEATS.most_s + 10 <= SILENT_MAX_S
     assert START_MAX_S >= START_DEADLINE_S + BACKOFF_MAX_S + 10
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
-from feeder.metrics.process_looks import ProcessLook
+from feeder.metrics.hangs import ProcessLook
 from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined

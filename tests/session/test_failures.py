@@ -3,8 +3,7 @@
 from feeder.metrics.counters import SessionCounters
 from feeder.session.events import ChunkFailed
 from feeder.session.failures import BAD_SAMPLES_MAX, Failures
-from feeder.session.silence import CHUNK_DEADLINE_S
-from feeder.session.stalls import UNANSWERED_S
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from tests.support.session_shell import Shell
 from tests.support.session_shell import limits as session_limits
 

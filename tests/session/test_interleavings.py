@@ -4,7 +4,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 from feeder.session.events import PeerGone, Resumed
 from tests.support.session_shell import ROWS, Shell
 
@@ -133,14 +133,14 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([2.5, 3.5, 8.0]))
     def workers_are_watched(self, seconds: float) -> None:
-        stalled = self.shell.table.stalled_datasets
+        stalled = len(self.shell.table.watch.stalled)
         kills = len(self.shell.kills)
         for peer in self.shell.clients:
             self.shell.ping(peer)
         self.shell.wait(seconds)
         conditions = {kill.condition for kill in self.shell.kills[kills:]}
         if conditions <= {"stopped", "looping", "starved"}:
-            assert self.shell.table.stalled_datasets <= stalled, "no storage was waited for"
+            assert len(self.shell.table.watch.stalled) <= stalled, "no storage was waited for"
         self._forget_expired()
 
     @precondition(lambda self: self.shell.fills)

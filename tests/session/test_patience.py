@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from feeder.metrics.process_looks import KernelState
-from feeder.session.silence import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER
+from feeder.metrics.hangs import KernelState
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER
 from tests.session.watched_shell import LATE_S, shell_with
 from tests.support.session_shell import Shell
 
@@ -46,7 +46,7 @@ def test_a_healthy_slow_worker_finishes_while_others_wait(
     stay(shell, state, share)
     shell.wait(1.5 * 6.0)
     assert not shell.killed
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
 
 
 @pytest.mark.parametrize("delaying", [behind, surplus])
@@ -62,7 +62,7 @@ def test_patience_is_three_times_what_chunks_take(
     assert not shell.killed
     shell.wait(0.05 * patience_s + LATE_S)
     assert len(shell.killed) == 1
-    assert shell.table.stalled_datasets == 1
+    assert len(shell.table.watch.stalled) == 1
 
 
 @pytest.mark.parametrize(("state", "share"), BUSY)

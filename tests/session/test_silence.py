@@ -2,9 +2,9 @@
 
 import pytest
 
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 from feeder.session.dispatch import HANGS_MAX
-from feeder.session.silence import (
+from feeder.session.worker_watch import (
     CHUNK_DEADLINE_S,
     DEADLINE_MIN_S,
     KILL_AFTER,
@@ -29,7 +29,7 @@ def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
     assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
     assert silence.session in shell.open
     assert shell.counters.worker_silences == 1
-    assert shell.table.silent_workers == {1}
+    assert shell.table.watch.silent_workers == {1}
 
 
 def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
@@ -41,7 +41,7 @@ def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
     shell.fill(1)
     (progress,) = [each for each in shell.resumed if each.worker == 1]
     assert progress.silent_s == pytest.approx(2.5)
-    assert not shell.table.silent_workers
+    assert not shell.table.watch.silent_workers
     shell.fill(1)
     assert len([each for each in shell.resumed if each.worker == 1]) == 1
     assert not shell.killed
@@ -60,7 +60,7 @@ def test_a_stopped_worker_is_killed_whatever_its_chunks_take(
     assert not shell.killed
     shell.wait(LATE_S)
     assert [(kill.worker, kill.condition) for kill in shell.kills] == [(1, "stopped")]
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
 
 
 def test_rows_of_a_stopped_worker_go_at_once_to_a_busy_one() -> None:
@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_is_killed_after_what_its_chunks_usually_take(
     assert not shell.killed
     shell.wait(LATE_S)
     assert [(kill.worker, kill.condition) for kill in shell.kills] == [(1, condition)]
-    assert shell.table.stalled_datasets == (condition == "asleep"), "it may wait for storage"
+    assert len(shell.table.watch.stalled) == (condition == "asleep"), "it may wait for storage"
 
 
 @pytest.mark.parametrize(
@@ -245,18 +245,18 @@ def test_a_stop_does_not_teach_that_chunks_take_long() -> None:
 def test_an_idle_table_looks_at_no_worker() -> None:
     shell = shell_with()
     shell.finish()
-    assert not shell.table.quiet_workers(shell.now_s + 100.0)
+    assert not shell.table.watch.quiet_workers(shell.now_s + 100.0)
 
 
 def test_a_read_that_hangs_is_known_with_the_silence_even_of_one_worker() -> None:
     shell = shell_with(workers=1)
     shell.states[1] = "storage", 0.0
     shell.wait(SILENT_S - 0.1)
-    assert not shell.table.stalled_names
+    assert not shell.table.watch.stalled_names
     shell.wait(LATE_S)
-    assert shell.table.stalled_names == {"d"}
+    assert shell.table.watch.stalled_names == {"d"}
     shell.fill(1)
-    assert not shell.table.stalled_names
+    assert not shell.table.watch.stalled_names
 
 
 def test_a_slow_disk_is_no_read_that_hangs() -> None:
@@ -267,4 +267,4 @@ def test_a_slow_disk_is_no_read_that_hangs() -> None:
         shell.read_bytes[1] = shell.read_bytes.get(1, 0) + 100_000
         shell.wait(0.25)
     assert len(shell.silences) == 1
-    assert not shell.table.stalled_names
+    assert not shell.table.watch.stalled_names

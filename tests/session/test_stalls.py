@@ -4,8 +4,7 @@ import pytest
 
 from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
-from feeder.session.silence import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER
-from feeder.session.stalls import UNANSWERED_S
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
@@ -99,11 +98,11 @@ def test_a_stalled_dataset_is_probed_alone_until_it_answers() -> None:
     shell.advance(CHUNK_DEADLINE_S)
     for worker in list(shell.killed):
         shell.lose(worker)
-    assert shell.table.stalled_datasets == 1
+    assert len(shell.table.watch.stalled) == 1
     first, second = shell.join(), shell.join()
     assert datasets_in_flight(shell) == {first: ["d"], second: []}
     shell.fill(first)
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
     shell.finish()
     assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
 
@@ -117,9 +116,9 @@ def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
         shell.fill(worker)
     shell.advance(CHUNK_DEADLINE_S - 20.0)
     assert shell.killed == [1]
-    assert shell.table.stalled_datasets == 1
+    assert len(shell.table.watch.stalled) == 1
     shell.fill(answering)
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
 
 
 def test_an_error_is_an_answer() -> None:
@@ -128,7 +127,7 @@ def test_an_error_is_an_answer() -> None:
     shell.advance(CHUNK_DEADLINE_S)
     shell.lose(shell.killed.pop())
     shell.fail(shell.join())
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
 
 
 def test_a_worker_that_is_being_killed_gets_no_chunk() -> None:
@@ -173,7 +172,7 @@ def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> No
         shell.release(worker)
     shell.finish()
     assert shell.clients[A].wanted[1, 0].sent == ROWS
-    assert shell.table.stalled_datasets == 0
+    assert len(shell.table.watch.stalled) == 0
 
 
 def test_a_batch_requested_later_waits_just_as_long() -> None:

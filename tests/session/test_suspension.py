@@ -2,10 +2,9 @@
 
 import pytest
 
-from feeder.metrics.process_looks import KernelState
+from feeder.metrics.hangs import KernelState
 from feeder.session.events import Resumed
-from feeder.session.silence import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
-from feeder.session.stalls import UNANSWERED_S
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.session.watched_shell import LATE_S, A, fill_others, shell_with
 from tests.support.session_shell import Shell
@@ -94,7 +93,7 @@ def test_batches_of_a_stalled_dataset_wait_as_long_as_ever(is_asked_later: bool)
     shell = shell_with(workers=1)
     shell.states[1] = "storage", 0.0
     shell.wait(CHUNK_DEADLINE_S + LATE_S)
-    assert shell.table.stalled_datasets == 1
+    assert len(shell.table.watch.stalled) == 1
     shell.lose(1, was_killed=True, is_held=True)
     if is_asked_later:
         shell.wait(UNANSWERED_S)

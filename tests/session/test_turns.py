@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.metrics.process_looks import KernelState, ProcessLook
+from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.chunk_state import PendingBatch
 from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import JobKey, JobTallies, JobWeights
-from feeder.session.silence import CHUNK_DEADLINE_S
 from feeder.session.turns import CREDIT_S, Turns
+from feeder.session.worker_watch import CHUNK_DEADLINE_S
 
 ROWS: Final = 32
 CHUNK: Final = 8
@@ -314,8 +314,8 @@ def test_accounts_of_idle_jobs_are_bounded() -> None:
     turns = Turns(JobWeights())
     turns.add(-1, ("key", "waits"))  # so that it is never idle as a whole
     for number in range(10_000):
-        charged_s = turns.charge(("key", f"job {number}"), 8)
-        turns.settle(("key", f"job {number}"), charged_s, 1.0, 8)
+        turns.charge(("key", f"job {number}"), 0.01)
+        turns.settle(("key", f"job {number}"), 0.01, 1.0)
     assert len(turns._jobs) <= 4096
     assert [*turns] == [-1]
 
@@ -344,7 +344,8 @@ def test_a_job_that_was_passed_over_gets_no_credit() -> None:
 
     def serve(session: int) -> None:
         turns.serve(session)
-        turns.settle(keys[session], turns.charge(keys[session], 100), 0.1, 100)
+        turns.charge(keys[session], 0.1)
+        turns.settle(keys[session], 0.1, 0.1)
 
     for _ in range(1000):
         serve(1)
@@ -374,6 +375,7 @@ def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, fl
     turns = Turns(JobWeights({"key": {"a": 100.0, "b": 1.0, "c": 0.5}}))
     ready: set[int] = set()
     in_flight: list[tuple[JobKey, float]] = []
+    guess_s = 0.01
     for what, job, took_s in steps:
         debts_s = {key: max(0.0, -turns.credit_s(key)) for key in turns._active}
         if what == "want" and job not in ready:
@@ -390,11 +392,13 @@ def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, fl
                 turns.remove(job)
         elif what == "dispatch" and ready:
             session = next(iter(turns))
-            in_flight.append((KEYS[session], turns.charge(KEYS[session], 8)))
+            in_flight.append((KEYS[session], guess_s))
+            turns.charge(KEYS[session], guess_s)
             turns.serve(session)
         elif what == "finish" and in_flight:
             key, charged_s = in_flight.pop(0)
-            turns.settle(key, charged_s, took_s, 8)
+            turns.settle(key, charged_s, took_s)
+            guess_s += (took_s - guess_s) / 4
         elif what == "stall" and ready:
             turns.pass_over({job})
         credits_s = [turns.credit_s(key) for key in turns._active]
@@ -416,7 +420,7 @@ def debt_after(
         dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for number, state in enumerate(looks or ()):
-        [*dispatcher.observe({1: ProcessLook(state, 0.0)}, 1.0 + 0.5 * number)]
+        [*dispatcher.watch.observe({1: ProcessLook(state, 0.0)}, 1.0 + 0.5 * number)]
     if suspended_s:
         dispatcher.on_resumed(suspended_s, took_s)
     if is_lost:
@@ -448,7 +452,7 @@ def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
         dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for second in range(1, 31):
-        [*dispatcher.observe({1: ProcessLook("storage", 0.0)}, float(second))]
+        [*dispatcher.watch.observe({1: ProcessLook("storage", 0.0)}, float(second))]
     assert dispatcher.find_stuck(CHUNK_DEADLINE_S)
     dispatcher.remove_worker(1, True, False, CHUNK_DEADLINE_S + 1)
     assert -dispatcher._turns.credit_s(first.batch.job) < 0.05

@@ -1,6 +1,6 @@
 """Shells whose workers are watched: what their chunks usually take is known."""
 
-from feeder.session.usual_times import KNOWN_AFTER
+from feeder.session.worker_watch import KNOWN_AFTER
 from tests.support.session_shell import Shell, limits
 
 A = b"a"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from feeder.metrics.hangs import KernelState
 from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
-from feeder.metrics.process_looks import KernelState
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,

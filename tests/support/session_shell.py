@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from feeder.metrics.counters import SessionCounters
-from feeder.metrics.process_looks import KernelState, ProcessLook
+from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -35,8 +35,8 @@ from feeder.session.events import (
     WorkerLost,
     WorkerReleased,
 )
-from feeder.session.silence import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
 from feeder.session.table import SessionTable
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
 from feeder.wire.messages import (
     Bye,
     ClientMessage,
@@ -289,7 +289,7 @@ class Shell:
         for worker, (_, share) in self.states.items():
             self.cpu_s[worker] = self.cpu_s.get(worker, 0.0) + share * seconds
         if self.table.check_at_s <= self.now_s:
-            quiet = [w for w in self.table.quiet_workers(self.now_s) if w in self.states]
+            quiet = [w for w in self.table.watch.quiet_workers(self.now_s) if w in self.states]
             looks = {
                 w: ProcessLook(self.states[w][0], self.cpu_s.get(w, 0.0), self.read_bytes.get(w, 0))
                 for w in quiet

@@ -40,7 +40,7 @@ HEDGES_MAX: Final = 2
 """Late batches at once that two nodes make: double work does not help a slow fleet."""
 
 RETRY_S: Final = 40.0
-"""Longer than a node waits for a worker that hangs (``feeder.session.silence``)."""
+"""Longer than a node waits for a worker that hangs (``feeder.session.worker_watch``)."""
 
 _LATENCIES_MAX: Final = 128
 _LATENCIES_MIN: Final = 16

@@ -1,18 +1,22 @@
-"""What several looks at a process prove, and what they do not."""
+"""What several looks at a process prove, and what they do not; and suspensions of the watcher."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.metrics.process_looks import (
+from feeder.metrics.hangs import (
+    SUSPENDED_S,
     Condition,
     KernelState,
+    Policy,
     ProcessLook,
     ProcessLooks,
-    describe_looks,
+    SuspensionWatch,
+    Watch,
 )
 
 STEP_S = 0.5
+POLICY = Policy(look_s=1.0, silent_s=2.0, stopped_s=3.0, most_s=30.0)
 Look = tuple[KernelState, float]
 """A state, and the CPU time used since the look before."""
 
@@ -67,7 +71,8 @@ def test_condition(seen: list[Look], condition: Condition) -> None:
     ],
 )
 def test_description(seen: list[Look], text: str) -> None:
-    assert describe_looks(looks(*seen) if seen else None) == text
+    watch = Watch(POLICY, looks=looks(*seen) if seen else None)
+    assert watch.describe() == text
 
 
 @pytest.mark.parametrize(
@@ -104,3 +109,35 @@ def test_whatever_is_seen_stopped_and_asleep_have_lasted(
         assert {state for state, _ in seen[-needed - 1 :]} == {"sleeps"}
     if condition == "looping":
         assert sum(used_s for _, used_s in seen[1:]) >= lasting_s - 1e-9
+
+
+def test_a_late_wake_up_is_a_stall_and_is_returned_once() -> None:
+    watch = SuspensionWatch()
+    watch.due_s = 10.0
+    assert watch.observe(50.0) == pytest.approx(40.0)
+    assert watch.observe(50.1) == 0.0
+    assert watch.observe(50.1, 10.0) == 0.0, "what was due then has been accounted for"
+
+
+def test_the_loop_may_know_better_when_it_was_due() -> None:
+    watch = SuspensionWatch()
+    watch.due_s = 60.0
+    assert watch.observe(50.0, 10.0) == pytest.approx(40.0)
+
+
+def test_events_and_short_delays_are_no_stalls() -> None:
+    watch = SuspensionWatch()
+    now_s = 100.0
+    for late_s in (0.0, 0.1, 0.9 * SUSPENDED_S):
+        watch.due_s = now_s + SuspensionWatch.CHECK_S
+        assert watch.observe(now_s + 0.1) == 0.0
+        now_s += SuspensionWatch.CHECK_S + late_s
+        assert watch.observe(now_s) == 0.0
+        assert watch.observe(now_s, now_s - late_s) == 0.0
+
+
+def test_a_process_that_waits_for_nothing_may_sleep() -> None:
+    watch = SuspensionWatch()
+    assert watch.observe(1000.0) == 0.0
+    watch.due_s = float("inf")
+    assert watch.observe(5000.0) == 0.0
