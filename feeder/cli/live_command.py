@@ -21,8 +21,7 @@ def show_live(
     Raises SystemExit after SIGTERM, SIGHUP (a closed terminal) and SIGQUIT (Ctrl-\\). The terminal
     is as it was before in every case.
     """
-    from feeder.screens.live import run_live
-    from feeder.screens.live_state import LiveState
+    from feeder.screens.live import LiveState, run_live
 
     state = LiveState(first, source.endpoint, interval_s, time.monotonic())
     stop = StopSignals(signal.SIGHUP, signal.SIGQUIT)

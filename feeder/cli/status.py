@@ -106,8 +106,7 @@ def _print_once(report: "HostReport", *, is_json: bool) -> None:
 
 def _print_report(report: "HostReport", console: "Console") -> None:
     from feeder.screens.console import print_lines
-    from feeder.screens.glyphs import glyphs_for
-    from feeder.screens.sheet import Sheet
+    from feeder.screens.sheet import Sheet, glyphs_for
     from feeder.screens.status_screen import draw_status
 
     sheet = Sheet(console.width, glyphs_for(console.encoding))
@@ -126,7 +125,7 @@ def _watch(source: "LinkSource", interval_s: float, *, is_json: bool) -> None:
         _print_repeatedly(source, first, interval_s, console)
         return
     from feeder.cli.live_command import show_live
-    from feeder.screens.frame import draw_status_frame
+    from feeder.screens.status_screen import draw_status_frame
 
     last = show_live(source, first, draw_status_frame, interval_s, console)
     _print_report(last, console)  # as the alternate screen is gone

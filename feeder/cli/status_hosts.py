@@ -24,7 +24,7 @@ from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import read_client_keys
 
 if TYPE_CHECKING:
-    from feeder.screens.hosts_screen import HostAnswer
+    from feeder.screens.tables import HostAnswer
 
 _FILES_SPARE: Final = 64
 _FILES_A_LINK: Final = 4
@@ -55,9 +55,8 @@ def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
         raise PeerError(name_some(_sum_up(answers), "; "))
     else:
         from feeder.screens.console import open_console, print_lines
-        from feeder.screens.glyphs import glyphs_for
-        from feeder.screens.hosts_screen import draw_hosts
-        from feeder.screens.sheet import Sheet
+        from feeder.screens.sheet import Sheet, glyphs_for
+        from feeder.screens.tables import draw_hosts
 
         console = open_console()
         sheet = Sheet(console.width, glyphs_for(console.encoding))

@@ -5,6 +5,7 @@ from typing import Final, Self
 
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.figures import percent
 from feeder.metrics.report import HostReport, Verdict, VerdictKind
 from feeder.metrics.snapshot import OTHERS, ClientSnapshot
 
@@ -102,21 +103,3 @@ def verdict(
 def name_client(client: ClientSnapshot | ClientInterval) -> str:
     """Return a client's name, which has its host, process and rank, with its job."""
     return f"{client.name} of job {client.job}" if client.job else client.name
-
-
-def percent(share: float) -> str:
-    """Return a share as text: 31 %, and 0.4 % where a whole number would be 0."""
-    value = 100 * share
-    return f"{value:.1f} %" if 0 < value < 0.95 else f"{value:.0f} %"
-
-
-def megabytes_a_s(bytes_a_s: float) -> str:
-    """Return a rate as text."""
-    if bytes_a_s >= 1e9:
-        return f"{bytes_a_s / 1e9:.1f} GB/s"
-    return f"{bytes_a_s / 1e6:.0f} MB/s" if bytes_a_s >= 1e6 else f"{bytes_a_s / 1e6:.1f} MB/s"
-
-
-def gigabytes(size_bytes: float) -> str:
-    """Return a size as text."""
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"

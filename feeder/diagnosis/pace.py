@@ -5,14 +5,8 @@ from typing import Final
 from feeder.diagnosis import estimates
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.estimates import round_estimate
-from feeder.diagnosis.facts import (
-    Facts,
-    gigabytes,
-    megabytes_a_s,
-    name_client,
-    percent,
-    verdict,
-)
+from feeder.diagnosis.facts import Facts, name_client, verdict
+from feeder.metrics.figures import megabytes, percent
 from feeder.metrics.report import Verdict
 from feeder.metrics.snapshot import OTHERS
 
@@ -153,7 +147,7 @@ def io_bound(facts: Facts) -> Verdict | None:
     return verdict(
         "io-bound",
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
-        f"{megabytes_a_s(max(storage, requested))}{missed}"
+        f"{megabytes(max(storage, requested))}/s{missed}"
         f"{_pressure('storage', interval.machine.pressure_io)}, {facts.waits}; faster storage or "
         f"more free memory for the page cache would {_give(could)}",
         estimate=could,
@@ -211,9 +205,9 @@ def cache_bound(facts: Facts) -> Verdict | None:
     could = estimates.delivered(interval, could)
     return verdict(
         "cache-bound",
-        f"the decoded cache of {gigabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
+        f"the decoded cache of {megabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
         f"images, the rest is decoded again, {facts.waits}; decoded_bytes for all of them, "
-        f"{gigabytes(full)}, would {_give(could)}",
+        f"{megabytes(full)}, would {_give(could)}",
         estimate=could,
     )
 
@@ -276,7 +270,7 @@ def network_bound(facts: Facts) -> Verdict | None:
     return verdict(
         "network-bound",
         f"{slots:.1f} finished batches are on their way to {_name_clients(slow)} at "
-        f"{megabytes_a_s(moved)}, {facts.waits}, {facts.busy}; a faster network, smaller images, "
+        f"{megabytes(moved)}/s, {facts.waits}, {facts.busy}; a faster network, smaller images, "
         "or trainers on the feeder's host over ipc",
     )
 

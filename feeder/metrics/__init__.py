@@ -4,6 +4,7 @@
     histogram   counts of durations in fixed buckets
     snapshot    a node process at one time: its counters, workers, clients, slots
     hangs       judges a process that makes no progress: it is stopped, loops, waits
+    figures     numbers as text: rates, shares, sizes, times
     report      all node processes of a host, now and some seconds ago, with the machine's load
 
 Node processes send a snapshot to the supervisor twice a second, which is also their heartbeat.

@@ -1,29 +1,59 @@
-"""The loop of a live screen: requests reports, draws them, handles keys.
+"""A live screen: requests reports, draws them, handles keys, until q is pressed or a signal comes.
 
 A daemon that does not answer is named on the screen, which keeps its last report, and is asked
 again until it does.
+
+The terminal is given back however the program ends. While it is held, keys are readable one by one
+without an echo, and frames go to the alternate screen, so that what was on the terminal before
+comes back at the end. SIGINT, SIGQUIT, SIGTERM and SIGHUP must raise an exception
+(``feeder.process.stop_signals``); Ctrl-Z gives the terminal back until ``fg``.
 """
 
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import termios
 import time
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+import tty
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import FrameType
+from typing import Final, Protocol, Self
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
-from feeder.errors import FeederError
+from feeder.errors import FeederError, OutputError
+from feeder.metrics.figures import duration
 from feeder.metrics.report import HostReport
-from feeder.screens.frame import Frame
-from feeder.screens.glyphs import glyphs_for
-from feeder.screens.live_state import LiveState
-from feeder.screens.sheet import Sheet
-from feeder.screens.terminal import Terminal
+from feeder.screens.sheet import Sheet, glyphs_for, printable
+
+LATE_S: Final = 2.5
+"""A daemon that has not answered for longer, beyond the interval between requests, is named: a
+busy one answers within a second."""
 
 _REDRAW_S: Final = 1.0
 """For the seconds of a silent daemon."""
 
-Draw = Callable[[HostReport, Sheet, int, int, Text], Frame]
-"""Draws a report on a sheet, with a number of lines, scrolled by an offset, with a note."""
+_READ_BYTES: Final = 1024
+_SIGNALS: Final = (signal.SIGWINCH, signal.SIGTSTP)
+_PAGE_LINES: Final = 10
+_KEYS: Final = re.compile(rb"\x1b\[[0-9;]*[~A-Z]|\x1bO[A-Z]|[\x00-\x7f]")
+_STEPS: Final = {
+    **dict.fromkeys((b"\x1b[A", b"\x1bOA", b"k"), -1),
+    **dict.fromkeys((b"\x1b[B", b"\x1bOB", b"j"), 1),
+    **dict.fromkeys((b"\x1b[5~",), -_PAGE_LINES),
+    **dict.fromkeys((b"\x1b[6~", b" "), _PAGE_LINES),
+    **dict.fromkeys((b"\x1b[H", b"\x1bOH", b"\x1b[1~", b"g"), -1_000_000),
+    **dict.fromkeys((b"\x1b[F", b"\x1bOF", b"\x1b[4~", b"G"), 1_000_000),
+}
+
+Draw = Callable[[HostReport, Sheet, int, int, Text], tuple[Sequence[Text], int]]
+"""Draws a report on a sheet, with a number of lines, scrolled by an offset, with a note; returns
+the lines and the largest offset that still moves something."""
 
 
 class ReportSource(Protocol):
@@ -42,6 +72,64 @@ class ReportSource(Protocol):
         """Wait up to ``wait_s``, or until a descriptor is readable."""
 
 
+class LiveState:
+    """What a live screen knows: the last report, since when the daemon is silent, the keys."""
+
+    def __init__(self, report: HostReport, endpoint: str, interval_s: float, now_s: float) -> None:
+        """``report`` is the first one; ``interval_s`` is the time between requests."""
+        self.report = report
+        self.interval_s = interval_s
+        self.offset = 0
+        self.scroll_max = 0  # as the last drawing has it
+        self.is_paused = False
+        self.is_done = False
+        self._endpoint = endpoint
+        self._answered_s = now_s
+        self._problem = ""
+
+    def show(self, report: HostReport, now_s: float) -> None:
+        """Take a new report; while paused only the fact that it came."""
+        if not self.is_paused:
+            self.report = report
+        self._answered_s = now_s
+        self._problem = ""
+
+    def fail(self, problem: str) -> None:
+        """Record why there is no report."""
+        self._problem = problem
+
+    def silence(self, now_s: float) -> str:
+        """That and why the daemon does not answer; "" while it does."""
+        silent_s = now_s - self._answered_s
+        if self.is_paused or silent_s < self.interval_s + LATE_S:
+            return ""
+        # The deadline of one request is not of interest when many have passed.
+        reason = re.sub(r"^no answer from \S+ within \S+ s: ", "", self._problem)
+        whole = f"{silent_s:.0f} s" if silent_s < 60 else duration(silent_s)
+        text = f"no answer from {self._endpoint} for {whole}"
+        return printable(f"{text}: {reason}" if reason else text)
+
+    def on_keys(self, typed: bytes, now_s: float) -> None:
+        """Do what the keys in ``typed`` mean; unknown ones mean nothing."""
+        for key in _KEYS.findall(typed):
+            if key in (b"q", b"Q"):
+                self.is_done = True
+            elif key in (b"p", b"P"):
+                self.is_paused = not self.is_paused
+                self._answered_s = now_s
+            elif key in _STEPS:
+                self.offset = min(self.scroll_max, max(0, self.offset + _STEPS[key]))
+
+    def keys_note(self) -> Text:
+        """The keys that do something now."""
+        note = Text()
+        if self.is_paused:
+            note.append("PAUSED", "bold reverse").append("  ")
+        keys = "p go on" if self.is_paused else "p pause"
+        scroll = "arrows scroll  " if self.scroll_max else ""
+        return note.append(f"{scroll}{keys}  q quit", "dim")
+
+
 def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Console) -> None:
     """Show a live screen until q is pressed; ``state`` then has the last report.
 
@@ -50,51 +138,132 @@ def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Consol
     ask_s = time.monotonic() + state.interval_s
     is_asked = False
     glyphs = glyphs_for(console.encoding)
-    with Terminal(console) as terminal:
-        while True:
-            width, height = terminal.size
+    with _Terminal(console) as terminal:
+        while not state.is_done:
+            width, height = console.size
             _show(terminal, state, draw, Sheet(max(1, width), glyphs), height)
             now_s = time.monotonic()
-            if not is_asked and not state.is_paused and now_s >= ask_s:
-                ask_s = now_s + state.interval_s
-                is_asked = _ask(source, state)
-            until_s = now_s + _REDRAW_S if is_asked or state.is_paused else ask_s
-            wait_s = max(0.0, min(until_s, now_s + _REDRAW_S) - now_s)
-            if is_asked:
-                is_asked = _take(source, state, wait_s, terminal)
-            else:
-                source.wait(wait_s, terminal.readable)
+            try:
+                if not is_asked and not state.is_paused and now_s >= ask_s:
+                    ask_s = now_s + state.interval_s
+                    source.ask()
+                    is_asked = True
+                until_s = now_s + _REDRAW_S if is_asked or state.is_paused else ask_s
+                wait_s = max(0.0, min(until_s - now_s, _REDRAW_S))
+                if not is_asked:
+                    source.wait(wait_s, terminal.readable)
+                elif (report := source.take(wait_s, terminal.readable)) is not None:
+                    is_asked = False
+                    state.show(report, time.monotonic())
+            except FeederError as error:
+                is_asked = False
+                state.fail(str(error))
             state.on_keys(terminal.read_keys(), time.monotonic())
-            if state.is_done:
-                return
 
 
-def _show(terminal: Terminal, state: LiveState, draw: Draw, sheet: Sheet, height: int) -> None:
+def _show(terminal: "_Terminal", state: LiveState, draw: Draw, sheet: Sheet, height: int) -> None:
     silence = state.silence(time.monotonic())
     above = sheet.words(silence, "bold white on red") if silence else []
-    frame = draw(state.report, sheet, max(1, height - len(above)), state.offset, state.keys_note())
-    state.scroll_max = frame.scroll_max
-    state.offset = min(state.offset, frame.scroll_max)
-    terminal.draw([*above, *frame.lines][:height])
+    room = max(1, height - len(above))
+    lines, state.scroll_max = draw(state.report, sheet, room, state.offset, state.keys_note())
+    state.offset = min(state.offset, state.scroll_max)
+    terminal.draw([*above, *lines][:height])
 
 
-def _ask(source: ReportSource, state: LiveState) -> bool:
+class _Terminal:
+    """The terminal of standard output, and of standard input where that is one, too."""
+
+    def __init__(self, console: Console) -> None:
+        """``console`` writes to standard output, a terminal."""
+        self._console = console
+        self._keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
+        self._live: Live | None = None
+        self._stack = contextlib.ExitStack()
+        self._signalled = -1
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._signalled = stack.enter_context(_signal_descriptor())
+            stack.callback(self._release)
+            self._hold()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def readable(self) -> tuple[int, ...]:
+        """Descriptors that become readable with a key or a signal."""
+        return (self._signalled,) if self._keys is None else (self._signalled, self._keys)
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Show a frame."""
+        if self._live is not None:
+            frame = Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+            self._live.update(Group(frame), refresh=True)
+
+    def read_keys(self) -> bytes:
+        """Return what was typed, "q" when the terminal has gone; handle signals. Never blocks."""
+        for number in _read(self._signalled) or b"":
+            if number == signal.SIGTSTP:
+                self._release()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._hold()
+        if self._keys is None:
+            return b""
+        typed = _read(self._keys)
+        return b"q" if typed == b"" else typed or b""
+
+    def _hold(self) -> None:
+        if self._keys is not None:
+            self._saved = termios.tcgetattr(self._keys)
+            tty.setcbreak(self._keys, termios.TCSANOW)
+        self._live = Live(
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def _release(self) -> None:
+        live, self._live = self._live, None
+        try:
+            if live is not None:
+                with contextlib.suppress(OutputError):  # the terminal was closed
+                    live.stop()
+        finally:
+            if self._keys is not None:
+                with contextlib.suppress(termios.error):  # as above
+                    # What was typed ahead stays for the shell.
+                    termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
+
+
+@contextlib.contextmanager
+def _signal_descriptor() -> Iterator[int]:
+    """Yield a descriptor that gets a byte, its number, for each signal of a terminal."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        source.ask()
-    except FeederError as error:
-        state.fail(str(error))
-        return False
-    return True
+        for number in _SIGNALS:
+            before[number] = signal.signal(number, lambda *_: None)
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
 
 
-def _take(source: ReportSource, state: LiveState, wait_s: float, terminal: Terminal) -> bool:
-    """Return whether the report is still to come."""
+def _read(descriptor: int) -> bytes | None:
+    """Return what can be read now, b"" at the end, None where there is nothing."""
+    if not select.select([descriptor], [], [], 0)[0]:
+        return None
     try:
-        report = source.take(wait_s, terminal.readable)
-    except FeederError as error:
-        state.fail(str(error))
-        return False
-    if report is None:
-        return True
-    state.show(report, time.monotonic())
-    return False
+        return os.read(descriptor, _READ_BYTES)
+    except OSError:  # the terminal was closed
+        return b""

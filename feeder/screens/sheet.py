@@ -1,4 +1,4 @@
-"""Lays text out in lines that are never wider than the terminal.
+"""Lays text out in lines that are never wider than the terminal, and draws bars and curves.
 
 flow    pieces one after another; a piece that does not fit begins the next line
 table   rows in columns: one column gives way to the others, optional ones are left out
@@ -8,14 +8,18 @@ does not fit ends with a mark.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import Final
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from feeder.screens.glyphs import Glyphs
+from feeder.metrics import figures
+
+Cell = str | Text
 
 CUT_BELOW: Final = 40
 LABEL_CELLS: Final = 11
@@ -24,10 +28,94 @@ _FLEXIBLE_CELLS_MIN: Final = 8
 _TIED: Final = re.compile(r"(?<=\d) (?=%|(?:s|ms|min|h|[KMGT]B|images/s|cores)\b)")
 """The space between a number and its unit."""
 
+_UNPRINTABLE: Final = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def printable(text: str) -> str:
+    """Replace what moves the cursor or reorders a terminal's line in a text from elsewhere."""
+    return "".join("?" if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
+
+
+def percent(share: float) -> str:
+    """A share as in verdicts, except that none but 0 is shown as 0."""
+    return "<0.1 %" if 0 < 100 * share < 0.05 else figures.percent(share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glyphs:
+    """The characters to draw with."""
+
+    full: str
+    half: str
+    """Ends a bar with half a cell; "" where there is none."""
+    empty: str
+    levels: str
+    """For curves, lowest first."""
+    parts: str
+    """For stacked bars, so that they can be read without colours."""
+    ellipsis: str
+    up: str
+    down: str
+
+    def bar(self, share: float, width: int, style: str = "cyan") -> Text:
+        """A bar of ``width`` cells that is full at a share of 1."""
+        steps = 2 if self.half else 1
+        filled = round(min(1.0, max(0.0, share)) * width * steps)
+        if share > 0:
+            filled = max(1, filled)
+        head = self.full * (filled // steps) + (self.half if filled % steps else "")
+        return Text.assemble((head, style), (self.empty * (width - len(head)), "dim"))
+
+    def curve(self, values: Sequence[float], width: int, top: float, style: str = "cyan") -> Text:
+        """A curve of ``width`` cells, the latest value on the right, ``top`` at the highest level.
+
+        More values than cells are averaged.
+        """
+        if len(values) > width:
+            ends = [round(cell * len(values) / width) for cell in range(width + 1)]
+            values = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
+        last = len(self.levels) - 1
+        line = "".join(
+            self.levels[min(last, round(value / top * last)) if top > 0 else 0] for value in values
+        )
+        return Text.assemble(" " * (width - len(line)), (line, style))
+
+    def stack(self, shares: Sequence[float], width: int, styles: Sequence[str]) -> Text:
+        """One bar of several parts; what the shares leave of 1 is empty."""
+        text, total, before = Text(), 0.0, 0
+        for number, share in enumerate(shares):
+            total += share
+            # Ends are rounded, not lengths, so that errors do not add up.
+            end = min(width, round(total * width))
+            text.append(self.key(number) * (end - before), styles[number % len(styles)])
+            before = max(before, end)
+        return text.append(self.empty * (width - before), "dim")
+
+    def key(self, number: int) -> str:
+        """The character of a stacked bar's part, for its legend."""
+        return self.parts[number % len(self.parts)]
+
+
+BLOCKS: Final = Glyphs(
+    full="━", half="╸", empty="─", levels="▁▂▃▄▅▆▇█", parts="█▓▒░", ellipsis="…", up="▲", down="▼"
+)
+ASCII: Final = Glyphs(
+    full="#", half="", empty="-", levels="_.-=+*#", parts="#=+:", ellipsis="~", up="^", down="v"
+)
+
+
+def glyphs_for(encoding: str) -> Glyphs:
+    """The glyphs that a stream with this encoding can carry."""
+    try:
+        "━╸▁▂▃▄▅▆▇█▓▒░…▲▼".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return BLOCKS
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table."""
+    """A column of a table. Without contents it is left out."""
 
     title: str
     _: KW_ONLY
@@ -38,7 +126,7 @@ class Column:
     is_extra: bool = False
     """It is left out rather than shorten a text of a flexible column, as bars are."""
     rank: int = 0
-    """Of several columns that do not fit, those with the highest rank are left out; 0 never is."""
+    """Among columns that do not fit, those with the highest rank are left out; 0 never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +137,18 @@ class Sheet:
     glyphs: Glyphs
 
     @property
-    def content_cells(self) -> int:
-        """Cells beside the labels."""
-        return max(1, self.width - self.label_cells)
-
-    @property
-    def label_cells(self) -> int:
-        """Cells of the labels on the left."""
-        return LABEL_CELLS if self.width >= 4 * LABEL_CELLS else 2
-
-    @property
     def has_labels(self) -> bool:
         """Whether labels stand beside their contents; else above."""
-        return self.label_cells == LABEL_CELLS
+        return self.width >= 4 * LABEL_CELLS
+
+    @property
+    def content_cells(self) -> int:
+        """Cells beside the labels."""
+        return max(1, self.width - (LABEL_CELLS if self.has_labels else len(_GAP)))
 
     def cut(self, text: str, cells: int) -> str:
-        """Return a text shortened to a number of cells, with a mark where its middle is missing.
-
-        Names of clients differ at their ends.
-        """
+        """Replace the middle of a text that is too long by a mark: names of clients differ at their
+        ends."""
         if cell_len(text) <= cells:
             return text
         tail = (cells - 1) // 2
@@ -76,19 +157,20 @@ class Sheet:
         end = chop_cells(text[::-1], tail)[0][::-1] if tail > 0 else ""
         return f"{start}{self.glyphs.ellipsis}{end}"
 
-    def flow(self, label: str, pieces: Iterable[str | Text], *, gap: str = _GAP) -> list[Text]:
-        """Return pieces after a label, on as many lines as they need."""
-        return self._labelled(label, self.fill(pieces, gap))
-
-    def flows(self, label: str, rows: Iterable[Iterable[str | Text]]) -> list[Text]:
-        """Return several rows of pieces after one label; each begins on a line of its own."""
-        return self._labelled(label, [line for row in rows for line in self.fill(row)])
+    def fit(self, line: Text) -> Text:
+        """Cut a line to the sheet's width; one that is cut ends with a mark."""
+        if line.cell_len > self.width:
+            line = line.copy()
+            line.truncate(self.width - 1, overflow="crop")
+            line.append(self.glyphs.ellipsis)
+        return line
 
     def words(self, text: str, style: str, *, indent: int = 0) -> list[Text]:
-        """Return a sentence, wrapped between words; later lines are indented."""
+        """A sentence, wrapped between words; later lines are indented."""
         lines, room = [""], self.width
-        for word in _TIED.sub("\0", text).split(" "):
-            for piece in _chopped(word.replace("\0", " "), max(1, self.width - indent)):
+        for tied in _TIED.sub("\0", text).split(" "):
+            word, cells = tied.replace("\0", " "), max(1, self.width - indent)
+            for piece in chop_cells(word, cells) if cell_len(word) > cells else [word]:
                 if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(piece) > room:
                     lines.append("")
                     room = self.width - indent
@@ -97,73 +179,8 @@ class Sheet:
         pairs = zip(blanks, lines, strict=True)
         return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
 
-    def stack(self, label: str, rows: Iterable[Text]) -> list[Text]:
-        """Return rows one under another, the first beside the label."""
-        return self._labelled(label, list(rows))
-
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[Text]:
-        """Return a line of titles and one for each row, as wide as the sheet at most.
-
-        Columns without contents are left out.
-        """
-        texts = [
-            [cell if isinstance(cell, Text) else Text(cell) for cell in row]
-            for row in ([Text(column.title, "dim") for column in columns], *rows)
-        ]
-        widths = [max(row[index].cell_len for row in texts) for index in range(len(columns))]
-        kept = [
-            index for index in range(len(columns)) if any(row[index].plain for row in texts[1:])
-        ]
-        least = [
-            min(width, _FLEXIBLE_CELLS_MIN) if column.is_flexible else width
-            for column, width in zip(columns, widths, strict=True)
-        ]
-        self._leave_out(kept, widths, [i for i in kept if columns[i].is_extra], columns)
-        self._leave_out(kept, least, [i for i in kept if columns[i].rank], columns)
-        spare = self._spare(kept, least)
-        for index in kept:
-            more = max(0, min(spare, widths[index] - least[index]))
-            least[index] += more
-            spare -= more
-        return [self._row(row, columns, kept, least) for row in texts]
-
-    def _leave_out(
-        self, kept: list[int], widths: list[int], optional: list[int], columns: Sequence[Column]
-    ) -> None:
-        """Remove optional columns from ``kept``, the highest ranks first, until the rest fits."""
-        for index in sorted(optional, key=lambda index: -columns[index].rank):
-            if self._spare(kept, widths) >= 0:
-                break
-            kept.remove(index)
-
-    def _spare(self, kept: list[int], widths: list[int]) -> int:
-        gaps = len(_GAP) * (len(kept) - 1)
-        return self.width - sum(widths[index] for index in kept) - gaps
-
-    def _row(
-        self, row: list[Text], columns: Sequence[Column], kept: Iterable[int], widths: list[int]
-    ) -> Text:
-        cells = []
-        for index in kept:
-            cell = row[index]
-            if cell.cell_len > widths[index]:
-                cell = Text(self.cut(cell.plain, widths[index]), cell.style)
-            blank = " " * (widths[index] - cell.cell_len)
-            cells.append(cell + blank if columns[index].is_left else Text(blank) + cell)
-        line = Text(_GAP).join(cells)
-        line.rstrip()
-        return self.fit(line)
-
-    def fit(self, line: Text) -> Text:
-        """Return a line with at most the sheet's width; one that is cut ends with a mark."""
-        if line.cell_len > self.width:
-            line = line.copy()
-            line.truncate(self.width - 1, overflow="crop")
-            line.append(self.glyphs.ellipsis)
-        return line
-
-    def fill(self, pieces: Iterable[str | Text], gap: str = _GAP) -> list[Text]:
-        """Return pieces one after another, on as many lines as they need beside a label."""
+    def fill(self, pieces: Iterable[Cell], gap: str = _GAP) -> list[Text]:
+        """Pieces one after another, on as many lines as they need beside a label."""
         lines: list[Text] = []
         for piece in pieces:
             text = piece if isinstance(piece, Text) else Text(piece)
@@ -175,19 +192,67 @@ class Sheet:
                 lines += Sheet(self.content_cells, self.glyphs).words(text.plain, str(text.style))
         return lines
 
-    def _labelled(self, label: str, lines: list[Text]) -> list[Text]:
+    def flow(self, label: str, *rows: Iterable[Cell], gap: str = _GAP) -> list[Text]:
+        """Rows of pieces after a label; each row begins on a line of its own."""
+        return self.stack(label, [line for row in rows for line in self.fill(row, gap)])
+
+    def stack(self, label: str, lines: Sequence[Text]) -> list[Text]:
+        """Lines one under another, the first beside the label."""
         if not lines:
             return []
-        cells = self.label_cells
         if self.has_labels:
-            heads = [label, *("" for _ in lines[1:])]
+            heads = [label, *[""] * (len(lines) - 1)]
             return [
-                self.fit(Text.assemble((f"{head:<{cells}}", "bold"), line))
+                self.fit(Text.assemble((f"{head:<{LABEL_CELLS}}", "bold"), line))
                 for head, line in zip(heads, lines, strict=True)
             ]
-        head = [Text(label, "bold")] if label else []
-        return [*head, *(self.fit(Text(" " * cells) + line) for line in lines)]
+        above = [Text(label, "bold")] if label else []
+        return [*above, *(self.fit(Text(_GAP) + line) for line in lines)]
 
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[Text]:
+        """A line of titles and one for each row, as wide as the sheet at most."""
+        texts = [
+            [cell if isinstance(cell, Text) else Text(cell) for cell in row]
+            for row in ([Text(column.title, "dim") for column in columns], *rows)
+        ]
+        widths = {
+            at: max(row[at].cell_len for row in texts)
+            for at in range(len(columns))
+            if any(row[at].plain for row in texts[1:])
+        }
+        self._leave_out(columns, widths, [at for at in widths if columns[at].is_extra])
+        cells = {
+            at: min(width, _FLEXIBLE_CELLS_MIN) if columns[at].is_flexible else width
+            for at, width in widths.items()
+        }
+        self._leave_out(columns, cells, [at for at in cells if columns[at].rank])
+        spare = self._spare(cells)
+        for at in cells:
+            more = max(0, min(spare, widths[at] - cells[at]))
+            cells[at] += more
+            spare -= more
+        return [self._row(row, columns, cells) for row in texts]
 
-def _chopped(word: str, cells: int) -> list[str]:
-    return chop_cells(word, cells) if cell_len(word) > cells else [word]
+    def _leave_out(
+        self, columns: Sequence[Column], cells: dict[int, int], optional: Iterable[int]
+    ) -> None:
+        """Remove optional columns from ``cells``, the highest ranks first, until the rest fits."""
+        for at in sorted(optional, key=lambda at: -columns[at].rank):
+            if self._spare(cells) >= 0:
+                break
+            del cells[at]
+
+    def _spare(self, cells: dict[int, int]) -> int:
+        return self.width - sum(cells.values()) - len(_GAP) * (len(cells) - 1)
+
+    def _row(self, row: Sequence[Text], columns: Sequence[Column], cells: dict[int, int]) -> Text:
+        texts = []
+        for at, width in cells.items():
+            cell = row[at]
+            if cell.cell_len > width:
+                cell = Text(self.cut(cell.plain, width), cell.style)
+            blank = " " * (width - cell.cell_len)
+            texts.append(cell + blank if columns[at].is_left else Text(blank) + cell)
+        line = Text(_GAP).join(texts)
+        line.rstrip()
+        return self.fit(line)

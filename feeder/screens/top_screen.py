@@ -5,37 +5,33 @@ lists   node processes, clients, workers: all scroll together where they are too
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.text import Text
 
-from feeder.metrics.report import HistoryPoint, HostReport
-from feeder.screens import figures
-from feeder.screens.frame import Frame, share_lines, window
-from feeder.screens.host_tables import draw_clients, draw_nodes
+from feeder.metrics.figures import duration, plural, rate
+from feeder.metrics.report import HostReport
 from feeder.screens.host_view import HostView
-from feeder.screens.sheet import Sheet
+from feeder.screens.sheet import Sheet, percent, printable
 from feeder.screens.status_screen import draw_machine, draw_verdict
-from feeder.screens.worker_grid import draw_workers
+from feeder.screens.tables import draw_clients, draw_nodes, draw_workers
 
 STAGE_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _VERDICT_LINES_MAX: Final = 4
 _NAME_CELLS: Final = 9
-"""Of a curve's name, where labels stand above their contents."""
+"""For a curve's name, where labels stand above their contents."""
 _VALUE_CELLS: Final = 8
 _ROWS_MIN: Final = 2
-"""Of each list, before there are curves."""
+"""For each list, before there are curves."""
+
+_List = tuple[Text, Sequence[Text]]
+"""A line of titles, and rows that scroll."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _List:
-    titles: Sequence[Text]
-    rows: Sequence[Text]
-
-
-def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: Text) -> Frame:
-    """Return a frame of at most ``height`` lines, its lists moved by ``offset`` lines.
+def draw_top(
+    report: HostReport, sheet: Sheet, height: int, offset: int, note: Text
+) -> tuple[list[Text], int]:
+    """At most ``height`` lines, the lists moved by ``offset`` lines; and the largest offset.
 
     ``note`` is shown at the right of the first line, such as the keys.
     """
@@ -43,31 +39,31 @@ def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: T
     lines = [_title(view, sheet, note), *draw_verdict(report, sheet)[:_VERDICT_LINES_MAX]]
     room = max(0, height - len(lines))
     lists = _lists(view, sheet, room)
-    titles = sum(len(each.titles) + 1 for each in lists)  # and an empty line before
-    least = titles + sum(min(len(each.rows), _ROWS_MIN) for each in lists)
+    titles = 2 * len(lists)  # and an empty line before each
+    least = titles + sum(min(len(rows), _ROWS_MIN) for _, rows in lists)
     machine = draw_machine(view, sheet, "machine")
     for part in (_curves(view, sheet), _stages(view, sheet), machine):
         if room - len(part) >= least:  # on a low screen the lists come first
             lines += part
             room -= len(part)
-    rooms = share_lines(max(0, room - titles), [len(each.rows) for each in lists])
+    rooms = share_lines(max(0, room - titles), [len(rows) for _, rows in lists])
     scroll_max = 0
-    for each, lines_shown in zip(lists, rooms, strict=True):
-        shown, last = window(each.rows, lines_shown, offset, sheet)
+    for (title, rows), list_room in zip(lists, rooms, strict=True):
+        in_view, last = _window(rows, list_room, offset, sheet)
         scroll_max = max(scroll_max, last)
-        lines += [Text(), *each.titles, *shown]
-    return Frame(lines=lines[:height], scroll_max=scroll_max)
+        lines += [Text(), title, *in_view]
+    return lines[:height], scroll_max
 
 
 def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
     report = view.report
-    left = Text.assemble((figures.printable(report.host), "bold"))
-    pieces = [f"feeder {report.feeder_version}", f"up {figures.duration(report.uptime_s)}"]
+    left = Text.assemble((printable(report.host), "bold"))
+    pieces = [f"feeder {report.feeder_version}", f"up {duration(report.uptime_s)}"]
     if view.interval.seconds:
-        pieces.append(f"rates over {figures.duration(view.interval.seconds)}")
+        pieces.append(f"rates over {duration(view.interval.seconds)}")
     for piece in pieces:
         if left.cell_len + 4 + len(piece) + note.cell_len <= sheet.width:
-            left.append(f"  {figures.printable(piece)}")
+            left.append(f"  {printable(piece)}")
     blank = max(1, sheet.width - left.cell_len - note.cell_len)
     return sheet.fit(left.append(" " * blank).append_text(note))
 
@@ -75,38 +71,31 @@ def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
 def _curves(view: HostView, sheet: Sheet) -> list[Text]:
     history = view.report.history
     interval = view.interval
-    wait = interval.wait_share
+    images = [point.images_a_s for point in history]
+    busy = [point.busy_share for point in history]
+    waits = [point.wait_share for point in history]
     rows = [
-        ("images/s", figures.rate(interval.images_a_s), [p.images_a_s for p in history], 0.0),
-        ("busy", figures.percent(interval.busy_share), [p.busy_share for p in history], 1.0),
+        ("images/s", rate(interval.images_a_s), images, max(images, default=0.0), "green"),
+        ("busy", percent(interval.busy_share), busy, 1.0, "cyan"),
     ]
-    if wait is not None:
-        waits = [p.wait_share for p in history]
-        rows.append(("wait", figures.percent(wait), waits, 1.0))
-    minutes = _span(history)
-    tail = f"  {minutes}" if minutes and sheet.width >= 60 else ""
+    if interval.wait_share is not None:
+        rows.append(("wait", percent(interval.wait_share), waits, 1.0, "yellow"))
+    tail = ""
+    if len(history) > 1 and sheet.width >= 60:
+        tail = f"  {duration(round(history[-1].clock_s - history[0].clock_s))}"
     room = sheet.content_cells if sheet.has_labels else sheet.width - _NAME_CELLS
     cells = room - _VALUE_CELLS - 2 - len(tail)
     lines = []
-    for name, value, values, top in rows:
+    for name, value, values, top, style in rows:
         line = Text(f"{value:>{_VALUE_CELLS}}")
         if len(values) > 1 and cells >= 8:
-            style = "yellow" if name == "wait" else "green" if name == "images/s" else "cyan"
-            line.append("  ").append_text(
-                sheet.glyphs.curve(values, cells, top or max(values), style)
-            )
+            line.append("  ").append_text(sheet.glyphs.curve(values, cells, top, style))
             line.append(tail if name == "images/s" else "", "dim")
         if sheet.has_labels:
             lines += sheet.stack(name, [line])
         else:
             lines.append(sheet.fit(Text.assemble((f"{name:<{_NAME_CELLS}}", "bold"), line)))
     return lines
-
-
-def _span(history: Sequence[HistoryPoint]) -> str:
-    if len(history) < 2:
-        return ""
-    return figures.duration(round(history[-1].clock_s - history[0].clock_s))
 
 
 def _stages(view: HostView, sheet: Sheet) -> list[Text]:
@@ -120,8 +109,7 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
     bar = sheet.glyphs.stack(list(stages.values()), sheet.content_cells, styles)
     legend = [
         Text.assemble(
-            (sheet.glyphs.key(number), styles[number]),
-            f" {figures.printable(name)} {figures.percent(share)}",
+            (sheet.glyphs.key(number), styles[number]), f" {printable(name)} {percent(share)}"
         )
         for number, (name, share) in enumerate(stages.items())
     ]
@@ -131,16 +119,38 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
 def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:
     lists: list[_List] = []
     if view.has_node_list:
-        titles, *rows = draw_nodes(view, sheet)
-        lists.append(_List(titles=[titles], rows=rows))
+        title, *rows = draw_nodes(view, sheet)
+        lists.append((title, rows))
     if view.clients:
-        titles, *rows = draw_clients(view.clients, view, sheet)
-        lists.append(_List(titles=[titles], rows=rows))
+        title, *rows = draw_clients(view.clients, view, sheet)
+        lists.append((title, rows))
     if view.workers:
-        taken = sum(len(each.titles) + 1 for each in lists) + 2
-        needs = [len(each.rows) for each in lists]
-        rows = draw_workers(view.workers, sheet, share_lines(room - taken, [*needs, 10_000])[-1])
-        busy = f"busy {figures.percent(view.interval.busy_share)}"
-        title = Text(f"{figures.plural(len(view.workers), 'worker')}, {busy}", "dim")
-        lists.append(_List(titles=[title], rows=rows))
+        needs = [len(rows) for _, rows in lists]
+        worker_room = share_lines(room - 2 * len(lists) - 2, [*needs, 10_000])[-1]
+        busy = f"busy {percent(view.interval.busy_share)}"
+        title = Text(f"{plural(len(view.workers), 'worker')}, {busy}", "dim")
+        lists.append((title, draw_workers(view.workers, sheet, worker_room)))
     return lists
+
+
+def share_lines(room: int, needs: Sequence[int]) -> list[int]:
+    """How many lines each list gets: short ones all they need, the others equal parts."""
+    rooms = [0] * len(needs)
+    for index, at in enumerate(sorted(range(len(needs)), key=lambda at: needs[at])):
+        rooms[at] = min(needs[at], room // (len(needs) - index))
+        room -= rooms[at]
+    return rooms
+
+
+def _window(
+    rows: Sequence[Text], room: int, offset: int, sheet: Sheet
+) -> tuple[Sequence[Text], int]:
+    """The rows to show and the largest offset; the last line has how many are hidden."""
+    if len(rows) <= room:
+        return rows, 0
+    fitting = max(0, room - 1)
+    last = len(rows) - fitting
+    first = min(offset, last)
+    hidden = ((sheet.glyphs.up, first), (sheet.glyphs.down, last - first))
+    more = "  ".join(f"{arrow} {number} more" for arrow, number in hidden if number)
+    return [*rows[first : first + fitting], Text(more, "dim")][:room], last

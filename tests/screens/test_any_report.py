@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from feeder.metrics.report import HostReport
-from feeder.screens.glyphs import BLOCKS
 from feeder.screens.report_json import to_json
-from feeder.screens.sheet import Sheet
+from feeder.screens.sheet import BLOCKS, Sheet
 from feeder.screens.status_screen import draw_status
 from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import REPORTS
@@ -48,8 +47,8 @@ def test_any_report_can_be_shown(base: str, draw: st.DataObject) -> None:
     report = msgspec.convert(fields, HostReport)
     for width in (40, 80):
         sheet = Sheet(width, BLOCKS)
-        frame = draw_top(report, sheet, 24, 0, Text("q quit"))
-        for line in (*draw_status(report, sheet), *frame.lines):
+        lines, _ = draw_top(report, sheet, 24, 0, Text("q quit"))
+        for line in (*draw_status(report, sheet), *lines):
             assert line.cell_len <= width
             assert "nan" not in line.plain
     json.loads(to_json(report), parse_constant=pytest.fail)

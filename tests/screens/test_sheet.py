@@ -1,12 +1,22 @@
-"""Lines are never wider than the sheet, and what must not be cut is not."""
+"""Lines are never wider than the sheet, and what must not be cut is not; bars have their width."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from feeder.screens.glyphs import ASCII, BLOCKS
-from feeder.screens.sheet import Column, Sheet
+from feeder.screens.sheet import (
+    ASCII,
+    BLOCKS,
+    Column,
+    Glyphs,
+    Sheet,
+    glyphs_for,
+    percent,
+    printable,
+)
 
 WIDTHS = st.integers(1, 200)
 TEXTS = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60)
@@ -103,3 +113,88 @@ def test_the_style_of_a_piece_ends_with_it() -> None:
     (line,) = Sheet(80, BLOCKS).flow("Delivers", [Text("1 image/s", "bold"), "plain"])
     bold = [line.plain[span.start : span.end] for span in line.spans if span.style == "bold"]
     assert (str(line.style), bold) == ("", ["Delivers   ", "1 image/s"])
+
+
+BOTH = pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+STYLES = ("red", "green")
+
+
+@BOTH
+@given(share=st.floats(min_value=0, max_value=2), width=st.integers(1, 60))
+def test_a_bar_has_its_width_and_its_share(glyphs: Glyphs, share: float, width: int) -> None:
+    text = glyphs.bar(share, width).plain
+    assert len(text) == width
+    filled = text.count(glyphs.full) + 0.5 * (text.count(glyphs.half) if glyphs.half else 0)
+    if share > 0:
+        assert filled > 0
+    assert abs(filled - min(1.0, share) * width) <= 1
+
+
+@BOTH
+@given(shares=st.lists(st.floats(min_value=0, max_value=1), max_size=9), width=st.integers(1, 200))
+def test_a_stacked_bar_has_its_width(glyphs: Glyphs, shares: list[float], width: int) -> None:
+    total = max(1.0, sum(shares))
+    text = glyphs.stack([share / total for share in shares], width, STYLES)
+    assert text.cell_len == width
+
+
+def test_a_stacked_bar_shows_parts_in_proportion() -> None:
+    assert ASCII.stack([0.5, 0.3], 10, STYLES).plain == "#####===--"
+
+
+@BOTH
+@given(
+    values=st.lists(st.floats(min_value=0, max_value=1e9), max_size=300), width=st.integers(1, 99)
+)
+def test_a_curve_has_its_width(glyphs: Glyphs, values: list[float], width: int) -> None:
+    text = glyphs.curve(values, width, max(values, default=0.0))
+    assert text.cell_len == width
+
+
+def test_a_curve_ends_with_the_latest_value() -> None:
+    assert BLOCKS.curve([0.0, 0.5, 1.0], 5, 1.0).plain == "  ▁▅█"
+
+
+def test_a_curve_of_many_values_shows_their_means() -> None:
+    assert BLOCKS.curve([0.0, 0.0, 1.0, 1.0], 2, 1.0).plain == "▁█"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "glyphs"),
+    [("utf-8", BLOCKS), ("ascii", ASCII), ("iso-8859-1", ASCII), ("cp437", ASCII), ("x", ASCII)],
+)
+def test_an_encoding_without_blocks_gets_ascii(encoding: str, glyphs: Glyphs) -> None:
+    assert glyphs_for(encoding) is glyphs
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0 %"),
+        (0.0001, "<0.1 %"),
+        (0.004, "0.4 %"),
+        (0.0094, "0.9 %"),
+        (0.0096, "1 %"),
+        (0.314, "31 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_small_share_is_not_zero(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_no_share_is_longer_than_six_characters(share: float) -> None:
+    assert len(percent(share)) <= 6
+
+
+@given(st.text())
+def test_printable_text_moves_no_cursor(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) == len(text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", shown)
+    assert printable(shown) == shown
+
+
+def test_printable_keeps_names_of_all_scripts() -> None:
+    assert printable("données 画像 бета-2") == "données 画像 бета-2"

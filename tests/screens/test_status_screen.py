@@ -8,10 +8,9 @@ from rich.text import Text
 
 from feeder.diagnosis.job_interval import JobInterval
 from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
-from feeder.screens.glyphs import ASCII, BLOCKS, Glyphs
-from feeder.screens.host_tables import draw_jobs
-from feeder.screens.sheet import CUT_BELOW, Sheet
+from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
+from feeder.screens.tables import draw_jobs
 from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import (
     REPORTS,

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from feeder.metrics.report import HostReport
-from feeder.screens.frame import Frame, draw_status_frame, share_lines
-from feeder.screens.glyphs import ASCII, BLOCKS
-from feeder.screens.sheet import Sheet
-from feeder.screens.top_screen import draw_top
+from feeder.screens.sheet import ASCII, BLOCKS, Sheet
+from feeder.screens.status_screen import draw_status_frame
+from feeder.screens.top_screen import draw_top, share_lines
 from tests.support.host_reports import (
     REPORTS,
     HostShape,
@@ -28,32 +27,32 @@ NOTE = Text("p pause  q quit")
 SIZES = [(40, 12), (80, 24), (160, 50), (20, 5), (80, 1)]
 
 
-def draw(report: HostReport, width: int, height: int, offset: int = 0) -> Frame:
-    frame = draw_top(report, Sheet(width, BLOCKS), height, offset, NOTE)
-    assert len(frame.lines) <= height
-    assert all(line.cell_len <= width for line in frame.lines)
-    return frame
+def draw(report: HostReport, width: int, height: int, offset: int = 0) -> tuple[str, int]:
+    lines, scroll_max = draw_top(report, Sheet(width, BLOCKS), height, offset, NOTE)
+    assert len(lines) <= height
+    assert all(line.cell_len <= width for line in lines)
+    return "\n".join(line.plain for line in lines), scroll_max
 
 
-def text(frame: Frame) -> str:
-    return "\n".join(line.plain for line in frame.lines)
+def text(report: HostReport, width: int, height: int, offset: int = 0) -> str:
+    return draw(report, width, height, offset)[0]
 
 
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_every_report_fits_every_screen(name: str, size: tuple[int, int]) -> None:
-    shown = text(draw(REPORTS[name](), *size, offset=3))
+    shown = text(REPORTS[name](), *size, offset=3)
     assert not re.search(r"\b(nan|inf|None)\b", shown)
 
 
 def test_ascii_terminals_get_ascii() -> None:
-    frame = draw_top(compute_bound(), Sheet(80, ASCII), 24, 0, NOTE)
-    assert text(frame).isascii()
+    lines, _ = draw_top(compute_bound(), Sheet(80, ASCII), 24, 0, NOTE)
+    assert all(line.plain.isascii() for line in lines)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
 def test_the_head_has_verdict_curves_stages_and_machine(size: tuple[int, int]) -> None:
-    shown = text(draw(compute_bound(), *size))
+    shown = text(compute_bound(), *size)
     assert shown.splitlines()[0].endswith("p pause  q quit")
     assert shown.splitlines()[1].startswith("compute-bound: decode takes 68 %")
     for line in (r"images/s +3,000 +[▁-█]{20}", r"busy +99 % +[▁-█]+", r"wait +31 % +[▁-█]+"):
@@ -64,13 +63,13 @@ def test_the_head_has_verdict_curves_stages_and_machine(size: tuple[int, int]) -
 
 
 def test_workers_have_number_core_state_and_share() -> None:
-    shown = text(draw(compute_bound(), 80, 24))
+    shown = text(compute_bound(), 80, 24)
     for number in range(8):
         assert re.search(rf"\b{number} cpu {number} busy +━+ +99 %", shown)
 
 
 def test_a_silent_worker_comes_first() -> None:
-    shown = text(draw(silent_worker(), 80, 24))
+    shown = text(silent_worker(), 80, 24)
     assert re.search(r"^1 cpu 1 silent 6\.9 s, pid 5001", shown, re.MULTILINE)
 
 
@@ -85,34 +84,34 @@ def test_a_silent_worker_comes_first() -> None:
 def test_everything_can_be_reached_by_scrolling(
     report: HostReport, size: tuple[int, int], patterns: dict[str, int]
 ) -> None:
-    last = draw(report, *size).scroll_max
-    frames = [text(draw(report, *size, offset)) for offset in range(last + 1)]
+    _, last = draw(report, *size)
+    frames = [text(report, *size, offset) for offset in range(last + 1)]
     for pattern, count in patterns.items():
-        seen = {each for frame in frames for each in re.findall(pattern, frame, re.MULTILINE)}
-        assert len(seen) == count, pattern
+        matches = [re.findall(pattern, frame, re.MULTILINE) for frame in frames]
+        assert len(set().union(*matches)) == count, pattern
 
 
 def test_a_list_says_how_much_of_it_is_hidden() -> None:
-    assert "▼ 126 more" in text(draw(many_nodes(), 80, 24))
-    assert "▲ 5 more  ▼ 121 more" in text(draw(many_nodes(), 80, 24, 5))
+    assert "▼ 126 more" in text(many_nodes(), 80, 24)
+    assert "▲ 5 more  ▼ 121 more" in text(many_nodes(), 80, 24, 5)
 
 
 def test_nothing_scrolls_where_all_fits() -> None:
-    assert draw(healthy(), 80, 24).scroll_max == 0
+    assert draw(healthy(), 80, 24)[1] == 0
 
 
 def test_on_a_low_screen_lists_come_before_curves() -> None:
-    shown = text(draw(many_nodes(), 80, 16))
+    shown = text(many_nodes(), 80, 16)
     assert "▁" not in shown
     assert "workers, busy 71 %" in shown
 
 
 def test_without_history_there_is_no_curve() -> None:
-    assert not re.search("[▁-▇]", text(draw(just_started(), 80, 24)))
+    assert not re.search("[▁-▇]", text(just_started(), 80, 24))
 
 
 def test_idle_and_starting_daemons_have_no_stages() -> None:
-    assert "stages" not in text(draw(host_report(HostShape(clients=(), busy=0.0)), 80, 24))
+    assert "stages" not in text(host_report(HostShape(clients=(), busy=0.0)), 80, 24)
 
 
 @given(room=st.integers(0, 60), needs=st.lists(st.integers(0, 80), max_size=5))
@@ -128,11 +127,9 @@ def test_lists_share_all_lines_fairly(room: int, needs: list[int]) -> None:
 def test_the_status_screen_scrolls_through_all_of_its_lines(name: str) -> None:
     sheet = Sheet(80, BLOCKS)
     report = REPORTS[name]()
-    whole = draw_status_frame(report, sheet, 50, 0, NOTE)
-    assert whole.scroll_max == 0
-    low = [draw_status_frame(report, sheet, 10, offset, NOTE) for offset in range(50)]
-    assert low[-1].lines[-2].plain == whole.lines[-2].plain
-    assert all(len(frame.lines) <= 10 for frame in low)
-    assert {line.plain for frame in low for line in frame.lines} == {
-        line.plain for line in whole.lines
-    }
+    whole, scroll_max = draw_status_frame(report, sheet, 50, 0, NOTE)
+    assert scroll_max == 0
+    low = [draw_status_frame(report, sheet, 10, offset, NOTE)[0] for offset in range(50)]
+    assert low[-1][-2].plain == whole[-2].plain
+    assert all(len(lines) <= 10 for lines in low)
+    assert {line.plain for lines in low for line in lines} == {line.plain for line in whole}

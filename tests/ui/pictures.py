@@ -21,8 +21,7 @@ from rich.text import Text
 from bench.daemon import free_port
 from feeder.client.stats import request_report
 from feeder.metrics.report import HostReport
-from feeder.screens.glyphs import BLOCKS
-from feeder.screens.sheet import Sheet
+from feeder.screens.sheet import BLOCKS, Sheet
 from feeder.screens.status_screen import draw_status
 from feeder.screens.top_screen import draw_top
 from tests.support.daemon import Daemon
@@ -59,7 +58,7 @@ def main(folder: Path) -> None:
     sheet = Sheet(WIDTH, BLOCKS)
     status = draw_status(report, sheet)
     note = Text("p pause  q quit", "dim")
-    top = draw_top(report, sheet, HEIGHT, 0, note).lines
+    top, _ = draw_top(report, sheet, HEIGHT, 0, note)
     for name, title, lines in (
         ("status", "feeder status", status),
         ("top", "feeder top", top),

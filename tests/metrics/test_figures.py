@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.screens import figures
+from feeder.metrics import figures
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,6 @@ def test_a_size_has_the_unit_that_fits(size_bytes: float, text: str) -> None:
     assert figures.size(size_bytes) == text
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.0, "0 %"),
-        (0.0001, "<0.1 %"),
-        (0.004, "0.4 %"),
-        (0.0094, "0.9 %"),
-        (0.0096, "1 %"),
-        (0.314, "31 %"),
-        (1.0, "100 %"),
-    ],
-)
-def test_a_small_share_is_not_zero(share: float, text: str) -> None:
-    assert figures.percent(share) == text
-
-
-@given(st.floats(min_value=0, max_value=1))
-def test_no_share_is_longer_than_six_characters(share: float) -> None:
-    assert len(figures.percent(share)) <= 6
-
-
 @given(st.floats(min_value=0, max_value=1e15))
 def test_rates_and_sizes_are_numbers(value: float) -> None:
     for text in (figures.rate(value), figures.count(value)):
@@ -78,15 +57,3 @@ def test_nouns_have_plurals() -> None:
     assert figures.plural(2, "node process") == "2 node processes"
     assert (figures.plural(1, "class"), figures.plural(3, "class")) == ("1 class", "3 classes")
     assert figures.plural(1_281_167, "image") == "1,281,167 images"
-
-
-@given(st.text())
-def test_printable_text_moves_no_cursor(text: str) -> None:
-    shown = figures.printable(text)
-    assert len(shown) == len(text)
-    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", shown)
-    assert figures.printable(shown) == shown
-
-
-def test_printable_keeps_names_of_all_scripts() -> None:
-    assert figures.printable("données 画像 бета-2") == "données 画像 бета-2"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.screens.live_state import LATE_S, LiveState
+from feeder.screens.live import LATE_S, LiveState
 from tests.support.host_reports import healthy, no_clients
 
 UP, DOWN, PAGE_DOWN = b"\x1b[A", b"\x1b[B", b"\x1b[6~"
@@ -10,9 +10,9 @@ UP, DOWN, PAGE_DOWN = b"\x1b[A", b"\x1b[B", b"\x1b[6~"
 
 @pytest.fixture
 def state() -> LiveState:
-    made = LiveState(healthy(), "tcp://h:1", interval_s=1.0, now_s=100.0)
-    made.scroll_max = 30
-    return made
+    state = LiveState(healthy(), "tcp://h:1", interval_s=1.0, now_s=100.0)
+    state.scroll_max = 30
+    return state
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q", b"\x1b[A\x1b[Bq"])
