@@ -44,6 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batches", 5, "batches of 256 images in a round")
     _add_number(add, "--idle", 3.0, "seconds to watch the idle daemon")
     _add_number(add, "--clients", 4, "clients at a time, at most")
+    add.add_argument(
+        "--calls", action="store_true", help="count Python calls of a batch and a Hello, no times"
+    )
     _add_plot(add)
     add.set_defaults(run=stream.run)
     add = benches.add_parser("ablate", help="what each optimisation is worth, one by one")

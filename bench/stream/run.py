@@ -9,7 +9,7 @@ have their turns in the same rounds; they share the client's core. On two cores 
 two workers follows; its clients share their cores.
 
 ``transport`` adds rows for the messages without decoding, ``security`` rows for encryption and for
-a client that sends garbage.
+a client that sends garbage. With ``--calls`` nothing is timed: ``calls`` counts Python calls.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset.opened import Dataset
-from feeder.errors import DatasetError
+from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.pack.progress import ProgressLine
 from feeder.plan.epoch import EpochPlan
@@ -38,6 +38,7 @@ from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, choose_other_core, describe_machine, pinned_to
 from ..report import RATE, Result, single, summarise
 from ..rounds import Contender, run_rounds, warm_up
+from .calls import CallsReport, measure_calls
 from .handover import BATCHES, measure_handover
 from .loader_cost import measure_loader_cost
 from .security import SecurityOptions, measure_security
@@ -270,9 +271,14 @@ class _StreamBench:
         return self.recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
 
 
-def run(arguments: argparse.Namespace) -> StreamReport:
+def run(arguments: argparse.Namespace) -> StreamReport | CallsReport:
     """Do what the command line asks."""
     worker_core = choose_core(arguments.core)
+    if arguments.calls:
+        if arguments.plot is not None:
+            raise ConfigError("--plot draws rates: leave --calls out, or --plot")
+        with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+            return measure_calls(path, core=worker_core)
     options = StreamOptions(
         rounds=arguments.rounds,
         batches=arguments.batches,
