@@ -39,6 +39,7 @@ from feeder.node.endpoint import (
     temporary_path,
 )
 from feeder.node.messages import NodeConfig
+from feeder.node.slot_store import Tracker
 from feeder.node.zap_handler import KeyList, ZapHandler
 from feeder.process.path_text import path_from_bytes
 from feeder.process.shortage import ZMQ_THREADS, check_threads
@@ -47,7 +48,6 @@ from feeder.session.admission import SESSION_CHUNKS_MAX
 from feeder.wire.messages import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
 from feeder.wire.slot_layout import ChunkArrays
 from feeder.wire.zap import DOMAIN
-from feeder.worker.slot_memory import Tracker
 
 _SEND_MARK: Final = 2 * SESSION_CHUNKS_MAX
 _RECEIVE_MARK: Final = 32

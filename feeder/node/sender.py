@@ -12,10 +12,10 @@ from feeder.metrics.hangs import CATCH_UP_S
 from feeder.metrics.report import HostReport
 from feeder.node.router import PeerUnreachableError, Router
 from feeder.node.session_log import log_refusal
+from feeder.node.slot_store import Tracker
 from feeder.session.fair_share import FairShare
 from feeder.wire.messages import Chunk, HostStats, Lent, NodeMessage, Refused, encode
 from feeder.wire.slot_layout import ChunkArrays
-from feeder.worker.slot_memory import Tracker
 
 _log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ rechecked with exponential backoff: a client that has stopped reading can hold i
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
 from feeder.wire.slot_layout import ChunkArrays, SlotLayout
-from feeder.worker.slot_memory import SlotLoans, SlotMemory, Tracker
+from feeder.worker.slot_memory import SlotMemory
 
 _FIRST_RECHECK_S: Final = 0.002
 _LAST_RECHECK_S: Final = 1.0
@@ -18,6 +18,42 @@ _LOOK_INTERVAL_S: Final = 0.005
 
 _SLOTS_A_LOOK: Final = 128
 """Takes 0.03 ms, so looking never costs as much as 1 % of a core."""
+
+
+class Tracker(Protocol):
+    """Reports whether the socket still reads a frame: zmq.MessageTracker."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the socket has finished with the frame."""
+
+
+class SlotLoans:
+    """The frames of a session's slots that the socket may still read.
+
+    Trackers are checked only when a slot is wanted back, not for each chunk.
+    """
+
+    def __init__(self) -> None:
+        self._trackers: dict[int, list[Tracker]] = {}
+
+    def lend(self, slot: int, tracker: Tracker) -> None:
+        """Record that a frame of the slot was passed to the socket."""
+        self._trackers.setdefault(slot, []).append(tracker)
+
+    def is_back(self, slot: int) -> bool:
+        """Whether the socket has finished with all frames of the slot."""
+        trackers = self._trackers.get(slot)
+        if trackers is not None and not trackers[-1].done:
+            return False  # quick: the socket finishes frames in order
+        unfinished = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
+        if unfinished:
+            self._trackers[slot] = unfinished
+        return not unfinished
+
+    def are_all_back(self) -> bool:
+        """Whether the socket has finished with all frames of all slots."""
+        return all(self.is_back(slot) for slot in list(self._trackers))
 
 
 class SlotStore:

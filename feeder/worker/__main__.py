@@ -117,15 +117,16 @@ def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:
             raise
-        sample = failure.sample_id if isinstance(failure, SampleError) else None
+        sample, shard = None, ""
+        if isinstance(failure, SampleError) and failure.sample_id is not None:
+            sample = failure.sample_id
+            shard = filler.shard_path(chunk.session, sample)
         return FillFailed(
             ticket=chunk.ticket,
             code="resource" if isinstance(failure, ResourceError) else "dataset",
             message=escape_surrogates(str(failure)),
             sample=sample,
-            shard=""
-            if sample is None
-            else escape_surrogates(filler.shard_path(chunk.session, sample)),
+            shard=escape_surrogates(shard),
         )
 
 

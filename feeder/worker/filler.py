@@ -8,7 +8,7 @@ that is killed (``feeder.session.worker_watch``).
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 from typing import Final
 
@@ -24,7 +24,7 @@ from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import STAGES as SAMPLE_STAGES
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import PADDING_SAMPLE_ID
-from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.messages import DatasetSource, Fill, Filled, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
@@ -46,20 +46,16 @@ _PLANS_MAX: Final = 4  # the last batches of one epoch and the first of the next
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """A worker's state of a session."""
-
-    dataset: str
-    recipe: Recipe
-    seed: int
+    opened: OpenSession
     memory: SlotMemory
     reader_key: tuple[str, str]
-    plans: OrderedDict[int, EpochPlan]
+    plans: OrderedDict[int, EpochPlan] = field(default_factory=OrderedDict)
 
     def plan(self, layout: ShardLayout, epoch: int) -> EpochPlan:
-        """Return the epoch's plan; the first chunk makes it."""
+        """The epoch's plan; the first chunk makes it."""
         plan = self.plans.get(epoch)
         if plan is None:
-            plan = self.recipe.plan_epoch(layout, seed=self.seed, epoch=epoch)
+            plan = self.opened.recipe.plan_epoch(layout, seed=self.opened.seed, epoch=epoch)
             self.plans[epoch] = plan
             if len(self.plans) > _PLANS_MAX:
                 self.plans.popitem(last=False)
@@ -103,13 +99,9 @@ class ChunkFiller:
     def open_session(self, message: OpenSession, fd: int) -> None:
         """Map the session's slots and prepare for its recipe."""
         recipe = message.recipe
+        layout = SlotLayout.of_recipe(recipe, message.labels, slots=message.slots)
         self._sessions[message.session] = _Session(
-            message.dataset,
-            recipe,
-            message.seed,
-            SlotMemory(fd, SlotLayout.of_recipe(recipe, message.labels, slots=message.slots)),
-            (message.dataset, recipe.fingerprint()),
-            OrderedDict(),
+            message, SlotMemory(fd, layout), (message.dataset, recipe.fingerprint())
         )
 
     def close_session(self, number: int) -> None:
@@ -133,7 +125,7 @@ class ChunkFiller:
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
-        dataset, reader = self._dataset(session.dataset), self._reader(session)
+        dataset, reader = self._dataset(session.opened.dataset), self._reader(session)
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         session.memory.map_pages(arrays)
         plan = session.plan(dataset.layout, chunk.epoch)
@@ -144,19 +136,22 @@ class ChunkFiller:
         if real:
             reader.fill(
                 ids,
-                seed=session.seed,
+                seed=session.opened.seed,
                 epoch=chunk.epoch,
                 pixels=arrays.pixels[:real],
                 labels=arrays.labels[:real],
             )
             arrays.sample_ids[:real] = ids
         if real < chunk.count:
-            _pad(arrays, real, session.memory.layout)
+            layout = session.memory.layout
+            arrays.pixels[real:] = layout.pixel_layout.grey
+            arrays.labels[real:] = layout.labels.padding
+            arrays.sample_ids[real:] = PADDING_SAMPLE_ID
         self._mapped_bytes += arrays.pixels.nbytes
         if self._mapped_bytes > _MAPPED_BYTES_MAX:
             self._mapped_bytes = 0
-            for each in self._sessions.values():
-                each.memory.forget_pages()
+            for other in self._sessions.values():
+                other.memory.forget_pages()
         return Filled(
             chunk.ticket,
             tuple(now - then for now, then in zip(_spent(reader), seconds, strict=True)),
@@ -182,40 +177,31 @@ class ChunkFiller:
 
     def shard_path(self, session: int, sample_id: int) -> str:
         """Return the file of the shard with a sample of an open session."""
-        return str(self._dataset(self._sessions[session].dataset).shard_path(sample_id))
+        return str(self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id))
 
     def _dataset(self, name: str) -> Dataset:
-        """Return a dataset, opened on first use; DatasetError if its fingerprint differs."""
+        """A dataset, opened on first use; DatasetError if its fingerprint differs."""
         dataset = self._datasets.get(name)
         if dataset is None:
             source = self._sources[name]
-            dataset = Dataset.open(
-                path_from_bytes(source.folder),
-                open_shards=self._open_shards,
-                fingerprint=source.fingerprint,
-            )
+            path, shards = path_from_bytes(source.folder), self._open_shards
+            dataset = Dataset.open(path, open_shards=shards, fingerprint=source.fingerprint)
             self._datasets[name] = dataset
         return dataset
 
     def _reader(self, session: _Session) -> SampleReader:
-        """Return the reader, which all sessions of this dataset and recipe share."""
+        """The reader, which all sessions of this dataset and recipe share."""
         reader = self._readers.get(session.reader_key)
         if reader is None:
-            dataset, cached = self._dataset(session.dataset), None
+            name, recipe = session.opened.dataset, session.opened.recipe
+            dataset, cached = self._dataset(name), None
             if self._cache is not None:
-                cached = part_of(self._cache, session.dataset, dataset, session.recipe)
-            reader = SampleReader(dataset, session.recipe, cached, decoder=self._decoder)
+                cached = part_of(self._cache, name, dataset, recipe)
+            reader = SampleReader(dataset, recipe, cached, decoder=self._decoder)
             self._readers[session.reader_key] = reader
         return reader
 
 
 def _spent(reader: SampleReader) -> tuple[float, ...]:
-    """Return the seconds that a reader has spent in each of STAGES."""
+    """The seconds that a reader has spent in each of STAGES."""
     return (*reader.seconds.values(), reader.fill_seconds)
-
-
-def _pad(arrays: ChunkArrays, real: int, layout: SlotLayout) -> None:
-    """Fill the rows from ``real`` on with the wire's padding."""
-    arrays.pixels[real:] = layout.pixel_layout.grey
-    arrays.labels[real:] = layout.labels.padding
-    arrays.sample_ids[real:] = PADDING_SAMPLE_ID

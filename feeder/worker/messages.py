@@ -12,11 +12,9 @@ CloseSession         ──────────►            (unmaps the sl
 end of channel       ──────────►            (ends)
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from feeder.errors import FeederError
+from feeder import errors
 from feeder.jpeg.decoders import Decoder
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -24,7 +22,7 @@ from feeder.sample.cache_plan import CachePlan
 
 
 def escape_surrogates(text: str) -> str:
-    """Return text that MessagePack can encode: bytes of file names that are not UTF-8, escaped."""
+    """Text that MessagePack can encode: bytes of file names that are not UTF-8, escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -112,20 +110,14 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
     message: str
 
     @classmethod
-    def of(cls, error: FeederError) -> "CannotStart":
-        """Return the message that carries an error to the parent process."""
+    def of(cls, error: errors.FeederError) -> "CannotStart":
+        """Carry an error to the parent process."""
         return cls(error=type(error).__name__, message=escape_surrogates(str(error)))
 
-    def as_error(self) -> FeederError:
-        """Return the error that was carried."""
-        classes = {kind.__name__: kind for kind in _kinds_of(FeederError)}
-        return classes.get(self.error, FeederError)(self.message)
-
-
-def _kinds_of(error: type[FeederError]) -> Iterator[type[FeederError]]:
-    yield error
-    for kind in error.__subclasses__():
-        yield from _kinds_of(kind)
+    def as_error(self) -> errors.FeederError:
+        """The error that was carried."""
+        kind: type[errors.FeederError] = vars(errors).get(self.error, errors.FeederError)
+        return kind(self.message)
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):

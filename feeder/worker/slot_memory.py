@@ -3,16 +3,13 @@
 It has no name, so no crash leaves it behind, and the size of /dev/shm does not limit it. Its size
 is sealed: no holder of a descriptor can shrink it under another process. Clients of this machine
 get a read-only descriptor (``claim_listener``).
-
-A slot is on loan while the socket may still read it. SlotLoans keeps the socket's trackers, and
-checks them only when a slot is wanted back, not for each chunk.
 """
 
 import contextlib
 import fcntl
 import mmap
 import os
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,36 +104,3 @@ class SlotMemory:
             os.close(self._fd)
             self._fd = -1
             self._memory = self._mapping = None
-
-
-class Tracker(Protocol):
-    """Reports whether the socket still reads a frame: zmq.MessageTracker."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the socket has finished with the frame."""
-
-
-class SlotLoans:
-    """The frames of a session's slots that the socket may still read."""
-
-    def __init__(self) -> None:
-        self._trackers: dict[int, list[Tracker]] = {}
-
-    def lend(self, slot: int, tracker: Tracker) -> None:
-        """Record that a frame of the slot was passed to the socket."""
-        self._trackers.setdefault(slot, []).append(tracker)
-
-    def is_back(self, slot: int) -> bool:
-        """Whether the socket has finished with all frames of the slot."""
-        trackers = self._trackers.get(slot)
-        if trackers is not None and not trackers[-1].done:
-            return False  # quick: the socket finishes frames in order
-        unfinished = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
-        if unfinished:
-            self._trackers[slot] = unfinished
-        return not unfinished
-
-    def are_all_back(self) -> bool:
-        """Whether the socket has finished with all frames of all slots."""
-        return all(self.is_back(slot) for slot in list(self._trackers))

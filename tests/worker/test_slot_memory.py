@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
 from feeder.host.memory_budget import available_bytes, slots_budget
-from feeder.node.slot_store import SlotStore
+from feeder.node.slot_store import SlotLoans, SlotStore
 from feeder.remedies import lift_limit
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
 from feeder.wire.slot_layout import PAGE_BYTES, SlotLayout
-from feeder.worker.slot_memory import SlotLoans, SlotMemory
+from feeder.worker.slot_memory import SlotMemory
 from tests.support.daemon import wait_until
 
 
