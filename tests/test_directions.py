@@ -159,7 +159,7 @@ TABLE: Mapping[str, Row] = {
         "daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),
-    "cluster.policy": row("daemon", "", pure=True),
+    "cluster.policy": row("process", "", pure=True),
     "cluster": row(
         "errors installation metrics wire process dataset pack security client node cluster.policy",
         "msgspec ray zmq",

@@ -109,10 +109,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
-    from feeder.process.journal import is_journal
     from feeder.process.log_form import WARNING, LineForm, Unmarked
     from feeder.process.program import call_before_exit
-    from feeder.process.stderr_relay import StderrRelay
+    from feeder.process.stderr_relay import StderrRelay, is_journal
 
     is_terminal = sys.stderr.isatty()
     relay = StderrRelay(is_journal=is_journal(os.environ, 2))

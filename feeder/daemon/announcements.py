@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.metrics.report import Verdict
-
-LINE_S: Final = 60.0
-"""Between two lines of the same kind."""
+from feeder.process.log_lines import LogLimiter
 
 REFRESH_S: Final = 10.0
 """Between two messages with the same kind and new figures."""
@@ -36,7 +34,7 @@ class Announcer:
     def __init__(self) -> None:
         self._announced: Verdict | None = None
         self._announced_s = 0.0
-        self._lines: dict[str, float] = {}
+        self._lines = LogLimiter(admitted_max=1)
         self._logged = ""
 
     def observe(self, verdict: Verdict, now_s: float) -> Announcement | None:
@@ -52,11 +50,11 @@ class Announcer:
 
     def _announce(self, verdict: Verdict, now_s: float, *, is_new: bool) -> Announcement:
         self._announced, self._announced_s = verdict, now_s
-        last_s = self._lines.get(verdict.kind)
         # A line that was held back follows once it may, so that the log's last one is true.
-        is_logged = verdict.kind not in (self._logged, *_LOGGED_ELSEWHERE) and (
-            last_s is None or now_s - last_s >= LINE_S
-        )
+        is_logged = verdict.kind not in (
+            self._logged,
+            *_LOGGED_ELSEWHERE,
+        ) and self._lines.admit(verdict.kind, now_s)
         if is_logged:
-            self._lines[verdict.kind], self._logged = now_s, verdict.kind
+            self._logged = verdict.kind
         return Announcement(verdict, is_new, is_logged)

@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from feeder.daemon.backoff import RestartPolicy
 from feeder.host.placement import NodePlacement
 from feeder.metrics.hangs import SUSPENDED_S, Policy, ProcessLook, Watch
 from feeder.node.__main__ import encode_placement
@@ -24,6 +23,7 @@ from feeder.node.messages import (
     ReportPart,
     SupervisorToNode,
 )
+from feeder.process.backoff import RestartPolicy
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from feeder.daemon.announcements import Announcer
-from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
 from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import describe_shortage, raise_file_limit
 from feeder.daemon.node_plan import plan_nodes
@@ -52,6 +51,7 @@ from feeder.node.messages import (
     ReportAsked,
 )
 from feeder.process import log_lines
+from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from feeder.metrics.counters import SocketCounters
+from feeder.process.log_lines import LogLimiter
 
 UNFINISHED_BYTES_MAX: Final = 24 << 20
 """Of a tcp connection. A well-behaved peer can have sent 32 messages of 64 KiB that wait here, and
@@ -48,9 +49,6 @@ _MESSAGE_OVERHEAD_BYTES: Final = 128
 
 _BYTES_RECEIVED_AT: Final = 128  # tcpi_bytes_received in struct tcp_info
 _TCP_INFO_BYTES: Final = _BYTES_RECEIVED_AT + 8
-
-_LOG_INTERVAL_S: Final = 60.0
-"""Between two log lines with the same reason, so that reconnecting clients cannot fill the log."""
 
 _TOO_MANY: Final = "too-many"
 _ENDLESS: Final = "endless-message"
@@ -80,7 +78,7 @@ class Connections:
         self._counters = counters
         self._max = connections_max
         self._open: dict[int, _Connection] = {}
-        self._logged_s: dict[str, float] = {}  # when a cut was last logged, by its reason
+        self._log_limit = LogLimiter(admitted_max=1)
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
@@ -171,8 +169,7 @@ class Connections:
             except OSError:
                 return  # it has ended
         self._counters.cut(reason)
-        if now_s - self._logged_s.get(reason, float("-inf")) >= _LOG_INTERVAL_S:
-            self._logged_s[reason] = now_s
+        if self._log_limit.admit(reason, now_s):  # reconnecting clients must not fill the log
             _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
 
     def _explain(self, reason: str) -> str:

@@ -7,6 +7,7 @@ rechecked with exponential backoff: a client that has stopped reading can hold i
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from feeder.process.backoff import Backoff
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
 from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 from feeder.worker.slot_memory import SlotMemory
@@ -68,7 +69,7 @@ class SlotStore:
             int, dict[int, float]
         ] = {}  # by session, slot: when it was last seen so
         self._looked_s = 0.0
-        self._backoff_s = _FIRST_RECHECK_S
+        self._backoff = Backoff(_FIRST_RECHECK_S, _LAST_RECHECK_S)
         self.recheck_at_s = float("inf")
         """When ``recheck`` is due."""
 
@@ -155,14 +156,15 @@ class SlotStore:
             del self._returning[key]
         closed = [session for session in self._closing if self._loans[session].are_all_back()]
         events = [SlotReturned(*key) for key in returned] + [self._close(s) for s in closed]
-        self._backoff_s = _FIRST_RECHECK_S if events else min(2 * self._backoff_s, _LAST_RECHECK_S)
+        if events:
+            self._backoff.reset()
         waiting = self._returning or self._closing
-        self.recheck_at_s = now_s + self._backoff_s if waiting else float("inf")
+        self.recheck_at_s = now_s + self._backoff.next_s() if waiting else float("inf")
         return events
 
     def _recheck_soon(self, now_s: float) -> None:
-        self._backoff_s = _FIRST_RECHECK_S
-        self.recheck_at_s = now_s + self._backoff_s
+        self._backoff.reset()
+        self.recheck_at_s = now_s + self._backoff.next_s()
 
     def _close(self, session: int) -> SlotsClosed:
         memory = self._memories.pop(session)

@@ -28,6 +28,7 @@ from feeder.host.process_state import look_at
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.hangs import ProcessLook
 from feeder.node.poll_set import PollSet
+from feeder.process.backoff import Backoff
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
@@ -48,7 +49,6 @@ _START_DEADLINE_S: Final = 60.0  # a cold page cache and a slow disk; usually 0.
 _YOUNG_S: Final = 1.0  # a worker that dies before this age is replaced with backoff
 _BACKOFF_MIN_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
-_DOUBLINGS_MAX: Final = 6
 _KILL_GRACE_S: Final = 1.0  # from SIGKILL to the end; later it is in an uninterruptible sleep
 _REAP_INTERVAL_S: Final = 1.0
 _EXIT_GRACE_S: Final = 0.2  # from the end of the channel to the end of the process
@@ -128,7 +128,7 @@ class WorkerPool:
         self._may_give_up = may_give_up
         self._crashed_starts = 0
         self._last_reason = ""  # why a worker could not start, so that repeats are not logged
-        self._young_deaths = 0
+        self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
         self._decoder = ""
         self._starts_due_s: list[float] = []  # when each missing worker is started
@@ -355,10 +355,9 @@ class WorkerPool:
         """Start one at once, or with exponential backoff while workers die young."""
         now_s = time.monotonic()
         is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
-        self._young_deaths = min(self._young_deaths + 1, _DOUBLINGS_MAX) if is_young else 0
-        backoff_s = 0.0
-        if is_young:
-            backoff_s = min(_BACKOFF_MIN_S * 2 ** (self._young_deaths - 1), _BACKOFF_MAX_S)
+        if not is_young:
+            self._backoff.reset()
+        backoff_s = self._backoff.next_s() if is_young else 0.0
         if backoff_s > self.counters.worker_pause_s and not worker.libraries:
             text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
             _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)

@@ -12,7 +12,6 @@ Invariant: one thread uses this object, and no call waits.
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
 from feeder.metrics.counters import SocketCounters
-from feeder.process.log_lines import KEPT
+from feeder.process.log_lines import KEPT, LogLimiter
 from feeder.security.keys import find_public_key_files, read_public_keys
 from feeder.wire.zap import ACCEPTED, NO_LIST, UNKNOWN_KEY, Status, format_answer, parse_request
 
@@ -34,9 +33,8 @@ _CHECK_INTERVAL_S: Final = 1.0
 connect."""
 
 _SHOWN_CHARS: Final = 8
-_LOG_INTERVAL_S: Final = 60.0
-_LOGGED_MAX: Final = 64
-"""Keys with a remembered refusal; anyone can generate any number of keys."""
+_LOGGED_MAX: Final = 63
+"""Keys with a remembered refusal; others share one line a minute."""
 
 FileStates = tuple[tuple[str, int, int, int], ...]
 
@@ -101,7 +99,7 @@ class ZapHandler:
         self._keys = keys
         self._counters = counters
         self._clock = clock
-        self._logged: OrderedDict[str, float] = OrderedDict()
+        self._log_limit = LogLimiter(admitted_max=1, kinds_max=_LOGGED_MAX)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(ENDPOINT)
@@ -145,17 +143,9 @@ class ZapHandler:
     def _refuse(self, reason: str, key: str, line: str) -> None:
         """Count a refusal, and log it unless the same was logged within the last minute."""
         self._counters.refuse_client(reason)
-        now_s, what = self._clock(), f"{reason} {key}"
-        if now_s - self._logged.get(what, float("-inf")) < _LOG_INTERVAL_S:
-            return
-        if len(self._logged) >= _LOGGED_MAX:
-            oldest_s = self._logged[next(iter(self._logged))]
-            if now_s - oldest_s < _LOG_INTERVAL_S:
-                return  # keys are being generated to fill the log: count them only
-            self._logged.popitem(last=False)
-        self._logged[what] = now_s
-        self._logged.move_to_end(what)
-        _log.warning("%s", line, extra=KEPT)
+        # Anyone can generate any number of keys, to fill the log: further ones share one line.
+        if self._log_limit.admit(f"{reason} {key}", self._clock()):
+            _log.warning("%s", line, extra=KEPT)
 
 
 def _read_names(path: Path) -> dict[bytes, str]:

@@ -45,7 +45,7 @@ _OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
 
 
 def priority_of(level: int) -> int:
-    """Return the priority of a level of the logging module."""
+    """The priority of a level of the logging module."""
     if level >= logging.ERROR:
         return ERROR
     if level >= logging.WARNING:
@@ -54,7 +54,6 @@ def priority_of(level: int) -> int:
 
 
 def has_mark(line: bytes) -> bool:
-    """Whether a line begins with its priority."""
     return _MARK.match(line) is not None
 
 

@@ -3,9 +3,13 @@
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
 (``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
 there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
-not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), by their text or
-their kind (``of_kind``), except for errors, those with KEPT, and those for debugging, where each
-one may matter.
+not mix; longer ones are cut. Lines that repeat are limited, by their text or their kind
+(``of_kind``), except for errors, those with KEPT, and those for debugging, where each one may
+matter:
+
+    0 s   a chunk cannot be filled: …                                   10 times
+    …     counted, not logged
+    60 s  37 more like this within 60 s, the latest: a chunk cannot be filled: …
 """
 
 import io
@@ -16,21 +20,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from feeder.metrics.counters import LogCounters
-from feeder.process.log_form import (
-    FIELDS,
-    INFO,
-    WARNING,
-    LineForm,
-    priority_of,
-)
-from feeder.process.log_limiter import LogLimiter, Suppressed
+from feeder.process.log_form import FIELDS, INFO, WARNING, LineForm, priority_of
 
-_STDERR: Final = 2
-_CUT: Final = " … (cut)\n".encode()
+INTERVAL_S: Final = 60.0
+ADMITTED_MAX: Final = 10
+"""Of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
+KINDS_MAX: Final = 256
 
 REPORT_INTERVAL_S: Final = 1.0
 """Between two attempts to report dropped lines."""
@@ -38,7 +38,12 @@ REPORT_INTERVAL_S: Final = 1.0
 KEPT: Final = {"is_kept": True}
 """As ``extra=`` of a log call: the line is not limited, however often it repeats."""
 
+_STDERR: Final = 2
+_CUT: Final = " … (cut)\n".encode()
 _TEXT_ALONE: Final = "%s"
+
+Suppressed: TypeAlias = tuple[int, logging.LogRecord, float]
+"""How many lines of a kind were not logged, the last of them, and the seconds since the first."""
 
 counters: Final = LogCounters()
 """This process's."""
@@ -52,12 +57,67 @@ def of_kind(kind: str) -> dict[str, str]:
     return {"kind": kind}
 
 
+@dataclass(slots=True)
+class _Window:
+    """An interval that began with a kind's first line."""
+
+    start_s: float
+    admitted: int = 0
+    suppressed: int = 0
+    last: logging.LogRecord | None = None
+
+
+class LogLimiter:
+    """Admits some lines of each kind a minute, and counts the others. The caller passes the time.
+
+    At most ``kinds_max`` kinds are told apart; others share one limit, so that memory is bounded.
+    """
+
+    def __init__(self, admitted_max: int = ADMITTED_MAX, kinds_max: int = KINDS_MAX) -> None:
+        self._admitted_max = admitted_max
+        self._kinds_max = kinds_max
+        self._windows: dict[Hashable, _Window] = {}
+        self._due: list[Suppressed] = []
+        self.is_suppressing = False
+        """Whether ``take_due`` will have something to return."""
+
+    def admit(self, kind: Hashable, now_s: float, record: logging.LogRecord | None = None) -> bool:
+        """Whether to log a line. If not, it is counted, for ``take_due`` if ``record`` is given."""
+        self._end_windows(now_s)
+        if kind not in self._windows and len(self._windows) >= self._kinds_max:
+            kind = None
+        window = self._windows.setdefault(kind, _Window(now_s))
+        if window.admitted < self._admitted_max:
+            window.admitted += 1
+            return True
+        if record is not None:
+            window.suppressed += 1
+            window.last = record
+            self.is_suppressing = True
+        return False
+
+    def take_due(self, now_s: float, *, is_end: bool = False) -> list[Suppressed]:
+        """Return the counts of the intervals that are over, each once; of all at the end."""
+        self._end_windows(now_s, is_end=is_end)
+        due, self._due = self._due, []
+        self.is_suppressing = any(window.suppressed for window in self._windows.values())
+        return due
+
+    def _end_windows(self, now_s: float, *, is_end: bool = False) -> None:
+        for kind, window in list(self._windows.items()):
+            if is_end or now_s >= window.start_s + INTERVAL_S:
+                del self._windows[kind]
+                if window.last is not None:
+                    span_s = min(now_s - window.start_s, INTERVAL_S)
+                    self._due.append((window.suppressed, window.last, span_s))
+
+
 class LineStream(io.TextIOBase):
     """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
     def __init__(self, form: LineForm | None = None, fd: int = _STDERR) -> None:
         """Write lines of ``form`` to ``fd``."""
-        self._form = LineForm() if form is None else form
+        self.form = LineForm() if form is None else form
         self._fd = fd
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
@@ -65,19 +125,17 @@ class LineStream(io.TextIOBase):
         self._waiting: deque[tuple[str, bool]] = deque()  # the first is being written
         self._begun = ""  # a line without its end
         self._unreported = 0
-        self.handler: _LineHandler | None = None
+        self.handler = LineHandler(self)
 
     @property
     def has_dropped(self) -> bool:
         """Whether ``report_dropped`` is to be called again soon."""
-        return self._unreported > 0 or (self.handler is not None and self.handler.is_limiting)
+        return self._unreported > 0 or self.handler.limiter.is_suppressing
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._fd
 
     def write(self, text: str) -> int:
@@ -91,7 +149,7 @@ class LineStream(io.TextIOBase):
 
     def report(self, message: str, priority: int = INFO) -> None:
         """Write a message, whatever the log's level is, and however often."""
-        self._take(self._form.render(priority, message), is_rendered=True)
+        self.write_rendered(self.form.render(priority, message))
 
     def write_rendered(self, lines: str) -> None:
         """Write or drop whole lines that have their form."""
@@ -99,7 +157,7 @@ class LineStream(io.TextIOBase):
 
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
-        if self.handler is not None:
+        if self.handler.limiter.is_suppressing:
             self.handler.report_limited()
         self._take("", is_rendered=True)
 
@@ -119,7 +177,7 @@ class LineStream(io.TextIOBase):
         if not is_rendered:
             whole, newline, self._begun = (self._begun + text).rpartition("\n")
             lines = whole.split("\n") if newline else []
-            text = "".join(map(self._form.render_raw, lines))
+            text = "".join(map(self.form.render_raw, lines))
         self._report()
         for piece in cut_into_pieces(text.encode(errors="backslashreplace")):
             if not (self._report() and self._put_piece(piece)):
@@ -131,7 +189,7 @@ class LineStream(io.TextIOBase):
         if self._unreported:
             s = "" if self._unreported == 1 else "s"
             line = f"{self._unreported:,} log line{s} dropped while stderr was not read"
-            if self._put_piece(self._form.render(WARNING, line).encode()):
+            if self._put_piece(self.form.render(WARNING, line).encode()):
                 self._unreported = 0
         return not self._unreported
 
@@ -162,67 +220,54 @@ def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
         yield piece
 
 
-class _LineHandler(logging.Handler):
+class LineHandler(logging.Handler):
     """Writes records to a stream, and limits those that repeat."""
 
-    def __init__(self, stream: LineStream, form: LineForm) -> None:
+    def __init__(self, stream: LineStream) -> None:
         super().__init__()
+        self.limiter = LogLimiter()
         self._stream = stream
-        self._form = form
-        self._limiter = LogLimiter[logging.LogRecord]()
         self._formatter = logging.Formatter()
-
-    @property
-    def is_limiting(self) -> bool:
-        """Whether lines were suppressed whose number has not been logged yet."""
-        return self._limiter.is_suppressing
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or count it."""
         try:
             now_s = time.monotonic()
-            self._report(now_s)
+            self._write_counts(self.limiter.take_due(now_s))
             message = record.getMessage()  # before it is limited: what is kept must not fail later
             if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
                 kind = (record.name, record.levelno, _kind_of(record, message))
-                if not self._limiter.admit(kind, record, now_s):
+                if not self.limiter.admit(kind, now_s, record):
                     counters.log_lines_limited += 1
                     return
             self._write(record, message)
         except (TypeError, ValueError, LookupError):  # of a message and its arguments
             self.handleError(record)
 
-    def report_limited(self) -> None:
-        """Log how many lines were suppressed in intervals that are over."""
-        if self._limiter.is_suppressing:
-            self.acquire()
-            try:
-                self._report(time.monotonic())
-            finally:
-                self.release()
+    def report_limited(self, *, is_end: bool = False) -> None:
+        """Log how many lines were suppressed in intervals that are over, or until the end."""
+        self.acquire()
+        try:
+            self._write_counts(self.limiter.take_due(time.monotonic(), is_end=is_end))
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Log how many lines were suppressed; called when the process ends."""
-        self.acquire()
-        try:
-            self._write_counts(self._limiter.take_all(time.monotonic()))
-        finally:
-            self.release()
+        self.report_limited(is_end=True)
         super().close()
 
-    def _report(self, now_s: float) -> None:
-        self._write_counts(self._limiter.take_due(now_s))
-
-    def _write_counts(self, counts: Iterable[Suppressed[logging.LogRecord]]) -> None:
-        for suppressed in counts:
-            self._write(suppressed.last, describe_suppressed(suppressed))
+    def _write_counts(self, counts: Iterable[Suppressed]) -> None:
+        for count, last, span_s in counts:
+            within = f"{count:,} more like this within {max(1.0, span_s):.0f} s"
+            self._write(last, f"{within}, the latest: {last.getMessage()}")
 
     def _write(self, record: logging.LogRecord, message: str) -> None:
         exception = ""
         if record.exc_info:
             exception = self._formatter.formatException(record.exc_info)
         self._stream.write_rendered(
-            self._form.render(
+            self._stream.form.render(
                 priority_of(record.levelno),
                 message,
                 exception=exception,
@@ -233,19 +278,12 @@ class _LineHandler(logging.Handler):
 
 
 def _kind_of(record: logging.LogRecord, message: str) -> str:
-    """Return what lines have in common that are limited together."""
+    """What lines have in common that are limited together."""
     given = vars(record).get("kind")
     if given is not None:
         return str(given)
     text = str(record.msg)
     return message if text == _TEXT_ALONE else text
-
-
-def describe_suppressed(suppressed: Suppressed[logging.LogRecord]) -> str:
-    """Return the message that stands for those which were not logged."""
-    span_s = max(1.0, suppressed.span_s)
-    last = suppressed.last.getMessage()
-    return f"{suppressed.count:,} more like this within {span_s:.0f} s, the latest: {last}"
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:
@@ -254,9 +292,7 @@ def start_logging(level: str, form: LineForm | None = None) -> LineStream:
     The returned stream also replaces ``sys.stderr``, as tracebacks and warnings must not block
     either.
     """
-    form = LineForm() if form is None else form
     stream = LineStream(form)
-    stream.handler = _LineHandler(stream, form)
     logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
     logging.captureWarnings(True)
     sys.stderr = stream

@@ -125,7 +125,7 @@ def read_private(path: Path, bytes_max: int, what: str) -> bytes:
         raise ConfigError(
             f"{what} {path} belongs to another user ({status.st_uid}): chown {os.geteuid()} {path}"
         )
-    # Kubernetes mounts secrets so for containers with fsGroup. No umask makes this mode by accident.
+    # Kubernetes mounts secrets so for containers with fsGroup; no umask makes this mode.
     is_given = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == _FOR_GROUP
     is_for_own_group = is_given and status.st_gid in (os.getegid(), *os.getgroups())
     if _is_open_to_others(status.st_mode, acl) and (acl or not is_for_own_group):

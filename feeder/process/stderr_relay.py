@@ -20,6 +20,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from feeder.process.log_form import Unmarked, has_mark, without_mark
@@ -45,10 +46,7 @@ class StderrRelay:
     """Relays descriptor 2 until the process exits."""
 
     def __init__(self, *, is_journal: bool = False) -> None:
-        """Replace descriptor 2 by the pipe; do nothing if it is closed.
-
-        ``is_journal`` says that descriptor 2 is the journal's stream.
-        """
+        """Replace descriptor 2 by the pipe; do nothing if it is closed."""
         self.unmarked = Unmarked()
         """What becomes of lines without a mark from now on; may be set at any time."""
         self._is_journal = is_journal
@@ -142,3 +140,17 @@ class StderrRelay:
             except OSError:
                 return True  # may pass, like a full disk
         return True
+
+
+def is_journal(environ: Mapping[str, str], fd: int) -> bool:
+    """Whether ``fd`` is the stream that systemd has connected to the journal.
+
+    $JOURNAL_STREAM alone is no proof: processes with another stderr inherit it, too.
+    Source: systemd.exec(5).
+    """
+    device, colon, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return bool(colon) and (device, inode) == (str(status.st_dev), str(status.st_ino))

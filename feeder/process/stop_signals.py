@@ -1,4 +1,4 @@
-"""Signals that stop a process: deferred, raised as KeyboardInterrupt, or as a pollable descriptor."""
+"""Signals that stop a process: deferred, raised as KeyboardInterrupt, or by a descriptor."""
 
 import contextlib
 import os

@@ -26,6 +26,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import PeerError
+from feeder.process.backoff import Backoff
 from feeder.process.name_lookup import LookupTimeout, look_up
 from feeder.security.keys import ClientKeys
 from feeder.wire.zap import NO_LIST
@@ -93,7 +94,7 @@ class HandshakeWatch:
         self._peer = _parse_address(address or endpoint)
         self._hang_ups = 0
         self._probe_s = 0.0  # earliest next probe: a forwarder without a feeder hangs up for ever
-        self._probe_backoff_s = _PROBE_BACKOFF_S
+        self._probe_backoff = Backoff(_PROBE_BACKOFF_S)
 
     def on_event(self, event: int, value: int, now_s: float) -> HandshakeProblem | None:
         """Return the problem with the keys once an event shows one; blocks for 0.5 s at most."""
@@ -147,10 +148,7 @@ class HandshakeWatch:
         self._hang_ups = 0
         if now_s < self._probe_s:
             return None
-        self._probe_s, self._probe_backoff_s = (
-            now_s + self._probe_backoff_s,
-            self._probe_backoff_s * 2,
-        )
+        self._probe_s = now_s + self._probe_backoff.next_s()
         mechanism = probe_mechanism(self._peer)
         if mechanism not in ("NULL", "CURVE"):
             return None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.daemon.announcements import LINE_S, REFRESH_S, Announcement, Announcer
+from feeder.daemon.announcements import REFRESH_S, Announcement, Announcer
 from feeder.daemon.served import PART_BYTES, split_report
 from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, TURN_S, HostWatch
 from feeder.diagnosis.interval import HostInterval
@@ -265,4 +265,4 @@ def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
     found = observe(Announcer(), kinds)
     logged = [(second, news.verdict.kind) for second, news in found if news.is_logged]
     assert [kind for _, kind in logged] == ["idle", "compute-bound", "idle"]
-    assert LINE_S <= logged[2][0] <= LINE_S + 2 * REFRESH_S
+    assert 60.0 <= logged[2][0] <= 60.0 + 2 * REFRESH_S

@@ -2,7 +2,6 @@
 
 import pytest
 
-from feeder.daemon.backoff import BACKOFF_MAX_S
 from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S
 from feeder.monitoring.health import (
     REPORT_MAX_S,
@@ -12,6 +11,7 @@ from feeder.monitoring.health import (
     not_ready_reason,
     unhealthy_reason,
 )
+from feeder.process.backoff import BACKOFF_MAX_S
 from tests.monitoring.reports import host_report, node_in
 
 NOW_S = 1000.0

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.process.journal import is_journal
 from feeder.process.log_form import (
     DEBUG,
     ERROR,
@@ -22,16 +21,15 @@ from feeder.process.log_form import (
     Unmarked,
     format_time,
 )
-from feeder.process.log_limiter import ADMITTED_MAX
 from feeder.process.log_lines import (
+    ADMITTED_MAX,
     KEPT,
     LineStream,
-    _LineHandler,
     counters,
     cut_into_pieces,
     of_kind,
 )
-from feeder.process.stderr_relay import StderrRelay
+from feeder.process.stderr_relay import StderrRelay, is_journal
 from tests.support.daemon import DEADLINE_S
 
 PRIORITIES = st.sampled_from([ERROR, WARNING, INFO, DEBUG])
@@ -251,7 +249,7 @@ class Log:
     def __init__(self, form: LogFormat) -> None:
         self._reader, self._writer = os.pipe()
         self.stream = LineStream(LineForm("node 0", form), self._writer)
-        self.handler = self.stream.handler = _LineHandler(self.stream, LineForm("node 0", form))
+        self.handler = self.stream.handler
         self.logger = logging.Logger("test", logging.DEBUG)
         self.logger.addHandler(self.handler)
 

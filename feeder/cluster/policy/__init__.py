@@ -1,4 +1,4 @@
 """Which host of a cluster runs which feeder: events in, instructions out. Pure, and without Ray.
 
-May import: daemon.
+May import: process.
 """

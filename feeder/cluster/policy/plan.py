@@ -38,7 +38,7 @@ from feeder.cluster.policy.events import (
 )
 from feeder.cluster.policy.plan_status import HostProblem, PlanStatus, SlotState, SlotStatus
 from feeder.cluster.policy.start_facts import StartFacts, describe_difference, describe_versions
-from feeder.daemon.backoff import RestartPolicy
+from feeder.process.backoff import RestartPolicy
 
 PLACING_MAX_S: Final = 30.0
 """For Ray to start an actor's process; a worker that imports nothing new takes about a second."""

@@ -22,7 +22,7 @@ from feeder.cluster.policy.events import (
 )
 from feeder.cluster.policy.plan import PLACING_MAX_S, ClusterPlan
 from feeder.cluster.policy.start_facts import StartFacts
-from feeder.daemon.backoff import BACKOFF_MAX_S, BACKOFF_MIN_S
+from feeder.process.backoff import BACKOFF_MAX_S, BACKOFF_MIN_S
 
 HOSTS = tuple(Host(f"id{number}", f"10.0.0.{number}") for number in range(1, 6))
 
