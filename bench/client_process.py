@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.client.blocking import BatchFetcher
 from feeder.errors import FeederError, PeerError
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
 
 from .daemon import DATASET_NAME
+from .fetcher import BatchFetcher
 from .line_process import LineProcess
 from .machine import pinned_to
 

@@ -155,8 +155,8 @@ TABLE: Mapping[str, Row] = {
     "doctor": row("errors installation process host jpeg security sample doctor.findings", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
-        f"{DECODING} security client survey pack pack_cache diagnosis doctor doctor.findings "
-        "daemon screens cluster",
+        f"{DECODING} security client client.core survey pack pack_cache diagnosis doctor "
+        "doctor.findings daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

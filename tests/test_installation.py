@@ -146,7 +146,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
     loaded = run(base / "python", "-I", "-c", "if True:" + code)
     assert loaded.returncode == 0, loaded.stderr
     modules = loaded.stdout.split()
-    assert {"feeder.client.core.session", "feeder.client.blocking", "numpy", "zmq"} <= {*modules}
+    assert {"feeder.client.core.session", "feeder.client.transport", "numpy", "zmq"} <= {*modules}
     foreign = {"torch", "PIL", "turbojpeg", "psutil", "xxhash", "feeder.jpeg"}
     assert not foreign & {*modules, *(name.split(".")[0] for name in modules)}
 

@@ -38,6 +38,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from feeder.client.core.prefetch import BatchSequence
+from feeder.client.host_memory import Allocate
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.lanes import resolve_lanes
@@ -46,7 +48,6 @@ from feeder.wire.messages import PADDING_SAMPLE_ID
 from trainer_client._dataset import DatasetInfo, describe_samples
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
-from trainer_client._host_memory import Allocate
 from trainer_client._like_dataloader import LikeDataLoader
 from trainer_client._progress import show_progress
 from trainer_client._ranks import Ranks, RankSource, check_process
@@ -332,7 +333,8 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _fetch_ahead(self) -> None:
         """Begin to fetch the next iterator's batches, if that is known and nothing else goes on."""
         if self._indices is not None and self._live_iterator() is None:
-            self._feed.begin(self._cursor.next.epoch, self._indices, self._cursor.next.step)
+            position = self._cursor.next
+            self._feed.begin(BatchSequence(position.epoch, self._indices, position.step))
 
     def _begin_epoch(self, iterator: EpochIterator[AnyBatch]) -> tuple[int, range]:
         self._feed.check_usable()
@@ -343,7 +345,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._loaded = None
         epoch, step = self._cursor.start()
         self._running = weakref.ref(iterator)
-        self._feed.begin(epoch, indices, step)
+        self._feed.begin(BatchSequence(epoch, indices, step))
         self._clock.begin()
         return epoch, indices[step:]
 

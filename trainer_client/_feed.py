@@ -6,23 +6,23 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from feeder.client.core.answer_checks import name_batch
-from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
+from feeder.client.host_memory import Allocate, HostRows, SlotBuffer
 from feeder.client.stats import request_names
 from feeder.client.transport import Transport
-from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
-from feeder.wire.messages import MAX_WINDOW, Hello, encode
+from feeder.wire.messages import MAX_WINDOW, Hello
 from feeder.wire.slot_layout import SlotLayout
-from trainer_client._host_memory import Allocate, BatchBuffer, BatchBuffers, HostRows, SlotBuffer
 
 MAX_TIMEOUT_S: Final = 86_400
 
@@ -139,7 +139,7 @@ class Feed(Generic[AnyBatch]):
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
-        self._begun: tuple[int, range, int] | None = None  # until a batch is taken
+        self._begun: BatchSequence | None = None  # until a batch is taken
         self._dataset = options.dataset
         self._keys = keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint, keys)
@@ -160,11 +160,6 @@ class Feed(Generic[AnyBatch]):
             client=_name_client(rank),
             job=options.job,
         )
-        try:
-            encode(hello)
-        except ProtocolError as error:
-            raise ConfigError(f"dataset, seed, window or job is invalid: {error}") from None
-        self._prefetch = Prefetch(recipe, buffers=buffers)
         job = Job(
             name=directory.name,
             hello=hello,
@@ -172,10 +167,9 @@ class Feed(Generic[AnyBatch]):
             rank=os.getpid() if rank is None else rank,
             world_size=world_size,
         )
-        self._session = session = ClientSession(job, self._prefetch)
-        self._buffers = BatchBuffers(recipe, lambda: session.labels, allocate)
-        transport = Transport(self._session, directory, self._buffers, SlotBuffer, keys)
-        self._transport = transport
+        self._session = ClientSession(job, buffers=buffers)
+        self._prefetch = self._session.prefetch
+        transport = self._transport = Transport(self._session, directory, keys, allocate)
         # Runs on close(), when the feed is garbage, and at the interpreter's exit.
         self._finalizer = weakref.finalize(self, _end, transport, stage)
         try:
@@ -191,11 +185,11 @@ class Feed(Generic[AnyBatch]):
         """Raise ConfigError in a fork of the process that made this, and after ``close``."""
         self._transport.check_usable()
 
-    def begin(self, epoch: int, indices: range, step: int) -> None:
-        """Fetch the batches ``indices`` of an epoch from a step on, then those of the next ones."""
-        if self._begun != (epoch, indices, step):
-            self._transport.begin(epoch, indices, step)
-            self._begun = epoch, indices, step
+    def begin(self, sequence: BatchSequence) -> None:
+        """Fetch the batches of a sequence, from its first on."""
+        if self._begun != sequence:
+            self._transport.begin(sequence)
+            self._begun = sequence
 
     def take(self, epoch: int, index: int, *, is_short: bool) -> tuple[AnyBatch, int, float]:
         """Wait for a batch; return it, how many of its rows are real, and the wait in seconds.
@@ -212,15 +206,9 @@ class Feed(Generic[AnyBatch]):
             self.wait_s += wait_s
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
-        rows: SlotBuffer | BatchBuffer
-        buffers = self._prefetch.buffers
-        if complete.lent is not None:
-            rows = cast(SlotBuffer, complete.lent)  # from the factory that __init__ passes on
+        rows, buffers = self._transport.rows(complete), self._prefetch.buffers
+        if isinstance(rows, SlotBuffer):
             buffers = min(buffers, rows.memory.layout.slots)  # a node may grant fewer
-        else:
-            rows = self._buffers[complete.buffer]
-            if complete.padding:
-                rows.fill_padding()
         delivery = Delivery(
             rows=rows,
             count=complete.valid if is_short else len(rows.labels),

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainer_client._host_memory import SlotBuffer
+from feeder.client.host_memory import SlotBuffer
 
 _READ_ONLY: Final = 0x08  # cudaHostRegisterReadOnly: required for pages mapped read-only
 

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 import torch
 
+from feeder.client.host_memory import HostRows, SlotBuffer
 from trainer_client._batch import Batch, Origin
 from trainer_client._device import Normaliser
 from trainer_client._feed import Delivery, Stage
-from trainer_client._host_memory import HostRows, SlotBuffer
 from trainer_client._page_lock import PageLocks
 
 MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken

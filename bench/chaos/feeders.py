@@ -13,13 +13,13 @@ from typing import Final, Self
 
 import psutil
 
-from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
 from feeder.metrics.counters import Counters
 from feeder.plan.recipe import Recipe
 
 from ..daemon import DATASET_NAME, Daemon, free_port
+from ..fetcher import BatchFetcher
 from .proxy import TcpProxy
 
 _ANSWER_S: Final = 1.0

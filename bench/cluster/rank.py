@@ -9,7 +9,7 @@ from time import thread_time
 from typing import Final
 
 from feeder.client.core import events
-from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.transport import GATHER_S
 from feeder.plan.recipe import Recipe
@@ -70,7 +70,7 @@ class SimulatedRank:
         )
         self.session = ClientSession(
             Job(name="model", hello=hello, share_memory=False, rank=number),
-            Prefetch(recipe, buffers=job.window + 1),
+            buffers=job.window + 1,
         )
 
     @property
@@ -143,7 +143,7 @@ class SimulatedRank:
             self._wake_at(self._gather_by_s)
         if self.session.is_gathered or now_s >= self._gather_by_s:
             self._has_begun = True
-            self.session.begin(0, self._indices)
+            self.session.begin(BatchSequence(0, self._indices))
 
     def _wake_at(self, at_s: float) -> None:
         self._wake_at_s = at_s

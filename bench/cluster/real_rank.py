@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from feeder.client.core import events
-from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
 from feeder.client.transport import Transport
@@ -25,7 +25,6 @@ from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent
 from feeder.wire.messages import BatchKey, Hello, Request, Welcome
-from trainer_client._host_memory import BatchBuffers, SlotBuffer
 
 from ..daemon import DATASET_NAME
 from .owners import asking_any_node
@@ -67,8 +66,8 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RecordingSession(ClientSession):
     """The client's session, with a record of its requests."""
 
-    def __init__(self, job: Job, prefetch: Prefetch) -> None:
-        super().__init__(job, prefetch)
+    def __init__(self, job: Job, *, buffers: int) -> None:
+        super().__init__(job, buffers=buffers)
         self.asked: list[Asked] = []
         self.nodes: dict[int, str] = {}
         self._wanted: set[BatchKey] = set()
@@ -97,22 +96,23 @@ def run(orders: RankOrders) -> RankRecord:
         window=orders.window,
         client=f"rank {orders.rank}",
     )
-    prefetch = Prefetch(orders.recipe, buffers=orders.window + 1)
     session = RecordingSession(
-        Job(name="bench", hello=hello, share_memory=False, rank=orders.rank), prefetch
+        Job(name="bench", hello=hello, share_memory=False, rank=orders.rank),
+        buffers=orders.window + 1,
     )
-    buffers = BatchBuffers(orders.recipe, lambda: session.labels)
-    transport = Transport(session, Directory(orders.endpoints), buffers, SlotBuffer)
+    transport = Transport(session, Directory(orders.endpoints))
     try:
         welcome = transport.wait_for_welcome(TIMEOUT_S)
         _print("open")
         last_batch = orders.recipe.last_batch
         transport.begin(
-            0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
+            BatchSequence(
+                0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
+            )
         )
         taken: list[tuple[float, int]] = []
         while not select.select([sys.stdin], [], [], 0)[0]:
-            batch = transport.take("the next batch", TIMEOUT_S, lambda: None)
+            batch = transport.take("the next batch", TIMEOUT_S)
             taken.append((time.monotonic(), batch.valid))
             transport.return_buffers([batch.buffer], before_waiting=True)
         descriptors = len(os.listdir("/proc/self/fd")) - 1

@@ -14,10 +14,11 @@ from typing import Final
 
 import torch
 
+from feeder.client.core.prefetch import BatchSequence
+from feeder.client.host_memory import SlotBuffer
 from feeder.errors import ResourceError
 from trainer_client._device import Normaliser
 from trainer_client._feed import Delivery, Feed, LoaderOptions
-from trainer_client._host_memory import SlotBuffer
 from trainer_client._staging import CudaStage
 
 from ..daemon import DATASET_NAME
@@ -89,7 +90,7 @@ def lent_slots(endpoint: str, *, batch_size: int, image_px: int) -> Iterator[lis
     feed = Feed(options, options.make_recipe(), stage)
     try:
         batches = feed.welcome.batches
-        feed.begin(0, range(batches), 0)
+        feed.begin(BatchSequence(0, range(batches), 0))
         for number in range(2 * _SLOTS):
             if len(stage.slots) < _SLOTS:
                 feed.take(*divmod(number, batches), is_short=False)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.errors import ResourceError
@@ -27,6 +26,7 @@ from feeder.plan.recipe import Recipe
 
 from ..daemon import DATASET_NAME, Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
+from ..fetcher import BatchFetcher
 from ..machine import describe_machine, pinned_to
 from ..report import RATE, Report, Result, summarise
 from ..rounds import Contender, run_rounds, warm_up

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from feeder.client.blocking import BatchFetcher
 from feeder.errors import ResourceError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
@@ -33,6 +32,7 @@ from feeder.process.child import python_command
 
 from ..daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
 from ..data.material import dataset_or_synthetic
+from ..fetcher import BatchFetcher
 from ..line_process import LineProcess
 from ..machine import describe_machine, pinned_to
 from ..report import RATE, Report, single, summarise

@@ -163,7 +163,9 @@ class _StreamBench:
             streams |= self._open_more(daemon, sessions)
             results = self._run_rounds(daemon, streams)
             keys = [divmod(number, self._epoch_batches) for number in range(BATCHES)]
-            results += measure_handover(over_ipc.fetcher, copied.fetcher, keys, self._suffix)
+            results += measure_handover(
+                over_ipc.fetcher, copied.fetcher, keys, daemon.ipc, self._suffix
+            )
             results.append(measure_loader_cost(daemon.ipc, self.batch_size, self._suffix))
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal

@@ -20,13 +20,13 @@ from typing import Final
 
 import zmq
 
-from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
 from feeder.process.child import python_command
 from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
 from ..daemon import DATASET_NAME, running_daemon
+from ..fetcher import BatchFetcher
 from ..line_process import LineProcess
 from ..machine import pinned_to
 from ..report import RATE, Result, single, summarise

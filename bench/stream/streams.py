@@ -25,8 +25,8 @@ from ..client_process import (
     read_clients,
 )
 from ..daemon import DATASET_NAME
+from ..fetcher import BatchFetcher
 from ..report import RATE, Result, single, summarise
-from .handover import TimedFetcher
 
 WINDOW: Final = 4
 
@@ -85,7 +85,7 @@ class StreamHere:
 
     def __init__(self, endpoint: str, recipe: Recipe, *, share_memory: bool = True) -> None:
         """Open the session."""
-        self.fetcher = TimedFetcher(
+        self.fetcher = BatchFetcher(
             endpoint,
             dataset=DATASET_NAME,
             recipe=recipe,

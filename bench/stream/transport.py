@@ -23,13 +23,13 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 from feeder.process.child import child_environment, python_command
 
 from ..daemon import DATASET_NAME, free_port
+from ..fetcher import BatchFetcher
 from ..line_process import start_process, stop_process
 from ..machine import pinned_to
 from ..report import Result, summarise

@@ -1,6 +1,8 @@
 """``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
+import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,33 +161,44 @@ def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
 def _preview_served(arguments: argparse.Namespace) -> _Preview:
     """Return the sheet of a batch that the daemon at ``--from`` serves."""
     from feeder.cli.sample_notes import LEGEND_SERVED, describe_recipe, note_samples
-    from feeder.client.blocking import BatchFetcher
+    from feeder.client.core.answer_checks import name_batch
+    from feeder.client.core.prefetch import BatchSequence
+    from feeder.client.core.session import ClientSession, Job
+    from feeder.client.endpoints import Directory
+    from feeder.client.transport import Transport
     from feeder.plan.packing import pixel_layout_of, unpack_levels
+    from feeder.process.name_lookup import resolve_endpoint
     from feeder.security.keys import read_client_keys
+    from feeder.wire.messages import Hello
 
+    deadline_s = time.monotonic() + arguments.timeout
     recipe = _recipe(arguments, None)
-    with BatchFetcher(
-        arguments.endpoint,
+    keys = read_client_keys(arguments.server_key, arguments.client_key)
+    hello = Hello(
         dataset=arguments.dataset,
         recipe=recipe,
         seed=arguments.seed,
         window=1,
-        total_s=arguments.timeout,
-        timeout_s=arguments.timeout,
         client="feeder preview",
-        keys=read_client_keys(arguments.server_key, arguments.client_key),
-    ) as fetcher:
-        _check_index(arguments.index, fetcher.welcome.batches, recipe)
-        batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
-        count = min(arguments.images, batch.valid)
+    )
+    session = ClientSession(Job(name=arguments.endpoint, hello=hello), buffers=1)
+    resolve_endpoint(arguments.endpoint, arguments.timeout)  # whose error names the name server
+    with closing(Transport(session, Directory(arguments.endpoint, keys), keys)) as transport:
+        welcome = transport.wait_for_welcome(deadline_s - time.monotonic(), for_packing=False)
+        _check_index(arguments.index, welcome.batches, recipe)
+        # With one buffer, which stays with this batch, no other one is requested.
+        transport.begin(BatchSequence(arguments.epoch, range(arguments.index, arguments.index + 1)))
+        name = name_batch((arguments.epoch, arguments.index))
+        batch = transport.take(name, deadline_s - time.monotonic())
+        rows, count = transport.rows(batch), min(arguments.images, batch.valid)
         return _Preview(
-            pictures=unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)),
-            labels=_name_labels(fetcher.welcome, batch.labels[:count], arguments),
+            pictures=unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),
+            labels=_name_labels(welcome, rows.labels[:count], arguments),
             notes=note_samples(
                 recipe,
                 seed=arguments.seed,
                 epoch=arguments.epoch,
-                sample_ids=batch.sample_ids[:count].copy(),
+                sample_ids=rows.sample_ids[:count].copy(),
             ),
             subtitles=(describe_recipe(recipe), LEGEND_SERVED),
         )

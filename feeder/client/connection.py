@@ -12,16 +12,15 @@ go.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias, cast
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.contexts import Context
 from feeder.client.core import events
-from feeder.client.core.prefetch import HostBatch
-from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
+from feeder.client.host_memory import NotSharedError, SlotBuffer, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
@@ -37,9 +36,6 @@ from feeder.wire.messages import (
     encode,
 )
 from feeder.wire.slot_layout import SlotLayout
-
-WrapSlot: TypeAlias = Callable[[LentMemory, int], HostBatch]
-"""Wraps a mapped slot, given by its number, for the consumer."""
 
 LINGER_MS: Final = 200  # time for the last message to leave
 RECONNECT_MS: Final = 100
@@ -64,23 +60,14 @@ class Link:
         hello: Hello,
         keys: ClientKeys | None,
         context: Context,
-        wrap_slot: WrapSlot,
-        *,
-        address: str | None = None,
-        threads: int = 0,
-        heartbeats: bool = True,
+        threads: int,
     ) -> None:
         """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
 
-        ``address`` is the endpoint with its host name looked up, if the caller has done that.
-        ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use, 0 for any.
-        ``heartbeats`` end the connection to a peer that is silent for 10 s, so that it is dialled
-        again; without them a frozen node process may take as long as the caller waits.
+        ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use.
         """
         self.number = number
         self.endpoint = endpoint
-        self.received_bytes = 0
-        """All bytes received, headers included."""
         dealer: zmq.Socket[bytes] | None = None
         try:
             self.dealer = dealer = context.socket(zmq.DEALER)
@@ -94,19 +81,17 @@ class Link:
                 "the limit on open files (ulimit -n)"
             ) from None
         self._set_options(hello)
-        if heartbeats:
-            dealer.heartbeat_ivl = HEARTBEAT_MS
-            dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        dealer.heartbeat_ivl = HEARTBEAT_MS
+        dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         dealer.set(zmq.AFFINITY, threads)
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
         self._claimed = events.ClaimSlots(
             number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0)
         )
-        self._watch = HandshakeWatch(endpoint, keys, address=address)
-        self._wrap_slot = wrap_slot
+        self._watch = HandshakeWatch(endpoint, keys)
         try:
-            dial(self.dealer, address or endpoint, keys)
+            dial(self.dealer, endpoint, keys)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
@@ -170,7 +155,6 @@ class Link:
             return None
         while frames[-1].more:
             frames.append(self.dealer.recv(copy=False))
-        self.received_bytes += sum(map(len, frames))
         try:
             message = decode_from_node(frames[0].buffer)
         except VersionMismatch as error:
@@ -206,7 +190,7 @@ class Link:
         if memory is None:
             return None
         self._claim = None  # its connection is the memory's
-        slots = [self._wrap_slot(memory, number) for number in range(memory.layout.slots)]
+        slots = [SlotBuffer(memory, number) for number in range(memory.layout.slots)]
         return events.SlotsMapped(self.number, session, slots)
 
     def drop_claim(self) -> None:
@@ -215,17 +199,12 @@ class Link:
             self._claim.close()
             self._claim = None
 
-    def stop_monitor(self) -> None:
-        """Watch the connection no longer: a monitor that is not read would block an I/O thread."""
-        if not self.monitor.closed:
-            self.dealer.disable_monitor()
-            self.monitor.close(0)
-
     def close(self) -> None:
         """Close all sockets; what cannot be sent without waiting is dropped."""
         self.flush()
         self.drop_claim()
-        self.stop_monitor()
+        self.dealer.disable_monitor()
+        self.monitor.close(0)
         self.dealer.close(LINGER_MS)
 
     def _set_options(self, hello: Hello) -> None:

@@ -69,6 +69,13 @@ class LinkContext:
         self.context.term()
 
 
+def no_room(name: str) -> ResourceError:
+    """Return the error for a process without spare descriptors."""
+    return ResourceError(
+        f"{name}: there is no room for a connection: raise the limit on open files (ulimit -n)"
+    )
+
+
 def open_context(name: str, further_threads: int = 0) -> Context:
     """Return a context with one I/O thread or more.
 
@@ -79,8 +86,6 @@ def open_context(name: str, further_threads: int = 0) -> Context:
             for _ in range(_DESCRIPTORS + _THREAD_DESCRIPTORS * further_threads):
                 stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        raise ResourceError(
-            f"{name}: there is no room for a connection: raise the limit on open files (ulimit -n)"
-        ) from error
+        raise no_room(name) from error
     check_threads(ZMQ_THREADS + further_threads)
     return zmq.Context(1 + further_threads)

@@ -13,14 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import zmq
 
-from feeder.client.connection import LINGER_MS, Link, WrapSlot
+from feeder.client.connection import LINGER_MS, Link
 from feeder.client.contexts import LinkContext
 from feeder.client.core import events
 from feeder.client.core.session import ClientSession
+from feeder.client.host_memory import BatchBuffers
 from feeder.errors import FeederError, ProtocolError
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Chunk
@@ -40,21 +41,6 @@ _CLOCK_ADVANCED: Final = events.ClockAdvanced()
 _log = logging.getLogger(__name__)
 
 _Frames = Sequence[zmq.Frame]
-Bytes = bytes | memoryview
-
-
-class RowBuffer(Protocol):
-    """Host memory for the rows of one batch."""
-
-    def write(self, first: int, pixels: Bytes, labels: Bytes, sample_ids: Bytes) -> None:
-        """Copy a chunk's frames to the rows from ``first`` on; their sizes are checked."""
-        ...
-
-
-class BatchBuffers(Protocol):
-    """The buffers of a client, by number."""
-
-    def __getitem__(self, number: int) -> RowBuffer: ...
 
 
 class IoLoop:
@@ -65,7 +51,6 @@ class IoLoop:
         session: ClientSession,
         lock: threading.RLock,
         buffers: BatchBuffers,
-        wrap_slot: WrapSlot,
         keys: ClientKeys | None,
         wakeup: socket.socket,
     ) -> None:
@@ -78,7 +63,6 @@ class IoLoop:
         self._session = session
         self._lock = lock
         self._buffers = buffers
-        self._wrap_slot = wrap_slot
         self._keys = keys
         self.wakeup_fd = wakeup.fileno()
         self._wakeup = wakeup
@@ -195,9 +179,8 @@ class IoLoop:
         for instruction in instructions:
             match instruction:
                 case events.Store(placement):
-                    pixels, labels, sample_ids = (frame.buffer for frame in frames)
-                    buffer = self._buffers[placement.buffer]
-                    buffer.write(placement.first, pixels, labels, sample_ids)
+                    rows = (frame.buffer for frame in frames)
+                    self._buffers[placement.buffer].write(placement.first, *rows)
                     self._handle(events.ChunkStored(placement))
                 case events.Send(number, message):
                     link = self._links[number]
@@ -233,8 +216,7 @@ class IoLoop:
                 self._session.job.hello,
                 self._keys,
                 self._context.context,
-                self._wrap_slot,
-                threads=self._context.choose_threads(endpoint),
+                self._context.choose_threads(endpoint),
             )
         except FeederError as error:
             self._handle(events.NodeIncompatible(number, error))

@@ -12,18 +12,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
-from feeder.client.connection import WrapSlot
-from feeder.client.core.prefetch import CompleteBatch
+import numpy as np
+
+from feeder.client.contexts import no_room
+from feeder.client.core.prefetch import BatchSequence, CompleteBatch
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
-from feeder.client.io_loop import BatchBuffers, IoLoop
+from feeder.client.host_memory import Allocate, BatchBuffer, BatchBuffers, SlotBuffer
+from feeder.client.io_loop import IoLoop
 from feeder.client.io_thread import IoThread
-from feeder.errors import ConfigError, PeerError, name_some
+from feeder.errors import ConfigError, PeerError, ProtocolError, name_some
 from feeder.security.keys import ClientKeys
-from feeder.wire.messages import Welcome
+from feeder.wire.messages import Welcome, encode
 
 WAIT_SLICE_S: Final = 0.25  # the most of a stop of this process that counts towards a timeout
 FINAL_READ_S: Final = 0.2  # for libzmq to pass on what waits in its sockets
@@ -94,24 +97,33 @@ class Transport:
         self,
         session: ClientSession,
         directory: Directory,
-        buffers: BatchBuffers,
-        wrap_slot: WrapSlot,
         keys: ClientKeys | None = None,
+        allocate: Allocate = np.empty,
     ) -> None:
         """Read the endpoints, start the I/O thread that dials them, and watch for others.
 
-        Rows are copied to ``buffers``, or read in slots as ``wrap_slot`` presents them.
+        ``allocate`` makes the memory of batches that are not read in place. ConfigError for a Hello
+        that no node would read.
         """
+        try:
+            encode(session.job.hello)
+        except ProtocolError as error:
+            raise ConfigError(f"dataset, seed, window or job is invalid: {error}") from None
         listing = directory.read()
         self._session = session
         self._directory = directory
         self._name = session.job.name
         self._pid = os.getpid()
-        self._waker, wakeup = socket.socketpair()
+        try:
+            self._waker, wakeup = socket.socketpair()
+        except OSError as error:
+            raise no_room(self._name) from error
         self._waker.setblocking(False)
         wakeup.setblocking(False)
         self._lock = threading.RLock()  # the session's
-        self._loop = IoLoop(session, self._lock, buffers, wrap_slot, keys, wakeup)
+        recipe = session.job.hello.recipe
+        self._buffers = BatchBuffers(lambda: BatchBuffer(recipe, session.labels, allocate))
+        self._loop = IoLoop(session, self._lock, self._buffers, keys, wakeup)
         self._loop.listed = listing
         self._thread = IoThread(session, self._lock, self._loop, self._waker)
         try:
@@ -123,13 +135,14 @@ class Transport:
             self._waker.close()  # which wakes the thread
             raise
 
-    def wait_for_welcome(self, timeout_s: float) -> Welcome:
+    def wait_for_welcome(self, timeout_s: float, *, for_packing: bool = True) -> Welcome:
         """Return the first welcome; PeerError when there is none within ``timeout_s``.
 
+        With ``for_packing`` that begins again with all progress of a feeder that packs its source.
         Waits a moment longer for the other feeders, so that incompatible ones are an error now
         instead of being left out later.
         """
-        self._serve_until(self._find_welcome, timeout_s, "welcome")
+        self._serve_until(self._find_welcome, timeout_s, "welcome", for_packing=for_packing)
         gather_by_s = time.monotonic() + GATHER_S
 
         def find_gathered() -> Welcome | None:
@@ -140,17 +153,17 @@ class Transport:
         self._thread.resume()
         return welcome
 
-    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
-        """Request the batches ``indices`` of ``epoch`` from a step on, then of the next epochs."""
+    def begin(self, sequence: BatchSequence) -> None:
+        """Request the batches of a sequence, from its first on."""
         self.check_usable()
         with self._lock:
-            self._session.begin(epoch, indices, step)
+            self._session.begin(sequence)
             is_due = self._session.is_clock_due(spare=1)
         if is_due:
             self._thread.wake()
 
     def take(
-        self, name: str, timeout_s: float, before_waiting: Callable[[], None]
+        self, name: str, timeout_s: float, before_waiting: Callable[[], object] = lambda: None
     ) -> CompleteBatch:
         """Return the next batch; PeerError when it, called ``name``, is not complete in time.
 
@@ -169,6 +182,15 @@ class Transport:
                 with self._lock:
                     self._session.end_wait(time.monotonic(), batch)
         return batch
+
+    def rows(self, batch: CompleteBatch) -> SlotBuffer | BatchBuffer:
+        """Return the memory of a batch that was taken, valid until its buffer is returned."""
+        if batch.lent is not None:
+            return cast(SlotBuffer, batch.lent)
+        buffer = self._buffers[batch.buffer]
+        if batch.padding:
+            buffer.fill_padding()
+        return buffer
 
     def return_buffers(self, buffers: Sequence[int], *, before_waiting: bool = False) -> None:
         """Free the buffers of taken batches to be written again.
@@ -216,13 +238,18 @@ class Transport:
             return self._session.take()
 
     def _serve_until(
-        self, find: Callable[[], _Found | None], timeout_s: float, what: str
+        self,
+        find: Callable[[], _Found | None],
+        timeout_s: float,
+        what: str,
+        *,
+        for_packing: bool = True,
     ) -> _Found:
         """Serve the sockets until ``find`` returns something; PeerError when time has run out.
 
         A long wait is logged: the user sees what it waits for before the deadline.
         """
-        timeout = _Timeout(timeout_s, lambda: self._session.packing_advances)
+        timeout = _Timeout(timeout_s, lambda: for_packing and self._session.packing_advances)
         subject = what, self._session.job.hello.dataset, self._name
 
         def wait_s() -> float:

@@ -20,7 +20,7 @@ from bench.chaos.feeders import Feeder
 from bench.chaos.report import Run, judge
 from bench.chaos.scene import Scene, Struck
 from bench.cli import main
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from feeder.plan.recipe import Recipe
 from tests.support.daemon import pack_small
 

@@ -51,8 +51,7 @@ class Script:
         self.loop = IoLoop(
             self,  # type: ignore[arg-type]
             threading.RLock(),
-            buffers={},
-            wrap_slot=lambda memory, number: memory.slot(number),
+            buffers={},  # type: ignore[arg-type]
             keys=None,
             wakeup=wakeup,
         )

@@ -77,22 +77,6 @@ except PeerError as error:
     assert "within 1 s" in result.stdout
 
 
-def test_a_fetcher_gives_up_at_its_deadline_and_its_process_exits(silent: dict[str, str]) -> None:
-    program = """
-from feeder.errors import PeerError
-from feeder.client.blocking import BatchFetcher
-from feeder.plan.recipe import Recipe
-try:
-    recipe = Recipe.for_split("train", batch_size=4)
-    BatchFetcher("tcp://slow.silent:5555", dataset="d", recipe=recipe, timeout_s=1)
-except PeerError as error:
-    print("gave up:", error)
-"""
-    result = run_silent(silent, sys.executable, "-c", program)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("gave up: tcp://slow.silent:5555: no name server")
-
-
 def test_probing_a_peer_does_not_wait_for_a_name_server(
     silent: dict[str, str],
 ) -> None:

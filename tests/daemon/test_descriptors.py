@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.daemon.descriptor_budget import (
     _NODE_FILES,

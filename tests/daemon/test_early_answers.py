@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from feeder.client.stats import request_counters, request_report
 from feeder.daemon.config import Config, load_config
 from feeder.daemon.early_answers import EarlyAnswers
@@ -45,14 +45,20 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 
 def fetch(endpoint: str, **options: object) -> BatchFetcher:
-    return BatchFetcher(endpoint, dataset="d", recipe=small_recipe(), **options)  # type: ignore[arg-type]
+    return BatchFetcher(
+        endpoint,
+        dataset="d",
+        recipe=small_recipe(),
+        timeout_s=1.0,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def test_everything_that_asks_gets_the_progress(endpoint: str) -> None:
     with RawClient(endpoint) as client:
         client.send(HELLO)
         assert client.receive() == NotReady(text="packing d, 34 %, 5 min left", advances=7)
-    with pytest.raises(PeerError, match=f"{endpoint} is packing d, 34 %, 5 min left: try again"):
+    with pytest.raises(PeerError, match=f"from {endpoint} within .*: it is packing d, 34 %, 5 min"):
         fetch(endpoint)
     report = request_report(endpoint, DEADLINE_S)
     verdict = report.verdict

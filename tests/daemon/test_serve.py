@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import (

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
+from feeder.client.host_memory import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
@@ -192,7 +192,7 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
 ) -> None:
     program = (
         "import os, sys\n"
-        "from feeder.client.mapped_slots import SlotClaim\n"
+        "from feeder.client.host_memory import SlotClaim\n"
         "from tests.node.test_claim_listener import LAYOUT\n"
         "def fork():\n"
         "    global lent\n"

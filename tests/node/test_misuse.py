@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import NodeMessage, Ping, Refused, Welcome, encode

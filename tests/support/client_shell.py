@@ -24,7 +24,6 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
-from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
@@ -111,10 +110,9 @@ class Shell:
         recipe: Recipe = RECIPE,
     ) -> None:
         """Dial ``endpoints``, as links 0, 1, …"""
-        prefetch = Prefetch(recipe, buffers=buffers)
         job = Job(name=NAME, hello=hello(window, recipe), share_memory=share_memory)
-        self.session = ClientSession(job, prefetch)
-        self.prefetch = prefetch
+        self.session = ClientSession(job, buffers=buffers)
+        self.prefetch = self.session.prefetch
         self.now_s = 0.0
         self.links: dict[int, str] = {}
         self.logged: list[Log] = []

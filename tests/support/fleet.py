@@ -33,7 +33,7 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
-from feeder.client.core.prefetch import CompleteBatch, Prefetch
+from feeder.client.core.prefetch import BatchSequence, CompleteBatch
 from feeder.client.core.session import ClientSession, Job
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
@@ -117,9 +117,9 @@ class Fleet:
         self.lines: dict[int, Line] = {}
         self.loss = self.repetition = 0.0
         self.reading_s: tuple[float, ...] = (0.0, 0.01, 0.3)  # how long the consumer holds a batch
-        self.prefetch = Prefetch(RECIPE, buffers=buffers)
         hello = Hello(dataset="d", recipe=RECIPE, seed=7, window=buffers, client="me")
-        self.session = ClientSession(Job(name="fleet", hello=hello), self.prefetch)
+        self.session = ClientSession(Job(name="fleet", hello=hello), buffers=buffers)
+        self.prefetch = self.session.prefetch
         self.logged: list[Log] = []
         self.expected = iter(())
         self.taken = 0
@@ -136,7 +136,7 @@ class Fleet:
 
     def begin(self, epoch: int) -> None:
         """Have the consumer start an epoch."""
-        self.session.begin(epoch, range(BATCHES))
+        self.session.begin(BatchSequence(epoch, range(BATCHES)))
         self.has_begun = True
         indices = rank_indices(BATCHES, 0, 1, RECIPE.last_batch)
         self.expected = ((e, i) for e in itertools.count(epoch) for i in indices)

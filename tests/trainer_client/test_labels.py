@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from bench.fetcher import BatchFetcher
 from feeder.cli import main as cli
-from feeder.client.blocking import BatchFetcher
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe

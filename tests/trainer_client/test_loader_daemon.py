@@ -13,8 +13,8 @@ import torch
 
 from bench.data.synthetic import write_synthetic
 from bench.demo.feeder import serving
+from bench.fetcher import BatchFetcher
 from feeder.cli.main import main
-from feeder.client.blocking import BatchFetcher
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
 from feeder.pack.options import PackOptions

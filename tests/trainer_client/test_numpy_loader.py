@@ -21,9 +21,9 @@ from tests.support.fake_node import FakeNode, sample_pixels
 from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
 from tests.trainer_client.test_loader_daemon import SAMPLES, endpoint, packed
 from tests.trainer_client.test_loader_daemon import make_loader as make_real_loader
+from tests.trainer_client.test_staging import make_buffer
 from trainer_client import NumpyLoader
 from trainer_client._feed import Delivery
-from trainer_client._host_memory import BatchBuffer
 from trainer_client._numpy_loader import ArrayStage
 
 __all__ = ["endpoint", "packed"]  # fixtures: a real daemon
@@ -172,7 +172,7 @@ def test_all_parts_of_kept_batches_stay_as_they_were(
 
 
 def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
-    stage, buffer = ArrayStage(None, may_view=True), BatchBuffer(2, 4)
+    stage, buffer = ArrayStage(None, may_view=True), make_buffer(2, 8)
     buffer.fill_padding()
     kept = []
     for number, views_max in enumerate((0, 1, 1, 2, 2)):

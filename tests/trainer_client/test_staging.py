@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from feeder.client.host_memory import BatchBuffer
 from feeder.errors import ConfigError
-from feeder.plan.labels import LabelKind, LabelSpec
+from feeder.plan.labels import INDEX_LABELS, LabelKind, LabelSpec
 from feeder.plan.packing import Packing
+from feeder.plan.recipe import Recipe
 from tests.trainer_client.test_device import CPU, random_pixels
 from trainer_client._defaults import check_device, resolve_device, resolve_dtype
 from trainer_client._device import Normaliser
 from trainer_client._feed import Delivery
-from trainer_client._host_memory import BatchBuffer
 from trainer_client._staging import CopiesInFlight, HostStage, make_stage
 
 
@@ -50,10 +51,18 @@ def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
     assert copies.reclaim() == [2]
 
 
+def make_buffer(
+    rows: int, side: int, labels: LabelSpec = INDEX_LABELS, **recipe: object
+) -> BatchBuffer:
+    return BatchBuffer(
+        Recipe.for_split("train", batch_size=rows, image_size=side, **recipe), labels
+    )
+
+
 def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> None:
     stage = make_stage(Normaliser(CPU, torch.float32))
     assert isinstance(stage, HostStage)
-    buffer = BatchBuffer(3, 8)
+    buffer = make_buffer(3, 8)
     pixels, labels = random_pixels(3, 8, 8), torch.arange(3)
     buffer.write(0, pixels.numpy().tobytes(), labels.numpy().tobytes(), labels.numpy().tobytes())
     batch = stage.load(Delivery(rows=buffer, count=3, valid=3, epoch=1, index=2, views_max=1), 5)
@@ -67,7 +76,7 @@ def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> No
 
 
 def test_chunks_are_written_at_their_rows() -> None:
-    buffer = BatchBuffer(5, 8)
+    buffer = make_buffer(5, 8)
     buffer.fill_padding()
     assert buffer.labels.tolist() == [-100] * 5
     pixels = random_pixels(2, 8, 8)
@@ -82,7 +91,7 @@ def test_chunks_are_written_at_their_rows() -> None:
 @pytest.mark.parametrize("kind", ["multi", "float"])
 def test_padding_of_several_labels_is_nan(kind: LabelKind) -> None:
     labels = LabelSpec(kind=kind, width=3)
-    buffer = BatchBuffer(4, 8, labels=labels)
+    buffer = make_buffer(4, 8, labels=labels)
     buffer.fill_padding()
     rows = np.array([[0, 1, 1], [1, 0, 0]], labels.dtype)
     ids = np.array([7, 8], "<i8").tobytes()
@@ -98,7 +107,7 @@ def test_padding_of_several_labels_is_nan(kind: LabelKind) -> None:
 
 def test_a_short_batch_has_only_its_real_rows() -> None:
     stage = make_stage(Normaliser(CPU, torch.float32))
-    buffer = BatchBuffer(5, 8)
+    buffer = make_buffer(5, 8)
     buffer.fill_padding()
     batch = stage.load(Delivery(rows=buffer, count=2, valid=2, epoch=0, index=0, views_max=1), 0)
     assert batch.images.shape == (2, 4, 8, 8)
@@ -108,7 +117,7 @@ def test_a_short_batch_has_only_its_real_rows() -> None:
 def test_padding_is_grey_in_every_packing() -> None:
     expected = Normaliser(CPU, torch.float32)(torch.zeros(2, 8, 8, 3, dtype=torch.int8))
     for packing in get_args(Packing):
-        buffer = BatchBuffer(2, 8, packing=packing)
+        buffer = make_buffer(2, 8, packing=packing)
         buffer.fill_padding()
         images = Normaliser(CPU, torch.float32, packing=packing)(torch.from_numpy(buffer.pixels))
         assert torch.equal(images, expected)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.daemon import free_port
-from feeder.client.blocking import BatchFetcher
+from bench.fetcher import BatchFetcher
 from tests.screens.report_node import ReportNode
 from tests.support.daemon import Daemon, pack_small, small_recipe, wait_until
 from tests.support.host_reports import compute_bound, healthy, many_nodes

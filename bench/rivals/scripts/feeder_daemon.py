@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from protocol import Pixels, Work, serve_turns
 
 from feeder.bench.daemon import DATASET_NAME, running_daemon
-from feeder.client.blocking import BatchFetcher
+from feeder.bench.fetcher import BatchFetcher
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import library_versions
 from feeder.plan.recipe import Recipe

@@ -1,4 +1,4 @@
-"""Whether a node's message can be an answer to its client's request; both clients check it here.
+"""Whether a node's message can be an answer to its client's request.
 
 ``messages`` bounds each message on its own; these checks know the recipe, the dataset and the
 request. What passes them can be stored as it is. Everything else raises ProtocolError, so that a

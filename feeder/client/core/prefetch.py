@@ -1,7 +1,7 @@
 """Which batches are wanted, requested and complete: book-keeping, no I/O.
 
 Batches are wanted in one order, the *sequence*: this rank's indices of an epoch, then those of the
-next epoch, without end. Each batch of the sequence passes through these states:
+next epoch. Each batch of the sequence passes through these states:
 
     open      has a buffer; requested on no link yet, on one or on several; chunks arrive
     settled   every row is there, or no node can make it
@@ -61,11 +61,20 @@ class CompleteBatch(Struct, frozen=True, kw_only=True):
 
 
 class BatchSequence(Struct, frozen=True):
-    """All batches of one rank from a step of an epoch on, in order and without end."""
+    """All batches of one rank from a step of an epoch on, in order, to the last epoch's end."""
 
     epoch: int
     indices: range
+    """This rank's batches of every epoch."""
     step: int = 0
+
+    def __len__(self) -> int:
+        return (MAX_EPOCH + 1 - self.epoch) * len(self.indices) - self.step
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that share the epochs."""
+        return self.indices.step
 
     def key(self, position: int) -> BatchKey:
         """Return the batch at ``position``, counted from the sequence's start."""
@@ -123,18 +132,10 @@ class Prefetch:
 
     # --- The consumer's side ------------------------------------------------------------------
 
-    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
-        """Start a sequence at a step of ``epoch``, keeping what is already held of it.
-
-        ``indices`` are this rank's batches of every epoch.
-        """
-        sequence = BatchSequence(epoch, indices, step)
-        is_same = self._sequence is not None and self._sequence.indices == indices
-        if is_same and next(iter(self._held), None) == sequence.key(0):  # as after a whole epoch
-            self._sequence, self._position = sequence, len(self._held)
-            return
+    def begin(self, sequence: BatchSequence) -> None:
+        """Start a sequence, keeping what is already held of it."""
         kept: dict[BatchKey, Assembly] = {}
-        while (key := sequence.key(len(kept))) in self._held:
+        while len(kept) < len(sequence) and (key := sequence.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)
         for key, assembly in self._held.items():
             self._free.append(assembly.buffer)
@@ -155,13 +156,14 @@ class Prefetch:
     @property
     def world_size(self) -> int:
         """Number of ranks that share the sequence's epochs; 1 before there is a sequence."""
-        return 1 if self._sequence is None else self._sequence.indices.step
+        return 1 if self._sequence is None else self._sequence.world_size
 
     def coming(self, count: int) -> list[BatchKey]:
         """Return the next ``count`` batches that the consumer takes, with or without a buffer."""
         keys = list(islice(self._held, count))
         if self._sequence is not None:
-            more = range(self._position, self._position + count - len(keys))
+            end = min(self._position + count - len(keys), len(self._sequence))
+            more = range(self._position, end)
             keys += [self._sequence.key(position) for position in more]
         return keys
 
@@ -233,10 +235,9 @@ class Prefetch:
 
     def extend(self, samples: int) -> None:
         """Give free buffers to the next batches of the sequence."""
-        while self._sequence is not None and self._free:
-            key = self._sequence.key(self._position)
-            if key[0] > MAX_EPOCH:
-                break
+        sequence = self._sequence
+        while sequence is not None and self._free and self._position < len(sequence):
+            key = sequence.key(self._position)
             valid = count_valid(self.recipe, samples, key[1])
             # An index past the end is all padding, which no node need send. What the consumer
             # still reads of a former sequence need not be sent again, and could not be: the node

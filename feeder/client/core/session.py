@@ -27,7 +27,13 @@ from feeder.client.core.compatibility import find_incompatibility
 from feeder.client.core.links import Links
 from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
 from feeder.client.core.preference import Preference
-from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, Prefetch
+from feeder.client.core.prefetch import (
+    BatchRequest,
+    BatchSequence,
+    CompleteBatch,
+    Placement,
+    Prefetch,
+)
 from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.waits import WaitClock
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
@@ -72,7 +78,9 @@ class ClientSession:
     ``error`` is set at the first failure that waiting cannot mend.
     """
 
-    def __init__(self, job: Job, prefetch: Prefetch) -> None:
+    def __init__(self, job: Job, *, buffers: int) -> None:
+        """``buffers``: batches that are fetched ahead or with the consumer."""
+        prefetch = Prefetch(job.hello.recipe, buffers=buffers)
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
         self.error: FeederError | None = None
@@ -81,7 +89,7 @@ class ClientSession:
         self.packing_advances = 0
         """Grows while feeders that pack report progress and none serves: worth waiting for."""
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
-        self._prefetch = prefetch
+        self.prefetch = prefetch
         self._out: list[events.Instruction] = []
         self._waits = WaitClock()
         self._links = Links(
@@ -117,23 +125,20 @@ class ClientSession:
 
     # --- Consumer calls -----------------------------------------------------------------------
 
-    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
-        """Start at a step of an epoch, of which this rank has the batches ``indices``.
-
-        Batches that are already here are kept.
-        """
+    def begin(self, sequence: BatchSequence) -> None:
+        """Start a sequence; those of its batches that are already here are kept."""
         self.check()
-        self._prefetch.begin(epoch, indices, step)
+        self.prefetch.begin(sequence)
 
     def is_next_complete(self) -> bool:
         """Return whether ``take`` would return a batch or raise an error."""
-        return self.error is not None or self._prefetch.is_next_settled
+        return self.error is not None or self.prefetch.is_next_settled
 
     def take(self) -> CompleteBatch | None:
         """Return the next batch if it is complete; raises the error that prevents it for good."""
         self.check()
         try:
-            batch = self._prefetch.take()
+            batch = self.prefetch.take()
         except DatasetError as error:
             raise DatasetError(f"{self.job.name}: {error}") from None
         self._has_taken |= batch is not None
@@ -146,11 +151,11 @@ class ClientSession:
     def end_wait(self, now_s: float, batch: CompleteBatch | None) -> None:
         """Record that the consumer waits no longer: it has the batch, or has given up (None)."""
         link = None if batch is None else batch.link
-        self._waits.end(now_s, self._prefetch.awaited_links if link is None else (link,))
+        self._waits.end(now_s, self.prefetch.awaited_links if link is None else (link,))
 
     def return_buffer(self, buffer: int) -> None:
         """Free the buffer of a batch that was taken."""
-        self._prefetch.return_buffer(buffer)
+        self.prefetch.return_buffer(buffer)
 
     def is_clock_due(self, *, spare: int = 0) -> bool:
         """Return whether ClockAdvanced should come before the next wait for events.
@@ -159,7 +164,7 @@ class ClientSession:
         request for several batches costs client and node little more than a request for one.
         """
         is_ample = self._in_flight >= AMPLE_BATCHES * len(self._links.by_number)
-        return self._has_changed or self._prefetch.free > (1 + spare if is_ample else 0)
+        return self._has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
         """Return the first welcome; raises the error that has ended the session."""
@@ -175,8 +180,8 @@ class ClientSession:
 
         ``problems`` has what is known of endpoints by other means.
         """
-        progress = self._prefetch.progress()
-        awaited = self._prefetch.awaited_links
+        progress = self.prefetch.progress()
+        awaited = self.prefetch.awaited_links
         links = sorted(self._links, key=lambda link: link.link not in awaited)
         if not links:
             return "no endpoint is known yet"
@@ -293,7 +298,7 @@ class ClientSession:
         """Release all mapped slots, also those with a batch; nothing can be taken after this."""
         for link in self._links:
             link.slots = ()
-        self._prefetch.drop_held()
+        self.prefetch.drop_held()
 
     # --- Links --------------------------------------------------------------------------------
 
@@ -331,7 +336,7 @@ class ClientSession:
                 self._on_lent(link, message)
             case Failed() if message.session == link.session:
                 key = (message.epoch, message.index)
-                self._prefetch.failed(link.link, key, f"{message.message} ({message.code})")
+                self.prefetch.failed(link.link, key, f"{message.message} ({message.code})")
             case Draining() if message.session == link.session:
                 link.drain()
             case Pong() if message.session == link.session:
@@ -357,7 +362,7 @@ class ClientSession:
         if self._preference is None:
             self._preference = Preference(BatchLanes(welcome, self.job.hello))
             self._scheduler = RequestScheduler(
-                self._prefetch, self._preference, self._links.owner_name
+                self.prefetch, self._preference, self._links.owner_name
             )
         self.reconnects += is_back
         self._welcomed.add(link.link)
@@ -397,11 +402,11 @@ class ClientSession:
         link = self._links.by_number.get(event.link)
         self.received_bytes += sum(event.sizes)
         if link is None or event.chunk.session != link.session:
-            self._prefetch.chunks_discarded += 1
+            self.prefetch.chunks_discarded += 1
             return
         link.on_message(self._now_s)
         try:
-            placement = self._prefetch.find_placement(
+            placement = self.prefetch.find_placement(
                 link.link, event.chunk, event.sizes, self.labels
             )
         except ProtocolError as error:
@@ -412,13 +417,13 @@ class ClientSession:
             self._out.append(events.Store(placement))
 
     def _on_stored(self, placement: Placement) -> None:
-        self._on_complete(self._prefetch.stored(placement))
+        self._on_complete(self.prefetch.stored(placement))
 
     def _on_lent(self, link: LinkState, lent: Lent) -> None:
         try:
             if lent.slot >= len(link.slots):
                 raise ProtocolError(f"slot {lent.slot} was lent, {len(link.slots)} are mapped here")
-            request = self._prefetch.lend(link.link, lent, link.slots[lent.slot])
+            request = self.prefetch.lend(link.link, lent, link.slots[lent.slot])
         except ProtocolError as error:
             self._leave_out(link, error)
             return
@@ -436,7 +441,7 @@ class ClientSession:
     # --- Requests -----------------------------------------------------------------------------
 
     def _on_clock(self) -> None:
-        self._waits.advance(self._now_s, self._prefetch.awaited_links)
+        self._waits.advance(self._now_s, self.prefetch.awaited_links)
         for link in list(self._links):
             link.record_spent(self._waits.total_s(link.link), self.cpu_s)
             if link.is_redial_due(self._now_s):
@@ -463,14 +468,14 @@ class ClientSession:
         self.due_s = min([due_s, *[link.due_s() for link in self._links]])
 
     def _request_batches(self, welcome: Welcome, scheduler: RequestScheduler) -> None:
-        self._prefetch.extend(welcome.samples)
+        self.prefetch.extend(welcome.samples)
         wants = self._choose(scheduler)
         if wants and self._first_request_at_s is None:
             self._first_request_at_s = self._now_s
         for link in self._links:
             if link.session is None:
                 continue
-            keys, releases = wants.get(link.link, ()), self._prefetch.take_releases(link.link)
+            keys, releases = wants.get(link.link, ()), self.prefetch.take_releases(link.link)
             if keys or releases:
                 request = Request(
                     session=link.session,
@@ -479,7 +484,7 @@ class ClientSession:
                     release=tuple(releases),
                 )
                 self._out.append(events.Send(link.link, request))
-        are_requested = [bool(held.requests) for _, held in self._prefetch.open_batches()]
+        are_requested = [bool(held.requests) for _, held in self.prefetch.open_batches()]
         self._in_flight = sum(are_requested)
         self._waits_for_room = not all(are_requested)
 
@@ -488,15 +493,15 @@ class ClientSession:
         wants: dict[int, list[BatchKey]] = {}
         for choice in scheduler.choose(self._links.by_number, self._now_s):
             if isinstance(choice, GiveUp):
-                self._prefetch.give_up(choice.key)
+                self.prefetch.give_up(choice.key)
                 continue
             if choice.reclaim is not None:
-                self._prefetch.reclaim(choice.reclaim)
+                self.prefetch.reclaim(choice.reclaim)
             wants.setdefault(choice.link, []).append(choice.key)
         self._request += bool(wants)
         for number, keys in wants.items():
             for key in keys:
-                self._prefetch.record_request(number, key, self._request, self._now_s)
+                self.prefetch.record_request(number, key, self._request, self._now_s)
         return wants
 
 

@@ -40,6 +40,25 @@ MISFITS = [
 ]
 
 
+CONTRADICTIONS = [
+    ({"dataset": "fish"}, "it grants dataset 'fish', 'birds' was requested"),
+    ({"window": 3}, "it grants 3 batches at once, 2 were requested"),
+    ({"batches": 11}, "it counts 11 batches of 4 in 40 samples, there are 10"),
+    ({"batches": 9}, "it counts 9 batches"),
+    ({"lanes": 3}, "it counts 3 lanes in 40 samples, there are 1"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), CONTRADICTIONS)
+def test_a_welcome_that_does_not_answer_the_hello_is_an_error(
+    fields: dict[str, object], text: str
+) -> None:
+    shell = Shell(ENDPOINTS[0])
+    join(shell, 0, **fields)
+    with pytest.raises(ProtocolError, match=f"{ENDPOINTS[0]}: {text}"):
+        shell.session.check()
+
+
 @pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
 def test_an_incompatible_node_is_an_error_before_the_first_batch(
     fields: dict[str, object], kind: type[FeederError], text: str

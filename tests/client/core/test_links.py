@@ -13,6 +13,7 @@ from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, M
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.ownership import Ownership
 from feeder.client.core.preference import Preference
+from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.recipe import Recipe
@@ -58,7 +59,7 @@ def serve(
     fields = {"recipe_fingerprint": recipe.fingerprint()} | fields
     for link in range(nodes):
         join(shell, link, **fields)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     return shell, shell.do()
 
 
@@ -94,7 +95,7 @@ def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
     shell = Shell(*ENDPOINTS[:2], window=8, buffers=8)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     out = shell.do()
     assert asked(out, OWNER) == keys(0)
     assert asked(out, NEXT) == keys(1, 2, 3)
@@ -107,7 +108,7 @@ def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> No
     for link, node in ((0, 1), (1, 0)):
         shell.connect(link)
         shell.receive(welcome(link + 1, node=NODES[node]), link)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
 
 
@@ -134,7 +135,7 @@ def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
     shell = Shell(*ENDPOINTS[:2], window=16, buffers=16)
     for link in (0, 1):
         join(shell, link, workers=8, window=16, samples=1600, batches=400, lanes=32)
-    shell.session.begin(0, range(0, 400, 16))
+    shell.session.begin(BatchSequence(0, range(0, 400, 16)))
     out = shell.do()
     assert max(len(asked(out, link)) for link in (0, 1)) <= 2
     for link in (0, 1):
@@ -158,7 +159,7 @@ def test_a_node_without_a_welcome_is_not_asked() -> None:
     shell = Shell(*ENDPOINTS[:2])
     shell.connect(OWNER)
     join(shell, NEXT)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     out = shell.do()
     assert asked(out, NEXT) == keys(0, 1, 2)[: hello().window]
     assert shell.session.feeders == 1
@@ -248,7 +249,7 @@ def share_slots(window: int) -> Shell:
     for link in range(2):
         join(shell, link, window=window)
         shell.map_slots(link, session=link + 1, slots=window)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.do()
     return shell
 
@@ -346,7 +347,7 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
 def test_a_quiet_node_is_asked_last() -> None:
     shell, _ = serve(buffers=8)
     pass_time(shell, QUIET_S, NEXT)
-    shell.session.begin(1, range(10))
+    shell.session.begin(BatchSequence(1, range(10)))
     out = shell.do()
     assert asked(out, NEXT) == [(1, 0), (1, 1), (1, 2)]
     assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)], "of those that are due soon"
@@ -374,7 +375,7 @@ def meet_duplicates() -> tuple[Shell, list[Instruction]]:
     """Return a client of which two endpoints are one node, and its last instructions."""
     shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.do()
     return shell, join(shell, 1, node=NODES[0], incarnation=5)
 

@@ -8,6 +8,7 @@ from feeder.client.core.link_choice import LINKS_MAX, SPARES
 from feeder.client.core.links import AVOID_S, LONG_LIST_WINDOW
 from feeder.client.core.ownership import Ownership
 from feeder.client.core.preference import Preference
+from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import Failed, Hello
@@ -35,7 +36,7 @@ class Cluster(Shell):
         self.met: set[str] = set()
         self.do(EndpointsListed(ENDPOINTS, NAMES))
         self.greet_all()
-        self.session.begin(0, range(0, 800, world_size))
+        self.session.begin(BatchSequence(0, range(0, 800, world_size)))
         self.preference = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
         self.preference.set_names(NAMES.values())
 
@@ -89,7 +90,7 @@ def test_links_are_few_and_requests_reach_the_owners() -> None:
 
 def test_a_rank_of_many_has_a_link_for_each_buffer_and_the_spares() -> None:
     cluster = Cluster(world_size=100)
-    cluster.session.begin(0, range(0, 80_000, 10_000))
+    cluster.session.begin(BatchSequence(0, range(0, 80_000, 10_000)))
     for _ in range(8):
         cluster.step()
         assert len(cluster.links) <= 4 + SPARES
@@ -102,7 +103,7 @@ def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
     cluster.do(EndpointsListed(ENDPOINTS[:60]))
     cluster.greet_all()
     assert len(cluster.links) == 60
-    cluster.session.begin(0, range(0, 80_000, 4_000))
+    cluster.session.begin(BatchSequence(0, range(0, 80_000, 4_000)))
     cluster.do()
     owners = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
     owners.set_names(ENDPOINTS[:60])
@@ -229,7 +230,7 @@ def test_a_link_to_a_process_that_is_known_holds_no_batches_back() -> None:
     for link in (0, 1):
         shell.connect(link)
         shell.receive(welcome(link + 1, node="n/0", window=8), link)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     asked_now = asked(shell.do(), 0)
     asked_later = asked(shell.run_until(2.5), 0)
     assert [*asked_now, *asked_later][:3] == [(0, 0), (0, 1), (0, 2)]
@@ -240,7 +241,7 @@ def test_two_feeders_of_one_name_share_the_work_and_stand_in_for_each_other() ->
     for link in (0, 1):
         shell.connect(link)
         shell.receive(welcome(link + 1, node="same/0", incarnation=link + 5, window=8), link)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     out = shell.do()
     assert asked(out, 0)
     assert asked(out, 1)
@@ -269,6 +270,6 @@ def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
     for link, node in enumerate(("renumbered-7", "renumbered-9")):
         shell.connect(link)
         shell.receive(welcome(link + 1, node=node, window=8), link)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     owner = ("one", "two").index(Ownership(names.values(), 1).owner(0))
     assert len(asked(shell.do(), owner)) > 0

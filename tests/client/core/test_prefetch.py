@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.prefetch import Placement, Prefetch
+from feeder.client.core.prefetch import BatchSequence, Placement, Prefetch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
@@ -96,9 +96,9 @@ def take_keys(prefetch: Prefetch) -> list[BatchKey]:
 
 def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None:
     prefetch = make_prefetch(buffers=6)
-    prefetch.begin(3, range(1, 6, 2), step=2)
+    prefetch.begin(BatchSequence(3, range(1, 6, 2), step=2))
     assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
-    prefetch.begin(4, range(1, 6, 2), step=1)
+    prefetch.begin(BatchSequence(4, range(1, 6, 2), step=1))
     assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
     assert want(prefetch, window=6) == [(5, 5), (6, 1)]
 
@@ -109,7 +109,7 @@ def test_nothing_is_wanted_before_an_epoch_begins() -> None:
 
 def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(3, range(10))
+    prefetch.begin(BatchSequence(3, range(10)))
     assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
     assert want(prefetch) == []
     arrive_whole(prefetch, (3, 1))
@@ -121,7 +121,7 @@ def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() ->
 
 def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     pairs = [*itertools.product([(0, 0), (0, 1), (0, 2), (0, 3)], CHUNK_FIRSTS)]
     random.Random(5).shuffle(pairs)
@@ -134,29 +134,29 @@ def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
 
 def test_the_sequence_continues_with_the_next_epoch() -> None:
     prefetch = make_prefetch(buffers=6)
-    prefetch.begin(4, range(3))
+    prefetch.begin(BatchSequence(4, range(3)))
     assert want(prefetch, window=6) == [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]
 
 
 def test_beginning_the_prefetched_epoch_keeps_its_batches() -> None:
     prefetch = make_prefetch(buffers=6)
-    prefetch.begin(4, range(3))
+    prefetch.begin(BatchSequence(4, range(3)))
     for key in want(prefetch, window=6):
         arrive_whole(prefetch, key)
     prefetch.take_releases(A)
     assert [prefetch.take() is not None for _ in range(3)] == [True] * 3
-    prefetch.begin(5, range(3))
+    prefetch.begin(BatchSequence(5, range(3)))
     assert prefetch.take_releases(A) == []
     assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
 
 
 def test_beginning_another_epoch_releases_all_requests() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(4, range(10))
+    prefetch.begin(BatchSequence(4, range(10)))
     want(prefetch)
     arrive_whole(prefetch, (4, 0))
     assert prefetch.take_releases(A) == [(4, 0)]
-    prefetch.begin(9, range(10))
+    prefetch.begin(BatchSequence(9, range(10)))
     assert prefetch.take_releases(A) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
     assert want(prefetch) == [(9, 0), (9, 1), (9, 2), (9, 3)]
     assert arrive(prefetch, (4, 1), 0) is None
@@ -165,18 +165,18 @@ def test_beginning_another_epoch_releases_all_requests() -> None:
 
 def test_restarting_an_epoch_requests_it_again_from_its_start() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     for key in want(prefetch):
         arrive_whole(prefetch, key)
     assert prefetch.take() is not None
     prefetch.take_releases(A)
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     assert want(prefetch)[0] == (0, 0)
 
 
 def test_a_chunk_that_arrives_twice_is_discarded() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     assert arrive(prefetch, (0, 0), 3) is not None
     assert arrive(prefetch, (0, 0), 3) is None
@@ -188,7 +188,7 @@ def test_a_chunk_that_arrives_twice_is_discarded() -> None:
 
 def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     arrive_whole(prefetch, (0, 1))
     arrive(prefetch, (0, 0), 0)
@@ -204,7 +204,7 @@ def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -
 
 def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     prefetch.forget(A)
     assert want(prefetch, window=2) == [(0, 0), (0, 1)]
@@ -214,7 +214,7 @@ def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -
 
 def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     prefetch.failed(A, (0, 1), "sample 12 is broken")
     prefetch.give_up((0, 1))
@@ -229,7 +229,7 @@ def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
 
 def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
     prefetch = make_prefetch(split="val")
-    prefetch.begin(0, range(3))
+    prefetch.begin(BatchSequence(0, range(3)))
     want(prefetch, samples=16)
     with pytest.raises(ProtocolError, match="counts 7 real rows, it must be 2"):
         arrive(prefetch, (0, 2), 0)
@@ -241,7 +241,7 @@ def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
 
 def test_indices_past_the_end_are_padding_and_not_requested() -> None:
     prefetch = make_prefetch(split="val")
-    prefetch.begin(0, range(2, 6, 3))  # of 4 batches: 5 is past the end
+    prefetch.begin(BatchSequence(0, range(2, 6, 3)))  # of 4 batches: 5 is past the end
     assert want(prefetch, samples=25)[:2] == [(0, 2), (1, 2)]
     arrive_whole(prefetch, (0, 2))
     first, second = prefetch.take(), prefetch.take()
@@ -264,7 +264,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     changes: dict[str, int], message: str
 ) -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
@@ -281,7 +281,7 @@ def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.Dat
         return data.draw(st.permutations(chunks))
 
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     former = cut()
     late = former[: data.draw(st.integers(0, len(former) - 1))]
@@ -299,7 +299,7 @@ def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.Dat
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
 def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
@@ -312,7 +312,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
 def share(buffers: int = 5) -> Prefetch:
     """Return one whose first batch is requested on A and B."""
     prefetch = make_prefetch(buffers=buffers)
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     prefetch.extend(70)
     ask(prefetch, A, (0, 0))
     ask(prefetch, B, (0, 0))
@@ -446,7 +446,7 @@ def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
     assert batch is not None
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     prefetch.extend(70)
     again = prefetch.take()
     assert again is not None
@@ -464,7 +464,7 @@ def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> N
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
     assert batch is not None
-    prefetch.begin(0, range(10))
+    prefetch.begin(BatchSequence(0, range(10)))
     prefetch.extend(70)
     assert (0, 0) not in [key for key, _ in prefetch.open_batches()]
     prefetch.return_buffer(batch.buffer)

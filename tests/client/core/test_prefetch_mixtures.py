@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.client.core.answer_checks import name_batch
-from feeder.client.core.prefetch import CompleteBatch, Prefetch
+from feeder.client.core.prefetch import BatchSequence, CompleteBatch, Prefetch
 from feeder.errors import DatasetError
 from feeder.plan.epoch import rank_indices
 from feeder.wire.messages import BatchKey, Lent
@@ -146,7 +146,7 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
                 prefetch.return_buffer(owned.pop())
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(4)
-                prefetch.begin(epoch, indices)
+                prefetch.begin(BatchSequence(epoch, indices))
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
             case "lose" if chance.random() < 0.6:
                 nodes.lose(link)
@@ -232,7 +232,7 @@ def test_a_node_never_may_write_a_lent_slot_that_is_read(
                 prefetch.return_buffer(buffer)
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(3)
-                prefetch.begin(epoch, indices)
+                prefetch.begin(BatchSequence(epoch, indices))
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
             case "lose" if chance.random() < 0.4:
                 nodes.lose(link)

@@ -21,6 +21,7 @@ from feeder.client.core.node_link import (
     RETRY_INTERVAL_S,
     SILENCE_S,
 )
+from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
@@ -57,7 +58,7 @@ def serve(now_s: float = 0.0) -> Shell:
     shell.now_s = now_s
     assert sends(shell.connect()) == [HELLO]
     assert sends(shell.receive(welcome())) == []
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     assert sends(shell.do()) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
     return shell
 
@@ -231,7 +232,7 @@ def test_other_refusals_end_the_session_for_good(
     for call in (
         shell.session.check,
         shell.session.take,
-        lambda: shell.session.begin(0, range(10)),
+        lambda: shell.session.begin(BatchSequence(0, range(10))),
     ):
         with pytest.raises(kind, match="tcp://feeder-3:5555: because of it"):
             call()
@@ -343,7 +344,7 @@ def test_every_wait_has_an_explanation() -> None:
     shell.now_s = 2.0
     shell.receive(welcome())
     assert "the next batch was not requested yet" in explain(2.0)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.do()
     late = "its last message came 1.5 s ago, but 0 of its 4 rows have arrived"
     assert explain(3.5) == f"{late}{SESSION}"
@@ -379,7 +380,7 @@ def test_a_node_that_has_gone_quiet_is_told_from_one_that_is_late() -> None:
     shell = make_shell()
     shell.connect()
     shell.receive(welcome())
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.do()
     explain, verdict = shell.session.explain, shell.session.verdict
     shell.do_at(2.0, MessageReceived(0, Pong(session=1, verdict="healthy")))
@@ -410,7 +411,7 @@ def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
 
 def test_a_session_without_a_welcome_cannot_begin() -> None:
     with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
-        make_shell().session.begin(0, range(10))
+        make_shell().session.begin(BatchSequence(0, range(10)))
 
 
 def test_a_client_without_endpoints_explains_that() -> None:
@@ -452,7 +453,7 @@ def share() -> Shell:
     shell = Shell(IPC)
     shell.connect()
     shell.receive(welcome())
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     assert asked(shell.do()) == []
     return shell
 
@@ -481,7 +482,7 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     (claim,) = claims(shell.receive(welcome()))
     assert (claim.link, claim.session, claim.path) == (0, 1, "/run/node.slots")
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     assert shell.do() == []
     assert shell.session.feeders == 0
     slots = shell.map_slots()
@@ -606,9 +607,9 @@ def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> No
 
 def test_a_loan_of_an_earlier_request_is_ignored() -> None:
     shell = share_slots()
-    shell.session.begin(1, range(10))
+    shell.session.begin(BatchSequence(1, range(10)))
     shell.do()
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     assert sends(shell.do()) == [
         Request(session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1)))
     ]
@@ -657,7 +658,7 @@ def share_window(window: int) -> Shell:
     shell = Shell(IPC, window=window, buffers=window)
     shell.connect()
     shell.receive(welcome(window=window))
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.map_slots(slots=window)
     return shell
 
@@ -695,7 +696,7 @@ def test_a_batch_that_found_no_room_is_requested_with_the_next_event() -> None:
     shell = Shell(IPC, window=6, buffers=8)
     shell.connect()
     shell.receive(welcome(window=6))
-    shell.session.begin(0, range(10))
+    shell.session.begin(BatchSequence(0, range(10)))
     shell.map_slots(slots=6)
     assert shell.prefetch.load(0) == 6
     lend(shell, 0)

@@ -1,9 +1,14 @@
-"""A session's slots on the client's side: claimed from the node process, mapped read-only.
+"""The host memory that batches are in: a node process's slots, mapped read-only, or buffers.
 
-The mapping lives as long as anything views it, and the connection by which it was claimed as long
-as the mapping: the node process sees it end exactly when the slots are no longer read. Neither side
-can truncate the pages under the other: the size is checked before mapping and sealed against
-change, and the pages cannot be written here.
+A ``BatchBuffer`` has one writer at a time. Whoever serves the sockets writes arriving chunks; the
+buffer of a complete batch belongs to the consumer, and is reused only after it was given back. A
+``SlotBuffer`` is the same to the consumer, but lies in the node process's memory: it is read-only,
+needs no copy, and giving it back returns the slot to the node.
+
+The mapping of slots lives as long as anything views it, and the connection by which it was claimed
+as long as the mapping: the node process sees it end exactly when the slots are no longer read.
+Neither side can truncate the pages under the other: the size is checked before mapping and sealed
+against change, and the pages cannot be written here.
 
 Needs numpy and the standard library only: training environments have this module.
 """
@@ -18,13 +23,21 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.errors import ProtocolError
+from feeder.plan.labels import LabelRows, LabelSpec
+from feeder.plan.packing import Pixels, pixel_layout_of
+from feeder.plan.recipe import Recipe
 from feeder.wire.claim import ANSWER_BYTES_MAX, FAREWELL, decode_answer, encode_claim
+from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+
+Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
+"""Returns a new array of a shape and type, whatever its contents."""
 
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
@@ -174,3 +187,77 @@ def _unmap(
     with contextlib.suppress(OSError):  # the node process may be gone
         connection.send(FAREWELL)
     connection.close()
+
+
+# --- Batches, as the consumer reads them ------------------------------------------------------
+
+
+class HostRows(Protocol):
+    """A complete batch in host memory: pixels, labels and int64 ids, as they are on the wire."""
+
+    @property
+    def pixels(self) -> Pixels: ...
+    @property
+    def labels(self) -> LabelRows: ...
+    @property
+    def sample_ids(self) -> NDArray[np.int64]: ...
+
+
+class SlotBuffer:
+    """A lent slot, which nothing may write; its arrays keep all slots mapped."""
+
+    def __init__(self, memory: LentMemory, number: int) -> None:
+        slot = memory.slot(number)
+        self.memory = memory
+        self.address = memory.address + number * memory.layout.slot_bytes
+        self.is_page_locked: bool | None = None  # None: not tried yet
+        self.pixels: Pixels = slot.pixels
+        self.labels = slot.labels
+        self.sample_ids = slot.sample_ids
+
+
+class BatchBuffer:
+    """Memory for one batch: pixels int8 (N, S, S, 3), labels and sample ids int64 (N,).
+
+    Pixels of another packing and labels of another kind have its type and shape.
+    """
+
+    def __init__(self, recipe: Recipe, labels: LabelSpec, allocate: Allocate = np.empty) -> None:
+        """Allocate the pixels and labels with ``allocate``, in page-locked memory, say."""
+        batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
+        shape = (batch_size, *layout.image_shape(recipe.image_size))
+        self.pixels: Pixels = allocate(shape, layout.dtype)
+        self.labels: LabelRows = allocate((batch_size, *labels.row_shape), labels.dtype)
+        self.sample_ids: NDArray[np.int64] = np.empty(batch_size, np.int64)
+        self._grey = layout.grey
+        self._label_padding = labels.padding
+        self._pixel_rows = self.pixels.reshape(batch_size, -1)
+
+    def write(self, first: int, *frames: bytes | memoryview) -> None:
+        """Copy a chunk's three frames to the rows from ``first`` on; callers check the sizes."""
+        rows = slice(first, first + len(frames[2]) // self.sample_ids.itemsize)
+        for frame, array in zip(
+            frames, (self._pixel_rows, self.labels, self.sample_ids), strict=True
+        ):
+            to = array[rows]
+            to[...] = np.frombuffer(frame, to.dtype).reshape(to.shape)
+
+    def fill_padding(self) -> None:
+        """Make all rows padding: grey pixels, no label, no sample."""
+        self._pixel_rows[:] = self._grey
+        self.labels[:] = self._label_padding
+        self.sample_ids[:] = PADDING_SAMPLE_ID
+
+
+class BatchBuffers(dict[int, BatchBuffer]):
+    """The buffers of a client by number, allocated at first use, so never for lent batches.
+
+    Only a buffer's present owner may look it up.
+    """
+
+    def __init__(self, make: Callable[[], BatchBuffer]) -> None:
+        self._make = make
+
+    def __missing__(self, number: int) -> BatchBuffer:
+        buffer = self[number] = self._make()
+        return buffer

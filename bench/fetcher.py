@@ -1,0 +1,115 @@
+"""A client of one feeder on the engine of the training loaders, without what they make of batches.
+
+    with BatchFetcher(endpoint, dataset="name", recipe=recipe) as fetcher:
+        for batch in fetcher.fetch([(0, 0), (0, 1)]): ...
+
+It requests the given batches and no others, so that contenders can take turns.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.client.core.prefetch import BatchSequence
+from feeder.client.core.session import ClientSession, Job
+from feeder.client.endpoints import Directory
+from feeder.client.transport import Transport
+from feeder.plan.labels import LabelRows
+from feeder.plan.packing import Pixels
+from feeder.plan.recipe import Recipe
+from feeder.security.keys import ClientKeys
+from feeder.wire.messages import BatchKey, Hello
+
+
+class _Keys(BatchSequence, frozen=True):
+    """Any batches, in any order."""
+
+    keys: Sequence[BatchKey] = ()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def key(self, position: int) -> BatchKey:
+        return self.keys[position]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """One batch, valid until the next one is taken. Only read it."""
+
+    key: BatchKey
+    valid: int
+    pixels: Pixels
+    labels: LabelRows
+    sample_ids: NDArray[np.int64]
+
+
+class BatchFetcher:
+    """A session with one feeder; a context manager."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        dataset: str,
+        recipe: Recipe,
+        seed: int = 0,
+        window: int = 4,
+        timeout_s: float = 60.0,
+        client: str = "feeder-bench",
+        share_memory: bool = True,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        """Open the session; ``timeout_s`` is the deadline of that, and then of each batch."""
+        self._timeout_s = timeout_s
+        hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
+        job = Job(name=endpoint, hello=hello, share_memory=share_memory, rank=os.getpid())
+        self.session = ClientSession(job, buffers=window)
+        self._transport = Transport(self.session, Directory(endpoint, keys), keys)
+        self._held: int | None = None  # the buffer of the batch that was taken last
+        try:
+            self.welcome = self._transport.wait_for_welcome(timeout_s, for_packing=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, keys: Iterable[BatchKey]) -> Iterator[FetchedBatch]:
+        """Yield batches (pairs of epoch and index, no two of them equal) in this order."""
+        wanted = tuple(keys)
+        self.give_back()
+        self._transport.begin(_Keys(0, range(1), keys=wanted))
+        for _ in wanted:
+            yield self.take()
+
+    def take(self) -> FetchedBatch:
+        """Wait for the next batch, and give back the one before."""
+        batch = self._transport.take("the next batch", self._timeout_s, self._give_back_to_wait)
+        self.give_back()
+        self._held = batch.buffer
+        rows = self._transport.rows(batch)
+        return FetchedBatch(batch.key, batch.valid, rows.pixels, rows.labels, rows.sample_ids)
+
+    def give_back(self) -> None:
+        """Give back the batch that was taken last."""
+        if self._held is not None:
+            self._transport.return_buffers([self._held])
+            self._held = None
+
+    def _give_back_to_wait(self) -> None:
+        if self._held is not None:
+            self._transport.return_buffers([self._held], before_waiting=True)
+            self._held = None
+
+    def close(self) -> None:
+        """End the session. Idempotent."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
