@@ -293,7 +293,7 @@ class NodeService:
             **self._fixed,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": len(self._table.sessions.open),
-            "slots_committed_bytes": self._table.sessions.committed_bytes,
+            "slots_committed_bytes": self._table.sessions.used.slots_bytes,
             "slots_held_bytes": self._table.sessions.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),

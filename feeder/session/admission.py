@@ -5,8 +5,9 @@ into memory is reduced, to no less than one batch.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from feeder.errors import ConfigError
@@ -59,8 +60,8 @@ class SessionLimits:
     lease_s: float
     """A session ends after this long without a message of its client."""
     memories_max: int = sys.maxsize
-    """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, or fewer if
-    descriptors are short."""
+    """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, which never
+    refuses one that ``sessions_max`` would not, or fewer if descriptors are short."""
     recipes_max: int = sys.maxsize
     """Different recipes in use at a time."""
     client_sessions_max: int = sys.maxsize
@@ -69,20 +70,22 @@ class SessionLimits:
     client_recipes_max: int = sys.maxsize
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Usage:
-    """What is in use when a Hello arrives, in all or by one client."""
+    """What the sessions of one client, or of all, use."""
 
-    sessions: int = 0
-    memories: int = 0
-    """Sessions with slots, including ended ones that are still lent."""
+    open: int = 0
+    ended: int = 0
+    """Those whose memory is not freed yet, as while a client still maps it."""
     slots_bytes: int = 0
-    """Memory of ended sessions that is still lent included."""
-    recipes: frozenset[tuple[str, Recipe]] = frozenset()
-    """Those of open sessions, each with its dataset's name."""
+    """Of open and ended sessions."""
+    recipes: Counter[tuple[str, Recipe]] = field(default_factory=Counter)
+    """Of open sessions, each with its dataset's name."""
 
-
-NOTHING: Final = Usage()
+    @property
+    def sessions(self) -> int:
+        """Ended sessions hold descriptors, so ``sessions_max`` bounds them as well."""
+        return max(self.open, self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +103,6 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """The terms of a session."""
-
-    plan: EpochPlan
-    """Of epoch 0; the number of batches and their sizes are the same in every epoch."""
-    layout: SlotLayout
-    chunk_images: int
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
     """The reason, for the client's user."""
 
@@ -121,40 +114,61 @@ def admit(
     hello: Hello,
     datasets: Mapping[str, ServedDataset | str],
     limits: SessionLimits,
-    *,
-    is_draining: bool,
     used: Usage,
+    used_by_client: Usage,
     available_bytes: int,
     account: str = "",
-    used_by_client: Usage = NOTHING,
-) -> Admission | Refusal:
-    """Decide about a Hello, given what is in use in all and by the client (``account``, as people
-    know it), and the memory that cgroup and machine have available.
+) -> tuple[EpochPlan, SlotLayout, int] | Refusal:
+    """Return the plan of epoch 0, the slots and the images of a chunk, or why there is no session.
 
-    A dataset that cannot be served has the reason in its place in ``datasets``."""
-    if is_draining:
-        return Refusal("draining", "this feeder is shutting down: use another one, or try later")
+    ``account`` is the client, as people know it; ``available_bytes`` of memory have cgroup and
+    machine. A dataset that cannot be served has the reason in its place in ``datasets``.
+    """
     dataset = datasets.get(hello.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
         return Refusal("unknown-dataset", f"no dataset {hello.dataset!r} here; served: {served}")
     if isinstance(dataset, str):
         return Refusal("dataset", dataset[:MESSAGE_CHARS_MAX])
-    if used.sessions >= limits.sessions_max:
-        most = limits.sessions_max
-        return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
-    if used.memories >= limits.memories_max:
-        return _refuse_memories(limits)
-    refusal = _refusal_for_client(hello, limits, used, account, used_by_client)
+    refusal = _refusal_for_sessions(hello, limits, used, account, used_by_client)
     if refusal is not None:
         return refusal
     plan = _plan(hello, dataset)
     if isinstance(plan, Refusal):
         return plan
-    layout = _grant(hello, dataset.labels, limits, used, available_bytes, account, used_by_client)
-    if isinstance(layout, Refusal):
-        return layout
-    return Admission(plan, layout, count_chunk_images(hello.recipe, dataset.labels, limits))
+    recipe = hello.recipe
+    chunk_images = count_chunk_images(recipe, dataset.labels, limits)
+    one = SlotLayout.of_recipe(recipe, dataset.labels, slots=1)
+    remaining_bytes = limits.slots_bytes - used.slots_bytes
+    client_remaining_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
+    window = min(
+        hello.window,
+        limits.window_max,
+        min(remaining_bytes, client_remaining_bytes, available_bytes) // one.slot_bytes,
+        max(1, SESSION_CHUNKS_MAX // -(-recipe.batch_size // chunk_images)),
+    )
+    if window >= 1:
+        layout = SlotLayout.of_recipe(recipe, dataset.labels, slots=window)
+        return plan, layout, chunk_images
+    need = f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory"
+    if remaining_bytes < one.slot_bytes:
+        need += (
+            f", {max(remaining_bytes, 0) / 1e6:.1f} MB remain of "
+            f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, use smaller batches, or "
+            "raise slots_bytes"
+        )
+    elif client_remaining_bytes < one.slot_bytes:
+        need += (
+            f", client {account!r} has {max(client_remaining_bytes, 0) / 1e6:.1f} MB left of "
+            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, use "
+            "smaller batches, or raise client_slots_bytes"
+        )
+    else:
+        need += (
+            f", the feeder has {available_bytes / 1e6:.1f} MB available: use smaller "
+            f"batches, or {more_memory(one.slot_bytes - available_bytes)}"
+        )
+    return Refusal("memory", need)
 
 
 def count_chunk_images(recipe: Recipe, labels: LabelSpec, limits: SessionLimits) -> int:
@@ -202,22 +216,6 @@ def compose_welcome(
     )
 
 
-def _refuse_memories(limits: SessionLimits) -> Refusal:
-    """Return the refusal over ``memories_max``, with the limit to raise."""
-    most = limits.memories_max
-    if most < MEMORIES_A_SESSION * limits.sessions_max:
-        return Refusal(
-            "clients",
-            f"all {most} sessions that the feeder has open files for are taken: close one, or "
-            f"{more_files()}",
-        )
-    return Refusal(
-        "clients",
-        f"all {most} sessions are taken, counting ended ones whose slots a client still maps: end "
-        "such clients, or raise clients_max",
-    )
-
-
 def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     recipe = hello.recipe
     try:
@@ -234,10 +232,20 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     return plan
 
 
-def _refusal_for_client(
+def _refusal_for_sessions(
     hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
 ) -> Refusal | None:
     """Return the refusal if a limit on sessions or recipes would be exceeded, or None."""
+    if used.sessions >= limits.sessions_max:
+        most = limits.sessions_max
+        return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
+    most = limits.memories_max
+    if used.open + used.ended >= most:
+        return Refusal(
+            "clients",
+            f"all {most} sessions that the feeder has open files for are taken: close one, or "
+            f"{more_files()}",
+        )
     if used_by_client.sessions >= limits.client_sessions_max:
         return Refusal(
             "clients",
@@ -245,61 +253,19 @@ def _refusal_for_client(
             "close one, or raise client_sessions_max",
         )
     recipe = hello.dataset, hello.recipe
-    if len(used.recipes | {recipe}) > limits.recipes_max:
+    if recipe not in used.recipes and len(used.recipes) >= limits.recipes_max:
         return Refusal(
             "recipes",
             f"{len(used.recipes)} different recipes are in use, the most at a time: use one of "
             "them, or raise recipes_max",
         )
-    if len(used_by_client.recipes | {recipe}) > limits.client_recipes_max:
+    if (
+        recipe not in used_by_client.recipes
+        and len(used_by_client.recipes) >= limits.client_recipes_max
+    ):
         return Refusal(
             "recipes",
             f"client {account!r} uses {len(used_by_client.recipes)} different recipes, the most "
             "for one client: close sessions, or raise client_recipes_max",
         )
     return None
-
-
-def _grant(
-    hello: Hello,
-    labels: LabelSpec,
-    limits: SessionLimits,
-    used: Usage,
-    available_bytes: int,
-    account: str,
-    used_by_client: Usage,
-) -> SlotLayout | Refusal:
-    """Return the slots that the session gets: fewer than it asks for if memory is short."""
-    recipe = hello.recipe
-    one = SlotLayout.of_recipe(recipe, labels, slots=1)
-    chunks = -(-recipe.batch_size // count_chunk_images(recipe, labels, limits))
-    remaining_bytes = limits.slots_bytes - used.slots_bytes
-    client_remaining_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
-    window = min(
-        hello.window,
-        limits.window_max,
-        min(remaining_bytes, client_remaining_bytes, available_bytes) // one.slot_bytes,
-        max(1, SESSION_CHUNKS_MAX // chunks),
-    )
-    need = f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory"
-    if remaining_bytes < one.slot_bytes:
-        return Refusal(
-            "memory",
-            f"{need}, {max(remaining_bytes, 0) / 1e6:.1f} MB remain of "
-            f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, use smaller batches, or "
-            "raise slots_bytes",
-        )
-    if client_remaining_bytes < one.slot_bytes:
-        return Refusal(
-            "memory",
-            f"{need}, client {account!r} has {max(client_remaining_bytes, 0) / 1e6:.1f} MB left of "
-            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, use "
-            "smaller batches, or raise client_slots_bytes",
-        )
-    if window < 1:
-        return Refusal(
-            "memory",
-            f"{need}, the feeder has {available_bytes / 1e6:.1f} MB available: use smaller "
-            f"batches, or {more_memory(one.slot_bytes - available_bytes)}",
-        )
-    return SlotLayout.of_recipe(recipe, labels, slots=window)

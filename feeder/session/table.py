@@ -47,6 +47,7 @@ _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): send Hello again"
 )
 _DRAINING = Refusal("draining", "this feeder is shutting down and takes no new requests")
+_ENDING = Refusal("draining", "this feeder is shutting down: use another one, or try later")
 
 
 class SessionTable:
@@ -177,27 +178,30 @@ class SessionTable:
         if former is not None:
             self._counters.sessions_closed += 1
             self._end(former, "closed")
-        admission = admit(
+        if self._is_draining:
+            self._refuse(event.peer, _ENDING)
+            return
+        terms = admit(
             hello,
             self._datasets,
             self._limits,
-            is_draining=self._is_draining,
-            used=self.sessions.usage(),
-            available_bytes=event.available_bytes,
-            account=event.account,
-            used_by_client=self.sessions.usage(event.account),
+            self.sessions.used,
+            self.sessions.used_by(event.account),
+            event.available_bytes,
+            event.account,
         )
-        if isinstance(admission, Refusal):
-            self._refuse(event.peer, admission)
+        if isinstance(terms, Refusal):
+            self._refuse(event.peer, terms)
             return
-        self._counters.windows_reduced += admission.layout.slots < hello.window
+        plan, layout, chunk_images = terms
+        self._counters.windows_reduced += layout.slots < hello.window
         session = Session(
             number=event.fresh_session,
             peer=event.peer,
             hello=hello,
-            plan=admission.plan,
-            layout=admission.layout,
-            chunk_images=admission.chunk_images,
+            plan=plan,
+            layout=layout,
+            chunk_images=chunk_images,
             account=event.account,
             last_message_s=self._outbox.now_s,
             is_local=event.is_local,

@@ -314,10 +314,15 @@ def test_the_shortage_names_the_limits_that_it_cuts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memories_max", "names_files"), [(MEMORIES_A_SESSION * 5, False), (7, True)]
+    ("used", "memories_max", "names_files"),
+    [
+        (Usage(ended=5), MEMORIES_A_SESSION * 5, False),
+        (Usage(open=4, ended=4), MEMORIES_A_SESSION * 5, None),
+        (Usage(open=4, ended=3), 7, True),
+    ],
 )
 def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
-    memories_max: int, names_files: bool
+    used: Usage, memories_max: int, names_files: bool | None
 ) -> None:
     layout = ShardLayout(samples=97, shards=5)
     served = ServedDataset(fingerprint="f", classes=("a",), layout=layout)
@@ -325,10 +330,13 @@ def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
         Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c"),
         {"d": served},
         limits(sessions_max=5, memories_max=memories_max),
-        is_draining=False,
-        used=Usage(sessions=0, memories=memories_max),
-        available_bytes=1 << 40,
+        used,
+        Usage(),
+        1 << 40,
     )
+    if names_files is None:
+        assert not isinstance(refused, Refusal)
+        return
     assert isinstance(refused, Refusal)
     assert refused.code == "clients"
     assert ("open files" in refused.message) is names_files

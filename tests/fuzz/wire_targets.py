@@ -241,7 +241,7 @@ def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
                 waiting += table.handle(SlotsOpened(instruction.session), now_s=float(number))
             elif hasattr(instruction, "message"):
                 encode(instruction.message)
-        assert table.sessions.committed_bytes <= limits.slots_bytes
+        assert table.sessions.used.slots_bytes <= limits.slots_bytes
         assert len(table.sessions.open) <= limits.sessions_max
     for peer in (b"a", b"b", b"c"):
         table.handle(PeerGone(peer), now_s=float(len(frames)))

@@ -191,7 +191,7 @@ class Interleavings(RuleBasedStateMachine):
         for session in list(self.shell.mapped):
             self.shell.unmap(session)
         self.shell.finish()
-        assert self.shell.table.sessions.committed_bytes == 0
+        assert self.shell.table.sessions.used.slots_bytes == 0
         assert not any(tally.sessions for _, tally in self.shell.table.tally.jobs)
         turns = self.shell.table._dispatcher._turns
         assert turns._active == turns._absent, "no job wants anything"

@@ -1,5 +1,7 @@
 """What sessions use is counted as they come and go."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,16 +31,16 @@ def session(number: int, account: str, size: int) -> Session:
 
 
 def counted(registry: SessionRegistry, account: str | None) -> Usage:
-    """Return what ``usage`` should, from all sessions."""
+    """What the registry should count, from all sessions."""
     opened, ended = (
         [each for each in sessions.values() if account in (None, each.account)]
         for sessions in (registry.open, registry.ended)
     )
     return Usage(
-        sessions=max(len(opened), len(ended)),
-        memories=len(opened) + len(ended),
+        open=len(opened),
+        ended=len(ended),
         slots_bytes=sum(each.layout.total_bytes for each in (*opened, *ended)),
-        recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in opened),
+        recipes=Counter((each.hello.dataset, each.hello.recipe) for each in opened),
     )
 
 
@@ -61,12 +63,12 @@ def test_use_is_that_of_the_sessions_that_are_there(steps: list[tuple[str, str, 
             registry.end(next(iter(registry.open.values())))
         elif step == "forget":
             registry.forget(next(iter(registry.ended), -1))
-        for each in (None, *ACCOUNTS):
-            assert registry.usage(each) == counted(registry, each)
-        assert registry.committed_bytes == counted(registry, None).slots_bytes
+        assert registry.used == counted(registry, None)
+        for account in ACCOUNTS:
+            assert registry.used_by(account) == counted(registry, account)
     for left in list(registry.open.values()):
         registry.end(left)
     for ended in list(registry.ended):
         registry.forget(ended)
-    assert registry.usage() == Usage()
-    assert not registry._use_by_account, "nothing is kept of clients that are gone"
+    assert registry.used == Usage()
+    assert not registry._used_by_account, "nothing is kept of clients that are gone"

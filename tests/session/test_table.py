@@ -477,7 +477,7 @@ def test_a_holder_that_dies_loses_its_session_and_the_memory_is_freed() -> None:
     shell.unmap(session)
     assert shell.counters.sessions_lost == 1
     shell.finish()
-    assert shell.table.sessions.committed_bytes == 0
+    assert shell.table.sessions.used.slots_bytes == 0
 
 
 def test_a_farewell_that_overtakes_bye_is_not_a_lost_session() -> None:
@@ -493,14 +493,14 @@ def test_memory_that_a_client_maps_outlives_its_session() -> None:
     shell.request(A, [(0, 0)], [])
     while shell.fills:
         shell.fill(worker)
-    held = shell.table.sessions.committed_bytes
+    held = shell.table.sessions.used.slots_bytes
     shell.advance(11)
     assert shell.counters.sessions_expired == 1
     shell.finish()
-    assert shell.table.sessions.committed_bytes == shell.table.sessions.held_bytes == held > 0
+    assert shell.table.sessions.used.slots_bytes == shell.table.sessions.held_bytes == held > 0
     shell.unmap(session)
     shell.finish()
-    assert shell.table.sessions.committed_bytes == shell.table.sessions.held_bytes == 0
+    assert shell.table.sessions.used.slots_bytes == shell.table.sessions.held_bytes == 0
 
 
 def test_a_holder_that_unmaps_before_its_first_request_gets_copies() -> None:

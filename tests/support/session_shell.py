@@ -428,7 +428,7 @@ class Shell:
 
     def _check(self) -> None:
         committed = sum(opened.layout.total_bytes for opened in self.open.values())
-        assert self.table.sessions.committed_bytes == committed <= self.limits.slots_bytes
+        assert self.table.sessions.used.slots_bytes == committed <= self.limits.slots_bytes
         assert len(self.table.sessions.open) <= self.limits.sessions_max
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
         assert self.table.sessions.held_bytes == held
