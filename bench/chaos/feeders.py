@@ -15,7 +15,7 @@ import psutil
 
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.metrics.counters import Counters
+from feeder.metrics.fields import Counters
 from feeder.plan.recipe import Recipe
 
 from ..daemon import DATASET_NAME, Daemon, free_port

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import thread_time
 
 from feeder.daemon.config import ServeConfig
-from feeder.metrics.counters import SessionCounters
+from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.table import SessionTable
@@ -98,7 +98,6 @@ class SimulatedHost:
             lease_s=serve.lease_s,
             client_sessions_max=serve.client_sessions_max,
         )
-        self.counters = SessionCounters()
         identity = NodeIdentity(
             node=name,
             number=0,
@@ -109,7 +108,7 @@ class SimulatedHost:
             libraries={},
             workers=shape.cores,
         )
-        self.table = SessionTable({DATASET: served}, limits, identity, self.counters)
+        self.table = SessionTable({DATASET: served}, limits, identity, NodeRecord())
         self._workers = {n: _Worker(deque()) for n in range(1, shape.cores + 1)}
         for worker in self._workers:
             self.give(events.WorkerJoined(worker))

@@ -19,6 +19,7 @@ import numpy as np
 import zmq
 
 from feeder import __version__
+from feeder.metrics.records import NodeRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.poll_set import PollSet
@@ -45,7 +46,7 @@ class _InstantPool(WorkerPool):
 
     def __init__(self, report: Callable[[PoolEvent], None]) -> None:
         configure = Configure(datasets={}, open_shards=1, self_test=False)
-        super().__init__(1, configure, PollSet(), report)
+        super().__init__(1, configure, PollSet(), report, NodeRecord())
         self.filled: deque[int] = deque()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:

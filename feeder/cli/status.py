@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
     from feeder.client.stats import request_counters
-    from feeder.metrics.counters import format_counters
+    from feeder.metrics.fields import format_counters
     from feeder.security.keys import read_client_keys
 
     if arguments.watch:

@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from feeder.client.connection import RECONNECT_MAX_MS
 from feeder.client.contexts import Context, open_context
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
-from feeder.metrics.counters import Counters
+from feeder.metrics.fields import Counters
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import resolve_endpoint
 from feeder.process.path_text import decode_name

@@ -35,7 +35,7 @@ from feeder.daemon.watch import INCARNATION_BITS, HostWatch
 from feeder.host.load import LoadReader
 from feeder.host.placement import parse_pin, plan_placement
 from feeder.host.topology import read_topology, usable_cpus
-from feeder.metrics.counters import flatten
+from feeder.metrics.fields import flatten
 from feeder.metrics.report import Verdict
 from feeder.node.client_frames import ClientFrames
 from feeder.node.endpoint import Endpoint, parse_endpoint
@@ -187,7 +187,7 @@ class EarlyAnswers:
                 report = msgspec.structs.replace(self._watch.report, verdict=verdict)
                 self._sender.send_report([peer], report)
             case StatsRequest():
-                counters = {"packing": self._progress.text, **flatten((self._router.counters,))}
+                counters = {"packing": self._progress.text, **flatten(self._router.counters)}
                 self._sender.send(peer, Stats(counters=counters))
             case NamesRequest():
                 self._sender.send(peer, Refused(code="dataset", message=self._progress.text))

@@ -21,6 +21,7 @@ from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
 from feeder.host.neighbours import Busy
 from feeder.metrics.counters import LogCounters
+from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -30,7 +31,6 @@ from feeder.metrics.report import (
     ServedDatasetReport,
     Verdict,
 )
-from feeder.metrics.snapshot import NodeSnapshot
 from feeder.monitoring.health import HealthState
 
 NodeState: TypeAlias = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
@@ -90,7 +90,7 @@ class HostWatch:
         own log.
         """
         self._log = log
-        self._recent: list[deque[NodeSnapshot]] = [deque() for _ in range(nodes)]
+        self._recent: list[deque[NodeRecord]] = [deque() for _ in range(nodes)]
         self._read_load = read_load
         self._find_neighbours = find_neighbours
         self._neighbours: tuple[Neighbour, ...] = ()
@@ -131,7 +131,7 @@ class HostWatch:
         )
         self.report = msgspec.structs.replace(self.report, warnings=shown[:_WARNINGS_MAX])
 
-    def take(self, snapshot: NodeSnapshot) -> None:
+    def take(self, snapshot: NodeRecord) -> None:
         """Keep a node process's snapshot; drop those of its predecessor, those from before a
         suspension, and those of an idle time (no requests in any of them) once one has come."""
         recent = self._recent[snapshot.number]
@@ -257,7 +257,7 @@ class HostWatch:
 
 
 def _describe(
-    number: int, state: NodeState, restarts: int, recent: Sequence[NodeSnapshot]
+    number: int, state: NodeState, restarts: int, recent: Sequence[NodeRecord]
 ) -> NodeReport:
     return NodeReport(
         number=number,
@@ -268,7 +268,7 @@ def _describe(
     )
 
 
-def _is_working(snapshot: NodeSnapshot) -> bool:
+def _is_working(snapshot: NodeRecord) -> bool:
     """Whether a client has requested a batch that it has not released."""
     return any(client.wanted for client in snapshot.clients)
 

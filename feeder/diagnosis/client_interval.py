@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from feeder.diagnosis.rates import SHORTEST_S, growth, rates
-from feeder.metrics.snapshot import OTHERS, ClientSnapshot, NodeSnapshot, SlotSeconds
+from feeder.metrics.records import OTHERS, ClientRecord, NodeRecord, SlotSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ClientInterval:
 
 
 def client_intervals(
-    before: NodeSnapshot, now: NodeSnapshot, seconds: float
+    before: NodeRecord, now: NodeRecord, seconds: float
 ) -> tuple[ClientInterval, ...]:
     """Return what each client of ``now`` got."""
     earlier = {_key(client): client for client in before.clients}
@@ -48,7 +48,7 @@ def client_intervals(
     )
 
 
-def _start(before: ClientSnapshot | None, now: ClientSnapshot) -> ClientSnapshot:
+def _start(before: ClientRecord | None, now: ClientRecord) -> ClientRecord:
     """Return the totals that ``now`` has grown from.
 
     A client that was not there before has begun at zero. What the others had done before is not
@@ -56,13 +56,13 @@ def _start(before: ClientSnapshot | None, now: ClientSnapshot) -> ClientSnapshot
     """
     if now.name == OTHERS and (before is None or before.images > now.images):
         return now
-    return before or ClientSnapshot(
+    return before or ClientRecord(
         name=now.name, account=now.account, dataset=now.dataset, is_lent=now.is_lent
     )
 
 
 def _client_interval(
-    start: ClientSnapshot, now: ClientSnapshot, *, node: int, seconds: float, worker_s: float
+    start: ClientRecord, now: ClientRecord, *, node: int, seconds: float, worker_s: float
 ) -> ClientInterval:
     """``worker_s`` is the workers' time for all clients of the node process."""
     rate = rates(seconds)
@@ -100,5 +100,5 @@ def mean_slots(before: SlotSeconds, now: SlotSeconds, seconds: float) -> SlotSec
     )
 
 
-def _key(client: ClientSnapshot) -> tuple[str, str, str]:
+def _key(client: ClientRecord) -> tuple[str, str, str]:
     return client.account, client.name, client.dataset

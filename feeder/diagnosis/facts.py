@@ -6,8 +6,8 @@ from typing import Final, Self
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.figures import percent
+from feeder.metrics.records import OTHERS, ClientRecord
 from feeder.metrics.report import HostReport, Verdict, VerdictKind
-from feeder.metrics.snapshot import OTHERS, ClientSnapshot
 
 WAITS_MEAN: Final = 0.02
 """Clients that wait for a smaller share of their time, on average, are not held back: as in
@@ -100,6 +100,6 @@ def verdict(
     )
 
 
-def name_client(client: ClientSnapshot | ClientInterval) -> str:
+def name_client(client: ClientRecord | ClientInterval) -> str:
     """Return a client's name, which has its host, process and rank, with its job."""
     return f"{client.name} of job {client.job}" if client.job else client.name

@@ -14,8 +14,8 @@ from feeder.diagnosis.job_interval import JobInterval, job_intervals, merge_jobs
 from feeder.diagnosis.machine_interval import MachineInterval, machine_interval
 from feeder.diagnosis.rates import growth, rates
 from feeder.diagnosis.worker_interval import WorkerInterval, worker_interval
+from feeder.metrics.records import NodeRecord, SlotSeconds
 from feeder.metrics.report import HostReport
-from feeder.metrics.snapshot import NodeSnapshot, SlotSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class HostInterval:
         return total / busy
 
 
-def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
+def node_interval(before: NodeRecord, now: NodeRecord) -> NodeInterval:
     """Return what one process did between two of its snapshots."""
     if before.pid != now.pid:  # a successor: since its start
         before = _at_start(now)
@@ -227,13 +227,13 @@ def _clients_by_name(clients: Iterable[ClientInterval]) -> Mapping[tuple[str, st
     return numbers
 
 
-def _busy_s(snapshot: NodeSnapshot) -> float:
+def _busy_s(snapshot: NodeRecord) -> float:
     return snapshot.lost_worker_busy_s + sum(worker.busy_s for worker in snapshot.workers)
 
 
-def _at_start(now: NodeSnapshot) -> NodeSnapshot:
+def _at_start(now: NodeRecord) -> NodeRecord:
     """Return the snapshot at the start of the process that ``now`` describes."""
-    return NodeSnapshot(
+    return NodeRecord(
         number=now.number,
         name=now.name,
         pid=now.pid,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from feeder.diagnosis.rates import growth, rates
-from feeder.metrics.snapshot import OTHER_JOBS, JobSnapshot, NodeSnapshot
+from feeder.metrics.records import OTHER_JOBS, JobRecord, NodeRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,7 @@ class JobInterval:
     """Its part of the workers' time that was spent on all jobs, 0 to 1."""
 
 
-def job_intervals(
-    before: NodeSnapshot, now: NodeSnapshot, seconds: float
-) -> tuple[JobInterval, ...]:
+def job_intervals(before: NodeRecord, now: NodeRecord, seconds: float) -> tuple[JobInterval, ...]:
     """Return what each job of ``now`` got at one node process; shares are not known here."""
     earlier = {(job.account, job.name): job for job in before.jobs}
     rate = rates(seconds)
@@ -73,6 +71,6 @@ def merge_jobs(jobs: Iterable[JobInterval]) -> tuple[JobInterval, ...]:
     return tuple(sorted(merged, key=lambda job: (job.name == OTHER_JOBS, -job.workers, job.name)))
 
 
-def _at_start(job: JobSnapshot) -> JobSnapshot:
+def _at_start(job: JobRecord) -> JobRecord:
     """Return the totals of a job that was not there before: zero, but not known of the others."""
-    return job if job.name == OTHER_JOBS else JobSnapshot(name=job.name, account=job.account)
+    return job if job.name == OTHER_JOBS else JobRecord(name=job.name, account=job.account)

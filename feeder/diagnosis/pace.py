@@ -7,8 +7,8 @@ from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.estimates import round_estimate
 from feeder.diagnosis.facts import Facts, name_client, verdict
 from feeder.metrics.figures import megabytes, percent
+from feeder.metrics.records import OTHERS
 from feeder.metrics.report import Verdict
-from feeder.metrics.snapshot import OTHERS
 
 ALWAYS_BUSY: Final = 0.8
 """Workers that are in chunks for this share of the time have no spare: between two chunks a worker

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from feeder.diagnosis.rates import rates
 from feeder.metrics.hangs import KernelState
-from feeder.metrics.snapshot import WorkerSnapshot
+from feeder.metrics.records import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class WorkerInterval:
     requested_bytes_a_s: float
 
 
-def worker_interval(before: WorkerSnapshot, now: WorkerSnapshot, seconds: float) -> WorkerInterval:
+def worker_interval(before: WorkerRecord, now: WorkerRecord, seconds: float) -> WorkerInterval:
     """Return what one worker did between two snapshots."""
     rate = rates(seconds)
     busy = min(1.0, rate(before.busy_s, now.busy_s))

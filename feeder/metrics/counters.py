@@ -1,80 +1,153 @@
-"""The counters of a node process: plain integers, incremented in place and read on request.
+"""The counters of a node process's parts, each counted in where it is declared for.
 
-Counters only grow while a node process runs, and start at zero when it restarts. Every fallback and
-every drop has a counter here: nothing is dropped silently.
+They are sent flat, by name, in ``NodeRecord.counters``. Every fallback and every drop has a
+counter: nothing is dropped silently. Reasons have few values, all chosen by Feeder.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Annotated, Final
 
-Counters = dict[str, int | float | str]
+from msgspec import Struct
+
+from feeder.metrics.fields import counter, gauge
+
+_ENDED: Final = "Sessions that ended, by reason: closed by the client, expired in silence, or lost."
 
 
-@dataclass(slots=True, kw_only=True)
-class SessionCounters:
+class NodeStatus(Struct, kw_only=True):
+    """What a node process is, and holds at the moment."""
+
+    node: str = ""
+    feeder_version: str = ""
+    self_test: str = ""
+    decoder: str = ""
+    node_restarts: int = 0
+    placement_warnings: Annotated[int, gauge("Warnings of the start about CPUs and memory.")] = 0
+    library_warnings: Annotated[int, gauge("Warnings of the start about libraries.")] = 0
+    library: dict[str, str] = {}
+    """The version of each."""
+    dataset: dict[str, str] = {}
+    """The loss of each dataset that was packed with some, as ``NAME.loss``."""
+    uptime_s: float = 0.0
+    sessions: Annotated[int, gauge("Open sessions.")] = 0
+    slots_committed_bytes: Annotated[int, gauge("Memory of the slots of open sessions.")] = 0
+    slots_held_bytes: Annotated[int, gauge("Memory that clients of ended sessions still map.")] = 0
+    slots_budget_bytes: Annotated[int, gauge("Memory that slots may take.")] = 0
+    cache_entries: Annotated[int, gauge("Images and rows in the decoded cache.")] = 0
+    cache_used_bytes: int = 0
+    cache_budget_bytes: int = 0
+    datasets_failed: Annotated[
+        int, gauge("Datasets that could not be opened when the node process restarted.")
+    ] = 0
+    datasets_stalled: Annotated[int, gauge("Datasets whose storage does not answer.")] = 0
+    workers: int = 0
+
+
+class SessionCounters(Struct, kw_only=True):
     """Counters of the session state machine."""
 
-    sessions_opened: int = 0
-    sessions_closed: int = 0
+    sessions_opened: Annotated[int, counter("Sessions that clients opened.")] = 0
+    sessions_closed: Annotated[
+        int, counter(_ENDED, "sessions_ended", label="reason", value="closed")
+    ] = 0
     """Ended by Bye, by release of their mapped slots, or replaced by another Hello."""
-    sessions_expired: int = 0
+    sessions_expired: Annotated[
+        int, counter(_ENDED, "sessions_ended", label="reason", value="expired")
+    ] = 0
     """Ended because their client was silent for the whole lease."""
-    sessions_lost: int = 0
+    sessions_lost: Annotated[
+        int, counter(_ENDED, "sessions_ended", label="reason", value="lost")
+    ] = 0
     """Ended because a send found their connection gone or full, or because the client that mapped
     their slots died."""
-    windows_reduced: int = 0
-    """Sessions that got a smaller window than they requested."""
-    sessions_sharing: int = 0
-    """Sessions whose client mapped the slots; the others get copies over the socket."""
-    batches: int = 0
-    """Batches delivered whole: lent in place, or every chunk sent."""
-    batches_lent: int = 0
-    """Of those, the ones lent in place."""
-    chunks: int = 0
-    images: int = 0
-    """Real samples sent, without padding."""
-    fallbacks: dict[str, int] = field(default_factory=dict)
+    windows_reduced: Annotated[
+        int, counter("Sessions that got a smaller window than they requested.")
+    ] = 0
+    sessions_sharing: Annotated[
+        int,
+        counter("Sessions whose client maps the slots; the others get copies.", "sessions_lent"),
+    ] = 0
+    batches_lent: Annotated[int, counter("Batches that clients read in place.")] = 0
+    chunks: Annotated[int, counter("Chunks delivered.")] = 0
+    fallbacks: Annotated[
+        dict[str, int],
+        counter(
+            "Images decoded and batches sent in the slower way, by reason.",
+            label="reason",
+            known=("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg"),
+        ),
+    ] = {}
     """Batches copied to clients of this machine, which could read them in place, by reason:
     copied-tcp (they connect over tcp), copied-unclaimed (over ipc, without claiming the slots),
-    copied-refused (the claim could not be granted). WorkerCounters has the others."""
-    batches_released: int = 0
-    batches_failed: dict[str, int] = field(default_factory=dict)
-    """Batches that could not be made, by reason: bad-sample, unreadable (a shard or a manifest),
-    stalled-storage, resource (memory or descriptors), worker-died."""
-    bad_samples: int = 0
-    """Different samples that were found damaged, up to BAD_SAMPLES_MAX of feeder.session.failures.
-    A worker gives up a chunk at the first of its bad samples."""
-    chunks_returned: int = 0
-    """Chunks reassigned because their worker died."""
-    worker_silences: int = 0
-    """Times that a worker with a chunk made no progress for seconds."""
-    wants_repeated: int = 0
-    """Batches requested again while they were in flight."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Refusals by code."""
+    copied-refused (the claim could not be granted). WorkerCounters has turbojpeg."""
+    batches_released: Annotated[int, counter("Batches that clients gave back.")] = 0
+    batches_failed: Annotated[
+        dict[str, int],
+        counter(
+            "Batches that could not be made, by reason.",
+            label="reason",
+            known=("bad-sample", "resource", "stalled-storage", "unreadable", "worker-died"),
+        ),
+    ] = {}
+    """Unreadable: a shard or a manifest; resource: memory or descriptors."""
+    bad_samples: Annotated[int, counter("Different samples that were found damaged.")] = 0
+    """Up to BAD_SAMPLES_MAX of feeder.session.failures. A worker gives up a chunk at the first of
+    its bad samples."""
+    chunks_returned: Annotated[int, counter("Chunks done again because their worker died.")] = 0
+    wants_repeated: Annotated[
+        int, counter("Batches requested again while they were in flight.")
+    ] = 0
+    refused: Annotated[
+        dict[str, int],
+        counter(
+            "Requests that were refused, by code.",
+            label="code",
+            known=("clients", "memory", "rate", "recipes", "version", "window"),
+        ),
+    ] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class SocketCounters:
+class SocketCounters(Struct, kw_only=True):
     """Counters of the node process's socket."""
 
     bytes_sent: int = 0
     """Bytes of pixels, labels and sample ids handed to the socket."""
-    frames_dropped: dict[str, int] = field(default_factory=dict)
-    """Messages that were dropped, by reason: malformed, version, bad-recipe, several-frames,
-    over-rate."""
-    sends_dropped: int = 0
-    """Small messages whose peer had no connection, or no room in its queue."""
-    connections_opened: int = 0
-    connections_closed: int = 0
+    frames_dropped: Annotated[
+        dict[str, int],
+        counter(
+            "Messages of clients that were dropped, by reason.",
+            label="reason",
+            known=("bad-recipe", "malformed", "over-rate", "several-frames", "version"),
+        ),
+    ] = {}
+    sends_dropped: Annotated[
+        int, counter("Messages to clients whose connection was gone or full.")
+    ] = 0
+    """Small ones."""
+    connections_opened: Annotated[int, counter("Connections of clients.")] = 0
+    connections_closed: Annotated[int, counter("Connections that have ended.")] = 0
     """Includes those that libzmq closed because of a frame above the limit, unread."""
-    handshakes_failed: int = 0
-    """Connections that did not speak ZMTP, or used another security mechanism."""
-    clients_refused: dict[str, int] = field(default_factory=dict)
-    """Connections over tcp that were refused, by reason: unknown-key, server-key (they expected
-    another feeder), mechanism (they came without keys), no-list (of client keys), malformed."""
-    connections_cut: dict[str, int] = field(default_factory=dict)
-    """Connections that were closed for misuse, by reason: too-many, endless-message."""
+    handshakes_failed: Annotated[
+        int, counter("Connections that did not speak the protocol, or with other security.")
+    ] = 0
+    """Not ZMTP, or with another security mechanism."""
+    clients_refused: Annotated[
+        dict[str, int],
+        counter(
+            "Connections over tcp that were refused because of their keys, by reason.",
+            label="reason",
+            known=("malformed", "mechanism", "no-list", "server-key", "unknown-key"),
+        ),
+    ] = {}
+    """Server-key: they expected another feeder; mechanism: they came without keys; no-list: there
+    is no list of client keys."""
+    connections_cut: Annotated[
+        dict[str, int],
+        counter(
+            "Connections closed for misuse, by reason.",
+            label="reason",
+            known=("endless-message", "too-many"),
+        ),
+    ] = {}
 
     def drop(self, reason: str) -> None:
         """Count a dropped message."""
@@ -89,71 +162,41 @@ class SocketCounters:
         self.connections_cut[reason] = self.connections_cut.get(reason, 0) + 1
 
 
-@dataclass(slots=True, kw_only=True)
-class ClaimCounters:
+class ClaimCounters(Struct, kw_only=True):
     """Counters of the claim listener, where clients claim slots to map."""
 
-    claims_refused: int = 0
-    """Claims of slots that were refused: the client then gets copies."""
-    shares_failed: int = 0
-    """Of those, the ones for which no read-only descriptor could be opened."""
+    claims_refused: Annotated[
+        int, counter("Claims of slots that were refused: their clients get copies.")
+    ] = 0
+    shares_failed: Annotated[
+        int, counter("Of those, the ones for which no descriptor could be opened.")
+    ] = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class WorkerCounters:
-    """Counters of a node process's workers."""
+class WorkerCounters(Struct, kw_only=True):
+    """Counters of a node process's workers, besides those of NodeRecord."""
 
-    worker_restarts: int = 0
-    """Workers that died and were replaced."""
-    workers_killed: int = 0
-    """Of those, the ones killed because they made no progress."""
-    workers_held: int = 0
-    """Gauge: killed workers that have not ended, because the kernel waits for their read."""
-    worker_starts_failed: int = 0
-    """Workers that died while starting."""
-    worker_pause_s: float = 0.0
-    """Gauge: exponential backoff before the last dead worker is replaced."""
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of all workers in each stage of the sample path."""
-    fallbacks: dict[str, int] = field(default_factory=dict)
+    workers_held: Annotated[int, gauge("Killed workers that the kernel holds in a read.")] = 0
+    worker_starts_failed: Annotated[int, counter("Workers that died while starting.")] = 0
+    worker_pause_s: Annotated[
+        float, gauge("Backoff before the last dead worker is replaced.", "worker_pause_seconds")
+    ] = 0.0
+    fallbacks: dict[str, int] = {}
     """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
-    cache: dict[str, int] = field(default_factory=dict)
-    """Of the decoded cache: hits, misses, entries that were filled, bytes read and written."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LogCounters:
+class LogCounters(Struct, kw_only=True):
     """Counters of the log."""
 
-    log_lines_dropped: int = 0
-    """Log lines of the node process that were dropped because stderr was not read."""
-    log_lines_limited: int = 0
-    """Log lines of the node process that were suppressed because they repeated."""
+    log_lines_dropped: Annotated[
+        int, counter("Log lines that were dropped because nothing read them.")
+    ] = 0
+    log_lines_limited: Annotated[
+        int, counter("Log lines that were suppressed because they repeated.")
+    ] = 0
 
 
-CounterGroup = LogCounters | SessionCounters | SocketCounters | ClaimCounters | WorkerCounters
-
-
-def flatten(groups: Iterable[CounterGroup]) -> Counters:
-    """Return all counters by name; those kept by reason or stage are named ``name.reason``."""
-    counters: Counters = {}
-    for group in groups:
-        for name in group.__dataclass_fields__:
-            value = getattr(group, name)
-            if isinstance(value, dict):
-                counters.update({f"{name}.{key}": count for key, count in sorted(value.items())})
-            else:
-                counters[name] = value
-    return counters
-
-
-def format_counters(counters: Counters) -> str:
-    """Return the counters as text, one a line, in two aligned columns."""
-    width = max(map(len, counters), default=0)
-    return "\n".join(f"{name:<{width}}  {_format(value)}" for name, value in counters.items())
-
-
-def _format(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+GROUPS: Final = (
+    NodeStatus, SessionCounters, SocketCounters, ClaimCounters, WorkerCounters, LogCounters,
+)  # fmt: skip
+"""All that ``NodeRecord.counters`` has besides the rows of NodeRecord itself."""

@@ -8,7 +8,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from feeder.metrics.snapshot import NO_CONTROLS, Label, NodeSnapshot, Seconds, ShortText, Total
+from feeder.metrics.fields import NO_CONTROLS, Label, Seconds, ShortText, Total
+from feeder.metrics.records import NodeRecord
 
 VERDICT_CHARS_MAX: Final = 400
 
@@ -118,9 +119,9 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     restarts: Total = 0
     hangs: Total = 0
     """Of the restarts, those of a process that sent no heartbeats."""
-    now: NodeSnapshot | None = None
+    now: NodeRecord | None = None
     """The latest snapshot; None before the first one."""
-    before: NodeSnapshot | None = None
+    before: NodeRecord | None = None
     """An earlier one of the same process; None if there is only one."""
 
 

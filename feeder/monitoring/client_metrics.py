@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from feeder.diagnosis.client_interval import ClientInterval
-from feeder.metrics.snapshot import OTHERS
+from feeder.metrics.records import OTHERS
 from feeder.monitoring.families import gauge
 
 CLIENTS_MAX: Final = 64

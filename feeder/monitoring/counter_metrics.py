@@ -141,7 +141,7 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
         "slots_budget_bytes", "Memory that slots may take.", is_gauge=True
     ),
 }
-"""By name in ``NodeSnapshot.counters``, without the reason."""
+"""By name in ``NodeRecord.counters``, without the reason."""
 
 LEFT_OUT: Final[Mapping[str, str]] = {
     "batches": "feeder_batches_total, from the snapshot",

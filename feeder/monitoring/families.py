@@ -9,7 +9,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
+from feeder.metrics.records import BOUNDS_S, Histogram
 
 Rows = Iterable[tuple[list[str], float]]
 
@@ -28,7 +28,7 @@ def gauge(name: str, text: str, labels: list[str], rows: Rows) -> Metric:
     return family
 
 
-def histogram(name: str, text: str, by_node: Mapping[str, HistogramSnapshot | None]) -> Metric:
+def histogram(name: str, text: str, by_node: Mapping[str, Histogram | None]) -> Metric:
     family = HistogramMetricFamily(f"feeder_{name}", text, labels=["node"])
     for node, histogram in by_node.items():
         if histogram is None:

@@ -1,14 +1,14 @@
-"""Totals by job: JOBS_MAX (feeder.metrics.snapshot) at most at a node process, others as one."""
+"""Totals by job: JOBS_MAX (feeder.metrics.records) at most at a node process, others as one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
 
-from feeder.metrics.snapshot import JobSnapshot, NodeSnapshot
+from feeder.metrics.records import JobRecord, NodeRecord
 from feeder.monitoring.families import counter
 
-_TOTALS: Final[tuple[tuple[str, str, Callable[[JobSnapshot], float]], ...]] = (
+_TOTALS: Final[tuple[tuple[str, str, Callable[[JobRecord], float]], ...]] = (
     ("job_batches", "Batches delivered whole, by job.", lambda job: job.batches),
     ("job_images", "Real images delivered, by job.", lambda job: job.images),
     (
@@ -19,7 +19,7 @@ _TOTALS: Final[tuple[tuple[str, str, Callable[[JobSnapshot], float]], ...]] = (
 )
 
 
-def describe_jobs(snapshots: Sequence[NodeSnapshot]) -> Iterator[Metric]:
+def describe_jobs(snapshots: Sequence[NodeRecord]) -> Iterator[Metric]:
     """Yield the metrics of all jobs; ``client`` is the account."""
     for name, text, read in _TOTALS:
         totals: dict[tuple[str, str, str], float] = {}

@@ -10,14 +10,14 @@ from typing import Final, get_args
 
 from prometheus_client.core import Metric
 
-from feeder.metrics.snapshot import NodeSnapshot, WorkerSnapshot
+from feeder.metrics.records import NodeRecord, WorkerRecord
 from feeder.monitoring.counter_metrics import COUNTERS, CounterMetric
 from feeder.monitoring.families import counter, gauge, histogram
 from feeder.monitoring.worker_places import WorkerPlaces
 
-WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerSnapshot.__annotations__["state"])
+WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerRecord.__annotations__["state"])
 
-_NODE_COUNTERS: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ...]] = (
+_NODE_COUNTERS: Final[tuple[tuple[str, str, Callable[[NodeRecord], float]], ...]] = (
     ("images", "Real images delivered, without padding.", lambda node: node.images),
     ("batches", "Batches delivered whole.", lambda node: node.batches),
     ("sent_bytes", "Bytes copied over sockets to clients.", lambda node: node.sent_bytes),
@@ -36,7 +36,7 @@ _NODE_COUNTERS: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ..
     ("worker_restarts", "Workers that were replaced.", lambda node: node.worker_restarts),
     ("node_cpu_seconds", "CPU time of node processes, no workers.", lambda node: node.own_cpu_s),
 )
-_NODE_GAUGES: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ...]] = (
+_NODE_GAUGES: Final[tuple[tuple[str, str, Callable[[NodeRecord], float]], ...]] = (
     ("queued_batches", "Batches that wait for a worker or slot.", lambda node: node.queued_batches),
     ("chunks_in_flight", "Chunks that workers have.", lambda node: node.chunks_in_flight),
     ("cache_used_bytes", "Memory of cached images.", lambda node: node.cache.used_bytes),
@@ -54,7 +54,7 @@ _NODE_GAUGES: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ...]
         lambda node: max((worker.silent_s for worker in node.workers), default=0.0),
     ),
 )
-_WORKER_COUNTERS: Final[tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...]] = (
+_WORKER_COUNTERS: Final[tuple[tuple[str, str, Callable[[WorkerRecord], float]], ...]] = (
     ("worker_images", "Images that workers have made.", lambda worker: worker.images),
     ("worker_busy_seconds", "Time of workers in chunks.", lambda worker: worker.busy_s),
     ("worker_cpu_seconds", "CPU time of workers.", lambda worker: worker.cpu_s),
@@ -76,7 +76,7 @@ _WORKER_COUNTERS: Final[tuple[tuple[str, str, Callable[[WorkerSnapshot], float]]
 )
 
 
-def describe_snapshots(snapshots: Sequence[NodeSnapshot], places: WorkerPlaces) -> Iterator[Metric]:
+def describe_snapshots(snapshots: Sequence[NodeRecord], places: WorkerPlaces) -> Iterator[Metric]:
     """Yield the metrics of all node processes; ``places`` are those of earlier reports."""
     for name, text, read in _NODE_COUNTERS:
         yield counter(name, text, ["node"], (([str(s.number)], read(s)) for s in snapshots))
@@ -102,7 +102,7 @@ def describe_snapshots(snapshots: Sequence[NodeSnapshot], places: WorkerPlaces) 
     yield from _node_counters(snapshots)
 
 
-def _workers(snapshots: Sequence[NodeSnapshot], places: WorkerPlaces) -> Iterator[Metric]:
+def _workers(snapshots: Sequence[NodeRecord], places: WorkerPlaces) -> Iterator[Metric]:
     placed = [
         ([str(snapshot.number), str(place)], worker)
         for snapshot in snapshots
@@ -131,7 +131,7 @@ def _workers(snapshots: Sequence[NodeSnapshot], places: WorkerPlaces) -> Iterato
         )
 
 
-def _node_counters(snapshots: Sequence[NodeSnapshot]) -> Iterator[Metric]:
+def _node_counters(snapshots: Sequence[NodeRecord]) -> Iterator[Metric]:
     """Yield the metrics of all counters of COUNTERS, those of several counters once."""
     by_metric: dict[str, list[tuple[str, CounterMetric]]] = {}
     for source, metric in COUNTERS.items():

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from feeder.metrics.snapshot import NodeSnapshot
+from feeder.metrics.records import NodeRecord
 from feeder.node.messages import Heartbeat, NodeToSupervisor, SupervisorToNode
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 
@@ -20,7 +20,7 @@ class Heartbeats:
     def __init__(
         self,
         control: Channel[NodeToSupervisor, SupervisorToNode],
-        take_snapshot: Callable[[float], NodeSnapshot],
+        take_snapshot: Callable[[float], NodeRecord],
     ) -> None:
         """The channel must not block; ``take_snapshot`` gets the time."""
         self._control = control

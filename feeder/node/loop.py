@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from feeder import __version__
-from feeder.metrics.snapshot import NodeSnapshot
+from feeder.metrics.records import NodeRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.heartbeat import Heartbeats
@@ -30,7 +30,7 @@ from feeder.node.messages import (
 from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
-from feeder.node.snapshots import NodeFacts, Snapshots
+from feeder.node.snapshots import Snapshots
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
@@ -63,7 +63,7 @@ class NodeLoop:
         wakeup: SignalWakeup,
         log: LineStream,
         cache: DecodedCache | None,
-        facts: NodeFacts,
+        record: NodeRecord,
     ) -> None:
         """The arguments stay the caller's to close; ``run`` starts and ends the workers."""
         self._cache = cache
@@ -91,10 +91,11 @@ class NodeLoop:
             ),
             self._poll_set,
             self._on_worker,
+            record,
             None if cache is None else cache.fileno(),
             may_give_up=not config.is_successor,
         )
-        self._snapshots = Snapshots(facts, self._pool, cache)
+        self._snapshots = Snapshots(record, self._pool, cache)
         self._heartbeats = Heartbeats(control, self._take_snapshot)
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
@@ -166,9 +167,9 @@ class NodeLoop:
         self._heartbeats.start(time.monotonic())
         return ready
 
-    def _take_snapshot(self, now_s: float) -> NodeSnapshot:
+    def _take_snapshot(self, now_s: float) -> NodeRecord:
         assert self._ready is not None, "heartbeats follow NodeReady"
-        return self._snapshots.take(now_s, self._ready.endpoints, self._service)
+        return self._snapshots.take(now_s, self._service)
 
     def _ask_for_report(self) -> None:
         # Without it the clients that wait are answered after a while, without a report.

@@ -16,7 +16,7 @@ end of channel    ──────────►      (ends)
 import msgspec
 
 from feeder.jpeg.decoders import Decoder
-from feeder.metrics.snapshot import NodeSnapshot
+from feeder.metrics.records import NodeRecord
 from feeder.process.log_form import LogFormat
 from feeder.session.admission import SessionLimits
 from feeder.worker.messages import CannotStart, DatasetSource
@@ -106,7 +106,7 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """The node process's event loop works; what it has measured."""
 
-    snapshot: NodeSnapshot
+    snapshot: NodeRecord
 
 
 class ReportAsked(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -13,7 +13,8 @@ from typing import Final
 
 from feeder import __version__
 from feeder.host.memory_budget import available_bytes
-from feeder.metrics.counters import Counters, SessionCounters, flatten
+from feeder.metrics.counters import NodeStatus
+from feeder.metrics.fields import Counters, flatten
 from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
@@ -98,18 +99,25 @@ class NodeService:
         self._claim_listener = claim_listener
         self._pool = pool
         self._limits = limits
-        self._fixed = _describe_process(
-            identity,
-            datasets,
+        self._status = NodeStatus(
+            node=identity.node,
+            feeder_version=__version__,
+            self_test=identity.self_test,
             decoder=decoder,
-            restarts=restarts,
+            node_restarts=restarts,
             placement_warnings=placement_warnings,
             library_warnings=library_warnings,
+            library=dict(identity.libraries),
+            dataset={
+                f"{name[:_NAME_SHOWN]}.loss": dataset.loss
+                for name, dataset in datasets.items()
+                if isinstance(dataset, ServedDataset) and dataset.loss
+            },
+            slots_budget_bytes=limits.slots_bytes,
+            cache_budget_bytes=0 if cache is None else cache.plan.total_bytes,
+            datasets_failed=len(self.refused_datasets),
         )
-        self._counters = SessionCounters()
-        self.decoded_bytes = 0
-        """Of decoded pixels that workers have written."""
-        self._table = self.table = SessionTable(datasets, limits, identity, self._counters, weights)
+        self._table = self.table = SessionTable(datasets, limits, identity, pool.record, weights)
         self._slots = SlotStore()
         self._fair_share = FairShare()
         self._sender = Sender(router, self._fair_share)
@@ -166,7 +174,6 @@ class NodeService:
         """Handle a worker's report."""
         match report:
             case Filled():
-                self.decoded_bytes += report.decoded_bytes
                 self.apply(events.ChunkFilled(report.ticket, report.busy_s, report.cpu_s))
             case Joined():
                 for session, message in self._open.items():
@@ -282,34 +289,24 @@ class NodeService:
 
     def counters(self) -> Counters:
         """Return all counters and gauges of this node process, by name."""
-        groups = (
-            self._counters,
+        status, table, cache = self._status, self._table, self._cache
+        status.uptime_s = round(time.monotonic() - self._started_s, 3)
+        status.sessions = len(table.sessions.open)
+        status.slots_committed_bytes = table.sessions.used.slots_bytes
+        status.slots_held_bytes = table.sessions.held_bytes
+        if cache is not None:
+            status.cache_entries, status.cache_used_bytes = cache.entries, cache.used_bytes
+        status.datasets_stalled = len(table.watch.stalled)
+        status.workers = len(self._pool.pids)
+        return flatten(
+            status,
+            self._pool.record,
+            table.counters,
             self._router.counters,
             self._claim_listener.counters,
             self._pool.counters,
             log_lines.counters,
         )
-        return {
-            **self._fixed,
-            "uptime_s": round(time.monotonic() - self._started_s, 3),
-            "sessions": len(self._table.sessions.open),
-            "slots_committed_bytes": self._table.sessions.used.slots_bytes,
-            "slots_held_bytes": self._table.sessions.held_bytes,
-            "slots_budget_bytes": self._limits.slots_bytes,
-            **self._describe_cache(),
-            "datasets_failed": len(self.refused_datasets),
-            "datasets_stalled": len(self._table.watch.stalled),
-            "workers": len(self._pool.pids),
-            **flatten(groups),
-        }
-
-    def _describe_cache(self) -> Counters:
-        cache = self._cache
-        return {
-            "cache_entries": 0 if cache is None else cache.entries,
-            "cache_used_bytes": 0 if cache is None else cache.used_bytes,
-            "cache_budget_bytes": 0 if cache is None else cache.plan.total_bytes,
-        }
 
     def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
         """Carry out an instruction; return the event that results from it, if any."""
@@ -379,31 +376,3 @@ class NodeService:
         self._pool.send_to_all(message, memory.fileno())
         log_session_start(wanted, self._table.sessions.open[wanted.session].account)
         return events.SlotsOpened(wanted.session)
-
-
-def _describe_process(
-    identity: NodeIdentity,
-    datasets: Mapping[str, ServedDataset | str],
-    *,
-    decoder: str,
-    restarts: int,
-    placement_warnings: int,
-    library_warnings: int,
-) -> Counters:
-    """Return the counters that do not change, by name; the arguments are those of NodeService."""
-    losses = {
-        f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
-        for name, dataset in datasets.items()
-        if isinstance(dataset, ServedDataset) and dataset.loss
-    }
-    return {
-        "node": identity.node,
-        "feeder_version": __version__,
-        "self_test": identity.self_test,
-        "decoder": decoder,
-        "node_restarts": restarts,
-        "placement_warnings": placement_warnings,
-        "library_warnings": library_warnings,
-        **{f"library.{name}": text for name, text in identity.libraries.items()},
-        **losses,
-    }

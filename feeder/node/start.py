@@ -12,13 +12,14 @@ from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.memory_budget import available_bytes
 from feeder.host.placement import NodePlacement, restore_affinity
 from feeder.jpeg.libraries import library_warnings
+from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.loop import NodeLoop
 from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.node.router import Router, read_keys
-from feeder.node.snapshots import NodeFacts
+from feeder.node.snapshots import begin_record
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_form import LineForm
 from feeder.process.log_lines import start_logging
@@ -63,14 +64,14 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
                 cache = DecodedCache.create(plan)
-            facts = NodeFacts(
-                number=config.number,
-                name=config.name,
-                memory_bytes_a_s=memory_bytes_a_s,
-                decoded_bytes=sum(size.total_bytes for size in sizes.values()),
-            )
+            record = begin_record(config.number, config.name, endpoints, memory_bytes_a_s)
+            if cache is not None:
+                full_bytes = int(sum(size.total_bytes for size in sizes.values()))
+                record.cache = CacheRecord(
+                    budget_bytes=cache.plan.total_bytes, full_bytes=full_bytes
+                )
             loop = NodeLoop(
-                config, datasets, router, claim_listener, control, wakeup, log, cache, facts
+                config, datasets, router, claim_listener, control, wakeup, log, cache, record
             )
             loop.run(endpoints, tuple(filter(None, warnings)), library_warnings())
         finally:

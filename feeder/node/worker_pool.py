@@ -27,6 +27,7 @@ from feeder.errors import ResourceError
 from feeder.host.process_state import look_at
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.hangs import ProcessLook
+from feeder.metrics.records import NodeRecord
 from feeder.node.poll_set import PollSet
 from feeder.process.backoff import Backoff
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
@@ -105,15 +106,17 @@ class WorkerPool:
         configure: Configure,
         poll_set: PollSet,
         report: Callable[[PoolEvent], None],
+        record: NodeRecord,
         cache_fd: int | None = None,
         *,
         may_give_up: bool = True,
     ) -> None:
-        """Nothing runs before ``start``; events go to ``report``.
+        """Nothing runs before ``start``; events go to ``report``; counts in ``record``.
 
         ``may_give_up``: raise ResourceError where workers crash before the first one has come up.
         ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
         """
+        self.record = record
         self.counters = WorkerCounters()
         self._size = size
         self._configure = configure
@@ -252,7 +255,7 @@ class WorkerPool:
             pid = worker.process.pid
             text = "worker %d (pid %d) is stuck, %s: ended"
             _log.warning(text, number, pid, reason, extra={"worker": number})
-            self.counters.workers_killed += 1
+            self.record.workers_killed += 1
             worker.process.kill()
             self._set_deadline()
 
@@ -291,12 +294,12 @@ class WorkerPool:
             return
         match message:
             case Filled():
-                totals = self.counters.stage_seconds
+                stages, cache = self.record.stages, self.record.cache
                 for stage, seconds in zip(self._stages, message.stage_seconds, strict=True):
-                    totals[stage] = totals.get(stage, 0.0) + seconds
-                counts = self.counters.cache
+                    stages[stage] = stages.get(stage, 0.0) + seconds
                 for name, count in zip(self._cache_counts, message.cache_counts, strict=True):
-                    counts[name] = counts.get(name, 0) + count
+                    setattr(cache, name, getattr(cache, name) + count)
+                self.record.decoded_bytes += message.decoded_bytes
                 if message.fallbacks:
                     found = self.counters.fallbacks
                     found["turbojpeg"] = found.get("turbojpeg", 0) + message.fallbacks
@@ -332,7 +335,7 @@ class WorkerPool:
             self._held[worker.number] = worker.process
         ending = describe_ending(status)
         was_killed = status in (None, -signal.SIGKILL)
-        self.counters.worker_restarts += 1
+        self.record.worker_restarts += 1
         self.counters.workers_held = len(self._held)
         self._plan_successor(worker, ending)
         if worker.libraries:

@@ -11,8 +11,8 @@ from typing import Final
 from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.interval import HostInterval, NodeInterval
 from feeder.diagnosis.worker_interval import WorkerInterval
+from feeder.metrics.records import OTHERS, SlotSeconds
 from feeder.metrics.report import HostReport, NodeReport
-from feeder.metrics.snapshot import OTHERS, SlotSeconds
 
 _TROUBLE: Final = (
     *("sessions_expired", "sessions_lost", "windows_reduced", "batches_failed", "chunks_returned"),

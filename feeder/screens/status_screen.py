@@ -12,8 +12,8 @@ from rich.text import Text
 from feeder.diagnosis.estimates import throttled_share
 from feeder.metrics.figures import count, duration, plural, rate, size
 from feeder.metrics.hangs import STATE_WORDS
+from feeder.metrics.records import OTHERS
 from feeder.metrics.report import HostReport, ServedDatasetReport
-from feeder.metrics.snapshot import OTHERS
 from feeder.screens.host_view import HostView
 from feeder.screens.sheet import Cell, Sheet, percent, printable
 from feeder.screens.tables import draw_clients, draw_jobs, draw_nodes, transport

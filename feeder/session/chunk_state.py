@@ -95,6 +95,11 @@ class PendingChunk:
     is_stalled: bool = False
     """Its worker was without progress when its dataset was found to stall."""
 
+    @property
+    def images(self) -> int:
+        """Rows that are samples, not padding."""
+        return max(0, min(self.count, self.batch.valid - self.first))
+
 
 @dataclass(slots=True, eq=False)
 class WorkInFlight(Watch):

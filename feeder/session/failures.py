@@ -1,10 +1,10 @@
 """Why batches failed: in a line for the client, by reason and by dataset, and the bad samples that
 were found. Pure."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from feeder.metrics.counters import SessionCounters
+from feeder.metrics.records import FailureRecord
 from feeder.session.chunk_state import PendingChunk
 from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX
 from feeder.session.events import ChunkFailed
@@ -16,26 +16,14 @@ BAD_SAMPLES_MAX: Final = 10_000
 """Samples that are remembered, so that each is counted once: 1 MB at most."""
 
 
-@dataclass(slots=True, eq=False)
-class DatasetFailures:
-    """The failed batches of one dataset."""
-
-    batches: int = 0
-    reason: str = ""
-    """Of the last one, as is the message."""
-    message: str = ""
-    at_s: float = 0.0
-    is_last: bool = False
-    """Whether no batch was made since."""
-
-
 class Failures:
     """Counts the failures of one node process."""
 
     def __init__(self, counters: SessionCounters) -> None:
         self._counters = counters
         self._bad_samples: set[tuple[str, int]] = set()
-        self.by_dataset: dict[str, DatasetFailures] = {}
+        self.by_dataset: dict[str, tuple[FailureRecord, float]] = {}
+        """With the time of the last failure; the datasets that failed last at the end."""
 
     def reason_for(self, failed: ChunkFailed, dataset: str) -> FailureReason:
         """Return why a worker could not fill a chunk; record the sample at fault."""
@@ -52,15 +40,21 @@ class Failures:
         """Count a failed batch."""
         by_reason = self._counters.batches_failed
         by_reason[reason] = by_reason.get(reason, 0) + 1
-        failures = self.by_dataset.setdefault(dataset, DatasetFailures())
-        failures.batches += 1
-        failures.reason, failures.message = reason, message
-        failures.at_s, failures.is_last = now_s, True
+        former = self.by_dataset.pop(dataset, None)
+        record = FailureRecord(
+            dataset=dataset,
+            batches=1 if former is None else former[0].batches + 1,
+            reason=reason,
+            message=message,
+            ago_s=0.0,
+            is_last=True,
+        )
+        self.by_dataset[dataset] = record, now_s
 
     def on_whole(self, dataset: str) -> None:
         """Record that a batch of a dataset was made."""
         if dataset in self.by_dataset:
-            self.by_dataset[dataset].is_last = False
+            self.by_dataset[dataset][0].is_last = False
 
 
 def blame_chunk(chunk: PendingChunk) -> str:

@@ -8,6 +8,7 @@ The part of the state machine (``table``) that knows workers. Pure.
 """
 
 from feeder.metrics.counters import SessionCounters
+from feeder.metrics.records import NodeRecord, WorkerRecord
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
 from feeder.session.chunk_state import PendingBatch, PendingChunk
@@ -16,7 +17,6 @@ from feeder.session.failures import FailureReason, Failures, blame_chunk, blame_
 from feeder.session.outbox import Outbox
 from feeder.session.registry import SessionRegistry
 from feeder.session.state import Session
-from feeder.session.tally import NodeTally, WorkerTally, real_images
 from feeder.wire.messages import Failed, Lent
 
 
@@ -27,16 +27,18 @@ class Filling:
         self,
         dispatcher: Dispatcher,
         sessions: SessionRegistry,
-        tally: NodeTally,
+        record: NodeRecord,
         counters: SessionCounters,
         outbox: Outbox,
     ) -> None:
         """The arguments stay the caller's, who reads and changes them too."""
         self._dispatcher = dispatcher
         self._sessions = sessions
-        self._tally = tally
+        self._record = record
         self._counters = counters
         self._outbox = outbox
+        self.workers: dict[int, WorkerRecord] = {}
+        """By number; those that are up."""
         self.failures = Failures(counters)
 
     def give_slots(self, session: Session) -> None:
@@ -50,7 +52,7 @@ class Filling:
         for chunk in self._dispatcher.dispatch(now_s):
             batch = chunk.batch
             self._sessions.open[batch.session].in_flight += 1
-            self._tally.on_dispatched(chunk, now_s)
+            chunk.dispatched_s = now_s
             self._outbox.add(
                 events.FillChunk(
                     chunk.worker, chunk.ticket, *batch.location, chunk.first, chunk.count
@@ -76,7 +78,7 @@ class Filling:
     def on_worker_joined(self, worker: int) -> None:
         """Begin to give chunks to a worker."""
         self._dispatcher.add_worker(worker)
-        self._tally.workers[worker] = WorkerTally()
+        self.workers[worker] = WorkerRecord(number=worker)
 
     def on_filled(self, event: events.ChunkFilled) -> None:
         """Send a filled chunk, or lend the batch that it completes."""
@@ -86,20 +88,24 @@ class Filling:
             return
         batch = chunk.batch
         self._on_finished(chunk)
-        self._tally.on_filled(chunk, event.busy_s, event.cpu_s, now_s)
+        images, worker = chunk.images, self.workers[chunk.worker]
+        worker.chunks += 1
+        worker.images += images
+        worker.busy_s += event.busy_s
+        worker.cpu_s += event.cpu_s
+        self._record.chunk_s.add(now_s - chunk.dispatched_s)
         session = self._sessions.of_number(batch.session)
-        session.tally.worker_s += event.busy_s
-        session.job_tally.worker_s += event.busy_s
+        session.record.worker_s += event.busy_s
+        session.job_record.worker_s += event.busy_s
         if not batch.is_cancelled:
-            images = real_images(chunk)
             self._counters.chunks += 1
-            self._counters.images += images
-            session.tally.images += images
-            session.job_tally.images += images
+            self._record.images += images
+            session.record.images += images
+            session.job_record.images += images
             if batch.is_whole:
                 self._count_whole(session, batch)
             if not session.is_held:
-                session.tally.sent_bytes += chunk.count * session.layout.row_bytes
+                session.record.sent_bytes += chunk.count * session.layout.row_bytes
                 self._outbox.add(
                     events.SendChunk(
                         session.peer, *batch.location, chunk.first, chunk.count, batch.valid
@@ -120,7 +126,9 @@ class Filling:
 
     def on_worker_lost(self, event: events.WorkerLost) -> None:
         """Have a lost worker's chunks filled by others, but for one that may have ended it."""
-        self._tally.on_worker_lost(event.worker)
+        lost = self.workers.pop(event.worker, None)
+        if lost is not None:
+            self._record.lost_worker_busy_s += lost.busy_s
         removal = self._dispatcher.remove_worker(
             event.worker, event.was_killed, event.is_held, self._outbox.now_s
         )
@@ -134,7 +142,7 @@ class Filling:
         """Report silent workers, kill stuck ones, and give up what waits too long for storage."""
         now_s = self._outbox.now_s
         for silence in self._dispatcher.watch.observe(event.looks, now_s):
-            self._counters.worker_silences += 1
+            self._record.silences += 1
             self._outbox.add(silence)
         for stuck in self._dispatcher.find_stuck(now_s):
             self._outbox.add(stuck)
@@ -146,7 +154,6 @@ class Filling:
 
     def _on_finished(self, chunk: PendingChunk) -> None:
         """Account for a chunk that its worker has filled or could not fill."""
-        self._tally.on_finished(chunk)
         if chunk.silent_s:
             session = chunk.batch.session
             self._outbox.add(events.LogProgress(chunk.worker, chunk.silent_s, session))
@@ -155,18 +162,18 @@ class Filling:
         """Count a batch whose last row is written."""
         _, slot, _, _ = batch.location
         now_s = self._outbox.now_s
-        self._counters.batches += 1
+        self._record.batches += 1
         self.failures.on_whole(batch.dataset)
-        session.tally.batches += 1
-        session.job_tally.batches += 1
+        session.record.batches += 1
+        session.job_record.batches += 1
         if (reason := session.copied_because) is not None:
             self._counters.fallbacks[reason] = self._counters.fallbacks.get(reason, 0) + 1
-        session.tally.slots.move(slot, "client" if session.is_held else "sending", now_s)
-        self._tally.batch_s.add(now_s - batch.wanted_s)
+        session.slot_times.move(slot, "client" if session.is_held else "sending", now_s)
+        self._record.batch_s.add(now_s - batch.wanted_s)
 
     def _lend(self, session: Session, batch: PendingBatch) -> None:
         """Lend a whole batch in its slot."""
-        self._tally.lent_bytes += session.layout.batch_bytes
+        self._record.lent_bytes += session.layout.batch_bytes
         number, slot, epoch, index = batch.location
         self._counters.batches_lent += 1
         lent = Lent(
@@ -187,7 +194,7 @@ class Filling:
         self.failures.count(batch.dataset, reason, message, self._outbox.now_s)
         session = self._sessions.open[batch.session]
         if batch.slot is not None:
-            session.tally.slots.move(batch.slot, "client", self._outbox.now_s)
+            session.slot_times.move(batch.slot, "client", self._outbox.now_s)
         failed = Failed(
             session=session.number,
             epoch=batch.epoch,
@@ -212,7 +219,7 @@ class Filling:
     def _return_slot(self, session: Session, batch: PendingBatch) -> None:
         """Return a released batch's slot, unless a worker still writes to it."""
         if batch.in_flight == 0 and batch.slot is not None:
-            if session.tally.slots.state(batch.slot) == "filling":  # given up while it was filled
-                session.tally.slots.move(batch.slot, "sending", self._outbox.now_s)
+            if session.slot_times.state(batch.slot) == "filling":  # given up while it was filled
+                session.slot_times.move(batch.slot, "sending", self._outbox.now_s)
             self._outbox.add(events.ReturnSlot(session.number, batch.slot))
             batch.slot = None

@@ -1,23 +1,72 @@
 """One session: its batches and slots, and which requests are allowed. Pure state.
 
-Invariant: a slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket.
-Whether batches are lent in place or sent as chunks is settled before the first request.
+Invariants: A slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket.
+Slots are each in one SlotState from the session's Hello to its end, so the seconds of the states
+add up to slots times that time. Whether batches are lent in place or sent as chunks is settled
+before the first request.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+from feeder.metrics.records import ClientRecord, JobRecord, SlotSeconds
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
 from feeder.session.chunk_state import PendingBatch
-from feeder.session.jobs import JobKey, JobTally
-from feeder.session.tally import SessionTally, SlotTimes
+from feeder.session.jobs import JobKey
 from feeder.wire.messages import BatchKey, Hello, Ping
 from feeder.wire.slot_layout import SlotLayout
 
 CopyReason = Literal["copied-tcp", "copied-unclaimed", "copied-refused"]
+
+SlotState = Literal["free", "filling", "sending", "client"]
+"""As in SlotSeconds."""
+
+_STATES: Final[tuple[SlotState, ...]] = ("free", "filling", "sending", "client")
+
+
+class SlotTimes:
+    """How long a session's slots were in each state.
+
+    A change of state adds its time to the state that is left, and subtracts it from the one that is
+    entered. So a change may be recorded late, and nothing has to run in between.
+    """
+
+    __slots__ = ("_numbers", "_since_s", "_states", "_sums_s")
+
+    def __init__(self, slots: int, now_s: float) -> None:
+        """Begin with all slots free."""
+        self._since_s = now_s
+        self._states: list[SlotState] = ["free"] * slots
+        self._numbers = dict.fromkeys(_STATES, 0)
+        self._numbers["free"] = slots
+        self._sums_s = dict.fromkeys(_STATES, 0.0)  # relative to ``_since_s``
+
+    def state(self, slot: int) -> SlotState:
+        """Return the state of a slot."""
+        return self._states[slot]
+
+    def move(self, slot: int, state: SlotState, at_s: float) -> None:
+        """Record that a slot has changed its state."""
+        former, elapsed_s = self._states[slot], at_s - self._since_s
+        self._states[slot] = state
+        self._numbers[former] -= 1
+        self._sums_s[former] += elapsed_s
+        self._numbers[state] += 1
+        self._sums_s[state] -= elapsed_s
+
+    def seconds(self, now_s: float) -> SlotSeconds:
+        """Return the seconds so far, summed over slots."""
+        elapsed_s, sums_s, numbers = now_s - self._since_s, self._sums_s, self._numbers
+        # Rounding can make a zero negative.
+        return SlotSeconds(
+            free=max(0.0, sums_s["free"] + numbers["free"] * elapsed_s),
+            filling=max(0.0, sums_s["filling"] + numbers["filling"] * elapsed_s),
+            sending=max(0.0, sums_s["sending"] + numbers["sending"] * elapsed_s),
+            client=max(0.0, sums_s["client"] + numbers["client"] * elapsed_s),
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -38,13 +87,14 @@ class Session:
     """When the client last sent something."""
     is_local: bool = False
     """Whether the client runs on this machine."""
-    job_tally: JobTally = field(default_factory=JobTally)
-    """Of its job, which other sessions add to as well."""
+    job_record: JobRecord = field(default_factory=lambda: JobRecord(name="", account=""))
+    """Its job's, which other sessions count in as well."""
     is_ipc: bool = False
     """Whether it is connected over ipc, so that it could map the slots."""
     has_claimed: bool = False
     """The client has claimed the slots, with success or without."""
-    tally: SessionTally = field(init=False)
+    record: ClientRecord = field(init=False)
+    slot_times: SlotTimes = field(init=False)
     recipe_id: str = field(init=False)
     """The recipe's fingerprint."""
     free_slots: list[int] = field(init=False)
@@ -70,7 +120,16 @@ class Session:
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
         self.recipe_id = self.hello.recipe.fingerprint()
-        self.tally = SessionTally(SlotTimes(self.layout.slots, self.last_message_s))
+        self.slot_times = SlotTimes(self.layout.slots, self.last_message_s)
+        self.record = ClientRecord(
+            name=self.hello.client,
+            account=self.account,
+            dataset=self.hello.dataset,
+            job=self.hello.job,
+            is_lent=False,
+            is_local=self.is_local,
+            window=self.layout.slots,
+        )
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
         """Return why these batches, none of them wanted yet, cannot be requested now, or None."""
@@ -114,12 +173,12 @@ class Session:
 
         It waited before that for workers that had read nothing yet, whatever the pace is now.
         """
-        if self.started is None and self.tally.batches:
+        if self.started is None and self.record.batches:
             self.started = ping
-        start, tally = self.started or Ping(session=self.number), self.tally
-        tally.clock_s = max(0.0, ping.clock_s - start.clock_s)
-        tally.waited_s = max(0.0, ping.waited_s - start.waited_s)
-        tally.cpu_s = max(0.0, ping.cpu_s - start.cpu_s)
+        start, record = self.started or Ping(session=self.number), self.record
+        record.clock_s = max(0.0, ping.clock_s - start.clock_s)
+        record.waited_s = max(0.0, ping.waited_s - start.waited_s)
+        record.cpu_s = max(0.0, ping.cpu_s - start.cpu_s)
 
     def want(self, key: BatchKey, request: int, now_s: float) -> None:
         """Add a batch that the client wants."""
@@ -147,5 +206,5 @@ class Session:
         while self.waiting and self.free_slots:
             batch = self.waiting.popleft()
             batch.slot = self.free_slots.pop()
-            self.tally.slots.move(batch.slot, "filling", now_s)
+            self.slot_times.move(batch.slot, "filling", now_s)
             yield batch

@@ -23,6 +23,8 @@ This module has the sessions, from Hello to their end; ``filling`` the batches a
 from collections.abc import Mapping
 
 from feeder.metrics.counters import SessionCounters
+from feeder.metrics.fields import add
+from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
@@ -35,11 +37,10 @@ from feeder.session.admission import (
 )
 from feeder.session.dispatch import Dispatcher
 from feeder.session.filling import Filling
-from feeder.session.jobs import JobWeights
+from feeder.session.jobs import JobRecords, JobWeights
 from feeder.session.outbox import Outbox
 from feeder.session.registry import SessionRegistry
 from feeder.session.state import Session
-from feeder.session.tally import NodeTally
 from feeder.session.worker_watch import LOOK_S
 from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request
 
@@ -58,25 +59,28 @@ class SessionTable:
         datasets: Mapping[str, ServedDataset | str],
         limits: SessionLimits,
         identity: NodeIdentity,
-        counters: SessionCounters,
+        record: NodeRecord,
         weights: JobWeights | None = None,
     ) -> None:
-        """``weights`` are those of jobs; None: all are equal."""
+        """Counts in ``record``; ``weights`` are those of jobs, None: all are equal."""
         self._datasets = datasets
         self._limits = limits
         self._identity = identity
-        self.counters = self._counters = counters
-        self.weights = weights or JobWeights()
-        self._dispatcher = Dispatcher(self.weights)
+        self.record = record
+        self.counters = self._counters = SessionCounters()
+        self.jobs = JobRecords(weights or JobWeights())
+        self._dispatcher = Dispatcher(weights or JobWeights())
         self.watch = self._dispatcher.watch
         """Of the workers."""
         self.sessions = SessionRegistry()
-        self.tally = NodeTally()
         self.verdict = ""
         """Of the supervisor, on the whole host; repeated in every Pong."""
         self._is_draining = False
         self._outbox = Outbox()
-        self._filling = Filling(self._dispatcher, self.sessions, self.tally, counters, self._outbox)
+        self._filling = Filling(
+            self._dispatcher, self.sessions, record, self._counters, self._outbox
+        )
+        self.workers = self._filling.workers
         self.failures = self._filling.failures
 
     @property
@@ -206,7 +210,7 @@ class SessionTable:
             last_message_s=self._outbox.now_s,
             is_local=event.is_local,
             is_ipc=event.is_ipc,
-            job_tally=self.tally.jobs.join((event.account, hello.job)),
+            job_record=self.jobs.join((event.account, hello.job)),
         )
         self.sessions.add(session)
         self._outbox.check_by(self._outbox.now_s + self._limits.lease_s)
@@ -237,14 +241,14 @@ class SessionTable:
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self.sessions.open.get(event.session)
         if session is not None:
-            session.tally.slots.move(event.slot, "free", self._outbox.now_s)
+            session.slot_times.move(event.slot, "free", self._outbox.now_s)
             session.free_slots.append(event.slot)
             self._filling.give_slots(session)
 
     def _on_slot_sent(self, event: events.SlotSent) -> None:
         session = self.sessions.open.get(event.session)
-        if session is not None and session.tally.slots.state(event.slot) == "sending":
-            session.tally.slots.move(event.slot, "client", event.at_s)
+        if session is not None and session.slot_times.state(event.slot) == "sending":
+            session.slot_times.move(event.slot, "client", event.at_s)
 
     # --- Slots that clients map ---------------------------------------------------------------
 
@@ -327,13 +331,13 @@ class SessionTable:
 
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
-        self.tally.on_session_ended(session.tally, self._outbox.now_s)
+        add(self.record.slots, session.slot_times.seconds(self._outbox.now_s))
         hello = session.hello
         ended = events.LogEnd(
             session.number, session.account, hello.dataset, how, hello.client, hello.job
         )
         self._outbox.add(ended)
-        session.job_tally.sessions -= 1
+        session.job_record.sessions -= 1
         self._filling.cancel_all(session)
         self._outbox.close_if_unused(session)
 

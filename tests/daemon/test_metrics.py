@@ -1,12 +1,8 @@
 """Counters by name and as text."""
 
-from feeder.metrics.counters import (
-    SessionCounters,
-    SocketCounters,
-    WorkerCounters,
-    flatten,
-    format_counters,
-)
+from feeder.metrics.counters import SessionCounters, SocketCounters, WorkerCounters
+from feeder.metrics.fields import flatten, format_counters
+from feeder.metrics.records import CacheRecord, NodeRecord
 from feeder.wire.messages import Stats, decode_from_node, encode
 
 
@@ -14,9 +10,10 @@ def test_all_counters_exist_from_the_start_and_reasons_are_added() -> None:
     socket = SocketCounters()
     socket.drop("malformed")
     socket.drop("malformed")
-    workers = WorkerCounters(stage_seconds={"read": 0.25, "decode": 1.5})
-    counters = flatten((SessionCounters(batches=3), socket, workers))
+    node = NodeRecord(batches=3, stages={"read": 0.25, "decode": 1.5}, cache=CacheRecord(hits=2))
+    counters = flatten(node, SessionCounters(), socket, WorkerCounters())
     assert counters["batches"] == 3
+    assert counters["cache.hits"] == 2
     assert counters["sessions_expired"] == 0
     assert counters["frames_dropped.malformed"] == 2
     assert counters["stage_seconds.decode"] == 1.5

@@ -10,8 +10,8 @@ from feeder.daemon.served import PART_BYTES, split_report
 from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, TURN_S, HostWatch
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.counters import LogCounters
+from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
 from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
-from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, WorkerSnapshot
 
 
 class Machine:
@@ -42,8 +42,8 @@ def watch_of(machine: Machine, nodes: int = 1, log: LogCounters | None = None) -
     )
 
 
-def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) -> NodeSnapshot:
-    return NodeSnapshot(
+def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) -> NodeRecord:
+    return NodeRecord(
         number=number,
         name=f"h/{number}",
         pid=pid,
@@ -51,7 +51,7 @@ def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) ->
         uptime_s=at_s,
         endpoints=(),
         images=images,
-        workers=(WorkerSnapshot(number=0, pid=51, state="busy", busy_s=images / 200),),
+        workers=(WorkerRecord(number=0, pid=51, state="busy", busy_s=images / 200),),
     )
 
 
@@ -117,7 +117,7 @@ def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected:
     """Else a worker that is busy since then is half idle five seconds later. Jobs connect, then
     build their model."""
     watch = watch_of(machine)
-    trainer = ClientSnapshot(name="t", account="u", dataset="d", is_lent=True)
+    trainer = ClientRecord(name="t", account="u", dataset="d", is_lent=True)
     for second in range(20):
         machine.now_s = 1000.0 + second
         idle = snapshot(machine.now_s)
@@ -141,7 +141,7 @@ def test_pauses_between_requests_are_part_of_the_rates(machine: Machine) -> None
         is_paused = second % 4 != 0
         images += 0 if is_paused else 400
         wanted = 0 if is_paused else 4
-        trainer = ClientSnapshot(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
+        trainer = ClientRecord(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
         taken = snapshot(1000.0 + second, images=images)
         watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
     interval = HostInterval.of(watch.turn([("ready", 0)]))

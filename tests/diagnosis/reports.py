@@ -5,19 +5,19 @@ from typing import Any
 
 import msgspec
 
+from feeder.metrics.records import ClientRecord, NodeRecord, SlotSeconds, WorkerRecord
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, Verdict
-from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, SlotSeconds, WorkerSnapshot
 
 SECONDS = 10.0
 UNDECIDED = Verdict(kind="starting", text="", is_problem=False)
 
 
-def worker(number: int, **totals: Any) -> WorkerSnapshot:
+def worker(number: int, **totals: Any) -> WorkerRecord:
     """Return a worker's snapshot at the end."""
-    return WorkerSnapshot(**({"number": number, "pid": 100 + number, "state": "busy"} | totals))
+    return WorkerRecord(**({"number": number, "pid": 100 + number, "state": "busy"} | totals))
 
 
-def client(name: str, **totals: Any) -> ClientSnapshot:
+def client(name: str, **totals: Any) -> ClientRecord:
     """Return a client's snapshot at the end."""
     fields = {
         "account": "user 0",
@@ -27,21 +27,21 @@ def client(name: str, **totals: Any) -> ClientSnapshot:
         "window": 4,
         "clock_s": SECONDS,
     }
-    return ClientSnapshot(name=name, **(fields | totals))
+    return ClientRecord(name=name, **(fields | totals))
 
 
 def node(
     number: int = 0,
     *,
-    workers: tuple[WorkerSnapshot, ...] = (),
-    clients: tuple[ClientSnapshot, ...] = (),
+    workers: tuple[WorkerRecord, ...] = (),
+    clients: tuple[ClientRecord, ...] = (),
     seconds: float = SECONDS,
     state: Any = "ready",
     before: Mapping[str, Any] | None = None,
     **totals: Any,
 ) -> NodeReport:
     """Return a node process's report; ``before`` are fields of its first snapshot."""
-    empty = NodeSnapshot(
+    empty = NodeRecord(
         number=number,
         name=f"host/{number}",
         pid=10 + number,
@@ -83,11 +83,11 @@ def report(*nodes: NodeReport, cpus: int = 8, busy_cpus: float = 0.0, **load: An
     )
 
 
-def _start_of_worker(worker: WorkerSnapshot) -> WorkerSnapshot:
-    return WorkerSnapshot(number=worker.number, pid=worker.pid, state="idle")
+def _start_of_worker(worker: WorkerRecord) -> WorkerRecord:
+    return WorkerRecord(number=worker.number, pid=worker.pid, state="idle")
 
 
-def _start_of_client(client: ClientSnapshot) -> ClientSnapshot:
+def _start_of_client(client: ClientRecord) -> ClientRecord:
     return msgspec.structs.replace(
         client,
         images=0,

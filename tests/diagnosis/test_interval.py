@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import HostInterval, node_interval
 from feeder.diagnosis.worker_interval import worker_interval
-from feeder.metrics.snapshot import OTHERS, NodeSnapshot, SlotSeconds, WorkerSnapshot
+from feeder.metrics.records import OTHERS, NodeRecord, SlotSeconds, WorkerRecord
 from tests.diagnosis.reports import client, node, report, worker
 
 totals = st.integers(0, 10**9)
 seconds = st.floats(0, 1e6)
 workers = st.builds(
-    WorkerSnapshot,
+    WorkerRecord,
     number=st.integers(1, 4),
     pid=st.integers(1, 99),
     state=st.sampled_from(["starting", "idle", "busy", "silent"]),
@@ -25,7 +25,7 @@ workers = st.builds(
     requested_bytes=totals,
 )
 snapshots = st.builds(
-    NodeSnapshot,
+    NodeRecord,
     number=st.just(0),
     name=st.just("host/0"),
     pid=st.integers(1, 2),
@@ -41,7 +41,7 @@ snapshots = st.builds(
 
 
 @given(before=snapshots, now=snapshots)
-def test_any_two_snapshots_give_finite_shares(before: NodeSnapshot, now: NodeSnapshot) -> None:
+def test_any_two_snapshots_give_finite_shares(before: NodeRecord, now: NodeRecord) -> None:
     interval = node_interval(before, now)
     assert interval.seconds >= 0
     assert 0 <= interval.busy_workers <= len(now.workers)
@@ -135,7 +135,7 @@ def test_stages_are_shares_of_the_time_in_chunks() -> None:
     assert HostInterval.of(report(made)).stages == {"decode": 0.75}
 
 
-def _ends(made) -> tuple[NodeSnapshot, NodeSnapshot]:  # type: ignore[no-untyped-def]
+def _ends(made) -> tuple[NodeRecord, NodeRecord]:  # type: ignore[no-untyped-def]
     assert made.before is not None
     assert made.now is not None
     return made.before, made.now

@@ -12,14 +12,14 @@ import pytest
 from feeder.daemon.watch import HostWatch
 from feeder.host.neighbours import Busy
 from feeder.metrics.counters import LogCounters
-from feeder.metrics.report import HostLoad, HostReport, VerdictKind
-from feeder.metrics.snapshot import (
-    ClientSnapshot,
-    FailureSnapshot,
-    NodeSnapshot,
+from feeder.metrics.records import (
+    ClientRecord,
+    FailureRecord,
+    NodeRecord,
     SlotSeconds,
-    WorkerSnapshot,
+    WorkerRecord,
 )
+from feeder.metrics.report import HostLoad, HostReport, VerdictKind
 
 NAMED_WITHIN_S = 2.8
 """Reading a report takes up to 0.2 s more."""
@@ -157,9 +157,9 @@ class Host:
                 totals = self.get(f"clock{number}"), self.get(f"wait{number}")
                 self.pinged[number] = *totals, self.now_s
 
-    def snapshot(self, pace: Pace) -> NodeSnapshot:
+    def snapshot(self, pace: Pace) -> NodeRecord:
         failed = round(self.get("failed"))
-        return NodeSnapshot(
+        return NodeRecord(
             number=0,
             name="h/0",
             pid=2,
@@ -169,7 +169,7 @@ class Host:
             images=round(self.get("images")),
             stages={stage: self.get(stage) for stage in ("read", "decode")},
             workers=tuple(
-                WorkerSnapshot(
+                WorkerRecord(
                     number=number,
                     pid=10 + number,
                     state="busy",
@@ -183,7 +183,7 @@ class Host:
                 self.client(number, trainer) for number, trainer in enumerate(pace.trainers)
             ),
             failures=(
-                FailureSnapshot(
+                FailureRecord(
                     dataset="d",
                     batches=failed,
                     reason="unreadable",
@@ -196,9 +196,9 @@ class Host:
             else (),
         )
 
-    def client(self, number: int, trainer: Trainer) -> ClientSnapshot:
+    def client(self, number: int, trainer: Trainer) -> ClientRecord:
         clock_s, wait_s, at_s = self.pinged.get(number, (0.0, 0.0, self.now_s))
-        return ClientSnapshot(
+        return ClientRecord(
             name=f"host pid {90 + number} rank {number}",
             account="u",
             dataset="d",

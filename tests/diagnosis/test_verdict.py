@@ -9,8 +9,8 @@ from hypothesis import given
 
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import diagnose
+from feeder.metrics.records import OTHERS, CacheRecord, NodeRecord, SlotSeconds
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
-from feeder.metrics.snapshot import OTHERS, CacheSnapshot, NodeSnapshot, SlotSeconds
 from tests.diagnosis.reports import client, node, report, worker
 from tests.diagnosis.test_interval import snapshots
 from tests.support.sources import REPOSITORY
@@ -219,7 +219,7 @@ def test_all_that_a_batch_moves_counts_as_memory_traffic() -> None:
 
     assert share(lent_bytes=10**9) == pytest.approx(0.3)
     assert share(sent_bytes=10**9) == pytest.approx(0.4)
-    assert share(cache=CacheSnapshot(moved_bytes=10**9)) == pytest.approx(0.1)
+    assert share(cache=CacheRecord(moved_bytes=10**9)) == pytest.approx(0.1)
     assert share(decoded_bytes=10**9) == 0, "scratch stays in the core's own cache"
 
 
@@ -283,7 +283,7 @@ def test_a_client_that_takes_most_while_the_other_does_not_wait_is_not_greedy() 
 
 @pytest.mark.parametrize(("full", "kind"), [(10**9, "cache-bound"), (20 * 10**6, "compute-bound")])
 def test_a_decoded_cache_that_is_far_too_small_is_named(full: int, kind: str) -> None:
-    cache = CacheSnapshot(
+    cache = CacheRecord(
         budget_bytes=16 * 10**6, used_bytes=15 * 10**6, full_bytes=full, hits=600, misses=29_400
     )
     assert diagnose(host(cache=cache)).kind == kind
@@ -304,9 +304,7 @@ def test_clients_without_pings_count_as_waiting_while_all_workers_are_busy() -> 
 
 
 @given(before=snapshots, now=snapshots)
-def test_any_two_snapshots_have_a_verdict_that_fits(
-    before: NodeSnapshot, now: NodeSnapshot
-) -> None:
+def test_any_two_snapshots_have_a_verdict_that_fits(before: NodeRecord, now: NodeRecord) -> None:
     made = node()
     verdict = diagnose(report(msgspec.structs.replace(made, before=before, now=now)))
     assert 0 < len(verdict.text) <= VERDICT_CHARS_MAX

@@ -1,20 +1,21 @@
 """Reports of hosts, made up for tests."""
 
-from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
-from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
-from feeder.metrics.snapshot import (
-    CacheSnapshot,
-    ClientSnapshot,
-    NodeSnapshot,
+from feeder.metrics.records import (
+    BOUNDS_S,
+    CacheRecord,
+    ClientRecord,
+    Histogram,
+    NodeRecord,
     SlotSeconds,
-    WorkerSnapshot,
+    WorkerRecord,
 )
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
 
-HISTOGRAM = HistogramSnapshot(counts=(1, 2, *[0] * (len(BOUNDS_S) - 2), 4), total_s=300.25)
+HISTOGRAM = Histogram(counts=[1, 2, *[0] * (len(BOUNDS_S) - 2), 4], total_s=300.25)
 
 
-def client(name: str, images: int, waited_s: float = 0.0) -> ClientSnapshot:
-    return ClientSnapshot(
+def client(name: str, images: int, waited_s: float = 0.0) -> ClientRecord:
+    return ClientRecord(
         name=name,
         account="user 1000",
         dataset="d",
@@ -26,9 +27,9 @@ def client(name: str, images: int, waited_s: float = 0.0) -> ClientSnapshot:
 
 
 def node_snapshot(
-    at_s: float, *, number: int = 0, images: int = 0, clients: tuple[ClientSnapshot, ...] = ()
-) -> NodeSnapshot:
-    return NodeSnapshot(
+    at_s: float, *, number: int = 0, images: int = 0, clients: tuple[ClientRecord, ...] = ()
+) -> NodeRecord:
+    return NodeRecord(
         number=number,
         name=f"h/{number}",
         pid=40 + number,
@@ -36,7 +37,7 @@ def node_snapshot(
         uptime_s=at_s,
         endpoints=("tcp://127.0.0.1:5555",),
         workers=tuple(
-            WorkerSnapshot(number=worker, pid=50, state=state, silent_s=silent_s, busy_s=at_s / 2)
+            WorkerRecord(number=worker, pid=50, state=state, silent_s=silent_s, busy_s=at_s / 2)
             for worker, (state, silent_s) in enumerate((("busy", 0.0), ("silent", 2.5)))
         ),
         clients=clients,
@@ -44,7 +45,7 @@ def node_snapshot(
         stages={"read": 1.5, "decode": 20.0},
         slots=SlotSeconds(free=2 * at_s, filling=0.5 * at_s, client=1.5 * at_s),
         queued_batches=3,
-        cache=CacheSnapshot(budget_bytes=1000, used_bytes=10, full_bytes=2000, hits=7, misses=3),
+        cache=CacheRecord(budget_bytes=1000, used_bytes=10, full_bytes=2000, hits=7, misses=3),
         silences=1,
         chunk_s=HISTOGRAM,
         batch_s=HISTOGRAM,

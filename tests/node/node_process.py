@@ -14,7 +14,7 @@ from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
 from feeder.dataset.manifest import load_manifest
 from feeder.host.placement import NodePlacement
-from feeder.metrics.snapshot import NodeSnapshot
+from feeder.metrics.records import NodeRecord
 from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
     Heartbeat,
@@ -54,11 +54,11 @@ class NodeUnderTest:
             if isinstance(message, kind):
                 return message
 
-    def snapshot(self) -> NodeSnapshot:
+    def snapshot(self) -> NodeRecord:
         """Return its next snapshot."""
         return self.receive(Heartbeat).snapshot
 
-    def snapshot_when(self, holds: Callable[[NodeSnapshot], bool], what: str) -> NodeSnapshot:
+    def snapshot_when(self, holds: Callable[[NodeRecord], bool], what: str) -> NodeRecord:
         """Return the first snapshot for which ``holds`` is true."""
         give_up_s = time.monotonic() + DEADLINE_S
         while not holds(snapshot := self.snapshot()):

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.diagnosis.client_interval import client_intervals
-from feeder.metrics.snapshot import CLIENTS_MAX, OTHERS, ClientSnapshot, NodeSnapshot, SlotSeconds
+from feeder.metrics.records import CLIENTS_MAX, OTHERS, ClientRecord, NodeRecord, SlotSeconds
 from feeder.node.client_book import ClientBook, sum_clients
 from feeder.session.events import MessageReceived
-from feeder.session.state import Session
-from feeder.session.tally import SessionTally, SlotTimes
+from feeder.session.state import Session, SlotTimes
 from feeder.wire.messages import Hello
 from tests.support.session_shell import Shell, limits, recipe
 
@@ -28,14 +27,14 @@ def open_sessions(*clients: str) -> list[Session]:
 def train(sessions: Sequence[Session], images: int, seconds: float = 1.0) -> None:
     """Let the sessions get images, each in the seconds of their process's clock."""
     for session in sessions:
-        session.tally.images += images
-        session.tally.clock_s += seconds
+        session.record.images += images
+        session.record.clock_s += seconds
 
 
-def rates(before: Sequence[ClientSnapshot], now: Sequence[ClientSnapshot]) -> dict[str, float]:
+def rates(before: Sequence[ClientRecord], now: Sequence[ClientRecord]) -> dict[str, float]:
     """Return images a second by client, of two snapshots a second apart."""
     first, last = (
-        NodeSnapshot(number=0, name="n", pid=1, clock_s=at_s, uptime_s=9.0, endpoints=(), clients=c)
+        NodeRecord(number=0, name="n", pid=1, clock_s=at_s, uptime_s=9.0, endpoints=(), clients=c)
         for at_s, c in ((1.0, tuple(before)), (2.0, tuple(now)))
     )
     return {client.name: client.images_a_s for client in client_intervals(first, last, 1.0)}
@@ -43,8 +42,8 @@ def rates(before: Sequence[ClientSnapshot], now: Sequence[ClientSnapshot]) -> di
 
 def test_a_clients_sessions_are_one() -> None:
     one, other, third = open_sessions("a", "b", "a")
-    one.tally.images, other.tally.images, third.tally.images = 5, 3, 7
-    third.is_local = False
+    one.record.images, other.record.images, third.record.images = 5, 3, 7
+    third.record.is_local = False
     first, second = ClientBook().update([one, other, third], 10.0)
     assert (first.name, first.account, first.dataset) == ("a", "user 7", "d")
     assert (first.sessions, first.images, first.window) == (2, 12, 4)
@@ -56,7 +55,7 @@ def test_a_clients_sessions_are_one() -> None:
 def test_the_waits_of_a_processs_sessions_add_up_over_its_one_clock() -> None:
     sessions = open_sessions(*["a"] * 8)
     for session in sessions:
-        session.tally.clock_s, session.tally.waited_s, session.tally.cpu_s = 10.0, 1.2, 4.0
+        session.record.clock_s, session.record.waited_s, session.record.cpu_s = 10.0, 1.2, 4.0
     (client,) = ClientBook().update(sessions, 10.0)
     assert client.waited_s == pytest.approx(9.6)
     assert (client.clock_s, client.cpu_s) == (10.0, 4.0)
@@ -83,7 +82,7 @@ def test_a_client_that_connects_again_begins_anew() -> None:
 def test_more_clients_than_places_are_counted_together() -> None:
     sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
     for number, session in enumerate(sessions):
-        session.tally.images = number
+        session.record.images = number
     *placed, rest = ClientBook().update(sessions, 1.0)
     assert [client.images for client in placed] == list(range(73, 9, -1))
     assert (rest.name, rest.clients, rest.sessions, rest.images) == (OTHERS, 10, 10, 45)
@@ -134,9 +133,12 @@ def pool() -> list[Session]:
 def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.DataObject) -> None:
     """Sessions of 90 clients open, get images, and end; each may end for good once."""
     for session in pool:
-        session.tally = SessionTally(SlotTimes(session.layout.slots, 0.0))
+        session.slot_times = SlotTimes(session.layout.slots, 0.0)
+        session.record = ClientRecord(
+            name=session.hello.client, account="user 7", dataset="d", is_lent=False
+        )
     book, left = ClientBook(), set(range(120))
-    before: tuple[ClientSnapshot, ...] = ()
+    before: tuple[ClientRecord, ...] = ()
     was_open: set[int] = set()
     for turn in range(5):
         opened = data.draw(st.sets(st.sampled_from(sorted(left)), min_size=min(70, len(left))))
@@ -145,7 +147,7 @@ def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.D
         delivered = 0
         for number in sorted(opened):
             images = (number * 7919 + turn * 104729) % 3000
-            pool[number].tally.images += images
+            pool[number].record.images += images
             delivered += images
         sessions = [pool[number] for number in sorted(opened)]
         now = book.update(sessions, float(turn))
@@ -158,7 +160,7 @@ def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.D
 
 
 def test_a_sum_of_clients_keeps_their_number() -> None:
-    client = ClientSnapshot(name="a", account="u", dataset="d", is_lent=True, images=4)
+    client = ClientRecord(name="a", account="u", dataset="d", is_lent=True, images=4)
     others = sum_clients([client, sum_clients([client, client])])
     assert (others.name, others.clients, others.images, others.is_lent) == (OTHERS, 3, 12, True)
 
@@ -167,7 +169,7 @@ def test_a_client_is_silent_since_its_last_message_if_it_sends_pings() -> None:
     sessions = open_sessions("a", "a", "b")
     for session, at_s in zip(sessions, (5.0, 8.0, 5.0), strict=True):
         session.last_message_s = at_s
-    sessions[0].tally.clock_s = sessions[1].tally.clock_s = 1.0
+    sessions[0].record.clock_s = sessions[1].record.clock_s = 1.0
     silent, without_pings = ClientBook().update(sessions, 9.0)
     assert (silent.silent_s, without_pings.silent_s) == (4.0, 0.0)
     (silent, _) = ClientBook().update(sessions, 9.0, heard_s=8.5)

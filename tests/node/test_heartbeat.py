@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from feeder.metrics.snapshot import NodeSnapshot
+from feeder.metrics.records import NodeRecord
 from feeder.node.heartbeat import INTERVAL_S, Heartbeats
 from feeder.node.messages import Diagnosed, Heartbeat, ReportAsked, ReportPart
 from feeder.process.channel import ChannelClosedError, ChannelFullError
@@ -152,9 +152,9 @@ def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
     assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
 
 
-def _snapshot(now_s: float) -> NodeSnapshot:
-    return NodeSnapshot(number=0, name="n", pid=1, clock_s=now_s, uptime_s=0.0, endpoints=())
+def _snapshot(now_s: float) -> NodeRecord:
+    return NodeRecord(number=0, name="n", pid=1, clock_s=now_s, uptime_s=0.0, endpoints=())
 
 
-def _busy_s(snapshot: NodeSnapshot) -> float:
+def _busy_s(snapshot: NodeRecord) -> float:
     return snapshot.lost_worker_busy_s + sum(worker.busy_s for worker in snapshot.workers)

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from feeder.client.stats import request_report
+from feeder.metrics.records import JobRecord
 from feeder.metrics.report import HostReport
-from feeder.metrics.snapshot import JobSnapshot
 from feeder.plan.recipe import Recipe
 from tests.node.greedy_jobs import GreedyClients, GreedyJob
 from tests.support.daemon import DEADLINE_S, Daemon, pack_small, small_recipe, wait_until
@@ -57,7 +57,7 @@ def serve(packed: Path, folder: Path, weights: str = "") -> Daemon:
     return Daemon("--config", config, *served, *limits, environ=environ)
 
 
-def run_load(daemon: Daemon, jobs: list[GreedyJob]) -> list[JobSnapshot]:
+def run_load(daemon: Daemon, jobs: list[GreedyJob]) -> list[JobRecord]:
     """Return what the daemon has done for each job between two reports, after a start."""
     with GreedyClients(daemon.endpoint, jobs) as clients:
         while not all(job.batches >= job.sessions for job in jobs):
@@ -74,7 +74,7 @@ def run_load(daemon: Daemon, jobs: list[GreedyJob]) -> list[JobSnapshot]:
 
 def take_jobs(
     daemon: Daemon, clients: GreedyClients, jobs: list[GreedyJob], images: int
-) -> list[JobSnapshot]:
+) -> list[JobRecord]:
     """Return the jobs of the first report with so many images; the load goes on meanwhile."""
     names = [job.name for job in jobs]
     until_s = time.monotonic() + LOAD_DEADLINE_S
@@ -86,15 +86,15 @@ def take_jobs(
     raise AssertionError(f"no report with {images} images within {LOAD_DEADLINE_S:g} s")
 
 
-def image_shares(jobs: list[JobSnapshot]) -> list[float]:
+def image_shares(jobs: list[JobRecord]) -> list[float]:
     return [job.images / sum(each.images for each in jobs) for job in jobs]
 
 
-def time_shares(jobs: list[JobSnapshot]) -> list[float]:
+def time_shares(jobs: list[JobRecord]) -> list[float]:
     return [job.worker_s / sum(each.worker_s for each in jobs) for job in jobs]
 
 
-def jobs_of(report: HostReport) -> dict[str, JobSnapshot]:
+def jobs_of(report: HostReport) -> dict[str, JobRecord]:
     return {job.name: job for node in report.nodes if node.now for job in node.now.jobs}
 
 

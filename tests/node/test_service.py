@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.metrics.hangs import ProcessLook
+from feeder.metrics.records import NodeRecord
 from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined
@@ -84,6 +85,7 @@ class Host:
             pool=SimpleNamespace(  # type: ignore[arg-type]
                 look=lambda _: {},
                 counters=WorkerCounters(),
+                record=NodeRecord(),
                 pids=(),
                 send=lambda *_: None,
                 send_to_all=lambda *_: None,

@@ -10,28 +10,25 @@ from hypothesis import strategies as st
 
 from feeder.host.process_load import ProcessLoad
 from feeder.metrics.counters import WorkerCounters
-from feeder.metrics.snapshot import (
+from feeder.metrics.records import (
     CLIENTS_MAX,
     WORKERS_MAX,
-    ClientSnapshot,
-    NodeSnapshot,
-    WorkerSnapshot,
+    ClientRecord,
+    NodeRecord,
+    WorkerRecord,
 )
 from feeder.node import snapshots
 from feeder.node.messages import Heartbeat
 from feeder.node.snapshots import (
     SNAPSHOT_BYTES_MAX,
-    NodeFacts,
     Snapshots,
+    begin_record,
     fit_snapshot,
 )
 from feeder.session.events import MessageReceived
 from feeder.session.state import Session
-from feeder.session.tally import WorkerTally
 from feeder.wire.messages import Hello
 from tests.support.session_shell import Shell, limits, recipe
-
-FACTS = NodeFacts(number=3, name="host/3\n", memory_bytes_a_s=1e10, decoded_bytes=0.0)
 
 
 def open_sessions(*clients: str) -> list[Session]:
@@ -43,9 +40,9 @@ def open_sessions(*clients: str) -> list[Session]:
     return list(shell.table.sessions.open.values())
 
 
-def _snapshot(clients: int, workers: int, name: str) -> NodeSnapshot:
-    client = ClientSnapshot(name=name, account=name, dataset=name, is_lent=False, images=3)
-    return NodeSnapshot(
+def _snapshot(clients: int, workers: int, name: str) -> NodeRecord:
+    client = ClientRecord(name=name, account=name, dataset=name, is_lent=False, images=3)
+    return NodeRecord(
         number=0,
         name="n",
         pid=1,
@@ -53,7 +50,7 @@ def _snapshot(clients: int, workers: int, name: str) -> NodeSnapshot:
         uptime_s=1.0,
         endpoints=(),
         clients=(client,) * clients,
-        workers=(WorkerSnapshot(number=1, pid=1, state="idle"),) * workers,
+        workers=(WorkerRecord(number=1, pid=1, state="idle"),) * workers,
         counters={f"dataset.{number}.loss": "x" * 100 for number in range(100)},
     )
 
@@ -100,17 +97,18 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
     monkeypatch.setattr(snapshots, "read_process_load", record)
     monkeypatch.setattr(snapshots, "_LOADS_A_SNAPSHOT", 2)
     pool: Any = Pool(4)
-    taker = Snapshots(FACTS, pool, None)
-    tallies = {1: WorkerTally(chunks=1), 2: WorkerTally(), 3: WorkerTally(in_flight=1)}
-    tallies[4] = WorkerTally(in_flight=2)
-    workers = taker._workers(tallies, {}, frozenset())
+    taker = Snapshots(NodeRecord(), pool, None)
+    records = {number: WorkerRecord(number=number) for number in range(1, 5)}
+    records[1].chunks = 1
+    busy = {3: 0.1, 4: 0.2}
+    workers = taker._workers(records, busy, frozenset())
     assert read == [1001, 1003]
     assert [each.state for each in workers] == ["idle", "idle", "busy", "busy"]
     assert [each.run_delay_s for each in workers] == [0.5, 0.0, 0.5, 0.0]
-    taker._workers(tallies, {}, frozenset())
+    taker._workers(records, busy, frozenset())
     assert read[2:] == [1004, 1003]
-    del pool.pids_by_number[3], tallies[3]
-    workers = taker._workers(tallies, {}, frozenset())
+    del pool.pids_by_number[3], records[3]
+    workers = taker._workers(records, busy, frozenset())
     assert read[4:] == [1004]
     assert [each.number for each in workers] == [1, 2, 4]
 
@@ -118,11 +116,11 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
 def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> None:
     """A total that fell would count from zero."""
     pool: Any = Pool(1)
-    taker = Snapshots(FACTS, pool, None)
+    taker = Snapshots(NodeRecord(), pool, None)
 
     def busy_s(done_s: float, chunk_s: float) -> float:
-        tallies = {1: WorkerTally(busy_s=done_s, in_flight=1)}
-        (worker,) = taker._workers(tallies, {1: chunk_s}, frozenset())
+        records = {1: WorkerRecord(number=1, busy_s=done_s)}
+        (worker,) = taker._workers(records, {1: chunk_s}, frozenset())
         return worker.busy_s
 
     assert busy_s(5.0, 0.03) == 5.0
@@ -134,9 +132,9 @@ def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -
     stopped = ProcessLoad(state="stopped", cpu_s=3.0)
     monkeypatch.setattr(snapshots, "read_process_load", lambda pid: stopped)
     pool: Any = Pool(2)
-    tallies = {1: WorkerTally(in_flight=1), 2: WorkerTally(in_flight=1, cpu_s=1.0)}
+    records = {1: WorkerRecord(number=1), 2: WorkerRecord(number=2, cpu_s=1.0)}
     times = {1: 2.5, 2: 0.1}
-    one, other = Snapshots(FACTS, pool, None)._workers(tallies, times, frozenset({1}))
+    one, other = Snapshots(NodeRecord(), pool, None)._workers(records, times, frozenset({1}))
     assert (one.state, one.silent_s, one.kernel_state) == ("silent", 2.5, "stopped")
     assert (other.state, other.silent_s, other.kernel_state) == ("busy", 0.0, None)
     assert other.cpu_s == 3.0, "what the kernel counts comes before what chunks report"
@@ -145,10 +143,10 @@ def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -
 def test_a_process_without_clients_describes_itself() -> None:
     pool: Any = Pool(2)
     pool.numbers = (1,)
-    taker = Snapshots(FACTS, pool, None)
-    snapshot = taker.take(1e9, ("ipc:///run/\x07",), None)
+    record = begin_record(3, "host/3\n", ("ipc:///run/\x07",), 1e10)
+    snapshot = Snapshots(record, pool, None).take(1e9, None)
     assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
     assert snapshot.endpoints == (r"ipc:///run/\x07",)
     assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
     packet = msgspec.msgpack.encode(snapshot)
-    assert msgspec.msgpack.decode(packet, type=NodeSnapshot) == snapshot
+    assert msgspec.msgpack.decode(packet, type=NodeRecord) == snapshot

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
+from feeder.metrics.records import NodeRecord
 from feeder.node.poll_set import PollSet
 from feeder.node.worker_pool import WorkerPool
 from feeder.worker.messages import Configure
 
 
 def make_pool() -> WorkerPool:
-    return WorkerPool(3, Configure(datasets={}, open_shards=8, self_test=False), PollSet(), print)
+    return WorkerPool(
+        3, Configure(datasets={}, open_shards=8, self_test=False), PollSet(), print, NodeRecord()
+    )
 
 
 def test_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def take(shell: Shell) -> dict[str, int]:
     """Return the fallbacks after two batches."""
     shell.request(A, [(0, 0), (0, 1)], [])
     shell.finish()
-    assert shell.counters.batches == 2
+    assert shell.record.batches == 2
     return shell.counters.fallbacks
 
 

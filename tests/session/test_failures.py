@@ -75,8 +75,8 @@ def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made
     worker = shell.join()
     shell.request(b"a", [(0, 0)], [])
     shell.fail(worker)
-    (failures,) = shell.table.failures.by_dataset.values()
-    assert (failures.batches, failures.reason, failures.at_s) == (1, "bad-sample", shell.now_s)
+    ((failures, at_s),) = shell.table.failures.by_dataset.values()
+    assert (failures.batches, failures.reason, at_s) == (1, "bad-sample", shell.now_s)
     assert failures.message == "sample 3 is damaged"
     assert failures.is_last
     shell.request(b"a", [(0, 1)], [(0, 0)])

@@ -192,7 +192,7 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.unmap(session)
         self.shell.finish()
         assert self.shell.table.sessions.used.slots_bytes == 0
-        assert not any(tally.sessions for _, tally in self.shell.table.tally.jobs)
+        assert not any(job.sessions for job in self.shell.table.jobs)
         turns = self.shell.table._dispatcher._turns
         assert turns._active == turns._absent, "no job wants anything"
         assert not self.shell.open

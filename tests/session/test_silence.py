@@ -28,7 +28,7 @@ def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
     assert silence.kernel_state == "stopped by a signal"
     assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
     assert silence.session in shell.open
-    assert shell.counters.worker_silences == 1
+    assert shell.record.silences == 1
     assert shell.table.watch.silent_workers == {1}
 
 

@@ -79,8 +79,8 @@ def test_earlier_batches_go_first_and_all_rows_are_sent() -> None:
         order.append((fill.index, fill.first, fill.count))
     assert order == [(5, 0, 3), (5, 3, 3), (5, 6, 1), (2, 0, 3), (2, 3, 3), (2, 6, 1)]
     assert [wanted.sent for wanted in shell.clients[A].wanted.values()] == [ROWS, ROWS]
-    assert shell.counters.batches == 2
-    assert shell.counters.images == 2 * BATCH
+    assert shell.record.batches == 2
+    assert shell.record.images == 2 * BATCH
 
 
 def test_a_greedy_session_does_not_starve_another() -> None:
@@ -466,7 +466,7 @@ def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
     assert shell.returning == [(session, lent[0].slot)]
     shell.return_slot()
     assert {fill.slot for fill in shell.fills.values()} == {lent[0].slot}
-    assert (shell.counters.batches, shell.counters.batches_lent) == (2, 2)
+    assert (shell.record.batches, shell.counters.batches_lent) == (2, 2)
 
 
 def test_a_holder_that_dies_loses_its_session_and_the_memory_is_freed() -> None:
@@ -510,7 +510,7 @@ def test_a_holder_that_unmaps_before_its_first_request_gets_copies() -> None:
     while shell.fills:
         shell.fill(worker)
     assert {chunk.session for chunk in shell.sent} == {session}
-    assert (shell.counters.batches, shell.counters.batches_lent) == (1, 0)
+    assert (shell.record.batches, shell.counters.batches_lent) == (1, 0)
 
 
 def test_slots_cannot_be_claimed_twice_or_late_or_without_a_session() -> None:

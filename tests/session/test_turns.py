@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.chunk_state import PendingBatch
 from feeder.session.dispatch import Dispatcher
-from feeder.session.jobs import JobKey, JobTallies, JobWeights
+from feeder.session.jobs import JobKey, JobRecords, JobWeights
 from feeder.session.turns import CREDIT_S, Turns
 from feeder.session.worker_watch import CHUNK_DEADLINE_S
 
@@ -320,18 +320,18 @@ def test_accounts_of_idle_jobs_are_bounded() -> None:
     assert [*turns] == [-1]
 
 
-def test_tallies_are_bounded_and_only_grow() -> None:
-    tallies = JobTallies()
+def test_records_of_jobs_are_bounded_and_only_grow() -> None:
+    records = JobRecords(JobWeights())
     for number in range(100):
-        tally = tallies.join(("key", str(number)))
-        tally.batches += 1
-        tally.worker_s += 1.0
+        record = records.join(("key", str(number)))
+        record.batches += 1
+        record.worker_s += 1.0
         if number % 2:
-            tally.sessions -= 1
-        assert sum(each.batches for _, each in tallies) == number + 1
-        assert len([*tallies]) <= 33
-    assert sum(each.sessions for _, each in tallies) == 50
-    again = tallies.join(("key", "98"))
+            record.sessions -= 1
+        assert sum(job.batches for job in records) == number + 1
+        assert len([*records]) <= 33
+    assert sum(job.sessions for job in records) == 50
+    again = records.join(("key", "98"))
     assert again.batches >= 1
 
 

@@ -30,7 +30,7 @@ def shell_with(workers: int = 2, chunk_s: float | None = 0.03) -> Shell:
     shell.request(A, [(5, 0), (5, 1)], [])
     shell.silences.clear()
     shell.resumed.clear()
-    shell.counters.worker_silences = 0
+    shell.record.silences = 0
     for worker in shell.workers:
         shell.states[worker] = "runs", 0.0
     return shell

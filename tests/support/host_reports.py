@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from feeder.metrics.hangs import KernelState
-from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
+from feeder.metrics.records import (
+    BOUNDS_S,
+    OTHERS,
+    CacheRecord,
+    ClientRecord,
+    Histogram,
+    NodeRecord,
+    SlotSeconds,
+    WorkerRecord,
+)
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -19,14 +28,6 @@ from feeder.metrics.report import (
     NodeReport,
     ServedDatasetReport,
     Verdict,
-)
-from feeder.metrics.snapshot import (
-    OTHERS,
-    CacheSnapshot,
-    ClientSnapshot,
-    NodeSnapshot,
-    SlotSeconds,
-    WorkerSnapshot,
 )
 
 NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
@@ -185,7 +186,7 @@ def _node_report(shape: HostShape, number: int) -> NodeReport:
     )
 
 
-def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeSnapshot:
+def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeRecord:
     """Return a node process's snapshot at a time of its clock; it started at CLOCK_S - 1000."""
     up_s = clock_s - (CLOCK_S - 1000.0)
     rate = sum(client.images_a_s for client in shape.clients)
@@ -196,7 +197,7 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeSnapshot
     looked_up = rate * up_s if shape.cache_hits else 0.0
     counts = [0] * (len(BOUNDS_S) + 1)
     counts[5] = images // 32
-    return NodeSnapshot(
+    return NodeRecord(
         number=number,
         name=f"feed-03/{number}",
         pid=4001 + number,
@@ -218,7 +219,7 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeSnapshot
         slots=_slots(shape.clients, up_s),
         queued_batches=shape.queued_batches,
         chunks_in_flight=round(shape.busy * shape.workers),
-        cache=CacheSnapshot(
+        cache=CacheRecord(
             budget_bytes=20_000_000_000 if shape.cache_hits else 0,
             used_bytes=12_000_000_000 if shape.cache_hits else 0,
             full_bytes=140_000_000_000 if shape.cache_hits else 0,
@@ -229,22 +230,22 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeSnapshot
         stalled_datasets=tuple(shape.stalled_datasets),
         worker_restarts=shape.worker_restarts,
         own_cpu_s=0.11 * up_s,
-        chunk_s=HistogramSnapshot(counts=tuple(counts), total_s=0.03 * sum(counts)),
-        batch_s=HistogramSnapshot(counts=tuple(counts), total_s=0.2 * sum(counts)),
+        chunk_s=Histogram(counts=counts, total_s=0.03 * sum(counts)),
+        batch_s=Histogram(counts=counts, total_s=0.2 * sum(counts)),
         counters=dict(shape.counters),
     )
 
 
 def _worker(
     shape: HostShape, node: int, index: int, up_s: float, images_a_s: float
-) -> WorkerSnapshot:
+) -> WorkerRecord:
     silent_s = shape.silent.get((node, index), 0.0)
     busy = 1.0 if silent_s else shape.busy
     cpu = 0.0 if silent_s else shape.cpu
     # A silent worker made progress before the interval.
     images = images_a_s / shape.workers * (up_s if not silent_s else 500.0)
     requested = images * JPEG_BYTES
-    return WorkerSnapshot(
+    return WorkerRecord(
         number=index,
         pid=5000 + 300 * node + index,
         state="silent" if silent_s else "busy" if shape.busy > 0.02 else "idle",
@@ -261,12 +262,12 @@ def _worker(
     )
 
 
-def _client(client: ClientShape, up_s: float, images_a_s: float, busy_s: float) -> ClientSnapshot:
+def _client(client: ClientShape, up_s: float, images_a_s: float, busy_s: float) -> ClientRecord:
     images = round(client.images_a_s * up_s)
     share = client.images_a_s / images_a_s if images_a_s else 0.0
     if client.worker_share is not None:
         share = client.worker_share
-    return ClientSnapshot(
+    return ClientRecord(
         name=client.name,
         account=client.account,
         dataset=client.dataset,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from feeder.metrics.counters import SessionCounters
 from feeder.metrics.hangs import KernelState, ProcessLook
+from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -108,7 +108,7 @@ class Shell:
         labels: LabelSpec = INDEX_LABELS,
     ) -> None:
         self.limits = table_limits or limits()
-        self.counters = SessionCounters()
+        self.record = NodeRecord()
         layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(
             fingerprint="f" * 32, classes=("a", "b"), layout=layout, labels=labels
@@ -125,8 +125,9 @@ class Shell:
                 self_test="5" * 32,
                 libraries={},
             ),
-            self.counters,
+            self.record,
         )
+        self.counters = self.table.counters
         self.now_s = 0.0
         self.available_bytes = 1 << 40
         self.is_local = self.is_ipc = False  # where clients connect from

@@ -1,14 +1,16 @@
 """Totals by session, worker and slot state."""
 
+import copy
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.metrics.snapshot import SlotSeconds
+from feeder.metrics.fields import add
+from feeder.metrics.records import SlotSeconds
 from feeder.session.events import DrainAsked, SlotSent
-from feeder.session.tally import SlotTimes, add_slot_seconds
+from feeder.session.state import SlotTimes
 from feeder.wire.messages import Ping, Pong
 from tests.support.session_shell import BATCH, Shell, limits
 
@@ -62,22 +64,21 @@ def test_the_states_of_slots_add_up_to_the_slots_of_all_sessions(
     steps: list[tuple[str, bytes]],
 ) -> None:
     shell, fresh = Shell(limits(lease_s=1e9)), count()
-    table, tally = shell.table, shell.table.tally
+    table = shell.table
     shell.join()
     open_s = 0.0  # of all slots of open sessions
     for action, peer in steps:
         open_s += 0.1 * sum(session.layout.slots for session in table.sessions.open.values())
         shell.advance(0.1)
         act(shell, action, peer, fresh)
-        seconds = tally.ended_slots
+        seconds = copy.copy(shell.record.slots)
         for session in table.sessions.open.values():
-            slots = session.tally.slots
-            seconds = add_slot_seconds(seconds, slots.seconds(shell.now_s))
+            slots = session.slot_times
+            add(seconds, slots.seconds(shell.now_s))
             free = [slot for slot in range(session.layout.slots) if slots.state(slot) == "free"]
             assert free == sorted(session.free_slots)
         assert total_s(seconds) == pytest.approx(open_s, abs=1e-6)
-        in_flight = sum(worker.in_flight for worker in tally.workers.values())
-        assert in_flight == len(shell.fills) == table.chunks_in_flight
+        assert len(shell.fills) == table.chunks_in_flight
 
 
 def test_a_slot_passes_through_its_states() -> None:
@@ -96,7 +97,7 @@ def test_a_slot_passes_through_its_states() -> None:
     shell.request(b"a", [], [(0, 0)])
     shell.return_slot()
     shell.advance(1.0)
-    assert session.tally.slots.seconds(shell.now_s) == SlotSeconds(
+    assert session.slot_times.seconds(shell.now_s) == SlotSeconds(
         free=2.0, filling=2.0, sending=2.5, client=1.5
     )
 
@@ -111,10 +112,10 @@ def test_a_lent_slot_is_never_sending() -> None:
     while shell.fills:
         shell.fill(worker)
     shell.advance(3.0)
-    seconds = session.tally.slots.seconds(shell.now_s)
+    seconds = session.slot_times.seconds(shell.now_s)
     assert seconds == SlotSeconds(client=3.0)
-    assert shell.table.tally.lent_bytes == session.layout.batch_bytes
-    assert session.tally.sent_bytes == 0
+    assert shell.record.lent_bytes == session.layout.batch_bytes
+    assert session.record.sent_bytes == 0
 
 
 def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -> None:
@@ -138,19 +139,19 @@ def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -
     for session in shell.table.sessions.open.values():
         sent = [chunk for chunk in shell.sent if chunk.session == session.number]
         real = sum(max(0, min(chunk.count, chunk.valid - chunk.first)) for chunk in sent)
-        assert session.tally.images == real
-        assert session.tally.sent_bytes == session.layout.batch_bytes * (
+        assert session.record.images == real
+        assert session.record.sent_bytes == session.layout.batch_bytes * (
             sum(chunk.count for chunk in sent) // BATCH
         )
-        assert session.tally.worker_s == seconds[session.number]
-    tally = shell.table.tally
-    assert {number: each.busy_s for number, each in tally.workers.items()} == by_worker
-    assert sum(each.images for each in tally.workers.values()) == shell.counters.images
-    assert sum(tally.batch_s.snapshot().counts) == shell.counters.batches == 3
-    assert sum(tally.chunk_s.snapshot().counts) == shell.counters.chunks
+        assert session.record.worker_s == seconds[session.number]
+    record, by_number = shell.record, shell.table.workers
+    assert {number: each.busy_s for number, each in by_number.items()} == by_worker
+    assert sum(each.images for each in by_number.values()) == record.images
+    assert sum(record.batch_s.counts) == record.batches == 3
+    assert sum(record.chunk_s.counts) == shell.counters.chunks
     shell.lose(workers[0])
-    assert tally.lost_worker_busy_s == by_worker[workers[0]]
-    assert list(tally.workers) == workers[1:]
+    assert record.lost_worker_busy_s == by_worker[workers[0]]
+    assert list(by_number) == workers[1:]
 
 
 def test_durations_count_from_request_and_from_dispatch() -> None:
@@ -162,9 +163,8 @@ def test_durations_count_from_request_and_from_dispatch() -> None:
     shell.advance(1.0)
     while shell.fills:
         shell.fill(worker)
-    tally = shell.table.tally
-    assert tally.batch_s.snapshot().total_s == 5.0
-    assert tally.chunk_s.snapshot().total_s == 2.0  # the third chunk was dispatched at the end
+    assert shell.record.batch_s.total_s == 5.0
+    assert shell.record.chunk_s.total_s == 2.0  # the third chunk was dispatched at the end
 
 
 def test_a_ping_sets_the_clients_waits_and_its_pong_has_the_verdict() -> None:
@@ -173,8 +173,8 @@ def test_a_ping_sets_the_clients_waits_and_its_pong_has_the_verdict() -> None:
     (session,) = shell.table.sessions.open.values()
     shell.table.verdict = "healthy"
     shell.message(b"a", Ping(session=session.number, clock_s=9.0, waited_s=2.0, cpu_s=1.0))
-    tally = session.tally
-    assert (tally.clock_s, tally.waited_s, tally.cpu_s) == (9.0, 2.0, 1.0)
+    record = session.record
+    assert (record.clock_s, record.waited_s, record.cpu_s) == (9.0, 2.0, 1.0)
     assert shell.inbox[-1] == (b"a", Pong(session=session.number, verdict="healthy"))
 
 
@@ -218,11 +218,19 @@ def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
     (session,) = shell.table.sessions.open.values()
     shell.request(b"a", [(0, 0)], [])
     shell.ping(b"a", clock_s=1.0, waited_s=1.0, cpu_s=0.5)
-    assert session.tally.waited_s == 1.0, "while there is none, it waits"
+    assert session.record.waited_s == 1.0, "while there is none, it waits"
     worker = shell.join()
     while shell.fills:
         shell.fill(worker)
     shell.ping(b"a", clock_s=2.0, waited_s=1.25, cpu_s=0.75)
-    assert (session.tally.clock_s, session.tally.waited_s, session.tally.cpu_s) == (0.0, 0.0, 0.0)
+    assert (session.record.clock_s, session.record.waited_s, session.record.cpu_s) == (
+        0.0,
+        0.0,
+        0.0,
+    )
     shell.ping(b"a", clock_s=3.0, waited_s=1.5, cpu_s=1.0)
-    assert (session.tally.clock_s, session.tally.waited_s, session.tally.cpu_s) == (1.0, 0.25, 0.25)
+    assert (session.record.clock_s, session.record.waited_s, session.record.cpu_s) == (
+        1.0,
+        0.25,
+        0.25,
+    )

@@ -1,0 +1,146 @@
+"""Declarations of a record's fields, and what can be done with any record because of them.
+
+A record is a mutable msgspec Struct: it is counted in where things happen (``record.images += n``),
+sent as it is, and read by verdicts, screens, JSON and Prometheus. Its class declares each field
+once: type and unit (the end of its name: _s, _bytes) as ever, and in the annotation whether it only
+grows (a counter) or is a state now (a gauge), and the metric that it becomes, if any.
+
+    images: Annotated[Total, counter("Images that workers have made.", "worker_images")] = 0
+
+A field with a help text is a metric: by its own name, unless there is another. Names of metrics are
+without ``feeder_`` and ``_total``.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeVar, get_type_hints
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+Total = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Finite, so that all rates are."""
+NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+"""Texts of a report end up on terminals."""
+
+ShortText = Annotated[str, Meta(max_length=512, pattern=NO_CONTROLS)]
+Label = Annotated[str, Meta(max_length=256, pattern=NO_CONTROLS)]
+
+Counters = dict[str, int | float | str]
+"""Counters by name; those by reason, stage and so on are named ``name.reason``."""
+
+_Record = TypeVar("_Record", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The declaration of a field."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    """A counter only grows, from 0 at the start of its subject; a gauge is a state now."""
+    help: str = ""
+    metric: str = ""
+    label: str = ""
+    """Set for counters by reason, and for several fields that are one metric."""
+    value: str = ""
+    """The label's value where the field is one of several of its metric."""
+    known: tuple[str, ...] = ()
+    """Values of the label that are there from the start, at 0, because an increase of a series that
+    was absent before does not count as one."""
+    merge: Literal["sum", "max", "all"] = "sum"
+    """How the gauges of several records become one."""
+    row: str = ""
+    """The name among a node process's flat counters, for fields of NodeRecord."""
+
+
+counter: Final = functools.partial(Field, "counter")
+gauge: Final = functools.partial(Field, "gauge")
+histogram: Final = functools.partial(Field, "histogram")
+
+
+@functools.cache
+def fields_of(record: type[Struct]) -> Mapping[str, Field]:
+    """The declared fields of a record's class, by name; what identifies its subject has none."""
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        name: note
+        for name in record.__struct_fields__
+        for note in getattr(hints[name], "__metadata__", ())
+        if isinstance(note, Field)
+    }
+
+
+@functools.cache
+def _names(record: type[Struct], kind: str) -> tuple[str, ...]:
+    return tuple(name for name, field in fields_of(record).items() if field.kind == kind)
+
+
+def grown(before: float, now: float) -> float:
+    """By how much a total has grown; one that fell was replaced, and counts from zero."""
+    return now - before if now >= before else now
+
+
+def add(record: _Record, more: _Record) -> None:
+    """Add the counters of ``more`` to those of ``record``."""
+    for name in _names(type(record), "counter"):
+        total, value = getattr(record, name), getattr(more, name)
+        if isinstance(total, Struct):
+            add(total, value)
+        else:
+            setattr(record, name, total + value)
+
+
+def growth(before: _Record, now: _Record) -> _Record:
+    """``now``, its counters replaced by what they have grown since ``before``."""
+    result = replace(now)
+    for name in _names(type(now), "counter"):
+        first, last = getattr(before, name), getattr(now, name)
+        value = growth(first, last) if isinstance(last, Struct) else grown(first, last)
+        setattr(result, name, value)
+    return result
+
+
+def merged(records: Iterable[_Record]) -> _Record:
+    """Several records as one, which has the identity of the first."""
+    first, *others = records
+    result = replace(first)
+    for name, field in fields_of(type(first)).items():
+        values = [getattr(record, name) for record in (first, *others)]
+        if isinstance(values[0], Struct):
+            setattr(result, name, merged(values))
+        elif field.merge == "sum":
+            setattr(result, name, sum(values))
+        else:
+            setattr(result, name, max(values) if field.merge == "max" else all(values))
+    return result
+
+
+def flatten(*groups: Struct) -> Counters:
+    """All fields of the groups by name; of NodeRecord and its cache, the counters with a row."""
+    counters: Counters = {}
+    for group in groups:
+        rows = {name: field.row for name, field in fields_of(type(group)).items() if field.row}
+        for name, row in (rows or {name: name for name in group.__struct_fields__}).items():
+            value = getattr(group, name)
+            if isinstance(value, Struct):
+                parts = {key: getattr(value, key) for key in _names(type(value), "counter")}
+                value = parts if any(parts.values()) else {}
+            if isinstance(value, dict):
+                counters.update({f"{row}.{key}": count for key, count in sorted(value.items())})
+            else:
+                counters[row] = value
+    return counters
+
+
+def format_counters(counters: Mapping[str, int | float | str]) -> str:
+    """The counters as text, one a line, in two aligned columns."""
+    width = max(map(len, counters), default=0)
+    return "\n".join(f"{name:<{width}}  {_format(value)}" for name, value in counters.items())
+
+
+def _format(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

@@ -1,0 +1,278 @@
+"""The records of what a node process, its workers, clients, jobs and cache have done and are doing.
+
+One record is counted in, added up, sent to the supervisor and shown: the node process's own is
+counted in from its start on, and sent twice a second with those of its workers, clients and jobs.
+Counters are since the subject started (of a client: its sessions); rates come from two records
+(``feeder.diagnosis.interval``). All values are bounded, because records also travel over the wire.
+"""
+
+from bisect import bisect_left
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from feeder.metrics.fields import Label, Seconds, ShortText, Total, counter, gauge, histogram
+from feeder.metrics.hangs import KernelState
+
+CLIENTS_MAX: Final = 64
+"""Clients of a record, as a rule the fastest ones; the others are summed up as OTHERS."""
+
+JOBS_MAX: Final = 32
+"""Jobs of a record, those with sessions first; the others are summed up as OTHER_JOBS."""
+
+WORKERS_MAX: Final = 256
+"""Workers of a record. More share a NUMA node on no machine today."""
+
+OTHERS: Final = "other clients"
+OTHER_JOBS: Final = "other jobs"
+
+BOUNDS_S: Final = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
+)  # fmt: skip
+"""Upper bounds of a histogram's buckets, inclusive; one more bucket has no upper bound. A chunk
+takes 30 ms, a batch that waits for its turn a second."""
+
+
+class Histogram(Struct, kw_only=True):
+    """Durations since the process started, counted in buckets."""
+
+    counts: Annotated[list[Total], Meta(max_length=32)] = field(
+        default_factory=lambda: [0] * (len(BOUNDS_S) + 1)
+    )
+    """Durations in each bucket of BOUNDS_S, not accumulated; the last bucket has no bound."""
+    total_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Sum of all durations."""
+
+    def add(self, seconds: float) -> None:
+        """Count a duration; a negative one, after a clock's correction, counts as 0."""
+        seconds = max(0.0, seconds)
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+
+class WorkerRecord(Struct, kw_only=True):
+    """A worker."""
+
+    number: Total
+    pid: Total = 0
+    state: Literal["starting", "idle", "busy", "silent"] = "starting"
+    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
+    silent_s: Annotated[Seconds, gauge(merge="max")] = 0.0
+    """Since its last progress, while it is silent."""
+    kernel_state: KernelState | None = None
+    """While it is silent; None if unknown."""
+    cpu: int = -1
+    """The CPU that it last ran on; -1 if unknown."""
+    chunks: Annotated[Total, counter()] = 0
+    images: Annotated[Total, counter("Images that workers have made.", "worker_images")] = 0
+    busy_s: Annotated[Seconds, counter("Time of workers in chunks.", "worker_busy_seconds")] = 0.0
+    """Wall-clock time, that of a chunk in flight included."""
+    cpu_s: Annotated[Seconds, counter("CPU time of workers.", "worker_cpu_seconds")] = 0.0
+    """In chunks only, where the kernel counts none by thread (/proc/PID/schedstat)."""
+    run_delay_s: Annotated[
+        Seconds,
+        counter(
+            "Time in which workers could run and waited for a CPU.", "worker_run_delay_seconds"
+        ),
+    ] = 0.0
+    """From /proc/PID/schedstat."""
+    read_bytes: Annotated[
+        Total,
+        counter(
+            "Bytes that workers read from storage, past the page cache.", "worker_storage_bytes"
+        ),
+    ] = 0
+    """From /proc/PID/io, as the next one."""
+    requested_bytes: Annotated[
+        Total,
+        counter("Bytes that workers read, from page cache or storage.", "worker_read_bytes"),
+    ] = 0
+
+
+class SlotSeconds(Struct, kw_only=True):
+    """How long slots were in each state, summed over slots: divided by time, a mean number."""
+
+    free: Annotated[Seconds, counter()] = 0.0
+    filling: Annotated[Seconds, counter()] = 0.0
+    """A batch is queued or being filled in it."""
+    sending: Annotated[Seconds, counter()] = 0.0
+    """The socket still reads chunks of it: the network or the client takes them too slowly."""
+    client: Annotated[Seconds, counter()] = 0.0
+    """Its batch is whole and the client has not released it."""
+
+
+class ClientRecord(Struct, kw_only=True):
+    """A session, or all sessions of one client at a node process.
+
+    Counters of a client are of the time since it is one of CLIENTS_MAX, so they only grow while it
+    is.
+    """
+
+    name: Label
+    """As its Hello has it: usually host, process id and rank."""
+    account: Label
+    """The user, key or address that limits apply to."""
+    dataset: Label
+    job: Label = ""
+    """As its Hello has it; "" where it gave none."""
+    is_lent: Annotated[bool, gauge(merge="all")]
+    """Whether it maps the slots; else batches are copied over the socket."""
+    clients: Annotated[int, Meta(ge=1), gauge()] = 1
+    """How many clients these are, of OTHERS."""
+    sessions: Annotated[Total, gauge()] = 1
+    silent_s: Annotated[Seconds, gauge(merge="max")] = 0.0
+    """Since the last message of the session that has sent none for longest. 0 for clients that send
+    no pings, which may be silent for any time."""
+    window: Annotated[Total, gauge()] = 0
+    """Batches that it may have in flight."""
+    wanted: Annotated[Total, gauge()] = 0
+    """Batches requested and not released."""
+    images: Annotated[Total, counter()] = 0
+    batches: Annotated[Total, counter()] = 0
+    sent_bytes: Annotated[Total, counter()] = 0
+    worker_s: Annotated[Seconds, counter()] = 0.0
+    """Workers' wall-clock time for its chunks."""
+    waited_s: Annotated[Seconds, counter()] = 0.0
+    """Time in which its training loop waited for a batch of this node process; from its pings."""
+    clock_s: Annotated[Seconds, counter()] = 0.0
+    """Time of its own clock over which ``waited_s`` was counted; 0: it has sent no ping yet."""
+    cpu_s: Annotated[Seconds, counter()] = 0.0
+    """CPU time of its process over the same time."""
+    is_local: Annotated[bool, gauge(merge="all")] = False
+    """Whether it runs on this host."""
+    slots: Annotated[SlotSeconds, counter()] = field(default_factory=SlotSeconds)
+
+
+class JobRecord(Struct, kw_only=True):
+    """All sessions of one job at a node process, those that have ended included.
+
+    A job is an account and the name that its sessions gave in their Hellos.
+    """
+
+    name: Label
+    """"" for the sessions of an account that gave none."""
+    account: Label
+    """As in ClientRecord."""
+    weight: Seconds = 1.0
+    """Its share of the workers' time is this over the sum of those of all that wait for workers."""
+    sessions: Annotated[Total, gauge()] = 0
+    images: Annotated[Total, counter("Real images delivered, by job.", "job_images")] = 0
+    batches: Annotated[Total, counter("Batches delivered whole, by job.", "job_batches")] = 0
+    worker_s: Annotated[
+        Seconds,
+        counter(
+            "Time of workers in chunks, by job: what jobs share by weight.", "job_worker_seconds"
+        ),
+    ] = 0.0
+
+
+class FailureRecord(Struct, kw_only=True):
+    """The batches of a dataset that could not be made."""
+
+    dataset: Label
+    batches: Total
+    reason: Label
+    """Of the last one, as in the counter ``batches_failed``; so is the message. It is "dataset"
+    where the dataset cannot be opened, so that no batch of it is begun."""
+    message: ShortText
+    ago_s: Seconds
+    """Since the last one."""
+    is_last: bool
+    """Whether no batch of the dataset was made since."""
+
+
+class CacheRecord(Struct, kw_only=True):
+    """The decoded cache; all zero without one."""
+
+    budget_bytes: Annotated[Total, gauge("Memory for the cache.", "cache_budget_bytes")] = 0
+    used_bytes: Annotated[Total, gauge("Memory of cached images.", "cache_used_bytes")] = 0
+    full_bytes: Annotated[Total, gauge("Memory to cache all images.", "cache_full_bytes")] = 0
+    """Those of the served datasets in this node process."""
+    hits: Annotated[Total, counter("Images found in the decoded cache.", "cache_hits")] = 0
+    misses: Annotated[Total, counter("Images not found in the decoded cache.", "cache_misses")] = 0
+    fills: Annotated[Total, counter("Entries added to the decoded cache.", "cache_fills")] = 0
+    moved_bytes: Annotated[
+        Total,
+        counter(
+            "Bytes of pixels read from the decoded cache or written to it.", "cache_moved_bytes"
+        ),
+    ] = 0
+
+
+class NodeRecord(Struct, kw_only=True):
+    """A node process."""
+
+    number: Total = 0
+    name: ShortText = ""
+    pid: Total = 0
+    clock_s: Seconds = 0.0
+    """When this was sent, on the machine's monotonic clock."""
+    uptime_s: Annotated[
+        Seconds, gauge("Since the node process started.", "node_uptime_seconds")
+    ] = 0.0
+    endpoints: Annotated[tuple[ShortText, ...], Meta(max_length=16)] = ()
+    cpus: Label = ""
+    """The CPUs that it and its workers may use, such as "0-15,64-79"."""
+    workers: Annotated[tuple[WorkerRecord, ...], Meta(max_length=WORKERS_MAX)] = ()
+    lost_worker_busy_s: Annotated[Seconds, counter()] = 0.0
+    """``busy_s`` of workers that have ended."""
+    clients: Annotated[tuple[ClientRecord, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
+    """Those with open sessions."""
+    jobs: Annotated[tuple[JobRecord, ...], Meta(max_length=JOBS_MAX + 1)] = ()
+    images: Annotated[Total, counter("Real images delivered, without padding.", row="images")] = 0
+    batches: Annotated[Total, counter("Batches delivered whole.", row="batches")] = 0
+    """Lent in place, or every chunk sent."""
+    sent_bytes: Annotated[Total, counter("Bytes copied over sockets to clients.")] = 0
+    lent_bytes: Annotated[Total, counter("Bytes that clients read in place.")] = 0
+    stages: Annotated[
+        dict[Label, Seconds],
+        Meta(max_length=32),
+        counter(
+            "Time of workers in each stage of the sample path.",
+            "stage_seconds",
+            label="stage",
+            row="stage_seconds",
+        ),
+    ] = {}
+    decoded_bytes: Annotated[Total, counter("Bytes of decoded pixels.")] = 0
+    memory_bytes_a_s: Annotated[
+        Seconds,
+        gauge(
+            "Copy bandwidth that was measured at the start, bytes read plus bytes written.",
+            "memory_bandwidth_bytes_per_second",
+        ),
+    ] = 0.0
+    slots: Annotated[SlotSeconds, counter()] = field(default_factory=SlotSeconds)
+    queued_batches: Annotated[Total, gauge("Batches that wait for a worker or slot.")] = 0
+    chunks_in_flight: Annotated[Total, gauge("Chunks that workers have.")] = 0
+    cache: Annotated[CacheRecord, counter(row="cache")] = field(default_factory=CacheRecord)
+    stalled_datasets: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
+    """Datasets whose storage does not answer."""
+    failures: Annotated[tuple[FailureRecord, ...], Meta(max_length=64)] = ()
+    """By dataset, the latest first."""
+    silences: Annotated[
+        Total,
+        counter("Times that a worker became silent.", "worker_silences", row="worker_silences"),
+    ] = 0
+    workers_killed: Annotated[
+        Total, counter("Workers killed without progress.", row="workers_killed")
+    ] = 0
+    worker_restarts: Annotated[
+        Total, counter("Workers that were replaced.", row="worker_restarts")
+    ] = 0
+    own_cpu_s: Annotated[
+        Seconds, counter("CPU time of node processes, no workers.", "node_cpu_seconds")
+    ] = 0.0
+    """With the threads of its sockets."""
+    loop_cpu_s: Annotated[Seconds, counter()] = 0.0
+    """The part of its event loop, which is one thread."""
+    chunk_s: Annotated[
+        Histogram, histogram("From a chunk's dispatch to its last row.", "chunk_duration_seconds")
+    ] = field(default_factory=Histogram)
+    batch_s: Annotated[
+        Histogram, histogram("From a batch's request to its last row.", "batch_duration_seconds")
+    ] = field(default_factory=Histogram)
+    counters: Annotated[
+        dict[Label, int | float | Annotated[str, Meta(max_length=4096)]], Meta(max_length=4096)
+    ] = {}
+    """Everything else, by name (``feeder.metrics.counters``)."""
