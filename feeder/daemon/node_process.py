@@ -15,8 +15,6 @@ from feeder.metrics.hangs import SUSPENDED_S, Policy, ProcessLook, Watch
 from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
     Diagnosed,
-    Drain,
-    Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
@@ -102,36 +100,35 @@ class NodeProcess:
 
     def receive(self) -> NodeToSupervisor | None:
         """Return its next message, None if there is none; ChannelClosedError when it has ended."""
-        if self._channel is None:
-            return None
-        return self._channel.receive()
+        return None if self._channel is None else self._channel.receive()
 
     def prepare_successor(self, endpoints: tuple[str, ...]) -> None:
         """Have successors bind the same endpoints, with the ports that clients know."""
         self.config = msgspec.structs.replace(self.config, endpoints=endpoints, is_successor=True)
 
-    def send_neighbours(self, neighbours: Neighbours) -> None:
-        """Send the endpoints of all node processes; it then accepts clients."""
-        self._send(neighbours)
+    def send(self, message: SupervisorToNode) -> None:
+        """Send a message after those that wait, without blocking.
 
-    def drain(self) -> None:
-        """Have it finish requested batches and end."""
-        self._send(Drain())
+        A process that does not read sends no heartbeats either, and is ended for that.
+        """
+        if self._channel is not None:
+            self._outbox.append(message)
+            self.flush()
 
     def send_report(self, parts: Sequence[ReportPart]) -> None:
         """Send the host's report; left out where two others are waiting to be sent.
 
         The second of them was asked for as this one, and is hardly older.
         """
-        waiting = sum(isinstance(each, ReportPart) and each.is_last for each in self._outbox)
-        if waiting < _REPORTS_MAX:
+        waiting = [message for message in self._outbox if isinstance(message, ReportPart)]
+        if sum(part.is_last for part in waiting) < _REPORTS_MAX:
             for part in parts:
-                self._send(part)
+                self.send(part)
 
     def send_verdict(self, diagnosed: Diagnosed) -> None:
         """Send the verdict for clients; left out while the channel has no room: others follow."""
         if not self._outbox:
-            self._send(diagnosed)
+            self.send(diagnosed)
 
     def flush(self) -> None:
         """Send what the channel had no room for, as far as it has now."""
@@ -144,15 +141,6 @@ class NodeProcess:
                 self._outbox.clear()  # receive() reports the end
                 return
             self._outbox.popleft()
-
-    def _send(self, message: SupervisorToNode) -> None:
-        """Send a message after those that wait, without blocking.
-
-        A process that does not read sends no heartbeats either, and is ended for that.
-        """
-        if self._channel is not None:
-            self._outbox.append(message)
-            self.flush()
 
     def close_channel(self) -> None:
         """Close the channel, on which the process ends soon."""

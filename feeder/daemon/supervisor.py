@@ -45,6 +45,7 @@ from feeder.host.process_state import look_at
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.node.messages import (
     Diagnosed,
+    Drain,
     Heartbeat,
     Neighbours,
     NodeReady,
@@ -224,7 +225,7 @@ class Supervisor:
         for node in self._nodes:
             node.due_s = float("inf")
             self._heartbeats.end(node.config.number)
-            node.drain()
+            node.send(Drain())
 
     def _on_message(self, node: NodeProcess) -> None:
         try:
@@ -249,12 +250,12 @@ class Supervisor:
             self._watch.due_s = 0.0
             node.prepare_successor(message.endpoints)
             if self._was_ready:
-                node.send_neighbours(self._neighbours())
+                node.send(self._neighbours())
                 _log.warning("%s serves again", node.name)
             elif all(other.ready for other in self._nodes):
                 self._was_ready = True
                 for other in self._nodes:
-                    other.send_neighbours(self._neighbours())
+                    other.send(self._neighbours())
                 self._announce()
 
     def _turn(self, now_s: float) -> None:

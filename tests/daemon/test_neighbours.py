@@ -137,7 +137,7 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
         with RawClient(ready.endpoints[0]) as client:
             client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))
             endpoints = (ready.endpoints, ("tcp://127.0.0.1:9999", "ipc:///elsewhere"))
-            process.send_neighbours(Neighbours(endpoints=endpoints))
+            process.send(Neighbours(endpoints=endpoints))
             answer = client.receive()
             assert isinstance(answer, Welcome)
             assert answer.siblings == endpoints

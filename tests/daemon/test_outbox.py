@@ -61,7 +61,7 @@ def test_a_report_that_does_not_fit_is_sent_as_the_other_side_reads(ends: Ends) 
     node, _ = ends
     node.send_report(report(1))
     assert node.has_unsent
-    node.drain()
+    node.send(Drain())
     assert read_all(ends) == [*report(1), Drain()]
     assert not node.has_unsent
 
