@@ -25,7 +25,7 @@ def describe_machine(
     Call it before pinning, so that ``usable_cores`` is what the process was given. The load is the
     average of the last minute: well above zero, the machine was in use.
     """
-    topology = read_topology()
+    nodes = read_topology()
     load = os.getloadavg()[0]
     machine: dict[str, object] = {
         "cpu": _cpu_model(),
@@ -33,8 +33,8 @@ def describe_machine(
         "cores": os.cpu_count() or 1,
         "usable_cores": format_cpulist(os.sched_getaffinity(0)),
         "usable_count": usable_cpus().reason,
-        "numa_nodes": len(topology.nodes),
-        "memory_gib": round(sum(node.memory_bytes for node in topology.nodes) / 2**30, 1),
+        "numa_nodes": len(nodes),
+        "memory_gib": round(sum(node.memory_bytes for node in nodes) / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "load_before": round(load, 2),
     }

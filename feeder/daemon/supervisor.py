@@ -33,7 +33,6 @@ from feeder.daemon.watch import INCARNATION_BITS, HostWatch, NodeState
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
-from feeder.host.neighbours import NeighbourFinder
 from feeder.host.placement import (
     check_placement,
     format_table,
@@ -41,7 +40,7 @@ from feeder.host.placement import (
     parse_pin,
     plan_placement,
 )
-from feeder.host.process_state import look_at
+from feeder.host.processes import NeighbourFinder, look_at
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.node.messages import (
     Diagnosed,
@@ -354,7 +353,7 @@ class Supervisor:
             found = [check_placement(pid, node.placement) for pid in pids]
             checks[node.placement.node_id] = merge_checks([c for c in found if c is not None])
         placements = [node.placement for node, _ in reports]
-        for line in format_table(placements, self._usable, checks).splitlines():
+        for line in format_table(placements, self._usable, checks):
             self._log.report(line)
         all_ready = [report for _, report in reports]
         decoded_bytes = self._nodes[0].config.decoded_bytes

@@ -19,7 +19,7 @@ import msgspec
 from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
-from feeder.host.neighbours import Busy
+from feeder.host.processes import Busy
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import (

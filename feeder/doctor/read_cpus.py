@@ -9,7 +9,7 @@ from pathlib import Path
 from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
 from feeder.doctor.kernel_files import KernelFiles, to_cpus, to_fields
 from feeder.errors import FeederError
-from feeder.host.cgroups import cgroup_folders
+from feeder.host.kernel_files import cgroup_folders
 from feeder.host.topology import UsableCpus, format_cpulist, read_topology, usable_cpus
 
 _CPUINFO_BYTES = 1 << 14  # the first CPU's part; flags take up to 3 KiB
@@ -51,7 +51,7 @@ def _read_cores(files: KernelFiles, online: frozenset[int]) -> tuple[int | None,
 def read_nodes(files: KernelFiles, allowed: Allowed, unreadable: list[str]) -> tuple[Node, ...]:
     """Return the NUMA nodes as the daemon places processes on them; none if no CPU is known."""
     try:
-        nodes = read_topology(files.root, allowed.cpus).nodes
+        nodes = read_topology(files.root, allowed.cpus)
     except FeederError as error:
         unreadable.append(str(error))
         return ()

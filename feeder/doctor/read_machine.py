@@ -15,7 +15,7 @@ from feeder.doctor.read_libraries import read_libraries
 from feeder.doctor.read_memory import read_clock, read_kernel, read_limits, read_memory
 from feeder.doctor.read_mounts import read_places
 from feeder.doctor.read_processes import read_load, read_processes
-from feeder.host.neighbours import NeighbourFinder
+from feeder.host.processes import NeighbourFinder
 
 _LOOK_S: Final = 0.3
 """Between two looks at the CPU time of other processes, which is counted in ticks of 10 ms."""

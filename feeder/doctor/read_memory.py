@@ -12,7 +12,7 @@ from feeder.doctor.findings.facts import (
 )
 from feeder.doctor.kernel_files import KernelFiles, to_bytes, to_number
 from feeder.errors import FeederError
-from feeder.host.cgroups import cgroup_folders
+from feeder.host.kernel_files import cgroup_folders
 
 _CHOSEN = re.compile(r"\[(\w+)\]")
 _SIZE = re.compile(r"hugepages-([0-9]{1,12})kB")

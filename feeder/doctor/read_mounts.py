@@ -14,7 +14,7 @@ from feeder.doctor.findings.datasets import may_hang
 from feeder.doctor.findings.facts import DatasetPlace
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.errors import ConfigError
-from feeder.host.mount_table import Mount, parse_mounts
+from feeder.host.kernel_files import Mount, parse_mounts
 
 _LINKS_MAX = 40  # as the kernel follows
 

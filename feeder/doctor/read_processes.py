@@ -8,7 +8,7 @@ from typing import Final
 from feeder.doctor.findings.facts import Load
 from feeder.doctor.kernel_files import KernelFiles, to_bytes
 from feeder.errors import FeederError
-from feeder.host.cgroups import cgroup_folders
+from feeder.host.kernel_files import cgroup_folders
 
 _PROCESSES_MAX = 20_000
 _WITH_VALUE = ("-W", "-X")

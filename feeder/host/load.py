@@ -13,19 +13,15 @@ Source: proc(5), Documentation/accounting/psi.rst and Documentation/admin-guide/
 import os
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.host.cgroups import cgroup_folders
+from feeder.host.kernel_files import cgroup_folders, read_bytes
 from feeder.host.memory_budget import available_bytes
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
-from feeder.process.regular_file import read_regular
-
-_FILE_BYTES_MAX: Final = 4 << 20
-"""/proc/stat has a line for each CPU, and one with a number for each interrupt."""
 
 _CPU_LINE: Final = re.compile(rb"^cpu([0-9]{1,5}) ([0-9 ]{1,400})$", re.MULTILINE)
 _SOME_TOTAL: Final = re.compile(rb"^some .*\btotal=([0-9]{1,18})\b", re.MULTILINE)
@@ -47,53 +43,40 @@ Stolen time counts as busy: the machine's owner has given these CPUs to another 
 class LoadReader:
     """Reads the load of the machine below a root."""
 
-    __slots__ = ("_available", "_clock", "_cpus", "_cpus_usable", "_groups", "_pressure", "_root")
-
-    def __init__(
-        self,
-        root: Path,
-        usable: UsableCpus,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        available: Callable[[Path], int] = available_bytes,
-    ) -> None:
-        """Find the files to read; ``available`` returns the free memory in bytes."""
+    def __init__(self, root: Path, usable: UsableCpus) -> None:
+        """Find the files to read."""
         self._root = root
         self._cpus = usable.affinity
         quota = usable.quota
         self._cpus_usable = float(len(self._cpus) if quota is None else min(len(self._cpus), quota))
-        self._clock = clock
-        self._available = available
         try:
             self._groups = tuple(dict.fromkeys(cgroup_folders(root, "cpu")))
         except ResourceError:
             self._groups = ()
-        self._pressure = root / "proc/pressure"
 
     def read(self) -> HostLoad:
         """Return the load until now."""
-        busy_s, io_wait_s = parse_cpu_seconds(_read(self._root / "proc/stat"), self._cpus)
-        pressures = [
-            parse_pressure_s(_read(self._pressure / name)) for name in ("cpu", "io", "memory")
-        ]
-        throttled = [parse_throttled_s(_read(group / "cpu.stat")) for group, _ in self._groups]
+        proc = self._root / "proc"
+        busy_s, io_wait_s = parse_cpu_seconds(read_bytes(proc / "stat"), self._cpus)
+        pressure_s = {
+            f"pressure_{name}_s": _first(_SOME_TOTAL, read_bytes(proc / "pressure" / name)) / 1e6
+            for name in ("cpu", "io", "memory")
+        }
         try:
-            free_bytes = self._available(self._root)
+            free_bytes = available_bytes(self._root)
         except ResourceError:
             free_bytes = 0
         return HostLoad(
-            clock_s=self._clock(),
+            clock_s=time.monotonic(),
             usable_cpus=self._cpus_usable,
             cpus=len(self._cpus),
             busy_s=busy_s,
             io_wait_s=io_wait_s,
             # A group's own figure; the one above that was stopped longest sets the pace.
-            throttled_s=max(throttled, default=0.0),
-            pressure_cpu_s=pressures[0],
-            pressure_io_s=pressures[1],
-            pressure_memory_s=pressures[2],
-            refaults=parse_refaults(_read(self._root / "proc/vmstat")),
-            free_memory_bytes=max(0, free_bytes),
+            throttled_s=max((_throttled_s(group) for group, _ in self._groups), default=0.0),
+            refaults=_first(_REFAULTS, read_bytes(proc / "vmstat")),
+            free_memory_bytes=free_bytes,
+            **pressure_s,
         )
 
 
@@ -108,29 +91,12 @@ def parse_cpu_seconds(stat: bytes, cpus: Collection[int]) -> tuple[float, float]
     return busy / _TICKS_A_S, waited / _TICKS_A_S
 
 
-def parse_pressure_s(pressure: bytes) -> float:
-    """Return the seconds in which some task waited, of a file of /proc/pressure."""
-    return _first(_SOME_TOTAL, pressure) / 1e6
-
-
-def parse_throttled_s(cpu_stat: bytes) -> float:
-    """Return the seconds for which a quota stopped the group's threads, summed over its CPUs."""
-    return max(_first(_THROTTLED_V2, cpu_stat) / 1e6, _first(_THROTTLED_V1, cpu_stat) / 1e9)
-
-
-def parse_refaults(vmstat: bytes) -> int:
-    """Return the pages of files that were read again soon after their eviction."""
-    return _first(_REFAULTS, vmstat)
+def _throttled_s(group: Path) -> float:
+    """The seconds for which a quota stopped a group's threads, summed over its CPUs."""
+    data = read_bytes(group / "cpu.stat")
+    return max(_first(_THROTTLED_V2, data) / 1e6, _first(_THROTTLED_V1, data) / 1e9)
 
 
 def _first(pattern: re.Pattern[bytes], data: bytes) -> int:
     match = pattern.search(data)
     return int(match[1]) if match else 0
-
-
-def _read(path: Path) -> bytes:
-    """Return a kernel file's bytes, or none where it is absent or not readable."""
-    try:
-        return read_regular(path, _FILE_BYTES_MAX)
-    except (OSError, ValueError):
-        return b""

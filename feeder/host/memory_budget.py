@@ -6,7 +6,7 @@ a working set in the same way.)
 """
 
 import errno
-import os
+import functools
 import sys
 from pathlib import Path
 from typing import Final, Literal
@@ -14,6 +14,9 @@ from typing import Final, Literal
 import psutil
 
 from feeder.errors import ResourceError
+from feeder.host.kernel_files import cgroup_folders, read_text
+
+_V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 SLOTS_SHARE: Final = 0.5
 """Share of the available memory for slots; the rest is for workers, sockets and the page cache."""
@@ -31,8 +34,8 @@ least not come from the disk."""
 def available_bytes(root: Path = Path("/")) -> int:
     """Return the bytes that this process can still allocate without making the machine swap.
 
-    /proc/self/cgroup and /sys/fs/cgroup are read below ``root``. A limit that cannot be read for
-    lack of descriptors is ignored. Raises ResourceError if the machine's memory cannot be read.
+    The files of cgroups are read below ``root``. A limit that cannot be read for lack of
+    descriptors is ignored. Raises ResourceError if the machine's memory cannot be read.
     """
     limits = [sys.maxsize]
     try:
@@ -43,11 +46,8 @@ def available_bytes(root: Path = Path("/")) -> int:
                 f"the free memory of this machine cannot be read ({error}): let the daemon read "
                 "/proc/meminfo"
             ) from error
-    for folder in _cgroup_folders(root):
-        limit, used = _read_limit(folder)
-        if limit is not None and used is not None:
-            limits.append(max(0, limit - used))
-    return min(limits)
+    remaining = (_remaining_bytes(*group) for group in _memory_groups(root))
+    return min([*limits, *(size for size in remaining if size is not None)])
 
 
 def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
@@ -77,50 +77,19 @@ def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available:
     return decoded_bytes
 
 
-def _cgroup_folders(root: Path) -> list[Path]:
-    """Return the folders that limit this process's memory, from its own cgroup up to the root."""
-    try:
-        lines = (root / "proc/self/cgroup").read_bytes().splitlines()
-    except OSError:
-        return []
-    folders: list[Path] = []
-    for line in lines:
-        _, controllers, path = os.fsdecode(line).split(":", 2)
-        if controllers == "":
-            base = root / "sys/fs/cgroup"
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-        else:
-            continue
-        own = base / path.lstrip("/")
-        folders += [own, *(parent for parent in own.parents if parent.is_relative_to(base))]
-    return folders
+@functools.lru_cache(maxsize=8)
+def _memory_groups(root: Path) -> tuple[tuple[Path, bool], ...]:
+    """The folders that limit this process's memory: found once, while descriptors are left."""
+    return tuple(cgroup_folders(root, "memory"))
 
 
-def _read_limit(folder: Path) -> tuple[int | None, int | None]:
-    """Return a cgroup's limit and use, in bytes, or None for both."""
-    for limit_name, used_name in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        limit, used = _read_number(folder / limit_name), _read_number(folder / used_name)
-        if limit is not None and used is not None:
-            return limit, used - _inactive_file(folder)
-    return None, None
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        text = path.read_text("ascii", "replace").strip()
-    except OSError:
+def _remaining_bytes(folder: Path, unified: bool) -> int | None:
+    """What a cgroup may still use, in bytes; None where it has no limit."""
+    names = ("memory.max", "memory.current") if unified else _V1_NAMES
+    limit, used = (read_text(folder / name) for name in names)
+    if not limit.isdigit() or not used.isdigit():  # cgroup v2 writes "max" for no limit
         return None
-    return int(text) if text.isdigit() else None  # cgroup v2 writes "max" for no limit
-
-
-def _inactive_file(folder: Path) -> int:
-    try:
-        lines = (folder / "memory.stat").read_text("ascii", "replace").splitlines()
-    except OSError:
-        return 0
+    lines = read_text(folder / "memory.stat").splitlines()
     figures = dict(line.split(" ", 1) for line in lines if " " in line)
-    return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))
+    inactive = figures.get("total_inactive_file", figures.get("inactive_file", "0"))
+    return max(0, int(limit) - int(used) + int(inactive))

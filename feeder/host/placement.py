@@ -1,77 +1,129 @@
-"""The placement of processes: CPU mask and NUMA memory policy, set together.
+"""The placement of processes: CPU mask and NUMA memory policy, planned, set and checked.
 
     plan_placement    topology, usable CPUs, workers and --pin → one NodePlacement per node process
     apply_placement   a node process's first act; its workers inherit mask and policy
     check_placement   compares a running process, by /proc, with its placement
     format_table      placements and checks as text
 
-Invariant: imports the standard library only. Memory that a process touches before its policy is set
-lies on whichever node it started on, so nothing heavy may be imported before.
+Invariants: a placement has at least one worker and one CPU. Only the standard library is imported:
+memory that a process touches before its policy is set lies on whichever node it started on, so
+nothing heavy may be imported before.
 
-Source of the system calls: set_mempolicy(2), migrate_pages(2), <linux/mempolicy.h>.
+Source: set_mempolicy(2), migrate_pages(2), <linux/mempolicy.h>, numa(7), proc(5).
 """
 
 import ctypes
 import errno
 import os
 import platform
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeAlias
 
-from feeder.errors import ResourceError
-from feeder.host.placement_check import (
-    PlacementCheck,
-    check_placement,
-    count_pages,
-    format_table,
-    merge_checks,
+from feeder.errors import ConfigError, ResourceError
+from feeder.host.topology import (
+    NumaNode,
+    UsableCpus,
+    format_cpulist,
+    parse_cpulist,
+    read_cpulist,
 )
-from feeder.host.placement_plan import NodePlacement, Pin, PinMode, parse_pin, plan_placement
-from feeder.host.topology import format_cpulist, read_cpulist
 
-__all__ = [
-    "AppliedPlacement",
-    "NodePlacement",
-    "Pin",
-    "PinMode",
-    "PlacementCheck",
-    "apply_placement",
-    "check_placement",
-    "count_pages",
-    "format_table",
-    "merge_checks",
-    "parse_pin",
-    "plan_placement",
-    "restore_affinity",
-]
+Pin: TypeAlias = frozenset[int] | None
+"""The argument of --pin: only these CPUs, all usable ones if there are none; None: unpinned."""
 
-_MPOL_BIND = 2
-_SYSCALLS: Mapping[str, tuple[int, int]] = {  # set_mempolicy, migrate_pages
+_MPOL_BIND: Final = 2
+_SYSCALLS: Final[Mapping[str, tuple[int, int]]] = {  # set_mempolicy, migrate_pages
     "x86_64": (238, 256),
     "aarch64": (237, 238),
 }
-_LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
+_LONG_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+_PAGE_KB: Final = os.sysconf("SC_PAGESIZE") // 1024
+_NODE_PAGES: Final = re.compile(r"N(\d+)=(\d+)")
+_PAGE_SIZE: Final = re.compile(r" kernelpagesize_kB=(\d+)")
+_FILE: Final = re.compile(r" file=(?!/memfd:|/dev/shm/|/dev/zero|/SYSV|/anon_hugepage)")
+"""A file in numa_maps that is none of memory: memfd, POSIX, anonymous shared, System V, huge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedPlacement:
-    """What the kernel granted. `warning` is a log line if memory could not be bound."""
+class NodePlacement:
+    """One node process: its CPUs, the node that must hold its memory (None: any), its workers."""
 
-    memory_bound: bool
-    warning: str | None
+    node_id: int
+    cpus: frozenset[int]
+    memory_node: int | None
+    workers: int
+    pinned: bool = True
 
 
-def apply_placement(placement: NodePlacement) -> AppliedPlacement:
+def parse_pin(text: str) -> Pin:
+    """Return the meaning of "auto", "off" or a CPU list such as "0-3,8"; ConfigError otherwise."""
+    if text in ("auto", "off"):
+        return frozenset() if text == "auto" else None
+    try:
+        cpus = parse_cpulist(text)
+    except ConfigError as error:
+        raise ConfigError(f"pin is auto, off or a list of CPUs: {error}") from None
+    if not cpus:
+        raise ConfigError("pin is empty: write auto, off or a list of CPUs such as 0-3,8")
+    return cpus
+
+
+def plan_placement(
+    nodes: Sequence[NumaNode], usable: UsableCpus, workers: int | None, pin: Pin
+) -> tuple[NodePlacement, ...]:
+    """Spread `workers` (None: one per usable CPU) over the nodes in proportion to usable CPUs.
+
+    A node without workers gets no node process. A CPU in `pin` outside this process's affinity is a
+    ConfigError.
+    """
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers is {workers}: it must be at least 1, or auto")
+    if pin and (outside := pin - usable.affinity):
+        raise ConfigError(
+            f"pin asks for CPUs {format_cpulist(outside)}, but this process may only use "
+            f"{format_cpulist(usable.affinity)}: name CPUs among these, or start it with more"
+        )
+    cpus = pin or usable.affinity
+    total = workers if workers is not None else min(len(cpus), usable.count)
+    shares = [(node, node.cpus & cpus) for node in nodes if node.cpus & cpus]
+    if pin is None or not shares:
+        # No shares: this process's CPUs are on no node that sysfs shows.
+        pinned = pin is not None
+        return (
+            NodePlacement(node_id=0, cpus=cpus, memory_node=None, workers=total, pinned=pinned),
+        )
+    counts = _apportion(total, [len(share) for _, share in shares])
+    return tuple(
+        NodePlacement(node_id=node.id, cpus=share, memory_node=node.memory_node, workers=count)
+        for (node, share), count in zip(shares, counts, strict=True)
+        if count
+    )
+
+
+def _apportion(total: int, weights: Sequence[int]) -> list[int]:
+    """Split `total` in proportion to `weights`; the largest remainders are rounded up."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(total * weights[i] % whole), i))
+    for index in by_remainder[: total - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
+def apply_placement(placement: NodePlacement) -> str | None:
     """Pin the calling process to its CPUs and bind the memory it touches from now on to its node.
 
     Memory that it has touched already (the interpreter's) is moved. Call this before any heavy
     import and before any thread starts: threads and children inherit both. Raises ResourceError if
     the CPU mask is refused. If the memory policy is refused (common in containers without
-    CAP_SYS_NICE), the process runs on, slower, and the result has a warning to log and count.
+    CAP_SYS_NICE), the process runs on, slower, and the result is a warning to log and count.
     """
     if not placement.pinned:
-        return AppliedPlacement(memory_bound=False, warning=None)
+        return None
     try:
         os.sched_setaffinity(0, placement.cpus)
     except OSError as error:
@@ -80,17 +132,12 @@ def apply_placement(placement: NodePlacement) -> AppliedPlacement:
             f"{format_cpulist(placement.cpus)} ({error.strerror}): check that they are online and "
             "allowed, or use --pin off"
         ) from None
-    if placement.memory_node is None:
-        return AppliedPlacement(memory_bound=False, warning=None)
-    code = _bind_memory(placement.memory_node)
+    code = 0 if placement.memory_node is None else _bind_memory(placement.memory_node)
     if code == 0:
-        return AppliedPlacement(memory_bound=True, warning=None)
-    return AppliedPlacement(
-        memory_bound=False,
-        warning=(
-            f"memory of node {placement.node_id} is not bound to node {placement.memory_node}: "
-            f"set_mempolicy failed: {os.strerror(code)}; {_remedy(code)}"
-        ),
+        return None
+    return (
+        f"memory of node {placement.node_id} is not bound to node {placement.memory_node}: "
+        f"set_mempolicy failed: {os.strerror(code)}; {_remedy(code)}"
     )
 
 
@@ -99,10 +146,8 @@ def restore_affinity(placement: NodePlacement) -> str | None:
 
     Call it after the imports. Returns the line to log and count, or None if nothing changed.
     """
-    if not placement.pinned:
-        return None
     now = os.sched_getaffinity(0)
-    if now == placement.cpus:
+    if not placement.pinned or now == placement.cpus:
         return None
     os.sched_setaffinity(0, placement.cpus)
     return (
@@ -145,3 +190,128 @@ def _remedy(code: int) -> str:
     if code == errno.EINVAL:
         return "the node has no memory that this process may use (see Mems_allowed in /proc)"
     return "the node process runs on, and its memory may lie on another node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementCheck:
+    """How processes compare with their placement; pages are base pages of their own memory."""
+
+    cpus_ok: bool
+    pages_on_node: int
+    pages_elsewhere: int
+    readable: bool
+    """False where numa_maps cannot be read."""
+
+    @property
+    def on_node_share(self) -> float:
+        """The share of own pages on the right node, 0 to 1; 1 where there are no pages."""
+        own = self.pages_on_node + self.pages_elsewhere
+        return self.pages_on_node / own if own else 1.0
+
+
+def check_placement(
+    pid: int, placement: NodePlacement, root: Path = Path("/")
+) -> PlacementCheck | None:
+    """Compare a running process, with all its threads, with its placement; None if it has ended.
+
+    Without a memory node every page counts as on the node.
+    """
+    process = root / "proc" / str(pid)
+    try:
+        masks = [_allowed_cpus(task / "status") for task in (process / "task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    try:
+        text, readable = (process / "numa_maps").read_text("utf-8", "replace"), True
+    except OSError:  # a kernel without NUMA, another user's process, or one that just ended
+        text, readable = "", False
+    pages = count_pages(text)
+    total = sum(pages.values())
+    node = placement.memory_node
+    on_node = total if node is None else pages.get(node, 0)
+    return PlacementCheck(
+        cpus_ok=not placement.pinned or all(mask <= placement.cpus for mask in masks),
+        pages_on_node=on_node,
+        pages_elsewhere=total - on_node,
+        readable=readable,
+    )
+
+
+def count_pages(numa_maps: str) -> dict[int, int]:
+    """Return the base pages per node of a process's own memory: not of files.
+
+    These, mostly libraries, are shared through the page cache and lie on the node that read them
+    first.
+    """
+    pages: dict[int, int] = {}
+    for line in numa_maps.splitlines():
+        if _FILE.search(line):
+            continue
+        size = _PAGE_SIZE.search(line)
+        size_kb = int(size[1]) if size else _PAGE_KB
+        for word in line.split()[2:]:
+            if match := _NODE_PAGES.fullmatch(word):
+                node = int(match[1])
+                pages[node] = pages.get(node, 0) + int(match[2]) * size_kb // _PAGE_KB
+    return pages
+
+
+def merge_checks(checks: Iterable[PlacementCheck]) -> PlacementCheck:
+    """Return the sum of the checks of several processes: a node process and its workers."""
+    checks = list(checks)
+    return PlacementCheck(
+        cpus_ok=all(check.cpus_ok for check in checks),
+        pages_on_node=sum(check.pages_on_node for check in checks),
+        pages_elsewhere=sum(check.pages_elsewhere for check in checks),
+        readable=all(check.readable for check in checks),
+    )
+
+
+def format_table(
+    placements: Sequence[NodePlacement],
+    usable: UsableCpus,
+    checks: Mapping[int, PlacementCheck],
+) -> list[str]:
+    """Return a table with one line a node; `checks` is by node id and may lack some."""
+    rows: list[tuple[str, ...]] = [
+        ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node")
+    ]
+    for placement in placements:
+        rows.append(_row(placement, checks.get(placement.node_id)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines.append(f"usable CPUs: {usable.reason}")
+    if idle := usable.affinity.difference(*(placement.cpus for placement in placements)):
+        lines.append(f"unused: CPUs {format_cpulist(idle)}")
+    return lines
+
+
+def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, ...]:
+    mask, pages = "-", "-"
+    if check is not None and placement.pinned:
+        mask = "as planned" if check.cpus_ok else "DIFFERS"
+    if check is not None and placement.memory_node is not None:
+        megabytes = (check.pages_on_node + check.pages_elsewhere) * _PAGE_KB / 1024
+        share = f"{check.on_node_share:.1%} of {megabytes:.0f} MiB"
+        pages = share if check.readable else "not readable"
+    return (
+        str(placement.node_id),
+        str(placement.workers),
+        format_cpulist(placement.cpus) if placement.pinned else "not pinned",
+        f"node {placement.memory_node}" if placement.memory_node is not None else "not bound",
+        mask,
+        pages,
+    )
+
+
+def _allowed_cpus(status: Path) -> frozenset[int]:
+    try:
+        match = re.search(
+            r"^Cpus_allowed_list:\s*(\S*)$", status.read_text("utf-8", "replace"), re.MULTILINE
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return frozenset()  # that thread just ended
+    return parse_cpulist(match[1]) if match else frozenset()

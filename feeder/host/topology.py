@@ -5,9 +5,9 @@ Everything is read below an injectable root, so that a test can give the tree of
     <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
     <root>/sys/devices/system/cpu/online
     <root>/proc/meminfo                     if there are no nodes
-    <root>/proc/PROCESS                     cgroups with quotas: see ``cgroups``
+    <root>/proc/PROCESS                     cgroups with quotas: see ``kernel_files``
 
-Invariants: a Topology has at least one node with CPUs; at module level only the standard library is
+Invariants: a machine has at least one node with CPUs; at module level only the standard library is
 imported, because the node process reads its placement before it may touch memory.
 """
 
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeder.errors import ConfigError
-from feeder.host.cgroups import cpu_quotas
-from feeder.host.kernel_text import malformed, read_text, to_count
+from feeder.host.kernel_files import cpu_quotas, malformed, read_text, to_count
 
 _CPULIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _CPU_MAX = 65_535  # Linux is built for 8192 at most
@@ -37,13 +36,6 @@ class NumaNode:
     cpus: frozenset[int]
     memory_bytes: int
     memory_node: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """All NUMA nodes of the machine, by id."""
-
-    nodes: tuple[NumaNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +91,9 @@ def read_cpulist(path: Path) -> frozenset[int]:
         raise malformed(path, str(error)) from None
 
 
-def read_topology(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> Topology:
+def read_topology(
+    root: Path = Path("/"), affinity: frozenset[int] | None = None
+) -> tuple[NumaNode, ...]:
     """Return the machine's NUMA nodes; if sysfs has none, one node with all online CPUs.
 
     If sysfs shows no CPUs either, the node has those of `affinity`, by default the calling
@@ -107,14 +101,14 @@ def read_topology(root: Path = Path("/"), affinity: frozenset[int] | None = None
     """
     system = root / "sys/devices/system"
     online = read_cpulist(system / "cpu/online")
-    found = {
+    entries = {
         int(entry.name.removeprefix("node")): entry
         for entry in _entries(system / "node")
         if re.fullmatch(r"node[0-9]{1,6}", entry.name)
     }
     nodes: list[NumaNode] = []
-    memory = {number: _memory_bytes(entry / "meminfo") for number, entry in found.items()}
-    for number, entry in sorted(found.items()):
+    memory = {number: _memory_bytes(entry / "meminfo") for number, entry in entries.items()}
+    for number, entry in sorted(entries.items()):
         cpus = read_cpulist(entry / "cpulist")
         nodes.append(
             NumaNode(
@@ -125,12 +119,11 @@ def read_topology(root: Path = Path("/"), affinity: frozenset[int] | None = None
             )
         )
     if any(node.cpus for node in nodes):
-        return Topology(nodes=tuple(nodes))
+        return tuple(nodes)
     if affinity is None:
         affinity = frozenset(os.sched_getaffinity(0))
     memory_bytes = _memory_bytes(root / "proc/meminfo")
-    whole = NumaNode(id=0, cpus=online or affinity, memory_bytes=memory_bytes, memory_node=None)
-    return Topology(nodes=(whole,))
+    return (NumaNode(id=0, cpus=online or affinity, memory_bytes=memory_bytes, memory_node=None),)
 
 
 def usable_cpus(

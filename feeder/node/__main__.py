@@ -54,10 +54,10 @@ def main(channel_fd: int, parent: int) -> int:
         return 0  # the supervisor has ended
     try:
         check_import_memory()
-        applied = apply_placement(decode_placement(packet))
+        warning = apply_placement(decode_placement(packet))
         from feeder.node.start import serve_node
 
-        serve_node(end, decode_placement(packet), applied.warning)
+        serve_node(end, decode_placement(packet), warning)
     except Exception as error:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from feeder.host.process_load import ProcessLoad, read_process_load
+from feeder.host.processes import ProcessLoad, read_process_load
 from feeder.host.topology import format_cpulist
 from feeder.metrics.fields import add
 from feeder.metrics.records import WORKERS_MAX, FailureRecord, NodeRecord, WorkerRecord

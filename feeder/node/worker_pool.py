@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from feeder.errors import ResourceError
-from feeder.host.process_state import look_at
+from feeder.host.processes import look_at
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import NodeRecord

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from feeder.daemon.watch import HostWatch
-from feeder.host.neighbours import Busy
+from feeder.host.processes import Busy
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.records import (
     ClientRecord,

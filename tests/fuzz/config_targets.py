@@ -11,7 +11,7 @@ from typing import Any
 from feeder.client.endpoint_list import check_endpoint, parse_list
 from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError, ResourceError
-from feeder.host.placement_plan import parse_pin
+from feeder.host.placement import parse_pin
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
 from feeder.plan.recipe import Recipe, parse_field

@@ -1,6 +1,7 @@
 """`feeder.host.load`: the kernel's counters of a machine's load."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -9,13 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
-from feeder.host.load import (
-    LoadReader,
-    parse_cpu_seconds,
-    parse_pressure_s,
-    parse_refaults,
-    parse_throttled_s,
-)
+from feeder.host import load
+from feeder.host.load import LoadReader, parse_cpu_seconds
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
 from tests.support.machine_tree import cgroup_v1, cgroup_v2, write_tree
@@ -37,7 +33,9 @@ USABLE = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="")
 
 
 def read(root: Path, usable: UsableCpus = USABLE) -> HostLoad:
-    return LoadReader(root, usable, clock=lambda: 12.5, available=lambda _: 1 << 30).read()
+    found = LoadReader(root, usable).read()
+    assert found.free_memory_bytes > 0
+    return msgspec.structs.replace(found, clock_s=12.5, free_memory_bytes=1 << 30)
 
 
 def test_a_machine_s_load_is_that_of_the_daemon_s_cpus(tmp_path: Path) -> None:
@@ -83,22 +81,25 @@ def test_a_quota_below_the_affinity_bounds_the_usable_cpus(tmp_path: Path) -> No
         assert read(tmp_path, usable).usable_cpus == usable_cpus
 
 
-def test_missing_files_give_zeros(tmp_path: Path) -> None:
+def test_missing_files_give_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path, {"proc/self/cgroup": "garbage"})
 
     def unknown(_: Path) -> int:
         raise ResourceError("no /proc/meminfo")
 
-    load = LoadReader(tmp_path, USABLE, clock=lambda: 1.0, available=unknown).read()
-    assert load == HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
+    monkeypatch.setattr(load, "available_bytes", unknown)
+    zeros = LoadReader(tmp_path, USABLE).read()
+    assert msgspec.structs.replace(zeros, clock_s=1.0) == HostLoad(
+        clock_s=1.0, usable_cpus=2.0, cpus=2
+    )
 
 
 def test_this_machine_s_own_load_is_read() -> None:
     affinity = frozenset(os.sched_getaffinity(0))
     usable = UsableCpus(affinity=affinity, quota=None, count=len(affinity), reason="")
-    load = LoadReader(Path("/"), usable).read()
-    assert load.busy_s > 0
-    assert load.free_memory_bytes > 0
+    own = LoadReader(Path("/"), usable).read()
+    assert own.busy_s > 0
+    assert own.free_memory_bytes > 0
 
 
 @pytest.mark.parametrize("stat", ["cpu0", "cpu0 1 2 3", "cpu0 a b c d e f g h", "cpu0 -1 0 0 0 0"])
@@ -116,15 +117,10 @@ KERNEL_WORDS = st.sampled_from(
 
 @given(st.one_of(st.binary(max_size=200), st.lists(KERNEL_WORDS, max_size=40).map(b"".join)))
 def test_garbage_gives_a_load_that_a_report_can_hold(data: bytes) -> None:
-    busy_s, io_wait_s = parse_cpu_seconds(data, {0, 1})
-    load = HostLoad(
-        clock_s=0.0,
-        usable_cpus=1.0,
-        cpus=1,
-        busy_s=busy_s,
-        io_wait_s=io_wait_s,
-        throttled_s=parse_throttled_s(data),
-        pressure_io_s=parse_pressure_s(data),
-        refaults=parse_refaults(data),
-    )
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(load), type=HostLoad) == load
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_tree(Path(folder), cgroup_v2("/", {}))
+        for name in ("proc/stat", "proc/vmstat", "proc/pressure/io", "sys/fs/cgroup/cpu.stat"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+        garbage = read(root)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(garbage), type=HostLoad) == garbage

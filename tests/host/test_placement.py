@@ -17,8 +17,6 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.host import placement
 from feeder.host.placement import (
     NodePlacement,
-    Pin,
-    PinMode,
     PlacementCheck,
     apply_placement,
     check_placement,
@@ -29,21 +27,18 @@ from feeder.host.placement import (
     plan_placement,
     restore_affinity,
 )
-from feeder.host.topology import NumaNode, Topology, UsableCpus, read_topology, usable_cpus
+from feeder.host.topology import NumaNode, UsableCpus, read_topology, usable_cpus
 from tests.support.machine_tree import two_nodes, write_tree
 
-AUTO = Pin(mode=PinMode.AUTO)
-OFF = Pin(mode=PinMode.OFF)
+AUTO, OFF = parse_pin("auto"), parse_pin("off")
 
 
-def machine(*nodes: Sequence[int], memory_bytes: int = 1 << 30) -> Topology:
+def machine(*nodes: Sequence[int], memory_bytes: int = 1 << 30) -> list[NumaNode]:
     """A machine on which node i has the i-th CPUs and its own memory."""
-    return Topology(
-        nodes=tuple(
-            NumaNode(id=i, cpus=frozenset(cpus), memory_bytes=memory_bytes, memory_node=i)
-            for i, cpus in enumerate(nodes)
-        ),
-    )
+    return [
+        NumaNode(id=i, cpus=frozenset(cpus), memory_bytes=memory_bytes, memory_node=i)
+        for i, cpus in enumerate(nodes)
+    ]
 
 
 def given_cpus(cpus: Sequence[int], count: int | None = None) -> UsableCpus:
@@ -158,14 +153,14 @@ def run_here(code: str) -> str:
 def test_mask_and_memory_policy_hold_for_the_process_and_its_children() -> None:
     cpu = min(os.sched_getaffinity(0))
     printed = run_here(
-        f"applied = apply_placement(NodePlacement(node_id=0, cpus=frozenset({{{cpu}}}), "
-        "memory_node=0, workers=1)); print(applied.memory_bound, applied.warning, flush=True); "
+        f"warning = apply_placement(NodePlacement(node_id=0, cpus=frozenset({{{cpu}}}), "
+        "memory_node=0, workers=1)); print(warning, flush=True); "
         "os.execvp('cat', ['cat', '/proc/self/status', '/proc/self/numa_maps'])"
     )
-    applied, *seen = printed.splitlines()
-    if applied.startswith("False"):
-        assert "set_mempolicy failed" in applied
-        pytest.skip(f"this container refuses set_mempolicy: {applied}")
+    warning, *seen = printed.splitlines()
+    if warning != "None":
+        assert "set_mempolicy failed" in warning
+        pytest.skip(f"this container refuses set_mempolicy: {warning}")
     assert f"Cpus_allowed_list:\t{cpu}" in seen
     maps = [line.split()[1] for line in seen if "kernelpagesize_kB" in line]
     assert set(maps) <= {"bind:0"}
@@ -174,7 +169,7 @@ def test_mask_and_memory_policy_hold_for_the_process_and_its_children() -> None:
 def test_pin_off_changes_nothing() -> None:
     plan = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=0, workers=1, pinned=False)
     before = os.sched_getaffinity(0)
-    assert apply_placement(plan).warning is None
+    assert apply_placement(plan) is None
     assert restore_affinity(plan) is None
     assert os.sched_getaffinity(0) == before
 
@@ -192,25 +187,21 @@ def ours(memory_node: int | None = None) -> NodePlacement:
 
 
 def test_missing_memory_node_is_a_warning() -> None:
-    applied = apply_placement(ours(memory_node=900))
-    assert not applied.memory_bound
-    assert applied.warning is not None
-    assert "not bound to node 900: set_mempolicy failed: Invalid argument" in applied.warning
+    warning = apply_placement(ours(memory_node=900)) or ""
+    assert "not bound to node 900: set_mempolicy failed: Invalid argument" in warning
 
 
 def test_refusal_in_a_container_names_the_missing_capability(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placement, "_bind_memory", lambda node: errno.EPERM)
-    warning = apply_placement(ours(memory_node=0)).warning
-    assert warning is not None
+    warning = apply_placement(ours(memory_node=0)) or ""
     assert "--cap-add SYS_NICE" in warning
 
 
 def test_unknown_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    warning = apply_placement(ours(memory_node=0)).warning
-    assert warning is not None
+    warning = apply_placement(ours(memory_node=0)) or ""
     assert os.strerror(errno.ENOSYS) in warning
 
 
@@ -253,11 +244,9 @@ NUMA_MAPS = """\
 """
 
 
-def test_own_pages_and_file_pages_are_counted_separately() -> None:
-    own, files = count_pages(NUMA_MAPS)
+def test_own_pages_are_counted_and_those_of_files_are_not() -> None:
     huge = 2 * 512
-    assert own == {0: 1 + 2, 1: 99 + 50 + 38 + 4 + huge + 6}
-    assert files == {0: 3, 1: 5}
+    assert count_pages(NUMA_MAPS) == {0: 1 + 2, 1: 99 + 50 + 38 + 4 + huge + 6}
 
 
 def fake_process(root: Path, *masks: str) -> Path:
@@ -272,7 +261,7 @@ def test_check_counts_pages_and_looks_at_every_thread(tmp_path: Path) -> None:
     check = check_placement(7, SECOND, fake_process(tmp_path / "good", "4-7", "5"))
     assert check is not None
     assert check.cpus_ok
-    assert (check.pages_elsewhere, check.file_pages, check.readable) == (3, 8, True)
+    assert (check.pages_elsewhere, check.readable) == (3, True)
     assert check.on_node_share == pytest.approx(0.9976, abs=1e-3)
     check = check_placement(7, SECOND, fake_process(tmp_path / "bad", "4-7", "3-4"))
     assert check is not None
@@ -296,7 +285,7 @@ def test_missing_numa_maps_are_reported(tmp_path: Path) -> None:
     assert check is not None
     assert not check.readable
     table = format_table([SECOND], given_cpus(range(8)), {1: check})
-    assert "not readable" in table
+    assert "not readable" in table[1]
 
 
 def test_check_of_this_process_passes() -> None:
@@ -306,25 +295,22 @@ def test_check_of_this_process_passes() -> None:
     assert bool(check.pages_on_node) == check.readable
 
 
-def test_table_shows_placements_checks_and_warnings(tmp_path: Path) -> None:
+def test_table_shows_placements_and_checks(tmp_path: Path) -> None:
     usable = usable_cpus(tmp_path, frozenset(range(9)))
     plan = plan_placement(read_topology(two_nodes(tmp_path)), usable, None, AUTO)
-    good = PlacementCheck(
-        cpus_ok=True, pages_on_node=25_599, pages_elsewhere=1, file_pages=9, readable=True
-    )
+    good = PlacementCheck(cpus_ok=True, pages_on_node=25_599, pages_elsewhere=1, readable=True)
     bad = dataclasses.replace(good, cpus_ok=False, pages_elsewhere=25_601)
-    lines = format_table(plan, usable, {0: good, 1: merge_checks([good, bad])}, ["mind"])
-    assert lines.splitlines() == [
+    lines = format_table(plan, usable, {0: good, 1: merge_checks([good, bad])})
+    assert lines == [
         "node  workers  CPUs  memory  CPU mask    own pages on the node",
         "0     5        0-3   node 0  as planned  100.0% of 100 MiB",
         "1     4        4-7   node 1  DIFFERS     66.7% of 300 MiB",
         "usable CPUs: 9 = affinity 9, no cgroup quota",
         "unused: CPUs 8",
-        "warning: mind",
     ]
 
 
 def test_table_without_checks_and_pins_has_dashes() -> None:
     plan = plan_placement(TWO, given_cpus(range(8)), 2, OFF)
-    row = format_table(plan, given_cpus(range(8)), {}).splitlines()[1]
+    row = format_table(plan, given_cpus(range(8)), {})[1]
     assert row.split() == ["0", "2", "not", "pinned", "not", "bound", "-", "-"]

@@ -53,27 +53,27 @@ def test_cpulist_is_written_as_the_kernel_does() -> None:
 
 
 def test_two_nodes(tmp_path: Path) -> None:
-    first, second = read_topology(two_nodes(tmp_path)).nodes
+    first, second = read_topology(two_nodes(tmp_path))
     assert (first.id, first.cpus, first.memory_bytes) == (0, frozenset(range(4)), 1 << 30)
     assert (second.id, second.cpus, second.memory_node) == (1, frozenset(range(4, 8)), 1)
 
 
 def test_one_node(tmp_path: Path) -> None:
-    topology = read_topology(write_tree(tmp_path, node(0, "0-1", 2048)))
-    assert [n.cpus for n in topology.nodes] == [{0, 1}]
-    assert [n.memory_bytes > 0 for n in topology.nodes] == [True]
+    nodes = read_topology(write_tree(tmp_path, node(0, "0-1", 2048)))
+    assert [n.cpus for n in nodes] == [{0, 1}]
+    assert [n.memory_bytes > 0 for n in nodes] == [True]
 
 
 def test_holes_in_the_numbering_and_order_by_number(tmp_path: Path) -> None:
     tree = node(16, "8-15", 1024) | node(8, "4-7", 1024) | node(0, "0-3", 1024)
-    assert [n.id for n in read_topology(write_tree(tmp_path, tree)).nodes] == [0, 8, 16]
+    assert [n.id for n in read_topology(write_tree(tmp_path, tree))] == [0, 8, 16]
 
 
 def test_memory_only_node_has_no_cpus(tmp_path: Path) -> None:
     tree = node(0, "0-3", 1024) | node(1, "", 4096)
-    topology = read_topology(write_tree(tmp_path, tree))
-    assert topology.nodes[1].cpus == frozenset()
-    assert [n.memory_bytes > 0 for n in topology.nodes] == [True, True]
+    nodes = read_topology(write_tree(tmp_path, tree))
+    assert nodes[1].cpus == frozenset()
+    assert [n.memory_bytes > 0 for n in nodes] == [True, True]
 
 
 def test_node_without_memory_uses_the_nearest(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_node_without_memory_uses_the_nearest(tmp_path: Path) -> None:
         | node(2, "4-5", 0, "21 31 10 31")
         | node(7, "6-7", 0, "31 21 31 10")
     )
-    topology = read_topology(write_tree(tmp_path, tree))
-    assert {n.id: n.memory_node for n in topology.nodes} == {0: 0, 1: 1, 2: 0, 7: 1}
+    nodes = read_topology(write_tree(tmp_path, tree))
+    assert {n.id: n.memory_node for n in nodes} == {0: 0, 1: 1, 2: 0, 7: 1}
 
 
 def test_offline_cpus_do_not_count(tmp_path: Path) -> None:
     tree = node(0, "0-3", 1024) | node(1, "4-7", 1024) | {"sys/devices/system/cpu/online": "0-4,6"}
-    assert [n.cpus for n in read_topology(write_tree(tmp_path, tree)).nodes] == [
+    assert [n.cpus for n in read_topology(write_tree(tmp_path, tree))] == [
         {0, 1, 2, 3},
         {4, 6},
     ]
@@ -97,17 +97,17 @@ def test_offline_cpus_do_not_count(tmp_path: Path) -> None:
 
 def test_no_node_directory_is_one_node_with_all_online_cpus(tmp_path: Path) -> None:
     files = {"sys/devices/system/cpu/online": "0-5", "proc/meminfo": "MemTotal:   2048 kB"}
-    (only,) = read_topology(write_tree(tmp_path, files)).nodes
+    (only,) = read_topology(write_tree(tmp_path, files))
     assert (only.cpus, only.memory_node) == (frozenset(range(6)), None)
     assert only.memory_bytes == 2048 * 1024
     (tmp_path / "proc/meminfo").unlink()
-    assert read_topology(tmp_path).nodes[0].memory_bytes == 0, "not that of another machine"
+    assert read_topology(tmp_path)[0].memory_bytes == 0, "not that of another machine"
 
 
 def test_empty_root_falls_back_to_what_this_process_may_use(tmp_path: Path) -> None:
-    (only,) = read_topology(tmp_path).nodes
+    (only,) = read_topology(tmp_path)
     assert only.cpus == os.sched_getaffinity(0)
-    assert read_topology(tmp_path, EIGHT).nodes[0].cpus == EIGHT
+    assert read_topology(tmp_path, EIGHT)[0].cpus == EIGHT
 
 
 def test_malformed_sysfs_file_is_named(tmp_path: Path) -> None:
@@ -158,10 +158,8 @@ def test_odd_mount_points_are_accepted(tmp_path: Path) -> None:
 
 
 def test_topology_of_this_machine_covers_the_affinity() -> None:
-    topology = read_topology()
-    assert frozenset(os.sched_getaffinity(0)) <= frozenset().union(
-        *(n.cpus for n in topology.nodes)
-    )
+    nodes = read_topology()
+    assert frozenset(os.sched_getaffinity(0)) <= frozenset().union(*(n.cpus for n in nodes))
 
 
 def test_without_a_quota_affinity_counts(tmp_path: Path) -> None:

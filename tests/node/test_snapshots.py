@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.host.process_load import ProcessLoad
+from feeder.host.processes import ProcessLoad
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.records import (
     CLIENTS_MAX,

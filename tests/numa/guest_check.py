@@ -17,7 +17,7 @@ from pathlib import Path
 import xxhash
 
 from feeder.host.placement import NodePlacement, check_placement, count_pages
-from feeder.host.topology import NumaNode, Topology, format_cpulist, read_topology
+from feeder.host.topology import NumaNode, format_cpulist, read_topology
 from feeder.plan.recipe import Recipe
 from tests.numa.daemon import Daemon
 from tests.numa.processes import node_processes, processors
@@ -73,10 +73,10 @@ def check_process(report: Report, name: str, pid: int, placement: NodePlacement)
     maps = Path(f"/proc/{pid}/numa_maps").read_text()
     policies = memory_policies(maps)
     report.check(policies == {f"bind:{node}"}, f"{name}: memory policy bind:{node}", policies)
-    own, _ = count_pages(maps)
+    own = count_pages(maps)
     seen = f"{found.on_node_share:.2%} of {sum(own.values())} pages, {own}"
     report.check(found.on_node_share >= OWN_SHARE_MIN, f"{name}: own memory on node {node}", seen)
-    slots, _ = count_pages("\n".join(line for line in maps.splitlines() if "/memfd:" in line))
+    slots = count_pages("\n".join(line for line in maps.splitlines() if "/memfd:" in line))
     report.check(
         bool(slots) and set(slots) == {node}, f"{name}: slots on node {node} only", f"pages {slots}"
     )
@@ -91,12 +91,12 @@ def memory_policies(numa_maps: str) -> set[str]:
     return {line.split()[1] for line in numa_maps.splitlines()} - {"local"}
 
 
-def check_memory_follows_policy(report: Report, topology: Topology) -> None:
+def check_memory_follows_policy(report: Report, numa_nodes: Sequence[NumaNode]) -> None:
     """Check that memory follows the policy, with CPUs on one node and memory bound to the other.
 
     With both on one node the kernel's default would give the same result.
     """
-    here, there = topology.nodes
+    here, there = numa_nodes
     crossed = NodePlacement(node_id=here.id, cpus=here.cpus, memory_node=there.id, workers=1)
     command = [sys.executable, "-m", "tests.numa.crossed_process", str(here.id), str(there.id)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -109,7 +109,7 @@ def check_memory_follows_policy(report: Report, topology: Topology) -> None:
     report.check(good, claim, found)
 
 
-def check_two_nodes(report: Report, dataset: str, topology: Topology) -> list[Fetched]:
+def check_two_nodes(report: Report, dataset: str, numa_nodes: Sequence[NumaNode]) -> list[Fetched]:
     """Check the placement of a daemon on two nodes while it serves, and its end."""
     arguments = ("--bind", f"tcp://127.0.0.1:{BASE_PORT}", "--chunk-images", "4")
     with Daemon(dataset, *arguments) as daemon:
@@ -135,7 +135,7 @@ def check_two_nodes(report: Report, dataset: str, topology: Topology) -> list[Fe
                 ):
                     for pid, seen in ran_on.items():
                         seen |= processors(pid)
-                for numa_node, node in zip(topology.nodes, nodes, strict=True):
+                for numa_node, node in zip(numa_nodes, nodes, strict=True):
                     check_node(report, numa_node, node, workers[node], ran_on)
             finally:
                 may_close.set()
@@ -158,7 +158,7 @@ def check_node(
         report.check(good, f"{name}: observed on its CPUs only", sorted(ran_on[pid]))
 
 
-def check_unpinned(report: Report, dataset: str, topology: Topology) -> Fetched:
+def check_unpinned(report: Report, dataset: str, numa_nodes: Sequence[NumaNode]) -> Fetched:
     """Fetch the same from one unpinned worker, and check that it is found unpinned."""
     arguments = ("--pin", "off", "--workers", "1", "--bind", f"tcp://127.0.0.1:{BASE_PORT}")
     with Daemon(dataset, *arguments) as daemon:
@@ -169,7 +169,7 @@ def check_unpinned(report: Report, dataset: str, topology: Topology) -> Fetched:
         policies = memory_policies(Path(f"/proc/{node}/numa_maps").read_text())
         report.check(policies == {"default"}, "control: --pin off sets no memory policy", policies)
         everywhere = NodePlacement(
-            node_id=0, cpus=topology.nodes[0].cpus, memory_node=0, workers=1, pinned=True
+            node_id=0, cpus=numa_nodes[0].cpus, memory_node=0, workers=1, pinned=True
         )
         check = check_placement(node, everywhere)
         found = check is not None and not check.cpus_ok
@@ -190,12 +190,12 @@ def check_end(report: Report, daemon: Daemon) -> None:
 def main(dataset: str) -> None:
     """Run all checks against the packed dataset in the guest's folder `dataset`."""
     report = Report()
-    topology = read_topology()
-    seen = {node.id: format_cpulist(node.cpus) for node in topology.nodes}
+    numa_nodes = read_topology()
+    seen = {node.id: format_cpulist(node.cpus) for node in numa_nodes}
     report.check(seen == {0: "0-1", 1: "2-3"}, "the guest has two nodes of two cores", seen)
-    check_memory_follows_policy(report, topology)
-    fetched = check_two_nodes(report, dataset, topology)
-    fetched.append(check_unpinned(report, dataset, topology))
+    check_memory_follows_policy(report, numa_nodes)
+    fetched = check_two_nodes(report, dataset, numa_nodes)
+    fetched.append(check_unpinned(report, dataset, numa_nodes))
     compare(report, fetched)
     report.finish()
 

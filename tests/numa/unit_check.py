@@ -102,7 +102,7 @@ def check_nodes(report: Report, supervisor: int) -> None:
     """Check that every process could pin itself and bind its memory inside the sandbox."""
     nodes = node_processes(supervisor)
     report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
-    for numa_node, node in zip(read_topology().nodes, nodes, strict=True):
+    for numa_node, node in zip(read_topology(), nodes, strict=True):
         placement = NodePlacement(
             node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=2
         )

@@ -279,6 +279,10 @@ def test_a_cgroup_v1_limit_counts(tmp_path: Path) -> None:
 def _cgroup(root: Path, membership: str, folder: str) -> Path:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(membership)
+    (root / "proc/self/mountinfo").write_text(
+        "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    )
     (root / folder).mkdir(parents=True)
     return root / folder
 

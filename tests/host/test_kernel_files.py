@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.host.mount_table import Mount, parse_mounts
+from feeder.host.kernel_files import Mount, parse_mounts
 
 
 def test_all_fields_are_read() -> None:

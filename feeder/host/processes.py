@@ -1,0 +1,194 @@
+"""What the kernel counts of processes: state, CPU time, waits, reads, and which are busiest.
+
+What is missing or may not be read counts as zero: kernels without CONFIG_SCHEDSTATS or
+CONFIG_TASK_IO_ACCOUNTING, and processes of another user.
+
+Source: proc(5): /proc/PID/stat, schedstat and io, /proc/PID/task/TID/stat and wchan.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from feeder.metrics.hangs import KernelState, ProcessLook
+from feeder.process.path_text import printable
+
+_PROC: Final = Path("/proc")
+_BYTES_MAX: Final = 4096
+_DIGITS_MAX: Final = 18
+_TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
+
+_STATES: Final[dict[bytes, KernelState]] = {
+    b"R": "runs",
+    b"S": "sleeps",
+    b"I": "sleeps",
+    b"D": "storage",
+    b"T": "stopped",
+    b"t": "traced",
+    b"Z": "ended",
+    b"X": "ended",
+    b"x": "ended",
+}
+_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CPU = 0, 1, 11, 12, 36
+"""Positions after the name; the manual counts name and number, too, and from one."""
+
+# File systems of user space and networks may wait in an interruptible sleep. The kernel function
+# in which they wait tells them from others.
+_STORAGE_WAITS: Final = (
+    b"request_wait_answer",  # FUSE, virtiofs
+    b"fuse_",
+    b"rpc_",  # NFS
+    b"nfs",
+    b"wait_for_response",  # CIFS
+    b"cifs_",
+    b"smb2_",
+    b"ceph_",
+    b"p9_",  # 9p
+    b"folio_wait",
+    b"io_schedule",
+)
+
+NEIGHBOURS_MAX: Final = 3
+LITTLE_CPUS: Final = 0.05
+"""A process that uses less is not named."""
+
+_NAME_CHARS: Final = 64
+
+Busy = tuple[str, int, float]
+"""A process: its name, its number, and the CPUs that it uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """What the kernel's line about a process, or about one of its threads, holds."""
+
+    state: KernelState
+    cpu_s: float
+    """CPU time since it began."""
+    last_cpu: int
+    """The CPU that it last ran on; -1 if unknown."""
+    parent: int
+    """The number of its parent process; -1 if unknown."""
+
+
+def parse_stat(stat: bytes) -> ProcessStat | None:
+    """Return what a line holds; None if it has another form."""
+    words = stat.rpartition(b")")[2].split()  # the name before it may contain anything
+    if len(words) <= _SYSTEM_TICKS or words[_STATE] not in _STATES:
+        return None
+    user, system = _count(words, _USER_TICKS), _count(words, _SYSTEM_TICKS)
+    if user < 0 or system < 0:
+        return None
+    cpu_s = (user + system) / _TICKS_A_S
+    return ProcessStat(_STATES[words[_STATE]], cpu_s, _count(words, _CPU), _count(words, _PARENT))
+
+
+def _count(words: list[bytes], at: int) -> int:
+    """The number of a word; -1 if there is none."""
+    word = words[at] if at < len(words) else b""
+    return int(word) if word.isdigit() and len(word) <= _DIGITS_MAX else -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLoad:
+    """A process's totals since its start, and its present state."""
+
+    state: KernelState | None = None
+    """None if unknown."""
+    cpu: int = -1
+    """The CPU that its main thread last ran on; -1 if unknown."""
+    cpu_s: float = 0.0
+    """CPU time of its main thread."""
+    run_delay_s: float = 0.0
+    """Time in which its main thread could run and waited for a CPU."""
+    read_bytes: int = 0
+    """Bytes that storage had to deliver."""
+    requested_bytes: int = 0
+    """Bytes that it has read, from page cache or storage."""
+
+
+def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:
+    """Return what the kernel counts of a process; zeros where it has ended."""
+    folder = f"{proc}/{pid}"
+    stat = parse_stat(_read(f"{folder}/stat"))
+    run_ns = _read(f"{folder}/schedstat").split()
+    io = _read_io(folder)
+    return ProcessLoad(
+        state=stat.state if stat else None,
+        cpu=stat.last_cpu if stat else -1,
+        cpu_s=max(0, _count(run_ns, 0)) / 1e9,
+        run_delay_s=max(0, _count(run_ns, 1)) / 1e9,
+        read_bytes=io.get(b"read_bytes", 0),
+        requested_bytes=io.get(b"rchar", 0),
+    )
+
+
+def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
+    """Return what a process does now; None if it has ended and was reaped, or is not readable.
+
+    Only its main thread counts: others, such as those of libzmq, may run on in one that hangs.
+    """
+    thread = f"{proc}/{pid}/task/{pid}"
+    stat = parse_stat(_read(f"{thread}/stat"))
+    if stat is None:
+        return None
+    waits = stat.state == "sleeps" and _read(f"{thread}/wchan").startswith(_STORAGE_WAITS)
+    requested_bytes = _read_io(f"{proc}/{pid}").get(b"rchar", 0)
+    return ProcessLook("storage" if waits else stat.state, stat.cpu_s, requested_bytes)
+
+
+def _read_io(folder: str) -> dict[bytes, int]:
+    pairs = (line.partition(b":") for line in _read(f"{folder}/io").splitlines())
+    return {name: int(count) for name, _, count in pairs if count.strip().isdigit()}
+
+
+def _read(path: str) -> bytes:
+    """The first bytes of a file of the kernel, none if it is absent."""
+    # Plain calls take half as long as a file object, and node processes read three files of each
+    # worker every second.
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _BYTES_MAX)
+        finally:
+            os.close(fd)
+    return b""
+
+
+class NeighbourFinder:
+    """Finds the processes that use most CPU time, leaving out the daemon and its clients.
+
+    A look reads a file of each process, so it is for the moment when that is asked: 10 ms for a
+    thousand processes. In a container /proc shows only its own processes.
+    """
+
+    __slots__ = ("_cpu_s", "_looked_s", "_proc")
+
+    def __init__(self, proc: Path = _PROC) -> None:
+        self._proc = proc
+        self._cpu_s: dict[int, float] = {}  # by process, at the last look
+        self._looked_s = 0.0
+
+    def look(self, known: Collection[int], now_s: float) -> tuple[Busy, ...]:
+        """Return the busiest processes since the last look, none at the first one.
+
+        ``known`` are processes of the daemon and its clients; so are the children of the former.
+        """
+        elapsed_s, before = now_s - self._looked_s, self._cpu_s
+        self._cpu_s, self._looked_s = {}, now_s
+        neighbours: list[Busy] = []
+        for entry in filter(str.isdigit, os.listdir(self._proc)):
+            line = _read(f"{self._proc}/{entry}/stat")
+            stat, pid = parse_stat(line), int(entry)
+            if stat is None:  # it has ended
+                continue
+            self._cpu_s[pid] = stat.cpu_s
+            if before and elapsed_s > 0 and pid not in known and stat.parent not in known:
+                cpus = max(0.0, stat.cpu_s - before.get(pid, 0.0)) / elapsed_s
+                name = line.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
+                neighbours.append((printable(name)[:_NAME_CHARS], pid, cpus))
+        neighbours.sort(key=lambda neighbour: -neighbour[2])
+        return tuple(busy for busy in neighbours[:NEIGHBOURS_MAX] if busy[2] >= LITTLE_CPUS)

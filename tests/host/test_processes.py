@@ -1,0 +1,190 @@
+"""What the kernel shows of real processes, and of made-up ones; which are busiest."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.host.processes import (
+    NeighbourFinder,
+    ProcessLoad,
+    ProcessStat,
+    look_at,
+    parse_stat,
+    read_process_load,
+)
+from feeder.metrics.hangs import KernelState, ProcessLook
+from tests.support.daemon import wait_until
+from tests.support.machine_tree import write_tree
+
+TICKS_A_S = os.sysconf("SC_CLK_TCK")
+LINE = b"7 (a) b) %s 3 1 1 0 -1 0 1 2 3 4 150 25 0 0 20 0 3 0 99 1 2"
+LATER = b" 0" * 14 + b" 5 0 0"
+IO = "rchar: 9000\nwchar: 1\nread_bytes: 4096\nwrite_bytes: 0"
+
+
+def test_state_cpu_time_last_cpu_and_parent() -> None:
+    cpu_s = 175 / TICKS_A_S
+    assert parse_stat(LINE % b"R" + LATER) == ProcessStat("runs", cpu_s, 5, 3)
+    assert parse_stat(LINE % b"R") == ProcessStat("runs", cpu_s, -1, 3)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
+    parse_stat(data)
+    parse_stat(LINE % b"R" + data)
+    stat = parse_stat(b"7 (a) " + data)
+    assert stat is None or (stat.cpu_s >= 0 and stat.last_cpu >= -1)
+
+
+def write_process(proc: Path, state: str, **files: str) -> Path:
+    """Write what /proc shows of process 7: its line, and more files of it."""
+    line = (LINE % state.encode() + LATER).decode()
+    names = {"stat": line, "task/7/stat": line, "task/7/wchan": "0", **files}
+    return write_tree(proc, {f"7/{name}": text for name, text in names.items()})
+
+
+def test_a_process_is_read(tmp_path: Path) -> None:
+    proc = write_process(tmp_path, "T", schedstat="5000000 1500000000 12", io=IO)
+    assert read_process_load(7, proc) == ProcessLoad(
+        state="stopped",
+        cpu=5,
+        cpu_s=0.005,
+        run_delay_s=1.5,
+        read_bytes=4096,
+        requested_bytes=9000,
+    )
+
+
+def test_an_own_process_has_run_and_read() -> None:
+    load = read_process_load(os.getpid())
+    assert load.state == "runs"
+    assert load.cpu_s > 0
+    assert load.cpu in range(os.cpu_count() or 1)
+    assert load.requested_bytes > 0
+
+
+def test_a_process_that_has_ended_has_zeros(tmp_path: Path) -> None:
+    assert read_process_load(41, tmp_path) == ProcessLoad()
+    assert look_at(41, tmp_path) is None
+
+
+@pytest.mark.parametrize("missing", ["stat", "schedstat", "io"])
+def test_a_file_that_is_missing_leaves_zeros(tmp_path: Path, missing: str) -> None:
+    write_process(tmp_path, "D", schedstat="1 2000000000 3", io=IO)
+    (tmp_path / "7" / missing).unlink()
+    load = read_process_load(7, tmp_path)
+    assert (load.cpu == -1) is (missing == "stat")
+    assert (load.run_delay_s == 0.0) is (missing == "schedstat")
+    assert (load.requested_bytes == 0) is (missing == "io")
+
+
+@pytest.mark.parametrize("text", ["rchar", "rchar: ", "rchar: -1", "rchar: x\n:\n5", "\x00"])
+def test_other_lines_of_a_file_leave_zeros(tmp_path: Path, text: str) -> None:
+    assert read_process_load(7, write_process(tmp_path, "R", io=text)).requested_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("letter", "wchan", "state"),
+    [
+        ("R", "0", "runs"),
+        ("S", "0", "sleeps"),
+        ("I", "0", "sleeps"),
+        ("S", "hrtimer_nanosleep", "sleeps"),
+        ("S", "request_wait_answer", "storage"),
+        ("S", "rpc_wait_bit_killable", "storage"),
+        ("D", "folio_wait_bit_common", "storage"),
+        ("T", "do_signal_stop", "stopped"),
+        ("t", "ptrace_stop", "traced"),
+        ("Z", "0", "ended"),
+        ("X", "0", "ended"),
+    ],
+)
+def test_states(tmp_path: Path, letter: str, wchan: str, state: KernelState) -> None:
+    look = look_at(7, write_process(tmp_path, letter, **{"task/7/wchan": wchan}, io=IO))
+    assert look == ProcessLook(state, 175 / TICKS_A_S, 9000)
+
+
+def test_a_kernel_without_wait_functions_shows_a_sleep(tmp_path: Path) -> None:
+    write_process(tmp_path, "S")
+    (tmp_path / "7/task/7/wchan").unlink()
+    look = look_at(7, tmp_path)
+    assert look is not None
+    assert look.state == "sleeps"
+
+
+def test_a_line_of_another_form_shows_nothing(tmp_path: Path) -> None:
+    assert look_at(7, write_process(tmp_path, "?")) is None
+
+
+def test_real_processes() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+
+            def state() -> str:
+                look = look_at(process.pid)
+                return "" if look is None else look.state
+
+            wait_until(lambda: getattr(look_at(process.pid), "cpu_s", 0.0) > 0.1, "it has run")
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: state() == "stopped", "it is stopped")
+            assert look_at(process.pid) == look_at(process.pid), "it uses no CPU time"
+            process.kill()
+            wait_until(lambda: state() == "ended", "it has ended")
+        finally:
+            process.kill()
+    assert look_at(process.pid) is None
+
+
+def put(proc: Path, pid: int, name: str, cpu_s: float, *, parent: int = 1) -> None:
+    ticks = round(cpu_s * TICKS_A_S)
+    (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+    words = f"S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 20"
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {words}\n")
+
+
+def test_the_busiest_processes_since_the_last_look_are_named(tmp_path: Path) -> None:
+    put(tmp_path, 5, "old", 1000.0)
+    put(tmp_path, 6, "make) (x", 10.0)
+    put(tmp_path, 7, "gone", 10.0)
+    (tmp_path / "self").mkdir()
+    finder = NeighbourFinder(tmp_path)
+    assert finder.look((), 100.0) == ()
+    put(tmp_path, 5, "old", 1000.05)
+    put(tmp_path, 6, "make) (x", 13.0)
+    put(tmp_path, 8, "new\x1b[31m", 1.0)
+    (tmp_path / "7" / "stat").unlink()
+    assert finder.look((), 102.0) == (
+        ("make) (x", 6, 1.5),
+        ("new\\x1b[31m", 8, 0.5),
+    )
+
+
+def test_the_daemon_its_children_and_its_clients_are_no_neighbours(tmp_path: Path) -> None:
+    finder = NeighbourFinder(tmp_path)
+    put(tmp_path, 3, "other", 0.0)
+    finder.look((), 100.0)
+    put(tmp_path, 3, "other", 1.0)
+    put(tmp_path, 10, "feeder", 2.0)
+    put(tmp_path, 11, "worker", 2.0, parent=10)
+    put(tmp_path, 20, "trainer", 2.0)
+    assert [pid for _, pid, _ in finder.look({10, 20}, 101.0)] == [3]
+
+
+def test_a_busy_loop_of_this_machine_is_named() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+        try:
+            finder = NeighbourFinder()
+
+            def is_named() -> bool:
+                return loop.pid in [pid for _, pid, _ in finder.look((), time.monotonic())]
+
+            wait_until(is_named, "the loop is named")
+        finally:
+            loop.kill()
