@@ -14,7 +14,7 @@ without ``feeder_`` and ``_total``.
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypeVar, get_type_hints
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -31,7 +31,8 @@ Label = Annotated[str, Meta(max_length=256, pattern=NO_CONTROLS)]
 Counters = dict[str, int | float | str]
 """Counters by name; those by reason, stage and so on are named ``name.reason``."""
 
-_Record = TypeVar("_Record", bound=Struct)
+Record: TypeAlias = Struct
+_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,19 @@ def flatten(*groups: Struct) -> Counters:
             else:
                 counters[row] = value
     return counters
+
+
+def unflatten(kind: type[_Record], counters: Mapping[str, int | float | str]) -> _Record:
+    """A group of counters from the flat ones, the opposite of ``flatten``; texts are left out."""
+    group = kind()
+    numbers = {name: value for name, value in counters.items() if not isinstance(value, str)}
+    for name in kind.__struct_fields__:
+        if isinstance(getattr(group, name), dict):
+            split = ((key.partition("."), value) for key, value in numbers.items())
+            setattr(group, name, {part: value for (own, _, part), value in split if own == name})
+        elif name in numbers:
+            setattr(group, name, numbers[name])
+    return group
 
 
 def format_counters(counters: Mapping[str, int | float | str]) -> str:

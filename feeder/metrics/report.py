@@ -4,11 +4,20 @@ It pairs the latest snapshot of each node process with one some seconds older, s
 a report once can show rates.
 """
 
+import functools
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from feeder.metrics.fields import NO_CONTROLS, Label, Seconds, ShortText, Total
+from feeder.metrics.fields import (
+    NO_CONTROLS,
+    Label,
+    Seconds,
+    ShortText,
+    Total,
+    counter,
+    gauge,
+)
 from feeder.metrics.records import NodeRecord
 
 VERDICT_CHARS_MAX: Final = 400
@@ -45,10 +54,19 @@ class Verdict(Struct, frozen=True, kw_only=True):
     kind: VerdictKind
     text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=NO_CONTROLS)]
     """The kind, the evidence, and the next step."""
-    is_problem: bool
-    """Whether clients wait, or something is broken."""
+    is_problem: Annotated[
+        bool, gauge("Whether clients wait or something is broken.", "verdict_is_problem")
+    ]
     estimate_images_a_s: Seconds = 0.0
     """What the next step would give; 0 where there is no estimate."""
+
+
+_pressure: Final = functools.partial(
+    counter,
+    "Time in which some task of the machine waited for the resource.",
+    "host_pressure_seconds",
+    "resource",
+)
 
 
 class HostLoad(Struct, frozen=True, kw_only=True):
@@ -56,26 +74,32 @@ class HostLoad(Struct, frozen=True, kw_only=True):
 
     clock_s: Seconds
     """When it was read, on the machine's monotonic clock."""
-    usable_cpus: Seconds
-    """CPUs that affinity and quota leave to the daemon."""
-    cpus: Total
-    """CPUs of its affinity, to which ``busy_s`` refers."""
-    busy_s: Seconds = 0.0
-    """CPU time of all processes on these CPUs."""
-    io_wait_s: Seconds = 0.0
-    """Idle CPU time with a read in progress."""
-    throttled_s: Seconds = 0.0
-    """Time in which the cgroup's quota stopped its threads, summed over their CPUs."""
-    pressure_cpu_s: Seconds = 0.0
+    usable_cpus: Annotated[
+        Seconds, gauge("CPUs that affinity and quota leave.", "host_usable_cpus")
+    ]
+    cpus: Annotated[Total, gauge("CPUs of the daemon's affinity.", "host_cpus")]
+    """``busy_s`` and ``io_wait_s`` are of these."""
+    busy_s: Annotated[Seconds, counter("CPU time of all processes.", "host_cpu_busy_seconds")] = 0.0
+    io_wait_s: Annotated[
+        Seconds, counter("Idle CPU time with a read waiting.", "host_cpu_io_wait_seconds")
+    ] = 0.0
+    throttled_s: Annotated[
+        Seconds,
+        counter("Time for which a CPU quota stopped threads, by CPU.", "host_throttled_seconds"),
+    ] = 0.0
+    pressure_cpu_s: Annotated[Seconds, _pressure(value="cpu")] = 0.0
     """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
     none."""
-    pressure_io_s: Seconds = 0.0
-    """The same for storage."""
-    pressure_memory_s: Seconds = 0.0
-    refaults: Total = 0
-    """Pages that were read again soon after the page cache had evicted them."""
-    free_memory_bytes: Total = 0
-    """Now: available without swapping."""
+    pressure_io_s: Annotated[Seconds, _pressure(value="io")] = 0.0
+    """For storage."""
+    pressure_memory_s: Annotated[Seconds, _pressure(value="memory")] = 0.0
+    refaults: Annotated[
+        Total, counter("Pages read again after eviction.", "host_page_cache_refaults")
+    ] = 0
+    free_memory_bytes: Annotated[
+        Total, gauge("Memory that is available.", "host_free_memory_bytes")
+    ] = 0
+    """Without swapping."""
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
@@ -103,7 +127,7 @@ class ServedDatasetReport(Struct, frozen=True, kw_only=True):
     """A dataset that the daemon serves."""
 
     name: Label
-    samples: Total
+    samples: Annotated[Total, gauge("Samples of each dataset that is served.", "dataset_samples")]
     classes: Total
     fingerprint: Label
     folder: ShortText
@@ -116,9 +140,11 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     state: Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
     """Silent: no heartbeat for 4 s, not judged yet or spared, as it waits for storage or a CPU.
     Hung: it was judged, and is being ended."""
-    restarts: Total = 0
-    hangs: Total = 0
-    """Of the restarts, those of a process that sent no heartbeats."""
+    restarts: Annotated[Total, counter("Node processes that were replaced.", "node_restarts")] = 0
+    hangs: Annotated[
+        Total,
+        counter("Node processes that were replaced because they sent no heartbeats.", "node_hangs"),
+    ] = 0
     now: NodeRecord | None = None
     """The latest snapshot; None before the first one."""
     before: NodeRecord | None = None
@@ -137,7 +163,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     incarnation: Total = 0
     """Drawn when the daemon starts: reports with different ones are of different daemons."""
     clock_s: Seconds
-    uptime_s: Seconds
+    uptime_s: Annotated[Seconds, gauge("Since the daemon started.", "uptime_seconds")]
     datasets: Annotated[tuple[ServedDatasetReport, ...], Meta(max_length=1024)]
     nodes: Annotated[tuple[NodeReport, ...], Meta(max_length=4096)]
     load: HostLoad
@@ -150,7 +176,17 @@ class HostReport(Struct, frozen=True, kw_only=True):
     """Oldest first."""
     warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
     """Of the start: placement, libraries, machine."""
-    log_lines_dropped: Total = 0
-    """Lines of the supervisor's own log that were dropped because stderr was not read."""
-    log_lines_limited: Total = 0
-    """Lines of it that were suppressed because they repeated."""
+    log_lines_dropped: Annotated[
+        Total,
+        counter(
+            "Log lines of the supervisor that were dropped because nothing read them.",
+            "supervisor_log_lines_dropped",
+        ),
+    ] = 0
+    log_lines_limited: Annotated[
+        Total,
+        counter(
+            "Log lines of the supervisor that were suppressed because they repeated.",
+            "supervisor_log_lines_limited",
+        ),
+    ] = 0

@@ -1,32 +1,58 @@
-"""A host's report as text for scrapers: Prometheus text 0.0.4 or OpenMetrics 1.0.0."""
+"""A host's report as text for scrapers: Prometheus text 0.0.4 or OpenMetrics 1.0.0.
+
+Metrics are those of the records' declarations (``feeder.metrics``); here are the labels, and the
+gauges that no field has: states, rates and shares, which are over the report's interval. Label
+values are bounded: numbers, words of Feeder's own, datasets of the configuration, and a limited
+number of clients. A node process that is restarted begins at zero again, which Prometheus takes
+into account.
+
+Source of names and units: https://prometheus.io/docs/practices/naming/.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, get_args
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest as encode_text
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from feeder.metrics.report import HostReport
-from feeder.monitoring.report_metrics import describe_packing, describe_report
-from feeder.monitoring.worker_places import WorkerPlaces
+from feeder.diagnosis.client_interval import ClientInterval
+from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.counters import GROUPS
+from feeder.metrics.fields import unflatten
+from feeder.metrics.records import OTHERS, CacheRecord, JobRecord, NodeRecord, WorkerRecord
+from feeder.metrics.report import (
+    HostLoad,
+    HostReport,
+    NodeReport,
+    ServedDatasetReport,
+    Verdict,
+    VerdictKind,
+)
+from feeder.monitoring.families import Labels, families, gauge
 
+CLIENTS_MAX: Final = 64
+OTHER: Final = "other"
+
+_CLIENT_CHARS_MAX: Final = 128
+_PID: Final = re.compile(r" pid [0-9]+")
+_NODE_STATES: Final[tuple[str, ...]] = get_args(NodeReport.__annotations__["state"])
+_WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerRecord.__annotations__["state"])
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _VERSION: Final = re.compile(r";\s*version\s*=\s*([^;]*)")
 
 
-class Exposition:
+class Exposition(Collector):
     """Renders reports; keeps the last rendering in each of the two formats."""
 
-    __slots__ = ("_collector", "_kept", "_registry")
-
     def __init__(self) -> None:
-        self._collector = _ReportCollector()
+        self._report: HostReport | None = None
+        self._places = WorkerPlaces()
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self._collector)
+        self._registry.register(self)
         self._kept: dict[str, tuple[HostReport | None, bytes]] = {}  # by content type
 
     def render(self, report: HostReport | None, accept: str = "") -> tuple[bytes, str]:
@@ -38,11 +64,22 @@ class Exposition:
         kept = self._kept.get(content_type)
         if kept is not None and kept[0] is report:
             return kept[1], content_type
-        self._collector.report = report
+        self._report = report
         encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
         text: bytes = encode(self._registry)
         self._kept[content_type] = report, text
         return text, content_type
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names need not be known before they are collected."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the report, and the one that is there before there is any."""
+        text = "1 while the daemon packs what it will serve, before it has other metrics."
+        yield gauge("packing", text, series=float(self._report is None))
+        if self._report is not None:
+            yield from _describe(self._report, self._places)
 
 
 def choose_format(accept: str) -> str:
@@ -63,18 +100,151 @@ def choose_format(accept: str) -> str:
     return _TEXT
 
 
-class _ReportCollector(Collector):
-    """Yields the metrics of a report."""
+class WorkerPlaces:
+    """Places of workers, from 0, which label their metrics: a successor takes the place of the
+    worker that it replaces.
 
-    report: HostReport | None = None
+    Numbers of workers are never used again, so as labels they would make new series with each
+    replacement. The successor's counters begin at zero, which Prometheus takes into account.
+    """
 
     def __init__(self) -> None:
-        self._places = WorkerPlaces()
+        self._places: dict[int, dict[int, int]] = {}  # by node process, then by worker
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
+    def of(self, node: int, workers: Sequence[int]) -> list[int]:
+        """Return the places of a node process's present workers, given their numbers."""
+        former = self._places.get(node, {})
+        places = {worker: former[worker] for worker in workers if worker in former}
+        taken = set(places.values())
+        free = (place for place in range(len(workers) + len(taken)) if place not in taken)
+        for worker in workers:
+            if worker not in places:
+                places[worker] = next(free)
+        self._places[node] = places
+        return [places[worker] for worker in workers]
 
-    def collect(self) -> Iterator[Metric]:
-        yield describe_packing(is_packing=self.report is None)
-        if self.report is not None:
-            yield from describe_report(self.report, self._places)
+
+def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
+    yield gauge(
+        "build_info",
+        "The daemon's version.",
+        ["version", "host"],
+        {(report.feeder_version, report.host): 1},
+    )
+    yield gauge(
+        "verdict",
+        "What sets the daemon's pace: 1 for the kind that holds.",
+        ["kind"],
+        {(kind,): kind == report.verdict.kind for kind in get_args(VerdictKind)},
+    )
+    yield from families(HostReport, (), [((), report)])
+    yield from families(Verdict, (), [((), report.verdict)])
+    yield from families(HostLoad, (), [((), report.load)])
+    datasets = [((each.name, each.fingerprint[:12]), each) for each in report.datasets]
+    yield from families(ServedDatasetReport, ("dataset", "fingerprint"), datasets)
+    yield gauge(
+        "node_state",
+        "The state of each node process: 1 for the one that holds.",
+        ["node", "state"],
+        {
+            (str(node.number), state): state == node.state
+            for node in report.nodes
+            for state in _NODE_STATES
+        },
+    )
+    reports = [((str(node.number),), node) for node in report.nodes]
+    yield from families(NodeReport, ("node",), reports)
+    nodes: dict[Labels, NodeRecord] = {
+        (str(node.number),): node.now for node in report.nodes if node.now is not None
+    }
+    yield from _describe_nodes(nodes, places)
+    yield from _describe_rates(HostInterval.of(report))
+
+
+def _describe_nodes(nodes: Mapping[Labels, NodeRecord], places: WorkerPlaces) -> Iterator[Metric]:
+    yield from families(NodeRecord, ("node",), nodes.items())
+    yield from families(CacheRecord, ("node",), ((label, n.cache) for label, n in nodes.items()))
+    for kind in GROUPS:
+        rows = ((label, unflatten(kind, node.counters)) for label, node in nodes.items())
+        yield from families(kind, ("node",), rows)
+    jobs = (((*label, j.account, j.name), j) for label, node in nodes.items() for j in node.jobs)
+    yield from families(JobRecord, ("node", "client", "job"), jobs)
+    # A worker has a series of its own: a sum over workers would go back when one is replaced.
+    workers = [
+        ((*label, str(place)), worker)
+        for label, node in nodes.items()
+        for worker, place in zip(
+            node.workers,
+            places.of(node.number, [worker.number for worker in node.workers]),
+            strict=True,
+        )
+    ]
+    yield from families(WorkerRecord, ("node", "worker"), workers)
+    yield gauge(
+        "workers",
+        "Workers by state; a silent one has made no progress for two seconds.",
+        ["node", "state"],
+        {
+            (*label, state): sum(worker.state == state for worker in node.workers)
+            for label, node in nodes.items()
+            for state in _WORKER_STATES
+        },
+    )
+    yield gauge(
+        "worker_silent_seconds",
+        "Longest current time without progress of any worker.",
+        ["node"],
+        {
+            label: max((worker.silent_s for worker in node.workers), default=0.0)
+            for label, node in nodes.items()
+        },
+    )
+
+
+def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
+    yield gauge(
+        "slots",
+        "Mean number of slots by state, over the last seconds.",
+        ["node", "state"],
+        {
+            (str(node.number), state): getattr(node.slots, state)
+            for node in interval.nodes
+            for state in node.slots.__struct_fields__
+        },
+    )
+    yield from _describe_clients(interval.clients)
+    if interval.wait_share is not None:
+        text = "Share of the clients' time in which they waited for this host."
+        yield gauge("wait_ratio", text, series=interval.wait_share)
+
+
+def name_client(name: str) -> str:
+    """Return a client's label: its name without the process id, so that a job that is restarted
+    keeps its series."""
+    return OTHER if name == OTHERS else _PID.sub("", name, count=1)[:_CLIENT_CHARS_MAX]
+
+
+def _describe_clients(clients: Iterable[ClientInterval]) -> Iterator[Metric]:
+    """Yield the metrics of at most CLIENTS_MAX clients, those with the same label as one."""
+    images: dict[str, float] = {}
+    waits: dict[str, dict[tuple[str, str], float]] = {}
+    for client in clients:
+        label = name_client(client.name)
+        images[label] = images.get(label, 0.0) + client.images_a_s
+        if client.wait_share is not None:
+            own = waits.setdefault(label, {})
+            identity = client.account, client.name
+            own[identity] = own.get(identity, 0.0) + client.wait_share
+    ranked = sorted(images, key=lambda label: (label == OTHER, -images[label], label))
+    rates: dict[Labels, float] = {}
+    shares: dict[Labels, list[float]] = {}
+    for rank, label in enumerate(ranked):
+        key = (label if rank < CLIENTS_MAX else OTHER,)
+        rates[key] = rates.get(key, 0.0) + images[label]
+        if label in waits:
+            shares.setdefault(key, []).extend(min(1.0, w) for w in waits[label].values())
+    text = "Images a second by client, over the last seconds."
+    yield gauge("client_images_per_second", text, ["client"], rates)
+    text = "Share of its time in which a client's training loop waited for this host."
+    means = {key: sum(own) / len(own) for key, own in shares.items()}
+    yield gauge("client_wait_ratio", text, ["client"], means)

@@ -6,8 +6,7 @@
 import json
 import re
 
-from feeder.monitoring.report_metrics import describe_packing, describe_report
-from feeder.monitoring.worker_places import WorkerPlaces
+from feeder.monitoring.exposition import Exposition
 from tests.monitoring.reports import busy_report
 from tests.support.sources import REPOSITORY
 
@@ -17,8 +16,9 @@ NAME = re.compile(r"\bfeeder_\w+")
 
 def exported() -> set[str]:
     names: set[str] = set()
-    families = [describe_packing(is_packing=False), *describe_report(busy_report(), WorkerPlaces())]
-    for family in families:
+    exposition = Exposition()
+    exposition.render(busy_report())
+    for family in exposition.collect():
         suffixes = {
             "counter": ("_total",),
             "histogram": ("", "_bucket", "_count", "_sum"),

@@ -12,13 +12,20 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from feeder.metrics.counters import GROUPS
+from feeder.metrics.counters import GROUPS, NodeStatus, SocketCounters
+from feeder.metrics.fields import fields_of, flatten, unflatten
 from feeder.metrics.records import CLIENTS_MAX as SNAPSHOT_CLIENTS_MAX
-from feeder.metrics.records import OTHER_JOBS, OTHERS, JobRecord
-from feeder.metrics.report import HostReport, NodeReport
-from feeder.monitoring.client_metrics import CLIENTS_MAX, OTHER, name_client
-from feeder.monitoring.counter_metrics import COUNTERS, LEFT_OUT
-from feeder.monitoring.exposition import Exposition
+from feeder.metrics.records import (
+    OTHER_JOBS,
+    OTHERS,
+    CacheRecord,
+    Histogram,
+    JobRecord,
+    NodeRecord,
+    WorkerRecord,
+)
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
+from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_client
 from feeder.session.failures import FailureReason
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 from tests.node.test_service import Host
@@ -43,17 +50,64 @@ def value(found: Series, name: str, **labels: str) -> float:
     return found[f"feeder_{name}", frozenset(labels.items())]
 
 
-def test_every_counter_is_exported_or_left_out_with_a_reason(
+RECORDS = (
+    *GROUPS,
+    *(HostReport, HostLoad, NodeReport, ServedDatasetReport, Verdict),
+    *(NodeRecord, WorkerRecord, JobRecord, CacheRecord),
+)
+SHOWN_ELSEWHERE = {
+    "node feeder_version self_test decoder library dataset",  # texts
+    "uptime_s workers node_restarts bytes_sent cache_used_bytes cache_budget_bytes fallbacks",
+}
+"""Texts, and flat counters that are fields of NodeRecord or NodeReport too."""
+
+
+def test_every_declared_metric_is_exported_as_it_is_declared() -> None:
+    exposition = Exposition()
+    exposition.render(busy_report())
+    exported = {family.name: (family.type, family.documentation) for family in exposition.collect()}
+    for record in RECORDS:
+        for name, field in fields_of(record).items():
+            if field.help:
+                metric = f"feeder_{field.metric or name}"
+                assert exported[metric] == (field.kind, field.help), (record, name)
+
+
+def test_every_count_of_a_node_process_is_declared_and_has_a_metric(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All that a node process returns; counters by reason are absent before the first one."""
+    """A new counter takes two places: its declaration, and where it is counted."""
     returned = Host(monkeypatch, loss="some", libraries={"numpy": "2"}).service.counters()
-    names = {name.partition(".")[0] for name in returned}
-    names |= {name for group in GROUPS for name in group.__struct_fields__}
-    names |= {"stage_seconds", "cache"}
-    assert names == {*COUNTERS} | {*LEFT_OUT}
-    assert not {*COUNTERS} & {*LEFT_OUT}
-    assert all(LEFT_OUT.values())
+    declared = {name for group in GROUPS for name in group.__struct_fields__}
+    declared |= {field.row for field in fields_of(NodeRecord).values()}
+    assert {name.partition(".")[0] for name in returned} <= declared
+    elsewhere = {name for names in SHOWN_ELSEWHERE for name in names.split()}
+    for group in GROUPS:
+        fields = fields_of(group)
+        assert all(field.help for field in fields.values()), group
+        assert {*group.__struct_fields__} - {*fields} <= elsewhere, group
+
+
+def test_flat_counters_are_read_back_as_they_were_counted() -> None:
+    counted = SocketCounters(bytes_sent=3, connections_opened=5)
+    counted.drop("malformed")
+    counted.cut("too-many")
+    assert unflatten(SocketCounters, flatten(NodeStatus(node="n"), counted)) == counted
+
+
+def test_a_duration_is_counted_in_the_first_bucket_that_holds_it() -> None:
+    histogram = Histogram()
+    for seconds in (-1.0, 0.001, 0.0011, 0.002, 60.0, 61.0):
+        histogram.add(seconds)
+    assert histogram.counts == [2, 2, *[0] * 12, 1, 1]
+    assert histogram.total_s == pytest.approx(121.0041)
+    snapshot = msgspec.structs.replace(node_snapshot(100.0), chunk_s=histogram)
+    found = series(host_report(NodeReport(number=0, state="ready", now=snapshot)))
+    buckets = [
+        value(found, "chunk_duration_seconds_bucket", node="0", le=bound)
+        for bound in ("0.001", "0.002", "20.0", "60.0", "+Inf")
+    ]
+    assert buckets == [2, 4, 4, 5, 6]
 
 
 def test_totals_are_by_node_process() -> None:

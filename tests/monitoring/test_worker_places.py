@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.monitoring.worker_places import WorkerPlaces
+from feeder.monitoring.exposition import WorkerPlaces
 
 
 def test_a_successor_takes_the_place_and_the_others_keep_theirs() -> None:
