@@ -95,7 +95,7 @@ def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
 
 def _print_once(report: "HostReport", *, is_json: bool) -> None:
     if is_json:
-        from feeder.screens.report_json import to_json
+        from feeder.screens.console import to_json
 
         print(to_json(report, indent=2))
         return
@@ -135,7 +135,7 @@ def _print_repeatedly(
     source: "LinkSource", first: "HostReport", interval_s: float, console: "Console | None"
 ) -> None:
     """Print a report every ``interval_s``, as JSON without a console, until a signal ends it."""
-    from feeder.screens.report_json import to_json
+    from feeder.screens.console import to_json
 
     report: HostReport | None = first
     problem = ""

@@ -5,9 +5,8 @@ With few descriptors they are asked in turns, which have equal parts of that tim
 
 import argparse
 import contextlib
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +16,6 @@ from feeder.cli.report_options import check_timeout
 from feeder.cli.report_source import LinkSource
 from feeder.client.contexts import open_context
 from feeder.daemon.descriptor_budget import raise_file_limit
-from feeder.diagnosis.shared_names import find_shared_names
 from feeder.errors import FeederError, PeerError, name_some
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import host_name_in
@@ -40,17 +38,16 @@ def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
     """
     answers = _ask_all(endpoints, arguments)
     reports = [(name, answer) for name, answer in answers if isinstance(answer, HostReport)]
-    shared = find_shared_names(reports)
+    shared = _find_shared_names(reports)
     if arguments.json:
-        from feeder.screens.report_json import report_fields
+        from feeder.screens.console import report_fields, to_json
 
         hosts = [
             {"endpoint": endpoint}
             | ({"error": answer} if isinstance(answer, str) else report_fields(answer))
             for endpoint, answer in answers
         ]
-        names = [{"name": each.name, "feeders": each.feeders, "line": each.line} for each in shared]
-        print(json.dumps({"shared_names": names, "hosts": hosts}, indent=2))
+        print(to_json({"shared_names": shared, "hosts": hosts}, indent=2))
     elif not reports:
         raise PeerError(name_some(_sum_up(answers), "; "))
     else:
@@ -60,8 +57,33 @@ def print_hosts(endpoints: Sequence[str], arguments: argparse.Namespace) -> int:
 
         console = open_console()
         sheet = Sheet(console.width, glyphs_for(console.encoding))
-        print_lines(console, draw_hosts(answers, shared, _sum_up(answers), sheet))
+        warnings = [str(name["line"]) for name in shared]
+        print_lines(console, draw_hosts(answers, warnings, _sum_up(answers), sheet))
     return 0 if len(reports) == len(answers) else PeerError.exit_status
+
+
+def _find_shared_names(reports: Iterable[tuple[str, HostReport]]) -> list[dict[str, object]]:
+    """The names (serve.name) that several daemons have, given each endpoint with its report.
+
+    They must be unique among those of a job: clients take node processes of one name for one
+    process, and would send all requests for its lanes to whichever answered first. Reports of the
+    same daemon, from several of its endpoints, count once.
+    """
+    daemons: dict[str, dict[int, str]] = {}
+    for endpoint, report in reports:
+        if report.name:
+            same = daemons.setdefault(report.name, {})
+            same.setdefault(report.incarnation, f"{report.host} at {endpoint}")
+    shared: list[dict[str, object]] = []
+    for name, same in daemons.items():
+        feeders = list(same.values())
+        if len(feeders) > 1:
+            line = (
+                f"{len(feeders)} feeders are named {name}: {', '.join(feeders)}; give each its own "
+                "name (serve.name), or end the ones that were replaced"
+            )
+            shared.append({"name": name, "feeders": feeders, "line": line})
+    return shared
 
 
 def _ask_all(endpoints: Sequence[str], arguments: argparse.Namespace) -> "list[HostAnswer]":

@@ -245,7 +245,7 @@ class HostWatch:
             self._point_before = report
         elif report.clock_s - before.clock_s >= POINT_S:
             self._point_before = report
-            interval = HostInterval.of(_between(before, report))
+            interval = HostInterval(_between(before, report))
             self._history.append(
                 HistoryPoint(
                     clock_s=report.clock_s,

@@ -1,13 +1,23 @@
-"""What the conditions of a verdict look at, computed once from a report."""
+"""What the conditions of a verdict look at, and what a change would give.
+
+Estimates are images a second, from what the parts of the pipeline cost now. Each assumes that the
+cost of an image stays what it is, so that the rate grows until something else runs out. The CPUs of
+this host that the daemon and its local clients use grow with the rate; what other processes use
+does not. Texts round an estimate to two digits.
+
+There is none from a small sample, nor one far from the present rate, where caches, clock rates and
+what does not grow with the rate matter more than what was measured; nor while other processes
+compete for the CPUs, unless it is about these.
+"""
 
 from dataclasses import dataclass
-from typing import Final, Self
+from math import inf
+from typing import Final
 
-from feeder.diagnosis.client_interval import ClientInterval
-from feeder.diagnosis.interval import HostInterval
+from feeder.diagnosis.interval import ClientInterval, HostInterval
 from feeder.metrics.figures import percent
-from feeder.metrics.records import OTHERS, ClientRecord
-from feeder.metrics.report import HostReport, Verdict, VerdictKind
+from feeder.metrics.records import ClientRecord
+from feeder.metrics.report import Verdict
 
 WAITS_MEAN: Final = 0.02
 """Clients that wait for a smaller share of their time, on average, are not held back: as in
@@ -16,43 +26,29 @@ WAITS_MEAN: Final = 0.02
 WAITS_ONE: Final = 0.05
 """A single client that waits for a larger share is: in synchronous training all wait for it."""
 
+IMAGES_MIN: Final = 100
+WORKER_SECONDS_MIN: Final = 1.0
+"""The smallest sample that carries an estimate."""
 
-STAYS: Final = 0.75
-"""A condition that was met stays so until its figure falls below this part of the threshold."""
+FURTHEST: Final = 2.5
+"""Times the present rate."""
+
+NEIGHBOURS_MAX: Final = 0.15
+"""Share of the CPUs that other processes use."""
+
+PRESSURE_MAX: Final = 0.5
+"""Share of the time in which some process of the machine waited for a CPU, perhaps one of those
+that the daemon may not use: another core might not be free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """A report, and what happened in its interval."""
+    """What happened in the interval of a report, and in a longer one with the same end."""
 
-    report: HostReport
     interval: HostInterval
     longer: HostInterval
-    """A longer one with the same end."""
     held: Verdict | None
     """The verdict until now."""
-
-    @classmethod
-    def of(cls, report: HostReport, longer: HostReport, held: Verdict | None) -> Self:
-        """Return the facts of a report, and of one with earlier snapshots to compare with."""
-        interval = HostInterval.of(report)
-        return cls(
-            report=report,
-            interval=interval,
-            longer=interval if longer is report else HostInterval.of(longer),
-            held=held,
-        )
-
-    def reaches(self, kind: VerdictKind, figure: float, threshold: float) -> bool:
-        """Whether a figure is at its threshold for ``kind``, or not far below it while that is the
-        verdict."""
-        is_held = self.held is not None and self.held.kind == kind
-        return figure >= threshold * (STAYS if is_held else 1.0)
-
-    @property
-    def clients(self) -> tuple[ClientInterval, ...]:
-        """The clients that are shown one by one."""
-        return tuple(client for client in self.interval.clients if client.name != OTHERS)
 
     @property
     def do_clients_wait(self) -> bool:
@@ -79,10 +75,10 @@ class Facts:
     @property
     def busy(self) -> str:
         """How busy the workers are, as a clause."""
-        workers = self.interval.workers
-        if workers == 1:
-            return f"the worker is busy {percent(self.interval.busy_share)}"
-        return f"{workers} workers are busy {percent(self.interval.busy_share)}"
+        workers, share = self.interval.workers, percent(self.interval.busy_share)
+        return (
+            f"the worker is busy {share}" if workers == 1 else f"{workers} workers are busy {share}"
+        )
 
 
 def _do_wait(interval: HostInterval, part: float) -> bool:
@@ -91,15 +87,117 @@ def _do_wait(interval: HostInterval, part: float) -> bool:
     return (interval.wait_share or 0.0) > part * WAITS_MEAN or longest > part * WAITS_ONE
 
 
-def verdict(
-    kind: VerdictKind, text: str, *, is_problem: bool = True, estimate: float = 0.0
-) -> Verdict:
-    """Return a verdict whose line begins with its kind."""
-    return Verdict(
-        kind=kind, text=f"{kind}: {text}", is_problem=is_problem, estimate_images_a_s=estimate
-    )
-
-
 def name_client(client: ClientRecord | ClientInterval) -> str:
-    """Return a client's name, which has its host, process and rank, with its job."""
+    """A client's name, which has its host, process and rank, with its job."""
     return f"{client.name} of job {client.job}" if client.job else client.name
+
+
+def checked(interval: HostInterval, could: float, *, has_neighbours: bool = False) -> float:
+    """An estimate, or 0 if the interval does not carry it.
+
+    ``has_neighbours``: it takes the CPU time of other processes into account.
+    """
+    images = interval.images_a_s * interval.seconds
+    worker_s = interval.busy_workers * interval.seconds
+    others = neighbour_cpus(interval) / max(1, interval.machine.cpus)
+    is_shared = others > NEIGHBOURS_MAX or interval.machine.pressure_cpu > PRESSURE_MAX
+    if images < IMAGES_MIN or worker_s < WORKER_SECONDS_MIN or (is_shared and not has_neighbours):
+        return 0.0
+    return could if could <= FURTHEST * interval.images_a_s else 0.0
+
+
+def delivered(interval: HostInterval, could: float, *, has_neighbours: bool = False) -> float:
+    """A checked estimate, and no more than clients would take if they never waited."""
+    could = min(could, _taken_without_waits(interval))
+    return checked(interval, could, has_neighbours=has_neighbours)
+
+
+def _taken_without_waits(interval: HostInterval) -> float:
+    """What the clients would take if they never waited; infinity if one of them has not reported
+    how long it waits."""
+    waits: dict[tuple[str, str], float] = {}
+    for client in interval.clients:
+        if client.wait_share is None:
+            return inf
+        key = client.account, client.name
+        waits[key] = waits.get(key, 0.0) + client.wait_share
+    taken = sum(
+        client.images_a_s / max(0.01, 1.0 - waits[client.account, client.name])
+        for client in interval.clients
+    )
+    return taken or inf
+
+
+def feeder_cpus(interval: HostInterval) -> float:
+    """The CPUs that the daemon and its clients on this host use; a client of several node processes
+    counts once."""
+    local: dict[tuple[str, str], float] = {}
+    for client in interval.clients:
+        if client.is_local:
+            key = client.account, client.name
+            local[key] = max(client.cpus, local.get(key, 0.0))
+    workers = sum(node.busy_workers * node.cpu_share for node in interval.nodes)
+    return workers + sum(node.own_cpus for node in interval.nodes) + sum(local.values())
+
+
+def neighbour_cpus(interval: HostInterval) -> float:
+    """The CPUs that processes use which belong neither to the daemon nor to its clients."""
+    return max(0.0, interval.machine.busy_cpus - feeder_cpus(interval))
+
+
+def throttled_share(interval: HostInterval) -> float:
+    """The part of the CPU time wanted by the daemon that its cgroup's quota withheld."""
+    throttled = interval.machine.throttled_cpus
+    return throttled / (throttled + feeder_cpus(interval)) if throttled else 0.0
+
+
+def with_workers(interval: HostInterval, more: int) -> float:
+    """With more workers on the CPUs that there are."""
+    workers = interval.busy_workers
+    return _at_most(interval, (workers + more) / workers) if workers else 0.0
+
+
+def with_cpus(interval: HostInterval, more: int) -> float:
+    """With more CPUs, and a worker on each."""
+    cpus = interval.machine.usable_cpus
+    return interval.images_a_s * (cpus + more) / cpus if cpus else 0.0
+
+
+def without_blocking(interval: HostInterval) -> float:
+    """If no worker waited for storage."""
+    return _at_most(interval, 1.0 / max(0.02, 1.0 - interval.mean_of_busy("blocked_share")))
+
+
+def without_stages(interval: HostInterval, stages: tuple[str, ...]) -> float:
+    """If the stages took no time."""
+    spent = sum(interval.stages.get(stage, 0.0) for stage in stages)
+    return interval.images_a_s / max(1.0 - spent, 0.02)
+
+
+def without_neighbours(interval: HostInterval) -> float:
+    """With the CPU time that other processes use, as far as workers wait for it."""
+    used, images = feeder_cpus(interval), interval.images_a_s
+    if not used:
+        return images
+    without_delay = images / max(1.0 - interval.mean_of_busy("run_delay_share"), 0.02)
+    return min(without_delay, images * (used + neighbour_cpus(interval)) / used)
+
+
+def at_full_use(interval: HostInterval) -> float:
+    """If clients took all that the workers can make."""
+    busy = interval.busy_workers
+    return _at_most(interval, interval.workers / busy) if busy else interval.images_a_s
+
+
+def _at_most(interval: HostInterval, times: float) -> float:
+    """At some times the present rate, as far as the CPUs allow it."""
+    used = feeder_cpus(interval)
+    available = max(used, interval.machine.cpus - neighbour_cpus(interval))
+    return interval.images_a_s * min(times, available / used) if used else 0.0
+
+
+def round_estimate(images_a_s: float) -> str:
+    """Two digits, such as 12,000."""
+    if images_a_s < 10:
+        return f"{images_a_s:.1f}"
+    return f"{float(f'{images_a_s:.1e}'):,.0f}"

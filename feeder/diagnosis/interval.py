@@ -1,125 +1,234 @@
-"""What a host did between the two snapshots of each node process in a report: rates and shares.
+"""What a host did between the two records of each node process in a report: rates and shares.
 
 Shares of workers' time are of all workers' wall-clock time: of two workers, one of which is always
 busy, ``busy_share`` is 0.5. Counts that went backwards, because a process was replaced in between,
-count from zero.
+count from zero. The attributes of all classes but HostInterval are fields of the JSON report.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeVar
 
-from feeder.diagnosis.client_interval import ClientInterval, client_intervals, mean_slots
-from feeder.diagnosis.job_interval import JobInterval, job_intervals, merge_jobs
-from feeder.diagnosis.machine_interval import MachineInterval, machine_interval
-from feeder.diagnosis.rates import growth, rates
-from feeder.diagnosis.worker_interval import WorkerInterval, worker_interval
-from feeder.metrics.records import NodeRecord, SlotSeconds
-from feeder.metrics.report import HostReport
+from feeder.metrics.fields import grown, growth
+from feeder.metrics.records import (
+    OTHER_JOBS,
+    OTHERS,
+    ClientRecord,
+    JobRecord,
+    NodeRecord,
+    SlotSeconds,
+    WorkerRecord,
+)
+from feeder.metrics.report import HostLoad, HostReport
+
+SHORTEST_S: Final = 1e-3
+"""Over less time nothing has a rate, so that rates are finite."""
+
+_Rate = Callable[[float], float]
+_Part = TypeVar("_Part", ClientRecord, JobRecord)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInterval:
+    """A worker that was there at both ends. Shares are of the time, 0 to 1."""
+
+    def __init__(self, before: WorkerRecord, now: WorkerRecord, rate: _Rate) -> None:
+        done = growth(before, now)
+        busy = min(1.0, rate(done.busy_s))
+        cpu = min(busy, rate(done.cpu_s))
+        run_delay = min(busy - cpu, rate(done.run_delay_s))
+        self.number = now.number
+        self.pid = now.pid
+        self.state = now.state
+        self.silent_s = now.silent_s
+        self.kernel_state = now.kernel_state
+        self.cpu = now.cpu
+        self.images_a_s = rate(done.images)
+        self.busy_share = busy
+        self.cpu_share = cpu
+        self.run_delay_share = run_delay
+        # In a chunk, but neither on a CPU nor waiting for one: it waits for storage.
+        self.blocked_share = max(0.0, busy - cpu - run_delay)
+        self.storage_bytes_a_s = rate(done.read_bytes)
+        self.requested_bytes_a_s = rate(done.requested_bytes)
+
+
+class ClientInterval:
+    """A client of one node process, or all others together."""
+
+    def __init__(self, done: ClientRecord, node: int, worker_s: float, rate: _Rate) -> None:
+        """``worker_s`` is the workers' time for all clients of the node process."""
+        has_reported = done.clock_s >= SHORTEST_S
+        self.name = done.name
+        self.account = done.account
+        self.dataset = done.dataset
+        self.job = done.job
+        self.clients = done.clients  # 1, or how many others these are
+        self.node = node
+        self.is_lent = done.is_lent
+        self.is_local = done.is_local
+        self.window = done.window
+        self.wanted = done.wanted
+        self.images_a_s = rate(done.images)
+        self.bytes_a_s = rate(done.sent_bytes)
+        self.worker_share = done.worker_s / worker_s if worker_s else 0.0
+        # For this node process; the mean of others; None where none has reported.
+        self.wait_share = min(1.0, done.waited_s / done.clock_s) if has_reported else None
+        self.cpus = done.clients * done.cpu_s / done.clock_s if has_reported else 0.0
+        self.slots = _mean_slots(done.slots, rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInterval:
+    """A job, that is an account and the name that its sessions gave; or all others together."""
+
+    name: str
+    account: str
+    weight: float
+    sessions: int
+    images_a_s: float
+    batches_a_s: float
+    batches: int
+    """Since the start of its node processes."""
+    workers: float
+    """Mean number of workers that filled its chunks."""
+    worker_share: float = 0.0
+    """The same as a share of all jobs'; known over all node processes."""
+
+
+class MachineInterval:
+    """The machine. Pressures are shares of the time, 0 to 1."""
+
+    def __init__(self, before: HostLoad, now: HostLoad) -> None:
+        rate = _rate(now.clock_s - before.clock_s)
+        self.usable_cpus = now.usable_cpus
+        self.cpus = now.cpus
+        self.busy_cpus = min(float(now.cpus), rate(grown(before.busy_s, now.busy_s)))
+        # The mean number on which the cgroup's quota kept its threads from running.
+        self.throttled_cpus = rate(grown(before.throttled_s, now.throttled_s))
+        self.pressure_cpu, self.pressure_io, self.pressure_memory = (
+            min(1.0, rate(grown(getattr(before, name), getattr(now, name))))
+            for name in ("pressure_cpu_s", "pressure_io_s", "pressure_memory_s")
+        )
+        self.refaults_a_s = rate(grown(before.refaults, now.refaults))
+
+
 class NodeInterval:
     """A node process that reported at both ends."""
 
-    number: int
-    seconds: float
-    images_a_s: float
-    sent_bytes_a_s: float
-    lent_bytes_a_s: float
-    workers: tuple[WorkerInterval, ...]
-    worker_count: int
-    busy_workers: float
-    """Mean number of workers in a chunk."""
-    cpu_share: float
-    """Of the workers' time in chunks: on a CPU. With the next two it adds up to 1."""
-    run_delay_share: float
-    blocked_share: float
-    stages: Mapping[str, float]
-    """Share of the workers' time in chunks in each stage of the sample path."""
-    storage_bytes_a_s: float
-    requested_bytes_a_s: float
-    memory_share: float
-    """Memory traffic of the sample path as a share of the probed bandwidth, estimated.
+    def __init__(self, before: NodeRecord, now: NodeRecord) -> None:
+        if before.pid != now.pid:  # a successor: since its start, as no rate spans two processes
+            before = NodeRecord(pid=now.pid, clock_s=max(0.0, now.clock_s - now.uptime_s))
+        done = growth(before, now)
+        seconds = max(0.0, now.clock_s - before.clock_s)  # 0: it has sent no other record since
+        rate = _rate(seconds)
+        busy_s = max(0.0, _busy_s(now) - _busy_s(before))
+        earlier = {worker.number: worker for worker in before.workers}
+        workers = tuple(
+            WorkerInterval(earlier[worker.number], worker, rate)
+            for worker in now.workers
+            if worker.number in earlier
+        )
+        busy_shares = sum(worker.busy_share for worker in workers)
+        looked_up = done.cache.hits + done.cache.misses
+        clients = _growths(before.clients, now.clients, _client_key, OTHERS)
+        client_s = sum(client.worker_s for client in clients)
+        jobs = _growths(before.jobs, now.jobs, _job_key, OTHER_JOBS)
+        self.number = now.number
+        self.seconds = seconds
+        self.images_a_s = rate(done.images)
+        self.sent_bytes_a_s = rate(done.sent_bytes)
+        self.lent_bytes_a_s = rate(done.lent_bytes)
+        self.workers = workers
+        self.worker_count = len(now.workers)
+        self.busy_workers = min(rate(busy_s), float(len(now.workers)))
+        # Shares of the workers' time in chunks, as stages are: these three add up to 1.
+        self.cpu_share, self.run_delay_share, self.blocked_share = (
+            sum(getattr(worker, name) for worker in workers) / busy_shares if busy_shares else 0.0
+            for name in ("cpu_share", "run_delay_share", "blocked_share")
+        )
+        self.stages = {
+            stage: min(1.0, stage_s / busy_s) if busy_s else 0.0
+            for stage, stage_s in done.stages.items()
+        }
+        self.storage_bytes_a_s = sum(worker.storage_bytes_a_s for worker in workers)
+        self.requested_bytes_a_s = sum(worker.requested_bytes_a_s for worker in workers)
+        # Memory traffic of the sample path as a share of the probed bandwidth, estimated. Blobs are
+        # read; so are pixels of the decoded cache. A batch is written, which reads its cache lines
+        # first; then its client reads it in place, or the socket reads it and writes a copy. Pixels
+        # between decoding and resizing stay in the core's own cache.
+        read_bytes_a_s = self.requested_bytes_a_s + rate(done.cache.moved_bytes)
+        traffic = read_bytes_a_s + 4 * self.sent_bytes_a_s + 3 * self.lent_bytes_a_s
+        self.memory_share = traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0
+        self.clients = tuple(ClientInterval(c, now.number, client_s, rate) for c in clients)
+        self.jobs = tuple(
+            JobInterval(
+                name=job.name,
+                account=job.account,
+                weight=job.weight,
+                sessions=job.sessions,
+                images_a_s=rate(job.images),
+                batches_a_s=rate(job.batches),
+                batches=total.batches,
+                workers=rate(job.worker_s),
+            )
+            for job, total in zip(jobs, now.jobs, strict=True)
+        )
+        self.slots = _mean_slots(done.slots, rate)
+        self.cache_hit_share = done.cache.hits / looked_up if looked_up else None
+        self.own_cpus = rate(done.own_cpu_s)  # with the threads of its sockets
+        self.loop_cpus = rate(done.loop_cpu_s)  # its event loop: one thread
+        self.silences = done.silences
+        self.workers_killed = done.workers_killed
+        self.worker_restarts = done.worker_restarts
 
-    Blobs are read; so are pixels of the decoded cache. A batch is written, which reads its cache
-    lines first; then its client reads it in place, or the socket reads it and writes a copy.
-    Pixels between decoding and resizing stay in the core's own cache.
-    """
-    clients: tuple[ClientInterval, ...]
-    jobs: tuple[JobInterval, ...]
-    slots: SlotSeconds
-    """Mean number of slots in each state."""
-    cache_hit_share: float | None
-    """None where nothing was looked up."""
-    own_cpus: float
-    """CPUs that the node process itself used, with the threads of its sockets."""
-    loop_cpus: float
-    """The part of its event loop, which is one thread."""
-    silences: int
-    workers_killed: int
-    worker_restarts: int
+
+class ClientRow:
+    """A client over all node processes that feed it."""
+
+    def __init__(self, group: list[ClientInterval]) -> None:
+        images = sum(client.images_a_s for client in group)
+        lent = sum(client.images_a_s for client in group if client.is_lent)
+        waits = [client.wait_share for client in group if client.wait_share is not None]
+        self.name = group[0].name
+        self.dataset = group[0].dataset
+        self.job = group[0].job
+        self.nodes = len(group)
+        self.images_a_s = images
+        self.lent_share = lent / images if images else float(all(c.is_lent for c in group))
+        self.bytes_a_s = sum(client.bytes_a_s for client in group)
+        self.wait_share = min(1.0, sum(waits)) if waits else None
+        self.cpus = max(client.cpus for client in group)  # of one process, as each node reports it
+        self.window = sum(client.window for client in group)
+        self.wanted = sum(client.wanted for client in group)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostInterval:
     """All node processes and the machine."""
 
-    seconds: float
-    """Of the node process that reported over the longest time; 0 before there are two snapshots."""
-    nodes: tuple[NodeInterval, ...]
-    machine: MachineInterval
-
-    @classmethod
-    def of(cls, report: HostReport) -> Self:
-        """Return the interval between the snapshots of a report."""
-        nodes = tuple(
-            node_interval(each.before, each.now)
-            for each in report.nodes
-            if each.now is not None and each.before is not None
+    def __init__(self, report: HostReport) -> None:
+        self.report = report
+        self.records = [node.now for node in report.nodes if node.now is not None]
+        self.nodes = tuple(
+            NodeInterval(node.before, node.now)
+            for node in report.nodes
+            if node.now is not None and node.before is not None
         )
-        return cls(
-            seconds=max((node.seconds for node in nodes), default=0.0),
-            nodes=nodes,
-            machine=machine_interval(report.load_before, report.load),
-        )
+        self.machine = MachineInterval(report.load_before, report.load)
+        self.seconds = max((node.seconds for node in self.nodes), default=0.0)  # 0: one snapshot
+        self.images_a_s = sum(node.images_a_s for node in self.nodes)
+        self.sent_bytes_a_s = sum(node.sent_bytes_a_s for node in self.nodes)
+        self.lent_bytes_a_s = sum(node.lent_bytes_a_s for node in self.nodes)
+        self.storage_bytes_a_s = sum(node.storage_bytes_a_s for node in self.nodes)
+        self.requested_bytes_a_s = sum(node.requested_bytes_a_s for node in self.nodes)
+        self.workers = sum(node.worker_count for node in self.nodes)
+        self.busy_workers = sum(node.busy_workers for node in self.nodes)
+        self.busy_share = min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
+        # A client of two node processes is there twice.
+        self.clients = tuple(client for node in self.nodes for client in node.clients)
+        self.client_count = sum(_clients_by_name(self.clients).values())
 
-    @property
-    def images_a_s(self) -> float:
-        """Real images delivered a second."""
-        return sum(node.images_a_s for node in self.nodes)
-
-    @property
-    def workers(self) -> int:
-        """Workers of all node processes."""
-        return sum(node.worker_count for node in self.nodes)
-
-    @property
-    def busy_workers(self) -> float:
-        """Mean number of workers in a chunk."""
-        return sum(node.busy_workers for node in self.nodes)
-
-    @property
-    def busy_share(self) -> float:
-        """Share of the workers' time in chunks, 0 to 1."""
-        return min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
-
-    @property
-    def clients(self) -> tuple[ClientInterval, ...]:
-        """Clients of all node processes; a client of two appears twice."""
-        return tuple(client for node in self.nodes for client in node.clients)
-
-    @property
-    def jobs(self) -> tuple[JobInterval, ...]:
-        """Jobs over all node processes, those that use most workers first."""
-        return merge_jobs(job for node in self.nodes for job in node.jobs)
-
-    @property
-    def client_count(self) -> int:
-        """Clients, a client of several node processes once."""
-        return sum(_clients_by_name(self.clients).values())
-
-    @property
+    @cached_property
     def wait_share(self) -> float | None:
         """Share of the clients' time spent waiting for this host; None where none has reported.
 
@@ -145,99 +254,111 @@ class HostInterval:
         shares = {stage: total / busy for stage, total in totals.items()} if busy else {}
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
+    @property
+    def slots(self) -> SlotSeconds:
+        """Mean number of slots in each state."""
+        slots = [node.slots for node in self.nodes]
+        states = SlotSeconds.__struct_fields__
+        return SlotSeconds(**{state: sum(getattr(s, state) for s in slots) for state in states})
+
+    @property
+    def page_cache_share(self) -> float | None:
+        """Share of the bytes read that storage did not have to deliver; None where none were."""
+        if self.requested_bytes_a_s <= 0:
+            return None
+        return max(0.0, 1.0 - self.storage_bytes_a_s / self.requested_bytes_a_s)
+
+    @property
+    def cache_hit_share(self) -> float | None:
+        """Share of the decoded cache's look-ups; None without any. By images of node processes."""
+        nodes = [
+            (node.images_a_s, node.cache_hit_share)
+            for node in self.nodes
+            if node.cache_hit_share is not None
+        ]
+        total = sum(images for images, _ in nodes)
+        return sum(images * share for images, share in nodes) / total if total else None
+
+    @cached_property
+    def client_rows(self) -> tuple[ClientRow, ...]:
+        """All clients, those with the most images first, the summed-up ones last."""
+        groups: dict[tuple[str, str, str], list[ClientInterval]] = {}
+        for client in self.clients:
+            groups.setdefault(_client_key(client), []).append(client)
+        rows = map(ClientRow, groups.values())
+        return tuple(sorted(rows, key=lambda row: (row.name == OTHERS, -row.images_a_s, row.name)))
+
+    @property
+    def workers_by_silence(self) -> list[tuple[NodeInterval, WorkerInterval]]:
+        """All workers with their node process, silent ones first."""
+        pairs = [(node, worker) for node in self.nodes for worker in node.workers]
+        return sorted(pairs, key=lambda pair: pair[1].state != "silent")
+
+    @property
+    def jobs(self) -> tuple[JobInterval, ...]:
+        """Jobs over all node processes, those that use most workers first."""
+        groups: dict[tuple[str, str], list[JobInterval]] = {}
+        for node in self.nodes:
+            for job in node.jobs:
+                groups.setdefault(_job_key(job), []).append(job)
+        workers = sum(job.workers for group in groups.values() for job in group)
+        names = ("sessions", "images_a_s", "batches_a_s", "batches", "workers")
+        jobs = []
+        for group in groups.values():
+            sums = {name: sum(getattr(job, name) for job in group) for name in names}
+            share = sums["workers"] / workers if workers else 0.0
+            jobs.append(replace(group[0], **sums, worker_share=share))
+        return tuple(sorted(jobs, key=lambda job: (job.name == OTHER_JOBS, -job.workers, job.name)))
+
     def mean_of_busy(self, field: str) -> float:
-        """Return a share of NodeInterval, as a mean over the node processes' busy workers."""
-        busy = self.busy_workers
-        if not busy:
+        """A share of NodeInterval, as a mean over the node processes' busy workers."""
+        if not self.busy_workers:
             return 0.0
         total = sum(float(getattr(node, field)) * node.busy_workers for node in self.nodes)
-        return total / busy
+        return total / self.busy_workers
 
 
-def node_interval(before: NodeRecord, now: NodeRecord) -> NodeInterval:
-    """Return what one process did between two of its snapshots."""
-    if before.pid != now.pid:  # a successor: since its start
-        before = _at_start(now)
-    seconds = max(0.0, now.clock_s - before.clock_s)  # 0 when it has sent no other snapshot since
-    rate = rates(seconds)
-    busy_s = max(0.0, _busy_s(now) - _busy_s(before))
-    earlier = {worker.number: worker for worker in before.workers}
-    workers = tuple(
-        worker_interval(earlier[worker.number], worker, seconds)
-        for worker in now.workers
-        if worker.number in earlier
-    )
-    busy_shares = sum(worker.busy_share for worker in workers)
-    shares = [
-        sum(getattr(worker, f"{name}_share") for worker in workers) / busy_shares
-        if busy_shares
-        else 0.0
-        for name in ("cpu", "run_delay", "blocked")
-    ]
-    storage = sum(worker.storage_bytes_a_s for worker in workers)
-    requested = sum(worker.requested_bytes_a_s for worker in workers)
-    sent = rate(before.sent_bytes, now.sent_bytes)
-    lent = rate(before.lent_bytes, now.lent_bytes)
-    cached = rate(before.cache.moved_bytes, now.cache.moved_bytes)
-    traffic = requested + cached + 4 * sent + 3 * lent
-    looked_up = growth(before.cache.hits, now.cache.hits) + growth(
-        before.cache.misses, now.cache.misses
-    )
-    return NodeInterval(
-        number=now.number,
-        seconds=seconds,
-        images_a_s=rate(before.images, now.images),
-        sent_bytes_a_s=sent,
-        lent_bytes_a_s=lent,
-        workers=workers,
-        worker_count=len(now.workers),
-        busy_workers=min(rate(0.0, busy_s), float(len(now.workers))),
-        cpu_share=shares[0],
-        run_delay_share=shares[1],
-        blocked_share=shares[2],
-        stages={
-            stage: min(1.0, growth(before.stages.get(stage, 0.0), total) / busy_s)
-            if busy_s
-            else 0.0
-            for stage, total in now.stages.items()
-        },
-        storage_bytes_a_s=storage,
-        requested_bytes_a_s=requested,
-        memory_share=traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0,
-        clients=client_intervals(before, now, seconds),
-        jobs=job_intervals(before, now, seconds),
-        slots=mean_slots(before.slots, now.slots, seconds),
-        cache_hit_share=growth(before.cache.hits, now.cache.hits) / looked_up
-        if looked_up
-        else None,
-        own_cpus=rate(before.own_cpu_s, now.own_cpu_s),
-        loop_cpus=rate(before.loop_cpu_s, now.loop_cpu_s),
-        silences=round(growth(before.silences, now.silences)),
-        workers_killed=round(growth(before.workers_killed, now.workers_killed)),
-        worker_restarts=round(growth(before.worker_restarts, now.worker_restarts)),
-    )
+def _rate(seconds: float) -> _Rate:
+    """A function of what a total has grown: its growth a second; 0 over no time."""
+    is_long_enough = seconds >= SHORTEST_S
+    return lambda total: total / seconds if is_long_enough else 0.0
+
+
+def _growths(
+    before: Iterable[_Part], now: Iterable[_Part], key: Callable[[_Part], Hashable], others: str
+) -> list[_Part]:
+    """What each part of ``now`` has done. One that was not there before has begun at zero."""
+    earlier = {key(part): part for part in before}
+    parts = []
+    for part in now:
+        start = earlier.get(key(part))
+        if part.name == others and (start is None or start.images > part.images):
+            start = part  # what they had done before is not known: they were not there, or fewer
+        parts.append(part if start is None else growth(start, part))
+    return parts
+
+
+def _client_key(client: ClientRecord | ClientInterval) -> tuple[str, str, str]:
+    return client.account, client.name, client.dataset
+
+
+def _job_key(job: JobRecord | JobInterval) -> tuple[str, str]:
+    return job.account, job.name
+
+
+def _busy_s(node: NodeRecord) -> float:
+    return node.lost_worker_busy_s + sum(worker.busy_s for worker in node.workers)
+
+
+def _mean_slots(slots: SlotSeconds, rate: _Rate) -> SlotSeconds:
+    """The mean number of slots in each state."""
+    return SlotSeconds(**{name: rate(getattr(slots, name)) for name in slots.__struct_fields__})
 
 
 def _clients_by_name(clients: Iterable[ClientInterval]) -> Mapping[tuple[str, str], int]:
-    """Return how many clients each account and name stands for: 1, or those of OTHERS."""
+    """How many clients each account and name stands for: 1, or those of OTHERS."""
     numbers: dict[tuple[str, str], int] = {}
     for client in clients:
         key = client.account, client.name
         numbers[key] = max(client.clients, numbers.get(key, 0))
     return numbers
-
-
-def _busy_s(snapshot: NodeRecord) -> float:
-    return snapshot.lost_worker_busy_s + sum(worker.busy_s for worker in snapshot.workers)
-
-
-def _at_start(now: NodeRecord) -> NodeRecord:
-    """Return the snapshot at the start of the process that ``now`` describes."""
-    return NodeRecord(
-        number=now.number,
-        name=now.name,
-        pid=now.pid,
-        clock_s=max(0.0, now.clock_s - now.uptime_s),
-        uptime_s=0.0,
-        endpoints=now.endpoints,
-    )

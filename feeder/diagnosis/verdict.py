@@ -16,46 +16,49 @@ clients wait is judged by the last ten seconds, too. They are far apart: on purp
 condition keeps its name a little below its threshold, and a new one must be found twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from feeder.diagnosis import pace, trouble
 from feeder.diagnosis.facts import Facts
+from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, Verdict, VerdictKind
 
-_CONDITIONS: Final[tuple[Callable[[Facts], Verdict | None], ...]] = (
-    trouble.node_down,
-    trouble.draining,
-    trouble.stalled_storage,
-    trouble.silent_worker,
-    trouble.failing_batches,
-    trouble.silent_client,
-    trouble.starting,
-    pace.idle,
-    pace.set_by_clients,
-    pace.greedy_client,
-    pace.memory_short,
-    pace.io_bound,
-    pace.quota_bound,
-    pace.neighbour_bound,
-    pace.cache_bound,
-    pace.memory_bound,
-    pace.compute_bound,
-    pace.network_bound,
-    pace.dispatch_bound,
-)
+_TROUBLES: Final[Mapping[VerdictKind, Callable[[Facts], str | None]]] = {
+    "node-down": trouble.node_down,
+    "draining": trouble.draining,
+    "stalled-storage": trouble.stalled_storage,
+    "silent-worker": trouble.silent_worker,
+    "failing-batches": trouble.failing_batches,
+    "silent-client": trouble.silent_client,
+    "starting": trouble.starting,
+}
+"""These rest on what has lasted already, not on shares of the time, so they hold at once."""
 
+_PACES: Final[Mapping[VerdictKind, Callable[[Facts, float], pace.Finding]]] = {
+    "idle": pace.idle,
+    "healthy": pace.healthy,
+    "client-bound": pace.client_bound,
+    "greedy-client": pace.greedy_client,
+    "memory-short": pace.memory_short,
+    "io-bound": pace.io_bound,
+    "quota-bound": pace.quota_bound,
+    "neighbour-bound": pace.neighbour_bound,
+    "cache-bound": pace.cache_bound,
+    "memory-bound": pace.memory_bound,
+    "compute-bound": pace.compute_bound,
+    "network-bound": pace.network_bound,
+    "dispatch-bound": pace.dispatch_bound,
+    "window-bound": pace.window_bound,
+}
 
-_AT_ONCE: Final[frozenset[VerdictKind]] = frozenset(
-    {
-        *("node-down", "draining", "stalled-storage", "silent-worker", "failing-batches"),
-        *("silent-client", "starting"),
-    }
-)
-"""Kinds that rest on what has lasted already, not on shares of the time."""
+_NO_PROBLEMS: Final = ("draining", "starting", "idle", "healthy", "client-bound")
+
+STAYS: Final = 0.75
+"""A condition that was met stays so until its figures fall below this part of their thresholds."""
 
 HOLD_S: Final = 0.4
-"""A new kind of the others must be found again after this time: in two looks."""
+"""A new kind must be found again after this time: in two looks."""
 
 HOLD_LAST_S: Final = 1.4
 """The same for what is left when no cause is found: while one begins to show."""
@@ -72,9 +75,9 @@ class Judge:
         self._rising_s = 0.0
 
     def judge(self, report: HostReport, longer: HostReport) -> Verdict:
-        """Return the verdict now; the arguments are those of ``diagnose``."""
+        """The verdict now; the arguments are those of ``diagnose``."""
         held, verdict = self._held, diagnose(report, longer, self._held)
-        if held is None or held.kind == "starting" or verdict.kind in {held.kind, *_AT_ONCE}:
+        if held is None or held.kind == "starting" or verdict.kind in {held.kind, *_TROUBLES}:
             self._rising, self._held = None, verdict
             return verdict
         if verdict.kind != self._rising:
@@ -93,26 +96,30 @@ class Judge:
 def diagnose(
     report: HostReport, longer: HostReport | None = None, held: Verdict | None = None
 ) -> Verdict:
-    """Return what sets the pace of the daemon between the two snapshots of a report.
+    """What sets the pace of the daemon between the two snapshots of a report.
 
     ``longer`` is the same report with earlier snapshots to compare with, by default as early ones;
     ``held`` the verdict until now. The reports' own verdicts are not read.
     """
-    facts = Facts.of(report, longer or report, held)
-    for condition in _CONDITIONS:
-        verdict = condition(facts)
-        if verdict is not None:
-            return _bounded(verdict)
-    return _bounded(pace.window_bound(facts))
+    interval = HostInterval(report)
+    facts = Facts(interval, interval if longer is None else HostInterval(longer), held)
+    for kind, find_trouble in _TROUBLES.items():
+        if text := find_trouble(facts):
+            return _verdict(kind, text)
+    for kind, find_pace in _PACES.items():
+        part = STAYS if held is not None and held.kind == kind else 1.0
+        if finding := find_pace(facts, part):
+            return _verdict(kind, *([finding] if isinstance(finding, str) else finding))
+    raise AssertionError("window-bound is always found")
 
 
-def _bounded(verdict: Verdict) -> Verdict:
-    text = verdict.text
-    if len(text) <= VERDICT_CHARS_MAX:
-        return verdict
+def _verdict(kind: VerdictKind, text: str, estimate: float = 0.0) -> Verdict:
+    text = f"{kind}: {text}"
+    if len(text) > VERDICT_CHARS_MAX:
+        text = f"{text[: VERDICT_CHARS_MAX - 1]}…"
     return Verdict(
-        kind=verdict.kind,
-        text=f"{text[: VERDICT_CHARS_MAX - 1]}…",
-        is_problem=verdict.is_problem,
-        estimate_images_a_s=verdict.estimate_images_a_s,
+        kind=kind,
+        text=text,
+        is_problem=kind not in _NO_PROBLEMS,
+        estimate_images_a_s=estimate,
     )

@@ -98,7 +98,12 @@ def growth(before: _Record, now: _Record) -> _Record:
     result = replace(now)
     for name in _names(type(now), "counter"):
         first, last = getattr(before, name), getattr(now, name)
-        value = growth(first, last) if isinstance(last, Struct) else grown(first, last)
+        if isinstance(last, Struct):
+            value = growth(first, last)
+        elif isinstance(last, dict):
+            value = {key: grown(first.get(key, 0), total) for key, total in last.items()}
+        else:
+            value = grown(first, last)
         setattr(result, name, value)
     return result
 

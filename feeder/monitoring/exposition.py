@@ -18,8 +18,7 @@ from prometheus_client.exposition import generate_latest as encode_text
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from feeder.diagnosis.client_interval import ClientInterval
-from feeder.diagnosis.interval import HostInterval
+from feeder.diagnosis.interval import ClientInterval, HostInterval
 from feeder.metrics.counters import GROUPS
 from feeder.metrics.fields import unflatten
 from feeder.metrics.records import OTHERS, CacheRecord, JobRecord, NodeRecord, WorkerRecord
@@ -158,7 +157,7 @@ def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
         (str(node.number),): node.now for node in report.nodes if node.now is not None
     }
     yield from _describe_nodes(nodes, places)
-    yield from _describe_rates(HostInterval.of(report))
+    yield from _describe_rates(HostInterval(report))
 
 
 def _describe_nodes(nodes: Mapping[Labels, NodeRecord], places: WorkerPlaces) -> Iterator[Metric]:

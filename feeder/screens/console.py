@@ -1,21 +1,65 @@
-"""Standard output as ``rich`` writes to it, for the commands with screens.
+"""Standard output: a report as JSON, for programs, or lines as ``rich`` writes them.
 
 The one module of this room that can be imported without rich.
 """
 
+import json
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from feeder.diagnosis.interval import HostInterval
 from feeder.errors import ConfigError, ResourceError
+from feeder.metrics.report import HostReport
 
 if TYPE_CHECKING:
     from rich.console import Console as Console  # for the commands, which import no rich
     from rich.text import Text
 
 
+def to_json(fields: HostReport | Mapping[str, Any], indent: int | None = None) -> str:
+    """A report, or what has reports' fields in it, as one JSON object.
+
+    Shares are from 0 to 1 and null where nothing was measured. The fields are those of
+    ``feeder.diagnosis.interval`` and ``feeder.metrics``.
+    """
+    if isinstance(fields, HostReport):
+        fields = report_fields(fields)
+    return json.dumps(fields, indent=indent, default=_fields)
+
+
+def _fields(value: object) -> Any:
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else vars(value)
+
+
+def report_fields(report: HostReport) -> dict[str, Any]:
+    """``verdict``, ``rates`` (of the interval) and the whole ``report``, for ``to_json``."""
+    host = HostInterval(report)
+    rates = {
+        "seconds": host.seconds,
+        "images_a_s": host.images_a_s,
+        "sent_bytes_a_s": host.sent_bytes_a_s,
+        "lent_bytes_a_s": host.lent_bytes_a_s,
+        "workers": host.workers,
+        "busy_workers": host.busy_workers,
+        "busy_share": host.busy_share,
+        "wait_share": host.wait_share,
+        "page_cache_share": host.page_cache_share,
+        "cache_hit_share": host.cache_hit_share,
+        "stages": host.stages,
+        "slots": host.slots,
+        "jobs": host.jobs,
+        "clients": host.client_rows,
+        "nodes": host.nodes,
+        "machine": host.machine,
+    }
+    return {"verdict": report.verdict, "rates": rates, "report": report}
+
+
 def open_console() -> "Console":
-    """Return a console on standard output; ResourceError where rich is not installed.
+    """A console on standard output; ResourceError where rich is not installed.
 
     Only what draws needs rich, so a training environment without it has --json and --counters.
     """
@@ -32,7 +76,7 @@ def open_console() -> "Console":
 
 
 def is_live(console: "Console") -> bool:
-    """Return whether screens can be redrawn in place on it."""
+    """Whether screens can be redrawn in place on it."""
     return console.is_terminal and not console.is_dumb_terminal and sys.stdout.isatty()
 
 

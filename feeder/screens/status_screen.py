@@ -4,17 +4,17 @@ The order is that of a search for a cause: what holds the host back, which side 
 workers' time goes, the caches and the machine under them; then each node process and client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rich.text import Text
 
-from feeder.diagnosis.estimates import throttled_share
+from feeder.diagnosis.facts import throttled_share
+from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.figures import count, duration, plural, rate, size
 from feeder.metrics.hangs import STATE_WORDS
 from feeder.metrics.records import OTHERS
 from feeder.metrics.report import HostReport, ServedDatasetReport
-from feeder.screens.host_view import HostView
 from feeder.screens.sheet import Cell, Sheet, percent, printable
 from feeder.screens.tables import draw_clients, draw_jobs, draw_nodes, transport
 
@@ -31,23 +31,33 @@ _FALLBACKS: Final[Mapping[str, str]] = {
 }
 """By reason, after their number."""
 
+_NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
+_TROUBLES: Final = {
+    "sessions_expired", "sessions_lost", "windows_reduced", "batches_failed", "chunks_returned",
+    "bad_samples", "wants_repeated", "refused", "frames_dropped", "sends_dropped",
+    "handshakes_failed", "clients_refused", "connections_cut", "claims_refused", "shares_failed",
+    "workers_held", "worker_starts_failed", "datasets_stalled", "datasets_failed",
+    "log_lines_dropped", "log_lines_limited",
+}  # fmt: skip
+"""Counters that are zero while all is well, without the reason that may follow."""
+
 
 def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     """The lines, none wider than the sheet."""
-    view = HostView(report)
-    lines = [*draw_verdict(report, sheet), Text(), *_header(view, sheet)]
+    host = HostInterval(report)
+    lines = [*draw_verdict(report, sheet), Text(), *_header(host, sheet)]
     lines += sheet.flow("Serves", *map(_dataset, report.datasets))
-    lines += [*_rates(view, sheet), *_waits(view, sheet), *_stages(view, sheet)]
-    lines += [*_workers(view, sheet), *_caches(view, sheet), *_slots(view, sheet)]
-    lines += [*draw_machine(view, sheet), *_fallbacks(view, sheet), *_troubles(view, sheet)]
-    if view.has_node_list:
-        lines += [Text(), *draw_nodes(view, sheet)]
-    jobs = view.interval.jobs
+    lines += [*_rates(host, sheet), *_waits(host, sheet), *_stages(host, sheet)]
+    lines += [*_workers(host, sheet), *_caches(host, sheet), *_slots(host, sheet)]
+    lines += [*draw_machine(host, sheet), *_fallbacks(host, sheet), *_troubles(host, sheet)]
+    if nodes := draw_nodes(host, sheet):
+        lines += [Text(), *nodes]
+    jobs = host.jobs
     if len(jobs) > 1 or any(job.name for job in jobs):
         lines += [Text(), *draw_jobs(jobs, sheet)]
-    if view.clients:
-        lines += [Text(), *draw_clients(view.clients[:CLIENTS_SHOWN], view, sheet)]
-    if rest := view.clients[CLIENTS_SHOWN:]:
+    if clients := draw_clients(host.client_rows[:CLIENTS_SHOWN], host, sheet):
+        lines += [Text(), *clients]
+    if rest := host.client_rows[CLIENTS_SHOWN:]:
         images = rate(sum(client.images_a_s for client in rest))
         more = f"{len(rest)} more get {images} images/s (feeder status --json has all)"
         lines += sheet.words(more, "dim")
@@ -79,8 +89,8 @@ def draw_verdict(report: HostReport, sheet: Sheet) -> list[Text]:
     return sheet.words(printable(verdict.text), style)
 
 
-def _header(view: HostView, sheet: Sheet) -> list[Text]:
-    report = view.report
+def _header(host: HostInterval, sheet: Sheet) -> list[Text]:
+    report = host.report
     pieces = [
         f"{printable(report.host)}, feeder {printable(report.feeder_version)}",
         f"process {report.pid}",
@@ -93,8 +103,8 @@ def _header(view: HostView, sheet: Sheet) -> list[Text]:
         pieces.append(f"decoder {printable(str(first.counters['decoder']))}")
     if len(report.nodes) > 1:
         pieces.append(plural(len(report.nodes), "node process"))
-    if view.interval.seconds:
-        pieces.append(f"rates over {duration(view.interval.seconds)}")
+    if host.seconds:
+        pieces.append(f"rates over {duration(host.seconds)}")
     return sheet.flow("Host", pieces)
 
 
@@ -104,23 +114,23 @@ def _dataset(dataset: ServedDatasetReport) -> list[Cell]:
     return [name, images, *classes, printable(dataset.folder)]
 
 
-def _rates(view: HostView, sheet: Sheet) -> list[Text]:
-    images = view.interval.images_a_s
-    moved = view.sent_bytes_a_s + view.lent_bytes_a_s
+def _rates(host: HostInterval, sheet: Sheet) -> list[Text]:
+    images = host.images_a_s
+    moved = host.sent_bytes_a_s + host.lent_bytes_a_s
     if not images:
         return []
     pieces: list[Cell] = [Text(f"{rate(images)} images/s", "bold")]
     if moved:
-        how = transport(view.lent_bytes_a_s / moved)
+        how = transport(host.lent_bytes_a_s / moved)
         pieces += [f"{count(moved / 1e6)} MB/s", f"batches {how}"]
     return sheet.flow("Delivers", pieces)
 
 
-def _waits(view: HostView, sheet: Sheet) -> list[Text]:
-    if not view.clients or not view.interval.seconds:
+def _waits(host: HostInterval, sheet: Sheet) -> list[Text]:
+    if not host.client_rows or not host.seconds:
         return []
-    share = view.interval.wait_share
-    is_one = sum(client.name != OTHERS for client in view.clients) == 1
+    share = host.wait_share
+    is_one = sum(client.name != OTHERS for client in host.client_rows) == 1
     noun = "client" if is_one else "clients"
     if share is None:
         lines = sheet.fill([f"the {noun} {'has' if is_one else 'have'} not reported any"])
@@ -128,15 +138,15 @@ def _waits(view: HostView, sheet: Sheet) -> list[Text]:
         lines = sheet.fill([f"the {noun} did not wait for batches"])
     else:
         lines = [_bar_row(noun, share, "wait for batches", sheet, "yellow")]
-    idle = 1.0 - view.interval.busy_share
+    idle = 1.0 - host.busy_share
     if idle >= _LEAST_SHARE:
         lines.append(_bar_row("workers", idle, "wait for requests", sheet))
     return sheet.stack("Waits", lines)
 
 
-def _stages(view: HostView, sheet: Sheet) -> list[Text]:
-    stages = {name: share for name, share in view.interval.stages.items() if share >= _LEAST_SHARE}
-    rest = 1.0 - sum(view.interval.stages.values())
+def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
+    stages = {name: share for name, share in host.stages.items() if share >= _LEAST_SHARE}
+    rest = 1.0 - sum(host.stages.values())
     if stages and rest >= 0.005:
         stages["other"] = rest
     rows = [_bar_row(printable(name), share, "", sheet) for name, share in stages.items()]
@@ -153,32 +163,33 @@ def _bar_row(name: str, share: float, what: str, sheet: Sheet, style: str = "cya
     return start.append(f"  {what}") if what else start
 
 
-def _workers(view: HostView, sheet: Sheet) -> list[Text]:
-    interval = view.interval
-    if not interval.workers:
+def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
+    if not host.workers:
         return []
-    pieces: list[Cell] = [plural(interval.workers, "worker")]
-    nodes = view.report.nodes
+    pieces: list[Cell] = [plural(host.workers, "worker")]
+    nodes = host.report.nodes
     if len(nodes) == 1 and nodes[0].now is not None and nodes[0].now.cpus:
         pieces[0] = f"{pieces[0]} on CPUs {printable(nodes[0].now.cpus)}"
-    if interval.busy_share >= _LEAST_SHARE:
-        pieces.append(Text(f"busy {percent(interval.busy_share)}", "bold"))
+    if host.busy_share >= _LEAST_SHARE:
+        pieces.append(Text(f"busy {percent(host.busy_share)}", "bold"))
         times = [
             f"{percent(share)} {what}"
             for share, what in (
-                (interval.mean_of_busy("cpu_share"), "on a CPU"),
-                (interval.mean_of_busy("run_delay_share"), "waiting for one"),
-                (interval.mean_of_busy("blocked_share"), "blocked"),
+                (host.mean_of_busy("cpu_share"), "on a CPU"),
+                (host.mean_of_busy("run_delay_share"), "waiting for one"),
+                (host.mean_of_busy("blocked_share"), "blocked"),
             )
             if share >= 0.005
         ]
         if times:
             pieces.append(f"({', '.join(times)})")
-    starting = sum(worker.state == "starting" for _, worker in view.workers)
+    starting = sum(worker.state == "starting" for _, worker in host.workers_by_silence)
     if starting:
         pieces.append(Text(f"{starting} starting", "yellow"))
     lines = sheet.flow("Workers", pieces)
-    for node, worker in view.silent_workers:
+    for node, worker in host.workers_by_silence:
+        if worker.state != "silent":
+            break
         silent = [
             Text(f"silent: worker {worker.number} (pid {worker.pid})", "bold red"),
             Text(f"of node process {node.number}", "red"),
@@ -190,26 +201,28 @@ def _workers(view: HostView, sheet: Sheet) -> list[Text]:
     return lines
 
 
-def _caches(view: HostView, sheet: Sheet) -> list[Text]:
+def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
     rows = []
-    used, budget, full = view.cache_bytes
+    caches = [node.cache for node in host.records]
+    budget = sum(cache.budget_bytes for cache in caches)
+    full = sum(cache.full_bytes for cache in caches)
     if budget:
-        pieces = [f"{size(used)} of {size(budget)} filled"]
-        if view.cache_hit_share is not None:
-            pieces.insert(0, f"decoded cache: {percent(view.cache_hit_share)} hits")
+        pieces = [f"{size(sum(cache.used_bytes for cache in caches))} of {size(budget)} filled"]
+        if host.cache_hit_share is not None:
+            pieces.insert(0, f"decoded cache: {percent(host.cache_hit_share)} hits")
         if full > budget:
             pieces.append(f"all images take {size(full)}")
         rows.append(pieces)
-    share = view.page_cache_share
+    share = host.page_cache_share
     if share is not None:
-        storage = sum(node.storage_bytes_a_s for node in view.interval.nodes)
+        storage = host.storage_bytes_a_s
         delivers = [f"storage delivers {size(storage)}/s"] if storage >= 1000 else []
         rows.append([f"page cache: {percent(share)} hits", *delivers])
     return sheet.flow("Caches", *rows)
 
 
-def _slots(view: HostView, sheet: Sheet) -> list[Text]:
-    slots = view.slots
+def _slots(host: HostInterval, sheet: Sheet) -> list[Text]:
+    slots = host.slots
     states = (
         (slots.free, "free"),
         (slots.filling, "being filled"),
@@ -220,11 +233,11 @@ def _slots(view: HostView, sheet: Sheet) -> list[Text]:
     return sheet.flow("Slots", pieces)
 
 
-def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[Text]:
+def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> list[Text]:
     """The load of the machine, that of other programs included."""
-    machine = view.interval.machine
-    free_bytes = view.report.load.free_memory_bytes
-    throttled = throttled_share(view.interval)
+    machine = host.machine
+    free_bytes = host.report.load.free_memory_bytes
+    throttled = throttled_share(host)
     pieces: list[Cell] = []
     if machine.busy_cpus >= 0.05:
         pieces.append(f"{machine.busy_cpus:.1f} of {plural(machine.cpus, 'CPU')} busy")
@@ -245,27 +258,51 @@ def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[T
     return sheet.flow(label, pieces)
 
 
-def _fallbacks(view: HostView, sheet: Sheet) -> list[Text]:
-    rows = [
-        [f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"]
-        for reason, total in view.fallbacks.items()
-    ]
+def _fallbacks(host: HostInterval, sheet: Sheet) -> list[Text]:
+    """Images and batches that took the slower way since the start."""
+    totals = _sum_counters(host, lambda name: name.startswith("fallbacks."))
+    rows = []
+    for name, total in totals.items():
+        reason = name.removeprefix("fallbacks.")
+        rows.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
     return sheet.flow("Fallbacks", *rows)
 
 
-def _troubles(view: HostView, sheet: Sheet) -> list[Text]:
+def _troubles(host: HostInterval, sheet: Sheet) -> list[Text]:
+    """What has happened since the start that does not while all is well."""
+    report = host.report
+    totals = {
+        "log_lines_dropped": report.log_lines_dropped,
+        "log_lines_limited": report.log_lines_limited,
+        "node_restarts": sum(node.restarts for node in report.nodes),
+    }
+    for name in _NODE_TROUBLES:
+        totals[name] = sum(getattr(node, name) for node in host.records)
+    counters = _sum_counters(host, lambda name: name.partition(".")[0] in _TROUBLES)
+    for name, total in counters.items():
+        totals[name] = totals.get(name, 0) + total
     pieces = [
         f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}"
-        for name, total in view.troubles.items()
+        for name, total in totals.items()
+        if total
     ]
     lines = sheet.flow("Incidents", pieces)
     losses = {
         name.removeprefix("dataset.").removesuffix(".loss"): value
-        for node in view.report.nodes
-        if node.now is not None
-        for name, value in node.now.counters.items()
+        for node in host.records
+        for name, value in node.counters.items()
         if name.startswith("dataset.") and isinstance(value, str)
     }
     for name, loss in losses.items():
         lines += sheet.flow("Packed", [printable(name), printable(loss)])
     return lines
+
+
+def _sum_counters(host: HostInterval, is_wanted: Callable[[str], bool]) -> Mapping[str, int]:
+    """Counters of all node processes, without zeros."""
+    totals: dict[str, int] = {}
+    for node in host.records:
+        for name, value in node.counters.items():
+            if is_wanted(name) and isinstance(value, int) and value:
+                totals[name] = totals.get(name, 0) + value
+    return totals

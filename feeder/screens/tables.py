@@ -6,13 +6,15 @@ from typing import Final
 from rich.text import Text
 
 from feeder.diagnosis.facts import WAITS_ONE
-from feeder.diagnosis.interval import NodeInterval
-from feeder.diagnosis.job_interval import JobInterval
-from feeder.diagnosis.shared_names import SharedName
-from feeder.diagnosis.worker_interval import WorkerInterval
+from feeder.diagnosis.interval import (
+    ClientRow,
+    HostInterval,
+    JobInterval,
+    NodeInterval,
+    WorkerInterval,
+)
 from feeder.metrics.figures import count, duration, rate
 from feeder.metrics.report import HostReport, NodeReport
-from feeder.screens.host_view import ClientRow, HostView
 from feeder.screens.sheet import Cell, Column, Sheet, percent, printable
 
 HostAnswer = tuple[str, HostReport | str]
@@ -78,9 +80,13 @@ _HOSTS: Final = (
 )
 
 
-def draw_nodes(view: HostView, sheet: Sheet) -> list[Text]:
-    """A line of titles and one for each node process."""
-    return sheet.table(_NODES, [_node_row(node, interval, sheet) for node, interval in view.nodes])
+def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
+    """A line of titles and one for each node process; none where there is only one, ready."""
+    if [node.state for node in host.report.nodes] == ["ready"]:
+        return []
+    intervals = {node.number: node for node in host.nodes}
+    rows = [_node_row(node, intervals.get(node.number), sheet) for node in host.report.nodes]
+    return sheet.table(_NODES, rows)
 
 
 def _node_row(node: NodeReport, interval: NodeInterval | None, sheet: Sheet) -> Sequence[Cell]:
@@ -99,10 +105,12 @@ def _node_row(node: NodeReport, interval: NodeInterval | None, sheet: Sheet) -> 
     return [str(node.number), state, *process, *rates, restarts]
 
 
-def draw_clients(clients: Iterable[ClientRow], view: HostView, sheet: Sheet) -> list[Text]:
-    """A line of titles and one for each of ``clients``."""
-    has_datasets = len(view.report.datasets) > 1
-    has_nodes = len(view.report.nodes) > 1
+def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet) -> list[Text]:
+    """A line of titles and one for each of ``clients``, if there are any."""
+    if not clients:
+        return []
+    has_datasets = len(host.report.datasets) > 1
+    has_nodes = len(host.report.nodes) > 1
     rows: list[Sequence[Cell]] = []
     for client in clients:
         wait = client.wait_share
@@ -151,14 +159,14 @@ def draw_jobs(jobs: Iterable[JobInterval], sheet: Sheet) -> list[Text]:
 
 def draw_hosts(
     answers: Iterable[HostAnswer],
-    shared: Iterable[SharedName],
+    warnings: Iterable[str],
     problems: Iterable[str],
     sheet: Sheet,
 ) -> list[Text]:
-    """Names that are shared, a line for each host, and why some did not answer."""
+    """Names that are shared, a line for each host, and why others did not answer."""
     lines: list[Text] = []
-    for name in shared:
-        lines += sheet.words(printable(name.line), "bold red", indent=2)
+    for warning in warnings:
+        lines += sheet.words(printable(warning), "bold red", indent=2)
     lines += sheet.table(_HOSTS, [_host_row(*answer) for answer in answers])
     for problem in problems:
         lines += sheet.words(printable(problem), "red", indent=2)
@@ -168,15 +176,15 @@ def draw_hosts(
 def _host_row(endpoint: str, answer: HostReport | str) -> Sequence[Cell]:
     if isinstance(answer, str):
         return [endpoint, *[""] * 6, Text("no report", "bold red")]
-    view = HostView(answer)
+    host = HostInterval(answer)
     return [
         endpoint,
         printable(answer.name),
         printable(answer.host),
         str(len(answer.nodes)),
-        str(view.interval.workers),
-        str(len(view.clients)),
-        rate(view.interval.images_a_s),
+        str(host.workers),
+        str(len(host.client_rows)),
+        rate(host.images_a_s),
         Text(answer.verdict.kind, "bold red" if answer.verdict.is_problem else ""),
     ]
 

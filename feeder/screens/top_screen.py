@@ -9,9 +9,9 @@ from typing import Final
 
 from rich.text import Text
 
+from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.figures import duration, plural, rate
 from feeder.metrics.report import HostReport
-from feeder.screens.host_view import HostView
 from feeder.screens.sheet import Sheet, percent, printable
 from feeder.screens.status_screen import draw_machine, draw_verdict
 from feeder.screens.tables import draw_clients, draw_nodes, draw_workers
@@ -35,14 +35,14 @@ def draw_top(
 
     ``note`` is shown at the right of the first line, such as the keys.
     """
-    view = HostView(report)
-    lines = [_title(view, sheet, note), *draw_verdict(report, sheet)[:_VERDICT_LINES_MAX]]
+    host = HostInterval(report)
+    lines = [_title(host, sheet, note), *draw_verdict(report, sheet)[:_VERDICT_LINES_MAX]]
     room = max(0, height - len(lines))
-    lists = _lists(view, sheet, room)
+    lists = _lists(host, sheet, room)
     titles = 2 * len(lists)  # and an empty line before each
     least = titles + sum(min(len(rows), _ROWS_MIN) for _, rows in lists)
-    machine = draw_machine(view, sheet, "machine")
-    for part in (_curves(view, sheet), _stages(view, sheet), machine):
+    machine = draw_machine(host, sheet, "machine")
+    for part in (_curves(host, sheet), _stages(host, sheet), machine):
         if room - len(part) >= least:  # on a low screen the lists come first
             lines += part
             room -= len(part)
@@ -55,12 +55,12 @@ def draw_top(
     return lines[:height], scroll_max
 
 
-def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
-    report = view.report
+def _title(host: HostInterval, sheet: Sheet, note: Text) -> Text:
+    report = host.report
     left = Text.assemble((printable(report.host), "bold"))
     pieces = [f"feeder {report.feeder_version}", f"up {duration(report.uptime_s)}"]
-    if view.interval.seconds:
-        pieces.append(f"rates over {duration(view.interval.seconds)}")
+    if host.seconds:
+        pieces.append(f"rates over {duration(host.seconds)}")
     for piece in pieces:
         if left.cell_len + 4 + len(piece) + note.cell_len <= sheet.width:
             left.append(f"  {printable(piece)}")
@@ -68,18 +68,17 @@ def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
     return sheet.fit(left.append(" " * blank).append_text(note))
 
 
-def _curves(view: HostView, sheet: Sheet) -> list[Text]:
-    history = view.report.history
-    interval = view.interval
+def _curves(host: HostInterval, sheet: Sheet) -> list[Text]:
+    history = host.report.history
     images = [point.images_a_s for point in history]
     busy = [point.busy_share for point in history]
     waits = [point.wait_share for point in history]
     rows = [
-        ("images/s", rate(interval.images_a_s), images, max(images, default=0.0), "green"),
-        ("busy", percent(interval.busy_share), busy, 1.0, "cyan"),
+        ("images/s", rate(host.images_a_s), images, max(images, default=0.0), "green"),
+        ("busy", percent(host.busy_share), busy, 1.0, "cyan"),
     ]
-    if interval.wait_share is not None:
-        rows.append(("wait", percent(interval.wait_share), waits, 1.0, "yellow"))
+    if host.wait_share is not None:
+        rows.append(("wait", percent(host.wait_share), waits, 1.0, "yellow"))
     tail = ""
     if len(history) > 1 and sheet.width >= 60:
         tail = f"  {duration(round(history[-1].clock_s - history[0].clock_s))}"
@@ -98,8 +97,8 @@ def _curves(view: HostView, sheet: Sheet) -> list[Text]:
     return lines
 
 
-def _stages(view: HostView, sheet: Sheet) -> list[Text]:
-    stages = {name: share for name, share in view.interval.stages.items() if share >= 0.005}
+def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
+    stages = {name: share for name, share in host.stages.items() if share >= 0.005}
     if not stages:
         return []
     rest = 1.0 - sum(stages.values())
@@ -116,20 +115,17 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
     return sheet.stack("stages", [bar, *sheet.fill(legend)])
 
 
-def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:
+def _lists(host: HostInterval, sheet: Sheet, room: int) -> list[_List]:
     lists: list[_List] = []
-    if view.has_node_list:
-        title, *rows = draw_nodes(view, sheet)
-        lists.append((title, rows))
-    if view.clients:
-        title, *rows = draw_clients(view.clients, view, sheet)
-        lists.append((title, rows))
-    if view.workers:
+    for table in (draw_nodes(host, sheet), draw_clients(host.client_rows, host, sheet)):
+        if table:
+            lists.append((table[0], table[1:]))
+    if host.workers_by_silence:
         needs = [len(rows) for _, rows in lists]
         worker_room = share_lines(room - 2 * len(lists) - 2, [*needs, 10_000])[-1]
-        busy = f"busy {percent(view.interval.busy_share)}"
-        title = Text(f"{plural(len(view.workers), 'worker')}, {busy}", "dim")
-        lists.append((title, draw_workers(view.workers, sheet, worker_room)))
+        busy = f"busy {percent(host.busy_share)}"
+        title = Text(f"{plural(len(host.workers_by_silence), 'worker')}, {busy}", "dim")
+        lists.append((title, draw_workers(host.workers_by_silence, sheet, worker_room)))
     return lists
 
 

@@ -74,7 +74,7 @@ def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
     assert node.before is not None
     assert (node.before.clock_s, node.now.clock_s) == (1019.0, 1029.0)
     assert report.load.clock_s - report.load_before.clock_s == INTERVAL_S
-    assert HostInterval.of(report).images_a_s == (29**2 - 19**2) / 10
+    assert HostInterval(report).images_a_s == (29**2 - 19**2) / 10
     assert report.uptime_s == 29.0
 
 
@@ -108,8 +108,8 @@ def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -
         machine.now_s += 1.0
         watch.take(snapshot(machine.now_s, images=2100 + 100 * second))
         report = watch.turn([("ready", 0)])
-    assert HostInterval.of(report).images_a_s == 100.0
-    assert HostInterval.of(report).seconds <= 3.0
+    assert HostInterval(report).images_a_s == 100.0
+    assert HostInterval(report).seconds <= 3.0
 
 
 @pytest.mark.parametrize("is_connected", [False, True])
@@ -129,7 +129,7 @@ def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected:
         busy = snapshot(machine.now_s, images=200 * second)
         watch.take(msgspec.structs.replace(busy, clients=(trainer,)))
         report = watch.turn([("ready", 0)])
-    interval = HostInterval.of(report)
+    interval = HostInterval(report)
     assert (interval.seconds, interval.images_a_s, interval.busy_share) == (4.0, 200.0, 1.0)
 
 
@@ -144,7 +144,7 @@ def test_pauses_between_requests_are_part_of_the_rates(machine: Machine) -> None
         trainer = ClientRecord(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
         taken = snapshot(1000.0 + second, images=images)
         watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
-    interval = HostInterval.of(watch.turn([("ready", 0)]))
+    interval = HostInterval(watch.turn([("ready", 0)]))
     assert (interval.seconds, interval.images_a_s) == (10.0, 80.0)
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.diagnosis.interval import HostInterval, node_interval
-from feeder.diagnosis.worker_interval import worker_interval
+from feeder.diagnosis.interval import HostInterval, NodeInterval
 from feeder.metrics.records import OTHERS, NodeRecord, SlotSeconds, WorkerRecord
 from tests.diagnosis.reports import client, node, report, worker
 
@@ -42,7 +41,7 @@ snapshots = st.builds(
 
 @given(before=snapshots, now=snapshots)
 def test_any_two_snapshots_give_finite_shares(before: NodeRecord, now: NodeRecord) -> None:
-    interval = node_interval(before, now)
+    interval = NodeInterval(before, now)
     assert interval.seconds >= 0
     assert 0 <= interval.busy_workers <= len(now.workers)
     for each in interval.workers:
@@ -53,15 +52,14 @@ def test_any_two_snapshots_give_finite_shares(before: NodeRecord, now: NodeRecor
 
 
 def test_rates_are_growth_over_the_time_between() -> None:
-    interval = HostInterval.of(report(node(images=3000, seconds=10.0)))
+    interval = HostInterval(report(node(images=3000, seconds=10.0)))
     assert interval.seconds == 10.0
     assert interval.images_a_s == 300.0
 
 
 def test_a_workers_time_in_chunks_is_split_into_cpu_waiting_for_one_and_blocked() -> None:
-    before = worker(1)
-    now = msgspec.structs.replace(before, busy_s=8.0, cpu_s=5.0, run_delay_s=1.0)
-    interval = worker_interval(before, now, 10.0)
+    busy = worker(1, busy_s=8.0, cpu_s=5.0, run_delay_s=1.0)
+    (interval,) = NodeInterval(*_ends(node(workers=(busy,)))).workers
     assert (interval.busy_share, interval.cpu_share) == (0.8, 0.5)
     assert interval.run_delay_share == pytest.approx(0.1)
     assert interval.blocked_share == pytest.approx(0.2)
@@ -73,7 +71,7 @@ def test_a_replaced_process_counts_from_its_start() -> None:
     assert before is not None
     assert now is not None
     successor = msgspec.structs.replace(now, pid=now.pid + 1, uptime_s=5.0)
-    interval = node_interval(before, successor)
+    interval = NodeInterval(before, successor)
     assert interval.seconds == 5.0
     assert interval.images_a_s == 10.0
 
@@ -82,25 +80,25 @@ def test_the_work_of_workers_that_have_ended_counts() -> None:
     made = node(workers=(worker(2, busy_s=1.0),))
     now = msgspec.structs.replace(made.now, lost_worker_busy_s=4.0)
     assert made.before is not None
-    assert node_interval(made.before, now).busy_workers == 0.5
+    assert NodeInterval(made.before, now).busy_workers == 0.5
 
 
 def test_a_client_of_two_node_processes_waits_for_both() -> None:
     waits = [client("a", waited_s=2.0), client("a", waited_s=3.0)]
     host = report(*(node(number, clients=(each,)) for number, each in enumerate(waits)))
-    assert HostInterval.of(host).wait_share == pytest.approx(0.5)
+    assert HostInterval(host).wait_share == pytest.approx(0.5)
 
 
 def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
     host = report(node(clients=(client("a", clock_s=0.0), client("b", waited_s=1.0))))
-    interval = HostInterval.of(host)
+    interval = HostInterval(host)
     assert [each.wait_share for each in interval.clients] == [None, pytest.approx(0.1)]
     assert interval.wait_share == pytest.approx(0.1)
 
 
 def test_each_of_the_others_counts_as_a_client() -> None:
     others = client(OTHERS, clients=3, waited_s=15.0, clock_s=30.0, cpu_s=12.0)
-    interval = HostInterval.of(report(node(clients=(client("a", waited_s=1.0), others))))
+    interval = HostInterval(report(node(clients=(client("a", waited_s=1.0), others))))
     assert interval.client_count == 4
     assert interval.wait_share == pytest.approx((0.1 + 3 * 0.5) / 4)
     assert interval.clients[1].cpus == pytest.approx(1.2)
@@ -113,26 +111,26 @@ def test_others_without_a_start_have_done_nothing_yet() -> None:
     more = msgspec.structs.replace(before.clients[1], images=2 * 10**6)
     shrunk = msgspec.structs.replace(before, clients=(before.clients[0], more))
     for start in (first, shrunk):
-        one, others = node_interval(start, now).clients
+        one, others = NodeInterval(start, now).clients
         assert (one.images_a_s, others.images_a_s) == (10.0, 0.0)
 
 
 def test_a_process_that_sends_nothing_more_has_no_rates() -> None:
     """Its curve falls to zero; it does not show the mean since its start."""
     _, now = _ends(node(images=900_000, workers=(worker(1, busy_s=10.0),)))
-    interval = node_interval(now, now)
+    interval = NodeInterval(now, now)
     assert (interval.seconds, interval.images_a_s, interval.busy_workers) == (0.0, 0.0, 0.0)
 
 
 def test_slots_are_mean_numbers() -> None:
     slots = SlotSeconds(free=10.0, filling=25.0, sending=5.0)
-    interval = node_interval(*_ends(node(clients=(client("a", slots=slots),))))
+    interval = NodeInterval(*_ends(node(clients=(client("a", slots=slots),))))
     assert interval.clients[0].slots == SlotSeconds(free=1.0, filling=2.5, sending=0.5)
 
 
 def test_stages_are_shares_of_the_time_in_chunks() -> None:
     made = node(workers=(worker(1, busy_s=10.0), worker(2, busy_s=10.0)), stages={"decode": 15.0})
-    assert HostInterval.of(report(made)).stages == {"decode": 0.75}
+    assert HostInterval(report(made)).stages == {"decode": 0.75}
 
 
 def _ends(made) -> tuple[NodeRecord, NodeRecord]:  # type: ignore[no-untyped-def]

@@ -215,7 +215,7 @@ def test_neighbours_are_charged_no_more_than_what_they_use() -> None:
 
 def test_all_that_a_batch_moves_counts_as_memory_traffic() -> None:
     def share(**totals: Any) -> float:
-        return HostInterval.of(host(memory_bytes_a_s=1e9, **totals)).nodes[0].memory_share
+        return HostInterval(host(memory_bytes_a_s=1e9, **totals)).nodes[0].memory_share
 
     assert share(lent_bytes=10**9) == pytest.approx(0.3)
     assert share(sent_bytes=10**9) == pytest.approx(0.4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.diagnosis.client_interval import client_intervals
+from feeder.diagnosis.interval import NodeInterval
 from feeder.metrics.records import CLIENTS_MAX, OTHERS, ClientRecord, NodeRecord, SlotSeconds
 from feeder.node.client_book import ClientBook, sum_clients
 from feeder.session.events import MessageReceived
@@ -37,7 +37,7 @@ def rates(before: Sequence[ClientRecord], now: Sequence[ClientRecord]) -> dict[s
         NodeRecord(number=0, name="n", pid=1, clock_s=at_s, uptime_s=9.0, endpoints=(), clients=c)
         for at_s, c in ((1.0, tuple(before)), (2.0, tuple(now)))
     )
-    return {client.name: client.images_a_s for client in client_intervals(first, last, 1.0)}
+    return {client.name: client.images_a_s for client in NodeInterval(first, last).clients}
 
 
 def test_a_clients_sessions_are_one() -> None:

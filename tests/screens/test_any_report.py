@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from feeder.metrics.report import HostReport
-from feeder.screens.report_json import to_json
+from feeder.screens.console import to_json
 from feeder.screens.sheet import BLOCKS, Sheet
 from feeder.screens.status_screen import draw_status
 from feeder.screens.top_screen import draw_top

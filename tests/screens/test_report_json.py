@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from feeder.metrics.report import HostReport
-from feeder.screens.report_json import to_json
+from feeder.screens.console import to_json
 from tests.support.host_reports import REPORTS, many_nodes
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from feeder.diagnosis.job_interval import JobInterval
+from feeder.diagnosis.interval import JobInterval
 from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
 from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status

@@ -140,16 +140,16 @@ def test_the_terminal_is_restored(command: str, end: str) -> None:
 def test_the_terminal_is_restored_after_a_crash(command: str) -> None:
     """A report that cannot be drawn, as a bug would have it."""
     broken = (
-        "import feeder.screens.host_view as view\n"
+        "from feeder.diagnosis.interval import HostInterval\n"
         "from feeder.__main__ import start\n"
         "import sys\n"
         "calls = []\n"
-        "made = view.HostView.__init__\n"
-        "def init(self, report):\n"
+        "init = HostInterval.__init__\n"
+        "def fail(self, report):\n"
         "    calls.append(1)\n"
         "    if len(calls) > 3: raise RuntimeError('made to crash')\n"
-        "    made(self, report)\n"
-        "view.HostView.__init__ = init\n"
+        "    init(self, report)\n"
+        "HostInterval.__init__ = fail\n"
         "sys.exit(start())\n"
     )
     with ReportNode(compute_bound()) as node:
