@@ -1,6 +1,6 @@
 """A feeder host: the product's session table, with workers, storage and a network card.
 
-    Request ─► SessionTable ─► FillChunk ─► worker: storage (in turn), then its core
+    Request ─► SessionTable ─► Fill ─► worker: storage (in turn), then its core
                            ─► SendChunk ─► network card (in turn) ─► rank
 
 The node process itself takes no time. Workers are those of the table: each has a chunk being filled
@@ -18,6 +18,7 @@ from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.table import SessionTable
+from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import ClientMessage, NodeMessage
 
 from .agenda import Agenda
@@ -33,7 +34,7 @@ _SHORTEST = 0.5  # of a chunk's mean time
 class _Worker:
     """A worker's chunks: the one being filled, and the one queued."""
 
-    chunks: deque[events.FillChunk]
+    chunks: deque[Fill]
     is_busy: bool = False
 
 
@@ -156,9 +157,9 @@ class SimulatedHost:
 
     def _carry_out(self, instruction: events.Instruction) -> list[events.Event]:
         match instruction:
-            case events.FillChunk(worker):
-                self._workers[worker].chunks.append(instruction)
-                self._work(worker)
+            case Fill():
+                self._workers[instruction.worker].chunks.append(instruction)
+                self._work(instruction.worker)
             case events.SendChunk():
                 self._send_chunk(self, instruction)
             case events.Send(peer, message):
@@ -201,7 +202,7 @@ class SimulatedHost:
             self._workers_s += busy_s
             self._tally.made_images += chunk.count
             self.chunks += 1
-            self.give(events.ChunkFilled(chunk.ticket, done_s - now_s, busy_s))
+            self.give(Filled(chunk.ticket, done_s - now_s, busy_s))
             self._work(number)
 
         self._agenda.at(done_s, finish)

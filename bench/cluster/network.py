@@ -135,20 +135,13 @@ class Network:
             leaves_s = max(self._agenda.now_s, connection.host.nic_free_s)
             self._agenda.at(leaves_s + self._latency_s, arrive)
 
-    def send_chunk(self, host: SimulatedHost, chunk: SendChunk) -> None:
+    def send_chunk(self, host: SimulatedHost, sent: SendChunk) -> None:
         """Carry a chunk's rows."""
-        connection = self._peers.get(chunk.peer)
+        connection = self._peers.get(sent.peer)
         if connection is None:
             return
-        message = Chunk(
-            session=chunk.session,
-            epoch=chunk.epoch,
-            index=chunk.index,
-            first=chunk.first,
-            images=chunk.count,
-            valid=chunk.valid,
-        )
-        size_bytes = chunk.count * self._wire_bytes
+        message = sent.chunk
+        size_bytes = message.images * self._wire_bytes
         rank, link = connection.rank, connection.link
 
         def arrive() -> None:

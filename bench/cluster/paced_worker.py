@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any, Final
 
+from feeder.wire.chunk_work import Fill, Filled
 from feeder.worker import __main__ as worker
 from feeder.worker import filler
-from feeder.worker.messages import Fill, Filled
 
 CHUNK_TIME: Final = "FEEDER_BENCH_CHUNK_S"
 _LATE_S: Final = 0.01

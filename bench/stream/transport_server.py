@@ -25,13 +25,15 @@ from feeder.node.endpoint import parse_endpoint
 from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
-from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.plan.epoch import ShardLayout
 from feeder.process.child import die_with_parent
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.events import WorkerJoined
+from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import Chunk, encode
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.messages import Configure, Fill, Filled, NodeToWorker
+from feeder.worker.messages import Configure, NodeToWorker
 from feeder.worker.slot_memory import SlotMemory
 
 from ..daemon import DATASET_NAME
@@ -85,7 +87,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         0,
         None,
     )
-    service.on_worker(Joined(1))
+    service.on_worker(WorkerJoined(1))
     poller = zmq.Poller()
     poller.register(router.socket, zmq.POLLIN)
     poller.register(router.monitor, zmq.POLLIN)
@@ -98,7 +100,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         while (received := router.receive(now_s)) is not None:
             service.frames.take(*received)
             while pool.filled:
-                service.on_worker(Filled(pool.filled.popleft(), (), ()))
+                service.on_worker(Filled(pool.filled.popleft()))
         if router.take_ended():
             service.recheck_slots(now_s)
         service.run_due(now_s, now_s)

@@ -31,7 +31,7 @@ from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots
-from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.path_text import printable
@@ -39,7 +39,7 @@ from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.session.admission import NodeIdentity
-from feeder.session.events import DrainAsked
+from feeder.session.events import DrainAsked, WorkerJoined
 from feeder.session.jobs import JobWeights
 from feeder.worker.messages import Configure
 
@@ -205,7 +205,7 @@ class NodeLoop:
         )
         self._service.on_diagnosed(self._verdict)
         for worker in self._pool.numbers:
-            self._service.on_worker(Joined(worker))
+            self._service.on_worker(WorkerJoined(worker))
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
         self._service.frames.start(self._poll_set)

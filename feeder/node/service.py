@@ -32,7 +32,7 @@ from feeder.node.session_log import (
     log_silence,
 )
 from feeder.node.slot_store import SlotStore
-from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
+from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process import log_lines
 from feeder.process.log_lines import of_kind
 from feeder.process.path_text import printable
@@ -43,8 +43,8 @@ from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.fair_share import FairShare
 from feeder.session.jobs import JobWeights
 from feeder.session.table import SessionTable
+from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
-    Chunk,
     ClientMessage,
     Hello,
     HostStatsRequest,
@@ -53,7 +53,7 @@ from feeder.wire.messages import (
     Stats,
     StatsRequest,
 )
-from feeder.worker.messages import CloseSession, Fill, Filled, NamesRead, OpenSession
+from feeder.worker.messages import CloseSession, NamesRead, OpenSession
 
 _SESSION_BITS: Final = 63
 _NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
@@ -173,26 +173,18 @@ class NodeService:
     def on_worker(self, report: PoolEvent) -> None:
         """Handle a worker's report."""
         match report:
-            case Filled():
-                self.apply(events.ChunkFilled(report.ticket, report.busy_s, report.cpu_s))
-            case Joined():
+            case FillFailed(shard=shard):
+                kind = of_kind(f"bad sample in {shard}" if shard else "chunk")
+                _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
+            case events.WorkerJoined(worker):
                 for session, message in self._open.items():
-                    fd = self._slots.memory(session).fileno()
-                    self._pool.send(report.worker, message, fd)
-                self.apply(events.WorkerJoined(report.worker))
-            case Lost(worker, was_killed, is_held):
+                    self._pool.send(worker, message, self._slots.memory(session).fileno())
+            case events.WorkerLost(worker):
                 self._names.on_lost(worker)
-                self.apply(events.WorkerLost(worker, was_killed, is_held))
-            case Released():
-                self.apply(events.WorkerReleased(report.worker))
             case NamesRead():
                 self._names.on_read(report, time.monotonic())
-            case _:
-                kind = of_kind(f"bad sample in {report.shard}" if report.shard else "chunk")
-                _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
-                self.apply(
-                    events.ChunkFailed(report.ticket, report.code, report.message, report.sample)
-                )
+                return
+        self.apply(report)
 
     def on_claim(self, connection: int, session: int) -> None:
         """Handle a claim of a session's slots."""
@@ -313,9 +305,8 @@ class NodeService:
         match instruction:
             case events.SendChunk():
                 self._send_chunk(instruction, now_s)
-            case events.FillChunk(worker, ticket, session, slot, epoch, index, first, count):
-                fill = Fill(ticket, session, slot, epoch, index, first, count)
-                self._pool.send(worker, fill)
+            case Fill():
+                self._pool.send(instruction.worker, instruction)
             case events.ReturnSlot(session, slot):
                 return self._slots.want_back(session, slot, now_s)
             case events.Send(peer, message):
@@ -341,19 +332,12 @@ class NodeService:
                 self._pool.kill(instruction.worker, describe_stuck(instruction))
         return None
 
-    def _send_chunk(self, chunk: events.SendChunk, now_s: float) -> None:
-        header = Chunk(
-            session=chunk.session,
-            epoch=chunk.epoch,
-            index=chunk.index,
-            first=chunk.first,
-            images=chunk.count,
-            valid=chunk.valid,
-        )
-        arrays = self._slots.chunk(chunk.session, chunk.slot, chunk.first, chunk.count)
-        tracker = self._sender.send_chunk(chunk.peer, header, arrays)
+    def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
+        chunk = sent.chunk
+        arrays = self._slots.chunk(chunk.session, sent.slot, chunk.first, chunk.images)
+        tracker = self._sender.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
-            self._slots.lend(chunk.session, chunk.slot, tracker, now_s)
+            self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
     def _open_slots(self, wanted: events.OpenSlots) -> events.SlotsOpened | events.SlotsRefused:
         try:

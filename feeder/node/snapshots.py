@@ -89,7 +89,7 @@ class Snapshots:
         )
         record.sent_bytes = service.sent_bytes
         record.queued_batches = table.queued_batches
-        record.chunks_in_flight = table.chunks_in_flight
+        record.chunks_in_flight = table.dispatcher.chunks_in_flight
         names = sorted(table.watch.stalled_names)[:_DATASETS]
         record.stalled_datasets = tuple(printable(name)[:LABEL_CHARS] for name in names)
         record.failures = describe_failures(table, service.refused_datasets, now_s)

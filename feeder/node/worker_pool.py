@@ -33,12 +33,12 @@ from feeder.process.backoff import Backoff
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
+from feeder.session.events import WorkerJoined, WorkerLost, WorkerReleased
 from feeder.wire.agreement import Agreement, Producer
+from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.worker.messages import (
     CannotStart,
     Configure,
-    Filled,
-    FillFailed,
     NamesRead,
     NodeToWorker,
     Started,
@@ -69,32 +69,7 @@ class _Worker:
     libraries: dict[str, str] = field(default_factory=dict)  # known once it has started
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A worker has come up; no session has been sent to it yet."""
-
-    worker: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A worker that had come up has died; its chunks in flight will never be filled."""
-
-    worker: int
-    was_killed: bool = False
-    """By SIGKILL."""
-    is_held: bool = False
-    """The kernel holds its process, which never runs again; Released follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The kernel has ended a lost worker's process."""
-
-    worker: int
-
-
-PoolEvent = Joined | Lost | Released | Filled | FillFailed | NamesRead
+PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
 
 
 class WorkerPool:
@@ -170,7 +145,7 @@ class WorkerPool:
         return self._decoder
 
     def start(self) -> None:
-        """Start all workers at once; they come up later, each reported as Joined.
+        """Start all workers at once; they come up later, each reported as WorkerJoined.
 
         ResourceError where one cannot be started.
         """
@@ -199,7 +174,7 @@ class WorkerPool:
             if process.poll() is not None:
                 del self._held[number]
                 self.counters.workers_held = len(self._held)
-                self._report(Released(number))
+                self._report(WorkerReleased(number))
         due = [at_s for at_s in self._starts_due_s if at_s <= now_s]
         self._starts_due_s = [at_s for at_s in self._starts_due_s if at_s > now_s]
         for started in range(len(due)):
@@ -248,7 +223,7 @@ class WorkerPool:
         return 0 if worker is None else worker.process.pid
 
     def kill(self, number: int, reason: str) -> None:
-        """Kill a worker that makes no progress; Lost follows, even if it cannot end."""
+        """Kill a worker that makes no progress; WorkerLost follows, even if it cannot end."""
         worker = self._workers.get(number)
         if worker is not None and worker.killed_s == float("inf"):
             worker.killed_s = time.monotonic()
@@ -315,7 +290,7 @@ class WorkerPool:
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")
                 worker.started_s = time.monotonic()
                 self._set_deadline()
-                self._report(Joined(worker.number))
+                self._report(WorkerJoined(worker.number))
             case CannotStart():
                 if self._may_give_up:
                     raise message.as_error()
@@ -344,7 +319,7 @@ class WorkerPool:
                 *(worker.number, worker.process.pid, ending),
                 extra={"worker": worker.number},
             )
-            self._report(Lost(worker.number, was_killed, is_held=status is None))
+            self._report(WorkerLost(worker.number, was_killed, is_held=status is None))
             return
         self.counters.worker_starts_failed += 1
         self._crashed_starts += not was_killed

@@ -54,12 +54,6 @@ class PendingBatch:
         return self.dataset, self.recipe
 
     @property
-    def location(self) -> tuple[int, int, int, int]:
-        """Session, slot, epoch and index of a batch that has a slot."""
-        assert self.slot is not None, "a batch is enqueued with its slot"
-        return self.session, self.slot, self.epoch, self.index
-
-    @property
     def has_chunks(self) -> bool:
         """Whether it has a chunk to dispatch that need not be dispatched alone."""
         return bool(self.returned) or self.unfilled < self.rows

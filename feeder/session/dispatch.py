@@ -22,7 +22,6 @@ worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks p
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
@@ -58,16 +57,6 @@ KILLS_MAX: Final = 10
 HANGS_MAX: Final = 2
 """Workers that are killed because they do not finish this chunk, the last one after
 CHUNK_DEADLINE_S, before it is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """The chunks that a lost worker had in flight."""
-
-    batches: tuple[PendingBatch, ...] = ()
-    """The batch of each chunk."""
-    given_up: tuple[PendingChunk, ...] = ()
-    """The one that is not retried, if there is one."""
 
 
 class Dispatcher:
@@ -112,8 +101,10 @@ class Dispatcher:
         self._in_flight[worker] = WorkInFlight(POLICY)
         self._by_load[0][worker] = None
 
-    def remove_worker(self, worker: int, was_killed: bool, is_held: bool, now_s: float) -> Removal:
-        """Take a lost worker's chunks back.
+    def remove_worker(
+        self, worker: int, was_killed: bool, is_held: bool, now_s: float
+    ) -> tuple[list[PendingBatch], PendingChunk | None]:
+        """Take a lost worker's chunks back; return the batch of each, and a chunk that is given up.
 
         ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read, and
         ``release`` follows. The oldest chunk, which the worker was filling, becomes suspect or is
@@ -121,7 +112,7 @@ class Dispatcher:
         """
         work = self._in_flight.pop(worker, None)
         if work is None:
-            return Removal()
+            return [], None
         self._by_load[len(work.chunks)].pop(worker, None)
         chunks = list(work.chunks.values())
         for chunk in chunks:
@@ -130,10 +121,10 @@ class Dispatcher:
             took_s = _time_to_charge(work, now_s) if chunk is chunks[0] else 0.0
             self._turns.settle(chunk.batch.job, chunk.charged_s, took_s)
         if not chunks:
-            return Removal()
+            return [], None
         if is_held:
             self.watch.hold(chunks[0].batch.dataset, worker)
-        given_up: tuple[PendingChunk, ...] = ()
+        given_up: PendingChunk | None = None
         is_innocent = work.is_stuck and chunks[0].ticket != work.stuck_ticket
         if len(chunks) == 1 and not work.is_stuck:
             chunks[0].kills += was_killed
@@ -145,15 +136,15 @@ class Dispatcher:
             or chunks[0].kills >= KILLS_MAX
             or (chunks[0].hangs >= HANGS_MAX and chunks[0].batch.dataset not in self._stalled)
         ):
-            given_up = (chunks[0],)
+            given_up = chunks[0]
         for chunk in reversed(chunks):
-            if chunk.batch.is_cancelled or chunk in given_up:
+            if chunk.batch.is_cancelled or chunk is given_up:
                 continue
             if chunk is chunks[0] and work.stuck_as != "stopped" and not is_innocent:
                 self._suspect(chunk)
             else:
                 self._return(chunk)
-        return Removal(tuple(chunk.batch for chunk in chunks), given_up)
+        return [chunk.batch for chunk in chunks], given_up
 
     def enqueue(self, batch: PendingBatch, now_s: float) -> None:
         """Queue a batch, which has a slot and no filled row, behind its session's others."""

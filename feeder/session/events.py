@@ -10,7 +10,8 @@ from typing import Literal
 
 from feeder.metrics.hangs import Condition, ProcessLook
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import ClientMessage, NodeMessage
+from feeder.wire.chunk_work import Fill, Filled, FillFailed
+from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
 from feeder.wire.slot_layout import SlotLayout
 
 # --- Events -----------------------------------------------------------------------------------
@@ -125,27 +126,6 @@ class WorkerReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkFilled:
-    """A worker has written all rows of a chunk, in ``busy_s`` of wall-clock and ``cpu_s`` of CPU
-    time."""
-
-    ticket: int
-    busy_s: float = 0.0
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkFailed:
-    """A worker cannot fill a chunk, for this reason; the worker lives on."""
-
-    ticket: int
-    code: str
-    message: str
-    sample: int | None = None
-    """The sample at fault, if it is one."""
-
-
-@dataclass(frozen=True, slots=True)
 class DrainAsked:
     """Drain: finish requested batches, take nothing new."""
 
@@ -178,8 +158,8 @@ Event = (
     | WorkerJoined
     | WorkerLost
     | WorkerReleased
-    | ChunkFilled
-    | ChunkFailed
+    | Filled
+    | FillFailed
     | DrainAsked
     | ClockAdvanced
     | Resumed
@@ -224,32 +204,12 @@ class RefuseClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class FillChunk:
-    """Have a worker write rows first .. first + count - 1 of a batch into its slot."""
-
-    worker: int
-    ticket: int
-    session: int
-    slot: int
-    epoch: int
-    index: int
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class SendChunk:
     """Send a filled chunk from its slot, without copying the pixels."""
 
     peer: bytes
-    session: int
     slot: int
-    epoch: int
-    index: int
-    first: int
-    count: int
-    valid: int
-    """Rows of the whole batch that are real samples."""
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +282,7 @@ Instruction = (
     | OpenSlots
     | ShareSlots
     | RefuseClaim
-    | FillChunk
+    | Fill
     | SendChunk
     | ReturnSlot
     | CloseSlots

@@ -7,8 +7,8 @@ from feeder.metrics.counters import SessionCounters
 from feeder.metrics.records import FailureRecord
 from feeder.session.chunk_state import PendingChunk
 from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX
-from feeder.session.events import ChunkFailed
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
+from feeder.wire.chunk_work import FillFailed
 
 FailureReason = Literal["bad-sample", "unreadable", "stalled-storage", "resource", "worker-died"]
 
@@ -25,7 +25,7 @@ class Failures:
         self.by_dataset: dict[str, tuple[FailureRecord, float]] = {}
         """With the time of the last failure; the datasets that failed last at the end."""
 
-    def reason_for(self, failed: ChunkFailed, dataset: str) -> FailureReason:
+    def reason_for(self, failed: FillFailed, dataset: str) -> FailureReason:
         """Return why a worker could not fill a chunk; record the sample at fault."""
         if failed.code == "resource":
             return "resource"

@@ -7,7 +7,6 @@ before the first request.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -200,11 +199,3 @@ class Session:
         )
         self.wanted[key] = batch
         self.waiting.append(batch)
-
-    def assign_slots(self, now_s: float) -> Iterator[PendingBatch]:
-        """Give free slots to waiting batches, and yield these."""
-        while self.waiting and self.free_slots:
-            batch = self.waiting.popleft()
-            batch.slot = self.free_slots.pop()
-            self.slot_times.move(batch.slot, "filling", now_s)
-            yield batch

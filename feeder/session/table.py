@@ -20,9 +20,9 @@ Invariants, which test_interleavings.py checks over random interleavings:
 This module has the sessions, from Hello to their end; ``filling`` the batches and the workers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from feeder.metrics.counters import SessionCounters
 from feeder.metrics.fields import add
 from feeder.metrics.records import NodeRecord
 from feeder.session import events
@@ -35,13 +35,11 @@ from feeder.session.admission import (
     admit,
     compose_welcome,
 )
-from feeder.session.dispatch import Dispatcher
 from feeder.session.filling import Filling
 from feeder.session.jobs import JobRecords, JobWeights
-from feeder.session.outbox import Outbox
-from feeder.session.registry import SessionRegistry
 from feeder.session.state import Session
 from feeder.session.worker_watch import LOOK_S
+from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
@@ -51,7 +49,7 @@ _DRAINING = Refusal("draining", "this feeder is shutting down and takes no new r
 _ENDING = Refusal("draining", "this feeder is shutting down: use another one, or try later")
 
 
-class SessionTable:
+class SessionTable(Filling):
     """All sessions of one node process."""
 
     def __init__(
@@ -63,90 +61,56 @@ class SessionTable:
         weights: JobWeights | None = None,
     ) -> None:
         """Counts in ``record``; ``weights`` are those of jobs, None: all are equal."""
+        super().__init__(record, weights or JobWeights())
         self._datasets = datasets
         self._limits = limits
         self._identity = identity
-        self.record = record
-        self.counters = self._counters = SessionCounters()
         self.jobs = JobRecords(weights or JobWeights())
-        self._dispatcher = Dispatcher(weights or JobWeights())
-        self.watch = self._dispatcher.watch
-        """Of the workers."""
-        self.sessions = SessionRegistry()
         self.verdict = ""
         """Of the supervisor, on the whole host; repeated in every Pong."""
         self._is_draining = False
-        self._outbox = Outbox()
-        self._filling = Filling(
-            self._dispatcher, self.sessions, record, self._counters, self._outbox
-        )
-        self.workers = self._filling.workers
-        self.failures = self._filling.failures
-
-    @property
-    def check_at_s(self) -> float:
-        """When to handle ClockAdvanced: never later than the next deadline."""
-        return self._outbox.check_at_s
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Filled: self._on_filled,
+            FillFailed: self._on_failed,
+            events.MessageReceived: self._on_message,
+            events.SlotReturned: self._on_slot_returned,
+            events.SlotSent: self._on_slot_sent,
+            events.WorkerJoined: self._on_worker_joined,
+            events.WorkerLost: self._on_worker_lost,
+            events.WorkerReleased: lambda event: self.watch.release(event.worker),
+            events.PeerGone: self._on_peer_gone,
+            events.SlotsOpened: self._on_slots_opened,
+            events.SlotsRefused: self._on_slots_refused,
+            events.SlotsClosed: lambda event: self.sessions.forget(event.session),
+            events.SlotsClaimed: self._on_slots_claimed,
+            events.HolderGone: self._on_holder_gone,
+            events.DrainAsked: self._on_drain,
+            events.ClockAdvanced: self._on_clock,
+            events.Resumed: lambda event: self.dispatcher.on_resumed(event.lost_s, self._now_s),
+        }
 
     @property
     def is_idle(self) -> bool:
         """Whether no requested batch remains to be filled."""
         waiting = any(session.waiting for session in self.sessions.open.values())
-        return self._dispatcher.is_idle and not waiting
-
-    @property
-    def chunks_in_flight(self) -> int:
-        """How many chunks workers have."""
-        return self._dispatcher.chunks_in_flight
+        return self.dispatcher.is_idle and not waiting
 
     @property
     def queued_batches(self) -> int:
         """How many batches wait for a worker or a slot; suspect chunks count one by one."""
         waiting = sum(len(session.waiting) for session in self.sessions.open.values())
-        return self._dispatcher.queued_batches + waiting
+        return self.dispatcher.queued_batches + waiting
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""
-        self._outbox.now_s = now_s
-        match event:
-            case events.ChunkFilled():
-                self._filling.on_filled(event)
-            case events.MessageReceived():
-                self._on_message(event)
-            case events.SlotReturned():
-                self._on_slot_returned(event)
-            case events.SlotSent():
-                self._on_slot_sent(event)
-            case events.ChunkFailed():
-                self._filling.on_failed(event)
-            case events.WorkerJoined():
-                self._filling.on_worker_joined(event.worker)
-            case events.WorkerLost():
-                self._filling.on_worker_lost(event)
-            case events.WorkerReleased():
-                self.watch.release(event.worker)
-            case events.PeerGone():
-                self._on_peer_gone(event)
-            case events.SlotsOpened():
-                self._on_slots_opened(event)
-            case events.SlotsRefused():
-                self._on_slots_refused(event)
-            case events.SlotsClosed():
-                self.sessions.forget(event.session)
-            case events.SlotsClaimed():
-                self._on_slots_claimed(event)
-            case events.HolderGone():
-                self._on_holder_gone(event)
-            case events.DrainAsked():
-                self._on_drain()
-            case events.ClockAdvanced():
-                self._on_clock(event)
-            case events.Resumed():
-                self._dispatcher.on_resumed(event.lost_s, now_s)
-        self._filling.dispatch()
-        if not self._dispatcher.is_idle:
-            self._outbox.check_by(now_s + LOOK_S)
-        return self._outbox.take()
+        self._now_s = now_s
+        self._handlers[type(event)](event)
+        self._dispatch()
+        look_s = now_s + LOOK_S
+        if look_s < self.check_at_s and not self.dispatcher.is_idle:
+            self.check_at_s = look_s
+        instructions, self._instructions = self._instructions, []
+        return instructions
 
     # --- Messages -----------------------------------------------------------------------------
 
@@ -162,7 +126,7 @@ class SessionTable:
             if not isinstance(message, Bye):
                 self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
             return
-        session.last_message_s = self._outbox.now_s
+        session.last_message_s = self._now_s
         if isinstance(message, Request):
             self._on_request(session, message)
         elif isinstance(message, Ping):
@@ -172,15 +136,15 @@ class SessionTable:
                 sharers=self.sessions.count_alike(session),
                 verdict=self.verdict,
             )
-            self._outbox.send(event.peer, pong)
+            self._send(event.peer, pong)
         else:
-            self._counters.sessions_closed += 1
+            self.counters.sessions_closed += 1
             self._end(session, "closed")
 
     def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
         former = self.sessions.of_peer(event.peer)
         if former is not None:
-            self._counters.sessions_closed += 1
+            self.counters.sessions_closed += 1
             self._end(former, "closed")
         if self._is_draining:
             self._refuse(event.peer, _ENDING)
@@ -198,7 +162,7 @@ class SessionTable:
             self._refuse(event.peer, terms)
             return
         plan, layout, chunk_images = terms
-        self._counters.windows_reduced += layout.slots < hello.window
+        self.counters.windows_reduced += layout.slots < hello.window
         session = Session(
             number=event.fresh_session,
             peer=event.peer,
@@ -207,43 +171,46 @@ class SessionTable:
             layout=layout,
             chunk_images=chunk_images,
             account=event.account,
-            last_message_s=self._outbox.now_s,
+            last_message_s=self._now_s,
             is_local=event.is_local,
             is_ipc=event.is_ipc,
             job_record=self.jobs.join((event.account, hello.job)),
         )
         self.sessions.add(session)
-        self._outbox.check_by(self._outbox.now_s + self._limits.lease_s)
-        self._outbox.add(
+        self._check_by(self._now_s + self._limits.lease_s)
+        self._instructions.append(
             events.OpenSlots(
                 session.number, hello.dataset, hello.recipe, hello.seed, session.layout
             )
         )
 
     def _on_request(self, session: Session, request: Request) -> None:
-        for epoch, index in request.release:
-            batch = session.wanted.pop((epoch, index), None)
+        for key in request.release:
+            batch = session.wanted.pop(key, None)
             if batch is not None:
-                self._counters.batches_released += 1
-                self._filling.release(session, batch)
-        fresh = [key for key in dict.fromkeys(request.want) if key not in session.wanted]
-        self._counters.wants_repeated += len(request.want) - len(fresh)
-        if not fresh:
-            return
-        refusal = _DRAINING if self._is_draining else session.refusal_for(fresh)
+                self.counters.batches_released += 1
+                self._release(session, batch)
+        fresh = []
+        for key in dict.fromkeys(request.want):
+            if key not in session.wanted:
+                fresh.append(key)
+        self.counters.wants_repeated += len(request.want) - len(fresh)
+        refusal = None
+        if fresh:
+            refusal = _DRAINING if self._is_draining else session.refusal_for(fresh)
         if refusal is not None:
             self._refuse(session.peer, refusal, session.number)
-            return
-        for key in fresh:
-            session.want(key, request.number, self._outbox.now_s)
-        self._filling.give_slots(session)
+        else:
+            for key in fresh:
+                session.want(key, request.number, self._now_s)
+        self._give_slots(session)
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self.sessions.open.get(event.session)
         if session is not None:
-            session.slot_times.move(event.slot, "free", self._outbox.now_s)
+            session.slot_times.move(event.slot, "free", self._now_s)
             session.free_slots.append(event.slot)
-            self._filling.give_slots(session)
+            self._give_slots(session)
 
     def _on_slot_sent(self, event: events.SlotSent) -> None:
         session = self.sessions.open.get(event.session)
@@ -258,11 +225,11 @@ class SessionTable:
         if session is not None:
             session.has_claimed = True
         if session is None or refusal is not None:
-            self._outbox.add(events.RefuseClaim(event.connection, refusal or ""))
+            self._instructions.append(events.RefuseClaim(event.connection, refusal or ""))
             return
         session.is_held = True
-        self._counters.sessions_sharing += 1
-        self._outbox.add(events.ShareSlots(event.session, event.connection))
+        self.counters.sessions_sharing += 1
+        self._instructions.append(events.ShareSlots(event.session, event.connection))
 
     def _on_holder_gone(self, event: events.HolderGone) -> None:
         """End the session of a client that unmapped its slots; one without requests goes on."""
@@ -271,12 +238,12 @@ class SessionTable:
             session = self.sessions.ended.get(event.session)
             if session is not None and session.is_held:
                 session.is_held = False
-                self._outbox.close_if_unused(session)
+                self._close_if_unused(session)
             return
         session.is_held = False
         if session.has_requested:
-            self._counters.sessions_lost += event.has_died
-            self._counters.sessions_closed += not event.has_died
+            self.counters.sessions_lost += event.has_died
+            self.counters.sessions_closed += not event.has_died
             self._end(session, "lost" if event.has_died else "closed")
 
     # --- Start and end of sessions ------------------------------------------------------------
@@ -286,7 +253,7 @@ class SessionTable:
         if session is None:
             return
         session.is_open = True
-        self._counters.sessions_opened += 1
+        self.counters.sessions_opened += 1
         dataset = self._datasets[session.hello.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
         welcome = compose_welcome(
@@ -298,7 +265,7 @@ class SessionTable:
             chunk_images=session.chunk_images,
             identity=self._identity,
         )
-        self._outbox.send(session.peer, welcome)
+        self._send(session.peer, welcome)
 
     def _on_slots_refused(self, event: events.SlotsRefused) -> None:
         session = self.sessions.open.get(event.session)
@@ -309,40 +276,40 @@ class SessionTable:
     def _on_peer_gone(self, event: events.PeerGone) -> None:
         session = self.sessions.of_peer(event.peer)
         if session is not None:
-            self._counters.sessions_lost += 1
+            self.counters.sessions_lost += 1
             self._end(session, "lost")
 
-    def _on_drain(self) -> None:
+    def _on_drain(self, _: events.DrainAsked) -> None:
         self._is_draining = True
         for session in self.sessions.open.values():
-            self._outbox.send(session.peer, Draining(session=session.number))
+            self._send(session.peer, Draining(session=session.number))
 
     def _on_clock(self, event: events.ClockAdvanced) -> None:
         """End expired sessions, report silent and kill stuck workers, and set the next check."""
-        self._outbox.check_at_s = float("inf")
+        self.check_at_s = float("inf")
         for session in list(self.sessions.open.values()):
             expires_s = session.last_message_s + self._limits.lease_s
-            if expires_s <= self._outbox.now_s:
-                self._counters.sessions_expired += 1
+            if expires_s <= self._now_s:
+                self.counters.sessions_expired += 1
                 self._end(session, "expired")
             else:
-                self._outbox.check_by(expires_s)
-        self._filling.on_clock(event)
+                self._check_by(expires_s)
+        self._watch_workers(event)
 
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
-        add(self.record.slots, session.slot_times.seconds(self._outbox.now_s))
+        add(self.record.slots, session.slot_times.seconds(self._now_s))
         hello = session.hello
         ended = events.LogEnd(
             session.number, session.account, hello.dataset, how, hello.client, hello.job
         )
-        self._outbox.add(ended)
+        self._instructions.append(ended)
         session.job_record.sessions -= 1
-        self._filling.cancel_all(session)
-        self._outbox.close_if_unused(session)
+        self._cancel_all(session)
+        self._close_if_unused(session)
 
     def _refuse(self, peer: bytes, refusal: Refusal, session: int | None = None) -> None:
         code = refusal.code
-        self._counters.refused[code] = self._counters.refused.get(code, 0) + 1
+        self.counters.refused[code] = self.counters.refused.get(code, 0) + 1
         message = refusal.message[:MESSAGE_CHARS_MAX]
-        self._outbox.send(peer, Refused(code=code, message=message, session=session))
+        self._send(peer, Refused(code=code, message=message, session=session))

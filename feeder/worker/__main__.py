@@ -17,12 +17,11 @@ from feeder.jpeg.libraries import check_libraries, library_versions, tune_alloca
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.child import die_with_parent
 from feeder.process.shortage import explain_shortage
+from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.worker.messages import (
     CannotStart,
     CloseSession,
     Configure,
-    Fill,
-    FillFailed,
     NamesRead,
     NodeToWorker,
     OpenSession,

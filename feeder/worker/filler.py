@@ -23,9 +23,10 @@ from feeder.sample.cache import part_of
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import STAGES as SAMPLE_STAGES
 from feeder.sample.reader import SampleReader
+from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.messages import DatasetSource, Fill, Filled, OpenSession
+from feeder.worker.messages import DatasetSource, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
 STAGES: Final = (*SAMPLE_STAGES, "fill")
@@ -153,13 +154,17 @@ class ChunkFiller:
             for other in self._sessions.values():
                 other.memory.forget_pages()
         return Filled(
-            chunk.ticket,
-            tuple(now - then for now, then in zip(_spent(reader), seconds, strict=True)),
-            tuple(now - then for now, then in zip(reader.cache_counts, counts, strict=True)),
-            reader.decoded_bytes - decoded,
-            perf_counter() - started_s,
-            thread_time() - cpu_before_s,
-            reader.fallbacks - fallbacks,
+            ticket=chunk.ticket,
+            busy_s=perf_counter() - started_s,
+            cpu_s=thread_time() - cpu_before_s,
+            decoded_bytes=reader.decoded_bytes - decoded,
+            fallbacks=reader.fallbacks - fallbacks,
+            stage_seconds=tuple(
+                now - then for now, then in zip(_spent(reader), seconds, strict=True)
+            ),
+            cache_counts=tuple(
+                now - then for now, then in zip(reader.cache_counts, counts, strict=True)
+            ),
         )
 
     def read_names(self, dataset: str, sample_ids: Iterable[int]) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ from feeder.jpeg.decoders import Decoder
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache_plan import CachePlan
+from feeder.wire.chunk_work import Fill, Filled, FillFailed
 
 
 def escape_surrogates(text: str) -> str:
@@ -65,18 +66,6 @@ class CloseSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_li
     session: int
 
 
-class Fill(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Write rows first .. first + count - 1 of a batch into a slot."""
-
-    ticket: int
-    session: int
-    slot: int
-    epoch: int
-    index: int
-    first: int
-    count: int
-
-
 class ReadNames(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Read the source names of samples, which the dataset has."""
 
@@ -118,34 +107,6 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
         """The error that was carried."""
         kind: type[errors.FeederError] = vars(errors).get(self.error, errors.FeederError)
         return kind(self.message)
-
-
-class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All rows of the chunk are written; with the seconds spent in each stage, the use of the
-    decoded cache (feeder.sample.cache.COUNTS), and what the whole chunk took."""
-
-    ticket: int
-    stage_seconds: tuple[float, ...]
-    cache_counts: tuple[int, ...] = ()
-    decoded_bytes: int = 0
-    """Of decoded pixels."""
-    busy_s: float = 0.0
-    """Wall-clock time."""
-    cpu_s: float = 0.0
-    fallbacks: int = 0
-    """Images that Feeder's own decoder left to TurboJPEG."""
-
-
-class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The chunk cannot be filled."""
-
-    ticket: int
-    code: str
-    message: str
-    sample: int | None = None
-    """The sample at fault, if it is one."""
-    shard: str = ""
-    """The path of its shard, escaped."""
 
 
 class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from feeder.process.python_process import child_environment, python_command
 
 from bench.cli import main
 from bench.stream.call_counter import CallCounter, ChildCounter
+from feeder.process.child import child_environment, python_command
 from tests.support.synthetic_sets import pack_synthetic
 
 

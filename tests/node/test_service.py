@@ -13,10 +13,10 @@ from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import NodeRecord
 from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
-from feeder.node.worker_pool import Joined
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
-from feeder.session.events import ChunkFilled, Event, Instruction, Resumed
+from feeder.session.events import Event, Instruction, Resumed, WorkerJoined
+from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import (
     Bye,
     Hello,
@@ -31,7 +31,6 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from feeder.worker.messages import Filled, FillFailed
 from tests.support.host_reports import healthy
 from tests.support.session_shell import SAMPLES, limits, recipe
 
@@ -194,7 +193,7 @@ def give_work(host: Host) -> list[int]:
     pool.send = lambda *_: None
     pool.kill = lambda number, _: killed.append(number)
     pool.pid = lambda _: 1001
-    host.service.on_worker(Joined(1))
+    host.service.on_worker(WorkerJoined(1))
     host.service.frames.take(b"peer", encode(Request(session=host.session, want=((0, 0),))))
     return killed
 
@@ -240,7 +239,7 @@ def test_a_suspension_is_noticed_before_the_messages_that_waited(
     handled.clear()
     host.now_s += 40.0
     host.service.on_worker(Filled(1000, ()))
-    assert handled == [Resumed, ChunkFilled]
+    assert handled == [Resumed, Filled]
     host.service.run_due(host.now_s, due_s)
     assert handled.count(Resumed) == 1
 

@@ -1,9 +1,9 @@
 """Failed batches are counted by reason, and the samples at fault once each."""
 
 from feeder.metrics.counters import SessionCounters
-from feeder.session.events import ChunkFailed
 from feeder.session.failures import BAD_SAMPLES_MAX, Failures
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
+from feeder.wire.chunk_work import FillFailed
 from tests.support.session_shell import Shell
 from tests.support.session_shell import limits as session_limits
 
@@ -14,7 +14,7 @@ def test_a_bad_sample_is_counted_once_however_often_it_is_requested() -> None:
     counters = SessionCounters()
     failures = Failures(counters)
     for dataset, sample in (("d", 3), ("d", 3), ("e", 3), ("d", 4)):
-        event = ChunkFailed(1, "dataset", f"sample {sample} is damaged", sample)
+        event = FillFailed(1, "dataset", f"sample {sample} is damaged", sample)
         assert failures.reason_for(event, dataset) == "bad-sample"
     assert counters.bad_samples == 3
 
@@ -23,15 +23,15 @@ def test_bad_samples_are_remembered_up_to_a_limit() -> None:
     counters = SessionCounters()
     failures = Failures(counters)
     for sample in range(BAD_SAMPLES_MAX + 10):
-        failures.reason_for(ChunkFailed(1, "dataset", "", sample), "d")
+        failures.reason_for(FillFailed(1, "dataset", "", sample), "d")
     assert counters.bad_samples == BAD_SAMPLES_MAX
 
 
 def test_a_worker_s_failure_is_a_bad_sample_an_unreadable_file_or_a_shortage() -> None:
     counters = SessionCounters()
     failures = Failures(counters)
-    assert failures.reason_for(ChunkFailed(1, "dataset", "the shard is gone"), "d") == "unreadable"
-    assert failures.reason_for(ChunkFailed(1, "resource", "no memory"), "d") == "resource"
+    assert failures.reason_for(FillFailed(1, "dataset", "the shard is gone"), "d") == "unreadable"
+    assert failures.reason_for(FillFailed(1, "resource", "no memory"), "d") == "resource"
     assert counters.bad_samples == 0
 
 

@@ -193,7 +193,7 @@ class Interleavings(RuleBasedStateMachine):
         self.shell.finish()
         assert self.shell.table.sessions.used.slots_bytes == 0
         assert not any(job.sessions for job in self.shell.table.jobs)
-        turns = self.shell.table._dispatcher._turns
+        turns = self.shell.table.dispatcher._turns
         assert turns._active == turns._absent, "no job wants anything"
         assert not self.shell.open
 

@@ -78,7 +78,7 @@ def test_the_states_of_slots_add_up_to_the_slots_of_all_sessions(
             free = [slot for slot in range(session.layout.slots) if slots.state(slot) == "free"]
             assert free == sorted(session.free_slots)
         assert total_s(seconds) == pytest.approx(open_s, abs=1e-6)
-        assert len(shell.fills) == table.chunks_in_flight
+        assert len(shell.fills) == table.dispatcher.chunks_in_flight
 
 
 def test_a_slot_passes_through_its_states() -> None:
@@ -138,10 +138,10 @@ def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -
         by_worker[busy[0]] = by_worker.get(busy[0], 0.0) + 0.25 * number
     for session in shell.table.sessions.open.values():
         sent = [chunk for chunk in shell.sent if chunk.session == session.number]
-        real = sum(max(0, min(chunk.count, chunk.valid - chunk.first)) for chunk in sent)
+        real = sum(max(0, min(chunk.images, chunk.valid - chunk.first)) for chunk in sent)
         assert session.record.images == real
         assert session.record.sent_bytes == session.layout.batch_bytes * (
-            sum(chunk.count for chunk in sent) // BATCH
+            sum(chunk.images for chunk in sent) // BATCH
         )
         assert session.record.worker_s == seconds[session.number]
     record, by_number = shell.record, shell.table.workers
@@ -188,7 +188,7 @@ def test_queued_batches_count_those_without_a_slot() -> None:
         shell.fill(worker)
     assert shell.table.queued_batches == 0
     shell.request(b"a", [(0, 2)], [(0, 0)])  # its slot has not returned
-    assert (shell.table.queued_batches, shell.table.chunks_in_flight) == (1, 0)
+    assert (shell.table.queued_batches, shell.table.dispatcher.chunks_in_flight) == (1, 0)
     shell.apply(DrainAsked())
 
 

@@ -453,7 +453,7 @@ def _claiming_shell() -> tuple[Shell, int, int]:
 
 
 def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
-    shell, worker, session = _claiming_shell()
+    shell, worker, _ = _claiming_shell()
     shell.request(A, [(0, 0), (0, 1)], [])
     while shell.fills:
         shell.fill(worker)
@@ -463,8 +463,7 @@ def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
     assert not shell.sent, "no pixels go over the socket"
     assert not shell.returning
     shell.request(A, [(0, 2)], [(0, 0)])
-    assert shell.returning == [(session, lent[0].slot)]
-    shell.return_slot()
+    assert not shell.returning, "the socket has never read it"
     assert {fill.slot for fill in shell.fills.values()} == {lent[0].slot}
     assert (shell.record.batches, shell.counters.batches_lent) == (2, 2)
 
@@ -536,6 +535,6 @@ def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
         shell.request(A, [], [key])
         while shell.returning:
             shell.return_slot()
-    dispatcher = shell.table._dispatcher
+    dispatcher = shell.table.dispatcher
     assert dispatcher.queued_batches == 0
     assert not dispatcher._turns

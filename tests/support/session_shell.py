@@ -9,12 +9,9 @@ from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.events import (
-    ChunkFailed,
-    ChunkFilled,
     ClockAdvanced,
     CloseSlots,
     Event,
-    FillChunk,
     HolderGone,
     Instruction,
     KillWorker,
@@ -37,8 +34,10 @@ from feeder.session.events import (
 )
 from feeder.session.table import SessionTable
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
+from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import (
     Bye,
+    Chunk,
     ClientMessage,
     Failed,
     Hello,
@@ -134,7 +133,7 @@ class Shell:
         self.next_session = 1
         self.next_worker = 1
         self.workers: dict[int, list[int]] = {}  # tickets in flight, oldest first
-        self.fills: dict[int, FillChunk] = {}
+        self.fills: dict[int, Fill] = {}
         self.open: dict[int, OpenSlots] = {}  # memory that exists
         # By (session, slot): the batch that it was last filled for, until it is returned.
         self.holders: dict[Key, tuple[Key, Wanted | None]] = {}
@@ -146,8 +145,8 @@ class Shell:
         self.closing: list[int] = []
         self.clients: dict[bytes, ClientView] = {}
         self.inbox: list[tuple[bytes, NodeMessage]] = []
-        self.sent: list[SendChunk] = []
-        self.filled: FillChunk | None = None
+        self.sent: list[Chunk] = []
+        self.filled: Fill | None = None
         self.killed: list[int] = []
         self.kills: list[KillWorker] = []
         self.silences: list[LogSilence] = []
@@ -253,13 +252,13 @@ class Shell:
         """A held worker ends."""
         self.apply(WorkerReleased(worker))
 
-    def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> FillChunk:
+    def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> Fill:
         """A worker fills its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         self.filled = fill = self.fills.pop(ticket)
         rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
         rows |= set(range(fill.first, fill.first + fill.count))
-        self.apply(ChunkFilled(ticket, busy_s, cpu_s))
+        self.apply(Filled(ticket, busy_s, cpu_s))
         done, self.filled = self.filled, None
         return done
 
@@ -267,7 +266,7 @@ class Shell:
         """A worker fails to fill its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         del self.fills[ticket]
-        self.apply(ChunkFailed(ticket, "dataset", "sample 3 is damaged", 3))
+        self.apply(FillFailed(ticket, "dataset", "sample 3 is damaged", 3))
 
     def return_slot(self, position: int = 0) -> None:
         """The socket has finished with a slot that is wanted back."""
@@ -325,7 +324,7 @@ class Shell:
                 assert session not in self.open
                 self.open[session] = instruction
                 return [SlotsOpened(session)]
-            case FillChunk():
+            case Fill():
                 self._check_fill(instruction)
             case SendChunk():
                 self._check_chunk(instruction)
@@ -368,7 +367,7 @@ class Shell:
                 self._receive(peer, message)
         return []
 
-    def _check_fill(self, fill: FillChunk) -> None:
+    def _check_fill(self, fill: Fill) -> None:
         self.workers[fill.worker].append(fill.ticket)
         assert len(self.workers[fill.worker]) <= 2, "a worker holds two chunks at most"
         assert fill.session in self.open, "memory exists while workers write"
@@ -380,6 +379,8 @@ class Shell:
         key = fill.epoch, fill.index
         view = self._view(fill.session)
         batch = key, view.wanted[key] if view is not None else None
+        if fill.session in self.mapped and slot_key in self.holders:
+            self._forget_released(slot_key)
         assert self.holders.setdefault(slot_key, batch) == batch, "a slot holds one batch"
         rows = set(range(fill.first, fill.first + fill.count))
         for other in self.fills.values():
@@ -387,16 +388,27 @@ class Shell:
                 assert not rows & set(range(other.first, other.first + other.count))
         self.fills[fill.ticket] = fill
 
-    def _check_chunk(self, chunk: SendChunk) -> None:
+    def _forget_released(self, slot_key: tuple[int, int]) -> None:
+        """Forget what a slot held that only the client has read, once it has released that."""
+        view = self._view(slot_key[0])
+        assert view is not None, "the client has a session"
+        key, wanted = self.holders[slot_key]
+        in_flight = any((fill.session, fill.slot) == slot_key for fill in self.fills.values())
+        if view.wanted.get(key) is not wanted and not in_flight:
+            del self.holders[slot_key]
+            self.rows_filled.pop(slot_key, None)
+
+    def _check_chunk(self, sent: SendChunk) -> None:
+        chunk = sent.chunk
         assert self.filled is not None, "a chunk is sent when it is filled"
-        assert (chunk.session, chunk.slot) == (self.filled.session, self.filled.slot)
-        assert (chunk.first, chunk.count) == (self.filled.first, self.filled.count)
+        assert (chunk.session, sent.slot) == (self.filled.session, self.filled.slot)
+        assert (chunk.first, chunk.images) == (self.filled.first, self.filled.count)
         assert chunk.session not in self.mapped, "a client that maps the slots gets no copies"
-        view = self.clients[chunk.peer]
+        view = self.clients[sent.peer]
         assert view.session == chunk.session
         wanted = view.wanted[chunk.epoch, chunk.index]
         assert not wanted.failed, "no chunk of a failed batch is sent"
-        rows = set(range(chunk.first, chunk.first + chunk.count))
+        rows = set(range(chunk.first, chunk.first + chunk.images))
         assert not rows & wanted.sent, "each row is sent once"
         wanted.sent |= rows
         self.sent.append(chunk)

@@ -10,9 +10,10 @@ from feeder.jpeg.decoders import Decoder
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+from feeder.wire.chunk_work import Fill
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.filler import ChunkFiller
-from feeder.worker.messages import DatasetSource, Fill, OpenSession
+from feeder.worker.messages import DatasetSource, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 from tests.support.hard_jpegs import hard_jpeg
 from tests.support.sources import pack

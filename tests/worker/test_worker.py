@@ -24,6 +24,7 @@ from feeder.process.child import open_pair
 from feeder.process.path_text import decode_name
 from feeder.sample.reader import SampleReader
 from feeder.sample.self_test import compute_self_test
+from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.__main__ import _fill, _read_names
 from feeder.worker.filler import STAGES, ChunkFiller
@@ -32,9 +33,6 @@ from feeder.worker.messages import (
     CloseSession,
     Configure,
     DatasetSource,
-    Fill,
-    Filled,
-    FillFailed,
     NamesRead,
     NodeToWorker,
     OpenSession,
