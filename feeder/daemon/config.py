@@ -41,7 +41,7 @@ from feeder.daemon.job_weights import TABLE as WEIGHTS
 from feeder.daemon.job_weights import parse_weights
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
-from feeder.monitoring.address import parse_address
+from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import check_exposure, parse_endpoint
 from feeder.process.log_form import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text

@@ -14,7 +14,7 @@ from typing import Protocol
 from feeder.daemon.sizes import format_size, parse_size
 from feeder.errors import ConfigError
 from feeder.host.placement import parse_pin
-from feeder.monitoring.address import parse_address
+from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import parse_endpoint
 from feeder.wire.messages import MAX_ENDPOINTS
 

@@ -14,7 +14,7 @@ from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
 from feeder.metrics.report import HostReport, ServedDatasetReport
-from feeder.monitoring.address import parse_address
+from feeder.monitoring.access import parse_address
 from feeder.node.messages import ReportPart
 from feeder.process.path_text import printable
 
@@ -92,8 +92,8 @@ def open_metrics(config: Config) -> "MetricsServer | None":
     if not serve.metrics:
         return None
     # Not loaded otherwise: an event loop and the Prometheus client take 8 MB and 0.1 s.
+    from feeder.monitoring.access import TokenFile
     from feeder.monitoring.server import MetricsServer
-    from feeder.monitoring.token import TokenFile
 
     token = TokenFile(Path(serve.metrics_token)) if serve.metrics_token else None
     return MetricsServer(parse_address(serve.metrics), token=token)

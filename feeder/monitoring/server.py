@@ -9,27 +9,30 @@ Only GET and HEAD, one request a connection. A client has DEADLINE_S to send its
 to read the reply. There are CONNECTIONS_MAX connections at a time; one more closes the one that has
 been open longest without a whole request. ACCEPTS_A_S are accepted a second, the others wait in the
 listener's backlog. So neither idle nor slow clients keep a scraper out or take much of a core, and
-nothing blocks the daemon's other threads: replies come from an immutable report.
+nothing blocks the daemon's other threads: replies come from a report that nobody changes.
+
+Source of the syntax of requests: RFC 9112 (HTTP/1.1), sections 3 and 5.
 """
 
 import asyncio
 import contextlib
 import http
 import logging
+import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from feeder.errors import ResourceError
-from feeder.monitoring.address import Address
+from feeder.monitoring.access import Address, TokenFile
 from feeder.monitoring.exposition import Exposition
 from feeder.monitoring.health import HealthState, not_ready_reason, unhealthy_reason
-from feeder.monitoring.request import END, HEAD_BYTES_MAX, Request, parse_head
-from feeder.monitoring.token import TokenFile
 from feeder.process.stop_signals import stop_signals_blocked
 
+HEAD_BYTES_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
 STARTING: Final = "starting: there is nothing to serve yet"
@@ -39,6 +42,9 @@ ACCEPTS_A_TURN: Final = 16
 """Of the event loop, which reads from a connection three turns after it was accepted. So a request
 that has arrived is read before CONNECTIONS_MAX later connections can close its own."""
 
+_END: Final = b"\r\n\r\n"
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*", re.DOTALL)
 _PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
 _END_DEADLINE_S: Final = 2.0
@@ -50,6 +56,21 @@ _INDEX: Final = b"""<!doctype html><title>Feeder</title><h1>Feeder</h1>
 """
 
 _log = logging.getLogger(__name__)
+
+
+def parse_head(head: bytes) -> tuple[str, str, dict[bytes, bytes]] | None:
+    """Return method, path without a query, and fields by lower-case name; None if malformed."""
+    line, *fields = head.split(b"\r\n")
+    start = _REQUEST_LINE.fullmatch(line)
+    if start is None:
+        return None
+    values: dict[bytes, bytes] = {}
+    for field in fields:
+        match = _FIELD.fullmatch(field)
+        if match is None or b"\n" in field or b"\0" in field:
+            return None
+        values[match[1].lower()] = match[2]
+    return start[1].decode("ascii"), start[2].partition(b"?")[0].decode("ascii"), values
 
 
 class MetricsServer:
@@ -72,8 +93,8 @@ class MetricsServer:
         self.health = health
         self._token = token
         self._exposition = Exposition()
-        self._waiting: dict[_Connection, None] = {}  # oldest first
-        self._replying: dict[_Connection, None] = {}
+        self.connections: dict[_Connection, None] = {}
+        """The oldest one first."""
         self._socket = _bind(address)
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
@@ -146,47 +167,35 @@ class MetricsServer:
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        for connection in [*self._waiting, *self._replying]:
+        for connection in list(self.connections):
             connection.abort()
         await asyncio.sleep(0)
 
     async def _open(self, client: socket.socket) -> None:
         await self._loop.connect_accepted_socket(lambda: _Connection(self), client)
 
-    @property
-    def connections(self) -> int:
-        """How many there are."""
-        return len(self._waiting) + len(self._replying)
-
     def opened(self, connection: "_Connection") -> None:
         """Take a new connection, and close another one if there are too many."""
-        if self.connections >= CONNECTIONS_MAX:
-            oldest = next(iter(self._waiting or self._replying))
-            self.closed(oldest)
+        if len(self.connections) >= CONNECTIONS_MAX:
+            waiting = (other for other in self.connections if not other.is_answered)
+            oldest = next(waiting, next(iter(self.connections)))
+            del self.connections[oldest]
             oldest.abort()
-        self._waiting[connection] = None
+        self.connections[connection] = None
 
-    def answering(self, connection: "_Connection") -> None:
-        """Record that a connection's request is whole."""
-        if self._waiting.pop(connection, 0) is None:
-            self._replying[connection] = None
-
-    def closed(self, connection: "_Connection") -> None:
-        """Forget a connection."""
-        self._waiting.pop(connection, None)
-        self._replying.pop(connection, None)
-
-    def reply(self, request: Request | None) -> bytes:
-        """Return the whole reply to a request; None is a malformed one."""
+    def reply(self, head: bytes) -> bytes:
+        """Return the whole reply to a request, given its head."""
+        request = parse_head(head)
         if request is None:
             return _compose(400, b"malformed request\n")
-        if request.method not in ("GET", "HEAD"):
+        method, path, fields = request
+        if method not in ("GET", "HEAD"):
             return _compose(405, b"only GET and HEAD\n", extra="Allow: GET, HEAD\r\n")
-        return _compose(*self._page(request), has_body=request.method == "GET")
+        return _compose(*self._page(path, fields), has_body=method == "GET")
 
-    def _page(self, request: Request) -> tuple[int, bytes, str, str]:
+    def _page(self, path: str, fields: Mapping[bytes, bytes]) -> tuple[int, bytes, str, str]:
         """Return status, body, type and additional header fields."""
-        match request.path:
+        match path:
             case "/":
                 return 200, _INDEX, "text/html; charset=utf-8", ""
             case "/healthz":
@@ -194,12 +203,14 @@ class MetricsServer:
             case "/readyz":
                 return _state("ready", not_ready_reason(self.health(), time.monotonic()))
             case "/metrics":
-                if self._token is not None and not self._token.accepts(request.authorization):
+                authorization = fields.get(b"authorization", b"")
+                if self._token is not None and not self._token.accepts(authorization):
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
                     return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
                 health = self.health()
                 report = None if isinstance(health, str) else health.report
-                return 200, *self._exposition.render(report, request.accept), ""
+                accept = fields.get(b"accept", b"").decode("latin-1")
+                return 200, *self._exposition.render(report, accept), ""
         return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 
 
@@ -211,6 +222,8 @@ class _Connection(asyncio.Protocol):
         self._head = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.is_answered = False
+        """Its request was whole."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -219,17 +232,17 @@ class _Connection(asyncio.Protocol):
         self._restart_timer()
 
     def data_received(self, data: bytes) -> None:
-        searched = max(0, len(self._head) - len(END) + 1)
+        searched = max(0, len(self._head) - len(_END) + 1)
         self._head += data
-        end = self._head.find(END, searched)
+        end = self._head.find(_END, searched)
         if end < 0 and len(self._head) <= HEAD_BYTES_MAX:
             return
         if 0 <= end <= HEAD_BYTES_MAX:
-            reply = self._server.reply(parse_head(bytes(self._head[:end])))
+            reply = self._server.reply(bytes(self._head[:end]))
         else:
             reply = _compose(431, f"at most {HEAD_BYTES_MAX} bytes of header\n".encode())
         self._head.clear()
-        self._server.answering(self)
+        self.is_answered = True
         self._restart_timer()
         if self._transport is not None:
             self._transport.pause_reading()
@@ -240,7 +253,7 @@ class _Connection(asyncio.Protocol):
         return False  # close, unless the reply is still being written
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._server.closed(self)
+        self._server.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -259,22 +272,15 @@ class _Connection(asyncio.Protocol):
 def _bind(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((address.host, address.port))
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+        listener = socket.create_server(
+            (address.host, address.port), family=family, backlog=_BACKLOG
+        )
     except OSError as error:
         raise ResourceError(
-            f"the metrics cannot listen on {address}: {error.strerror}; choose another address "
-            "with --metrics, or end what uses this one"
+            f"the metrics cannot listen on {address}: {os.strerror(error.errno or 0)}; choose "
+            "another address with --metrics, or end what uses this one"
         ) from None
+    listener.setblocking(False)
     return listener
 
 
