@@ -23,7 +23,7 @@ from feeder.node.messages import (
 )
 from feeder.process.backoff import RestartPolicy
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.child import describe_ending, start_child
+from feeder.process.child import describe_ending, start_child, wait_for_exit
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
 HUNG_S: Final = 4.0
@@ -160,15 +160,11 @@ class NodeProcess:
         process, self._process, self.ready = self._process, None, None
         if process is None:
             return "was not running"
-        try:
-            process.wait(_EXIT_GRACE_S)
-        except subprocess.TimeoutExpired:
+        status = wait_for_exit(process, _EXIT_GRACE_S)
+        if status is None:
             process.kill()
-            try:
-                process.wait(_REAP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                return describe_ending(None)
-        return describe_ending(process.returncode)
+            status = wait_for_exit(process, _REAP_DEADLINE_S)
+        return describe_ending(status)
 
 
 @dataclass(slots=True, eq=False)

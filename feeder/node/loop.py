@@ -131,7 +131,7 @@ class NodeLoop:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
                     self._service.run_due(now_s, due_s)
                     self._service.frames.run_due(now_s)
-                elif self._ready is None and self._pool.libraries:
+                elif self._ready is None and self._pool.is_complete:
                     self._ready = self._report(endpoints, warnings, library_warnings)
                 if self._drain_by_s is not None:
                     self._end_if_drained(now_s)
@@ -153,12 +153,14 @@ class NodeLoop:
         library_warnings: tuple[str, ...],
     ) -> NodeReady:
         """Report to the supervisor that all workers are up; return the report."""
+        started = self._pool.started
+        assert started is not None, "all workers are up"
         ready = NodeReady(
             endpoints=endpoints,
-            worker_pids=self._pool.pids,
-            libraries=self._pool.libraries,
-            self_test=self._pool.self_test,
-            decoder=self._pool.decoder,
+            worker_pids=tuple(self._pool.pids.values()),
+            libraries=started.libraries,
+            self_test=started.self_test,
+            decoder=started.decoder,
             warnings=warnings,
             library_warnings=library_warnings,
         )

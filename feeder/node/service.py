@@ -325,9 +325,9 @@ class NodeService:
             case events.LogEnd():
                 log_session_end(instruction, self._limits.lease_s)
             case events.LogSilence():
-                log_silence(instruction, self._pool.pid(instruction.worker))
+                log_silence(instruction, self._pool.pids.get(instruction.worker, 0))
             case events.LogProgress():
-                log_progress(instruction, self._pool.pid(instruction.worker))
+                log_progress(instruction, self._pool.pids.get(instruction.worker, 0))
             case events.KillWorker():
                 self._pool.kill(instruction.worker, describe_stuck(instruction))
         return None

@@ -107,7 +107,7 @@ class Snapshots:
         silent: frozenset[int],
     ) -> tuple[WorkerRecord, ...]:
         """``chunk_times`` has how long each busy worker has had the chunk that it fills."""
-        pids, up = self._pool.pids_by_number, frozenset(self._pool.numbers)
+        pids, up = self._pool.pids, frozenset(self._pool.numbers)
         self._read_loads(pids, records, chunk_times)
         workers = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:

@@ -11,14 +11,13 @@ The pool blocks only to reap a worker, for _EXIT_GRACE_S at most; it reads throu
 does not return, is left to the kernel and replaced.
 """
 
-import contextlib
 import functools
 import logging
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -31,7 +30,7 @@ from feeder.metrics.records import NodeRecord
 from feeder.node.poll_set import PollSet
 from feeder.process.backoff import Backoff
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.child import describe_ending, start_child
+from feeder.process.child import describe_ending, start_child, wait_for_exit
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.session.events import WorkerJoined, WorkerLost, WorkerReleased
 from feeder.wire.agreement import Agreement, Producer
@@ -58,7 +57,7 @@ _REAP_DEADLINE_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class _Worker:
     number: int
     process: subprocess.Popen[bytes]
@@ -66,7 +65,7 @@ class _Worker:
     start_by_s: float  # infinite once it has started
     started_s: float = 0.0
     killed_s: float = float("inf")  # when it was killed as stuck
-    libraries: dict[str, str] = field(default_factory=dict)  # known once it has started
+    is_up: bool = False
 
 
 PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
@@ -100,49 +99,32 @@ class WorkerPool:
         self._cache_fd = cache_fd
         self._workers: dict[int, _Worker] = {}
         self._agreement = Agreement()
-        self._stages: tuple[str, ...] = ()
-        self._cache_counts: tuple[str, ...] = ()
+        self.started: Started | None = None
+        """What the workers have reported that are up: all the same."""
         self._next_number = 0
         self._may_give_up = may_give_up
         self._crashed_starts = 0
         self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
-        self._decoder = ""
         self._starts_due_s: list[float] = []  # when each missing worker is started
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """The process ids of all workers."""
-        return tuple(worker.process.pid for worker in self._workers.values())
-
-    @property
-    def pids_by_number(self) -> dict[int, int]:
-        """The process id of each worker, of those that start as well."""
+    def pids(self) -> dict[int, int]:
+        """The process id of each worker by its number, of those that start as well."""
         return {number: worker.process.pid for number, worker in self._workers.items()}
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the workers that are up."""
-        return tuple(number for number, worker in self._workers.items() if worker.libraries)
+        return tuple(number for number, worker in self._workers.items() if worker.is_up)
 
     @property
-    def libraries(self) -> dict[str, str]:
-        """The workers' library versions, once all of them are up; empty before."""
-        found = [worker.libraries for worker in self._workers.values()]
-        return found[0] if len(found) == self._size and all(found) else {}
-
-    @property
-    def self_test(self) -> str:
-        """The workers' self-test; empty before the first one is up."""
-        return self._agreement.self_test
-
-    @property
-    def decoder(self) -> str:
-        """What the workers decode with, as they describe it; empty before the first one is up."""
-        return self._decoder
+    def is_complete(self) -> bool:
+        """Whether all workers are up."""
+        return len(self.numbers) == self._size
 
     def start(self) -> None:
         """Start all workers at once; they come up later, each reported as WorkerJoined.
@@ -204,23 +186,14 @@ class WorkerPool:
     def send_to_all(self, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to all workers that have come up."""
         for worker in list(self._workers.values()):
-            if worker.libraries:
+            if worker.is_up:
                 self.send(worker.number, message, fd)
 
     def look(self, numbers: Iterable[int]) -> dict[int, ProcessLook]:
-        """Return what the kernel shows of these workers, as far as it can be read."""
-        found: dict[int, ProcessLook] = {}
-        for number in numbers:
-            worker = self._workers.get(number)
-            look = None if worker is None else look_at(worker.process.pid)
-            if look is not None:
-                found[number] = look
-        return found
-
-    def pid(self, number: int) -> int:
-        """Return a worker's process id; 0 if there is no such worker (any more)."""
-        worker = self._workers.get(number)
-        return 0 if worker is None else worker.process.pid
+        """Look at these workers, as far as the kernel lets them be seen."""
+        pids = self.pids
+        looks = {number: look_at(pids[number]) for number in numbers if number in pids}
+        return {number: look for number, look in looks.items() if look is not None}
 
     def kill(self, number: int, reason: str) -> None:
         """Kill a worker that makes no progress; WorkerLost follows, even if it cannot end."""
@@ -235,24 +208,28 @@ class WorkerPool:
             self._set_deadline()
 
     def close(self) -> None:
-        """End all workers by closing their channels, and kill those that have not ended."""
+        """End all workers by closing their channels, and kill those that have not ended.
+
+        One that the kernel holds in a read is left to it.
+        """
         workers = list(self._workers.values())
         self._starts_due_s.clear()
         for worker in workers:
             self._forget(worker)
-        _end([*(worker.process for worker in workers), *self._held.values()])
+        processes = [*(worker.process for worker in workers), *self._held.values()]
+        for process in processes:
+            process.kill()
+        by_s = time.monotonic() + _REAP_DEADLINE_S
+        for process in processes:
+            wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
     def _spawn(self, *, self_test: bool) -> None:
         process, ours = start_child("feeder.worker")
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1
-        worker = _Worker(
-            number=self._next_number,
-            process=process,
-            channel=channel,
-            start_by_s=time.monotonic() + _START_DEADLINE_S,
-        )
+        start_by_s = time.monotonic() + _START_DEADLINE_S
+        worker = _Worker(self._next_number, process, channel, start_by_s)
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
         configure = msgspec.structs.replace(self._configure, self_test=self_test)
@@ -269,10 +246,12 @@ class WorkerPool:
             return
         match message:
             case Filled():
+                assert self.started is not None, "Filled follows Started"
                 stages, cache = self.record.stages, self.record.cache
-                for stage, seconds in zip(self._stages, message.stage_seconds, strict=True):
+                for stage, seconds in zip(self.started.stages, message.stage_seconds, strict=True):
                     stages[stage] = stages.get(stage, 0.0) + seconds
-                for name, count in zip(self._cache_counts, message.cache_counts, strict=True):
+                names = self.started.cache_counts
+                for name, count in zip(names, message.cache_counts, strict=True):
                     setattr(cache, name, getattr(cache, name) + count)
                 self.record.decoded_bytes += message.decoded_bytes
                 if message.fallbacks:
@@ -285,10 +264,8 @@ class WorkerPool:
                 name = f"worker {worker.number}"
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
                 self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
-                self._stages, self._cache_counts = message.stages, message.cache_counts
-                self._decoder = message.decoder
-                worker.libraries, worker.start_by_s = message.libraries, float("inf")
-                worker.started_s = time.monotonic()
+                self.started, worker.is_up = message, True
+                worker.started_s, worker.start_by_s = time.monotonic(), float("inf")
                 self._set_deadline()
                 self._report(WorkerJoined(worker.number))
             case CannotStart():
@@ -304,7 +281,7 @@ class WorkerPool:
         ResourceError when none has ever come up and they keep crashing.
         """
         self._forget(worker)
-        status = _wait_for_exit(worker.process, grace_s)
+        status = wait_for_exit(worker.process, grace_s)
         if status is None:
             worker.process.kill()
             self._held[worker.number] = worker.process
@@ -313,7 +290,7 @@ class WorkerPool:
         self.record.worker_restarts += 1
         self.counters.workers_held = len(self._held)
         self._plan_successor(worker, ending)
-        if worker.libraries:
+        if worker.is_up:
             _log.warning(
                 "worker %d (pid %d) %s: replaced",
                 *(worker.number, worker.process.pid, ending),
@@ -332,11 +309,11 @@ class WorkerPool:
     def _plan_successor(self, worker: _Worker, ending: str) -> None:
         """Start one at once, or with exponential backoff while workers die young."""
         now_s = time.monotonic()
-        is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
+        is_young = now_s - worker.started_s < _YOUNG_S or not worker.is_up
         if not is_young:
             self._backoff.reset()
         backoff_s = self._backoff.next_s() if is_young else 0.0
-        if backoff_s > self.counters.worker_pause_s and not worker.libraries:
+        if backoff_s > self.counters.worker_pause_s and not worker.is_up:
             text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
             _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
         self.counters.worker_pause_s = backoff_s
@@ -345,7 +322,7 @@ class WorkerPool:
 
     def _set_deadline(self) -> None:
         workers = self._workers.values()
-        due = [min(each.start_by_s, each.killed_s + _KILL_GRACE_S) for each in workers]
+        due = [min(worker.start_by_s, worker.killed_s + _KILL_GRACE_S) for worker in workers]
         if self._held:
             due.append(time.monotonic() + _REAP_INTERVAL_S)
         self.deadline_s = min(self._starts_due_s + due, default=float("inf"))
@@ -354,20 +331,3 @@ class WorkerPool:
         del self._workers[worker.number]
         self._poll_set.remove(worker.channel.fileno())
         worker.channel.close()
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill processes and reap them; one that the kernel holds in a read is left to it."""
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-    by_s = time.monotonic() + _REAP_DEADLINE_S
-    for process in processes:
-        _wait_for_exit(process, max(0.0, by_s - time.monotonic()))
-
-
-def _wait_for_exit(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
-    """Return the exit status of a process, None if it does not end in time."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(wait_s)
-    return process.returncode

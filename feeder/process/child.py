@@ -5,6 +5,7 @@ folder ``feeder`` or a file ``random.py`` would shadow the right one. It ends wh
 whatever kills the parent: its first act is ``die_with_parent``. Imports the standard library only.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -117,6 +118,15 @@ def open_pair() -> tuple[socket.socket, socket.socket]:
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     return ends
+
+
+def wait_for_exit(process: "subprocess.Popen[bytes]", wait_s: float) -> int | None:
+    """Return the exit status of a process, None if it does not end in time."""
+    import subprocess
+
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(wait_s)
+    return process.returncode
 
 
 def describe_ending(status: int | None) -> str:

@@ -192,7 +192,7 @@ def give_work(host: Host) -> list[int]:
     pool.look = lambda numbers: dict.fromkeys(numbers, ProcessLook("sleeps", 0.0))
     pool.send = lambda *_: None
     pool.kill = lambda number, _: killed.append(number)
-    pool.pid = lambda _: 1001
+    pool.pids = {1: 1001}
     host.service.on_worker(WorkerJoined(1))
     host.service.frames.take(b"peer", encode(Request(session=host.session, want=((0, 0),))))
     return killed

@@ -81,8 +81,8 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.counters = WorkerCounters()
-        self.pids_by_number = {number: 1000 + number for number in range(1, workers + 1)}
-        self.numbers = tuple(self.pids_by_number)
+        self.pids = {number: 1000 + number for number in range(1, workers + 1)}
+        self.numbers = tuple(self.pids)
 
 
 def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
@@ -107,7 +107,7 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
     assert [each.run_delay_s for each in workers] == [0.5, 0.0, 0.5, 0.0]
     taker._workers(records, busy, frozenset())
     assert read[2:] == [1004, 1003]
-    del pool.pids_by_number[3], records[3]
+    del pool.pids[3], records[3]
     workers = taker._workers(records, busy, frozenset())
     assert read[4:] == [1004]
     assert [each.number for each in workers] == [1, 2, 4]
