@@ -115,29 +115,24 @@ def delivered(interval: HostInterval, could: float, *, has_neighbours: bool = Fa
 def _taken_without_waits(interval: HostInterval) -> float:
     """What the clients would take if they never waited; infinity if one of them has not reported
     how long it waits."""
-    waits: dict[tuple[str, str], float] = {}
-    for client in interval.clients:
-        if client.wait_share is None:
-            return inf
-        key = client.account, client.name
-        waits[key] = waits.get(key, 0.0) + client.wait_share
-    taken = sum(
-        client.images_a_s / max(0.01, 1.0 - waits[client.account, client.name])
-        for client in interval.clients
-    )
+    if any(client.wait_share is None for client in interval.clients):
+        return inf
+    taken = 0.0
+    for group in interval.by_client.values():
+        waited = sum(client.wait_share or 0.0 for client in group)
+        taken += sum(client.images_a_s for client in group) / max(0.01, 1.0 - waited)
     return taken or inf
 
 
 def feeder_cpus(interval: HostInterval) -> float:
     """The CPUs that the daemon and its clients on this host use; a client of several node processes
     counts once."""
-    local: dict[tuple[str, str], float] = {}
-    for client in interval.clients:
-        if client.is_local:
-            key = client.account, client.name
-            local[key] = max(client.cpus, local.get(key, 0.0))
     workers = sum(node.busy_workers * node.cpu_share for node in interval.nodes)
-    return workers + sum(node.own_cpus for node in interval.nodes) + sum(local.values())
+    clients = sum(
+        max((client.cpus for client in group if client.is_local), default=0.0)
+        for group in interval.by_client.values()
+    )
+    return workers + sum(node.own_cpus for node in interval.nodes) + clients
 
 
 def neighbour_cpus(interval: HostInterval) -> float:
@@ -151,29 +146,6 @@ def throttled_share(interval: HostInterval) -> float:
     return throttled / (throttled + feeder_cpus(interval)) if throttled else 0.0
 
 
-def with_workers(interval: HostInterval, more: int) -> float:
-    """With more workers on the CPUs that there are."""
-    workers = interval.busy_workers
-    return _at_most(interval, (workers + more) / workers) if workers else 0.0
-
-
-def with_cpus(interval: HostInterval, more: int) -> float:
-    """With more CPUs, and a worker on each."""
-    cpus = interval.machine.usable_cpus
-    return interval.images_a_s * (cpus + more) / cpus if cpus else 0.0
-
-
-def without_blocking(interval: HostInterval) -> float:
-    """If no worker waited for storage."""
-    return _at_most(interval, 1.0 / max(0.02, 1.0 - interval.mean_of_busy("blocked_share")))
-
-
-def without_stages(interval: HostInterval, stages: tuple[str, ...]) -> float:
-    """If the stages took no time."""
-    spent = sum(interval.stages.get(stage, 0.0) for stage in stages)
-    return interval.images_a_s / max(1.0 - spent, 0.02)
-
-
 def without_neighbours(interval: HostInterval) -> float:
     """With the CPU time that other processes use, as far as workers wait for it."""
     used, images = feeder_cpus(interval), interval.images_a_s
@@ -183,13 +155,7 @@ def without_neighbours(interval: HostInterval) -> float:
     return min(without_delay, images * (used + neighbour_cpus(interval)) / used)
 
 
-def at_full_use(interval: HostInterval) -> float:
-    """If clients took all that the workers can make."""
-    busy = interval.busy_workers
-    return _at_most(interval, interval.workers / busy) if busy else interval.images_a_s
-
-
-def _at_most(interval: HostInterval, times: float) -> float:
+def at_most(interval: HostInterval, times: float) -> float:
     """At some times the present rate, as far as the CPUs allow it."""
     used = feeder_cpus(interval)
     available = max(used, interval.machine.cpus - neighbour_cpus(interval))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeVar
 
-from feeder.metrics.fields import grown, growth
+from feeder.metrics.fields import growth
 from feeder.metrics.records import (
     OTHER_JOBS,
     OTHERS,
@@ -100,17 +100,16 @@ class MachineInterval:
     """The machine. Pressures are shares of the time, 0 to 1."""
 
     def __init__(self, before: HostLoad, now: HostLoad) -> None:
-        rate = _rate(now.clock_s - before.clock_s)
+        done, rate = growth(before, now), _rate(now.clock_s - before.clock_s)
         self.usable_cpus = now.usable_cpus
         self.cpus = now.cpus
-        self.busy_cpus = min(float(now.cpus), rate(grown(before.busy_s, now.busy_s)))
+        self.busy_cpus = min(float(now.cpus), rate(done.busy_s))
         # The mean number on which the cgroup's quota kept its threads from running.
-        self.throttled_cpus = rate(grown(before.throttled_s, now.throttled_s))
-        self.pressure_cpu, self.pressure_io, self.pressure_memory = (
-            min(1.0, rate(grown(getattr(before, name), getattr(now, name))))
-            for name in ("pressure_cpu_s", "pressure_io_s", "pressure_memory_s")
-        )
-        self.refaults_a_s = rate(grown(before.refaults, now.refaults))
+        self.throttled_cpus = rate(done.throttled_s)
+        self.pressure_cpu = min(1.0, rate(done.pressure_cpu_s))
+        self.pressure_io = min(1.0, rate(done.pressure_io_s))
+        self.pressure_memory = min(1.0, rate(done.pressure_memory_s))
+        self.refaults_a_s = rate(done.refaults)
 
 
 class NodeInterval:
@@ -226,7 +225,10 @@ class HostInterval:
         self.busy_share = min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
         # A client of two node processes is there twice.
         self.clients = tuple(client for node in self.nodes for client in node.clients)
-        self.client_count = sum(_clients_by_name(self.clients).values())
+        self.by_client: dict[tuple[str, str], list[ClientInterval]] = {}
+        for client in self.clients:
+            self.by_client.setdefault((client.account, client.name), []).append(client)
+        self.client_count = sum(_number(group) for group in self.by_client.values())
 
     @cached_property
     def wait_share(self) -> float | None:
@@ -234,14 +236,12 @@ class HostInterval:
 
         A client's waits for several node processes add up; clients count equally.
         """
-        clients = [client for client in self.clients if client.wait_share is not None]
-        if not clients:
-            return None
-        numbers = _clients_by_name(clients)
-        total = sum(
-            (client.wait_share or 0.0) * numbers[client.account, client.name] for client in clients
-        )
-        return min(1.0, total / sum(numbers.values()))
+        waited, count = 0.0, 0
+        for group in self.by_client.values():
+            if heard := [client for client in group if client.wait_share is not None]:
+                waited += sum(client.wait_share or 0.0 for client in heard) * _number(heard)
+                count += _number(heard)
+        return min(1.0, waited / count) if count else None
 
     @property
     def stages(self) -> Mapping[str, float]:
@@ -355,10 +355,6 @@ def _mean_slots(slots: SlotSeconds, rate: _Rate) -> SlotSeconds:
     return SlotSeconds(**{name: rate(getattr(slots, name)) for name in slots.__struct_fields__})
 
 
-def _clients_by_name(clients: Iterable[ClientInterval]) -> Mapping[tuple[str, str], int]:
-    """How many clients each account and name stands for: 1, or those of OTHERS."""
-    numbers: dict[tuple[str, str], int] = {}
-    for client in clients:
-        key = client.account, client.name
-        numbers[key] = max(client.clients, numbers.get(key, 0))
-    return numbers
+def _number(group: Iterable[ClientInterval]) -> int:
+    """How many clients an account and name stands for: 1, or those of OTHERS."""
+    return max(client.clients for client in group)

@@ -8,18 +8,14 @@ from typing import Final
 
 from feeder.diagnosis.facts import (
     Facts,
-    at_full_use,
+    at_most,
     checked,
     delivered,
     name_client,
     neighbour_cpus,
     round_estimate,
     throttled_share,
-    with_cpus,
-    with_workers,
-    without_blocking,
     without_neighbours,
-    without_stages,
 )
 from feeder.diagnosis.interval import ClientInterval
 from feeder.metrics.figures import megabytes, percent
@@ -69,7 +65,7 @@ def idle(facts: Facts, _part: float) -> Finding:
         return "no client is connected"
     if any(client.wanted for client in clients):
         return None
-    count = len({(client.account, client.name) for client in clients})
+    count = len(facts.interval.by_client)
     return f"{count} client{_s(count)} requested nothing"
 
 
@@ -95,7 +91,9 @@ def client_bound(facts: Facts, _part: float) -> Finding:
 
 def _enough(facts: Facts) -> tuple[str, float]:
     # What an image costs is the same before and after a condition: the more of them, the better.
-    could = checked(facts.longer, at_full_use(facts.longer))
+    longer = facts.longer
+    could = at_most(longer, longer.workers / longer.busy_workers) if longer.busy_workers else 0.0
+    could = checked(longer, could)
     text = f"; they could make about {round_estimate(could)} images/s (estimate)" if could else ""
     return text, could
 
@@ -155,7 +153,7 @@ def io_bound(facts: Facts, part: float) -> Finding:
     if storage and requested:
         share = percent(min(1.0, storage / requested))
         missed = f", {share} of what they read is not in the page cache"
-    could = delivered(interval, without_blocking(interval))
+    could = delivered(interval, at_most(interval, 1.0 / max(0.02, 1.0 - blocked)))
     return (
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
         f"{megabytes(max(storage, requested))}/s{missed}"
@@ -210,8 +208,8 @@ def cache_bound(facts: Facts, part: float) -> Finding:
         return None
     if interval.busy_share < part * ALWAYS_BUSY:
         return None
-    could = without_stages(interval, ("read", "join", "decode", "fill"))
-    could = delivered(interval, could)
+    spared = sum(interval.stages.get(name, 0.0) for name in ("read", "join", "decode", "fill"))
+    could = delivered(interval, interval.images_a_s / max(1.0 - spared, 0.02))
     return (
         f"the decoded cache of {megabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
         f"images, the rest is decoded again, {facts.waits}; decoded_bytes for all of them, "
@@ -237,13 +235,14 @@ def compute_bound(facts: Facts, part: float) -> Finding:
     if interval.busy_share < part * ALWAYS_BUSY:
         return None
     stage, share = next(iter(interval.stages.items()), ("decode", 0.0))
-    more = int(min(machine.usable_cpus, machine.cpus)) - interval.workers
-    could = with_workers(interval, max(0, more))
+    busy, cpus = interval.busy_workers, machine.usable_cpus
+    more = int(min(cpus, machine.cpus)) - interval.workers
+    could = at_most(interval, (busy + max(0, more)) / busy)
     if could > WORTHWHILE * interval.images_a_s:
         what = f"{more} more worker{_s(more)} (--workers)"
     else:
         more = max(1, interval.workers // 2)
-        could = with_cpus(interval, more)
+        could = interval.images_a_s * (cpus + more) / cpus if cpus else 0.0
         what = f"{more} more core{_s(more)}"
     could = delivered(interval, could)
     return (

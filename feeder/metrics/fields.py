@@ -95,17 +95,16 @@ def add(record: _Record, more: _Record) -> None:
 
 def growth(before: _Record, now: _Record) -> _Record:
     """``now``, its counters replaced by what they have grown since ``before``."""
-    result = replace(now)
+    values: dict[str, object] = {}
     for name in _names(type(now), "counter"):
         first, last = getattr(before, name), getattr(now, name)
         if isinstance(last, Struct):
-            value = growth(first, last)
+            values[name] = growth(first, last)
         elif isinstance(last, dict):
-            value = {key: grown(first.get(key, 0), total) for key, total in last.items()}
+            values[name] = {key: grown(first.get(key, 0), total) for key, total in last.items()}
         else:
-            value = grown(first, last)
-        setattr(result, name, value)
-    return result
+            values[name] = grown(first, last)
+    return replace(now, **values)
 
 
 def merged(records: Iterable[_Record]) -> _Record:

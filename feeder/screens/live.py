@@ -63,10 +63,7 @@ class ReportSource(Protocol):
         """Request a report; FeederError if that fails."""
 
     def take(self, wait_s: float, readable: Collection[int]) -> HostReport | None:
-        """Return the report if it comes in time and before a descriptor is readable.
-
-        FeederError when it will not come; the request is then over.
-        """
+        """The report, if it comes before a descriptor is readable; FeederError if it will not."""
 
     def wait(self, wait_s: float, readable: Collection[int]) -> None:
         """Wait up to ``wait_s``, or until a descriptor is readable."""

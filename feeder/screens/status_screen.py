@@ -4,7 +4,8 @@ The order is that of a search for a cause: what holds the host back, which side 
 workers' time goes, the caches and the machine under them; then each node process and client.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from rich.text import Text
@@ -31,6 +32,12 @@ _FALLBACKS: Final[Mapping[str, str]] = {
 }
 """By reason, after their number."""
 
+_SLOT_STATES: Final = {
+    "free": "free",
+    "filling": "being filled",
+    "sending": "being sent",
+    "client": "with clients",
+}
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
 _TROUBLES: Final = {
     "sessions_expired", "sessions_lost", "windows_reduced", "batches_failed", "chunks_returned",
@@ -49,7 +56,7 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     lines += sheet.flow("Serves", *map(_dataset, report.datasets))
     lines += [*_rates(host, sheet), *_waits(host, sheet), *_stages(host, sheet)]
     lines += [*_workers(host, sheet), *_caches(host, sheet), *_slots(host, sheet)]
-    lines += [*draw_machine(host, sheet), *_fallbacks(host, sheet), *_troubles(host, sheet)]
+    lines += [*draw_machine(host, sheet), *_incidents(host, sheet)]
     if nodes := draw_nodes(host, sheet):
         lines += [Text(), *nodes]
     jobs = host.jobs
@@ -222,15 +229,8 @@ def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 
 def _slots(host: HostInterval, sheet: Sheet) -> list[Text]:
-    slots = host.slots
-    states = (
-        (slots.free, "free"),
-        (slots.filling, "being filled"),
-        (slots.sending, "being sent"),
-        (slots.client, "with clients"),
-    )
-    pieces = [f"{rate(number)} {what}" for number, what in states if number >= 0.05]
-    return sheet.flow("Slots", pieces)
+    numbers = [(getattr(host.slots, state), words) for state, words in _SLOT_STATES.items()]
+    return sheet.flow("Slots", [f"{rate(n)} {words}" for n, words in numbers if n >= 0.05])
 
 
 def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> list[Text]:
@@ -258,51 +258,37 @@ def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> li
     return sheet.flow(label, pieces)
 
 
-def _fallbacks(host: HostInterval, sheet: Sheet) -> list[Text]:
-    """Images and batches that took the slower way since the start."""
-    totals = _sum_counters(host, lambda name: name.startswith("fallbacks."))
-    rows = []
-    for name, total in totals.items():
-        reason = name.removeprefix("fallbacks.")
-        rows.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
-    return sheet.flow("Fallbacks", *rows)
-
-
-def _troubles(host: HostInterval, sheet: Sheet) -> list[Text]:
-    """What has happened since the start that does not while all is well."""
-    report = host.report
-    totals = {
-        "log_lines_dropped": report.log_lines_dropped,
-        "log_lines_limited": report.log_lines_limited,
-        "node_restarts": sum(node.restarts for node in report.nodes),
-    }
+def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
+    """What took the slower way, and what does not happen while all is well, since the start."""
+    counters: Counter[str] = Counter()
+    for node in host.records:
+        counters.update({name: n for name, n in node.counters.items() if isinstance(n, int)})
+    totals = Counter(
+        log_lines_dropped=host.report.log_lines_dropped,
+        log_lines_limited=host.report.log_lines_limited,
+        node_restarts=sum(node.restarts for node in host.report.nodes),
+    )
     for name in _NODE_TROUBLES:
         totals[name] = sum(getattr(node, name) for node in host.records)
-    counters = _sum_counters(host, lambda name: name.partition(".")[0] in _TROUBLES)
+    fallbacks = []
     for name, total in counters.items():
-        totals[name] = totals.get(name, 0) + total
-    pieces = [
+        group, _, reason = name.partition(".")
+        if group in _TROUBLES:
+            totals[name] += total
+        elif group == "fallbacks" and total:
+            fallbacks.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
+    troubles = [
         f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}"
         for name, total in totals.items()
         if total
     ]
-    lines = sheet.flow("Incidents", pieces)
+    lines = [*sheet.flow("Fallbacks", *fallbacks), *sheet.flow("Incidents", troubles)]
     losses = {
-        name.removeprefix("dataset.").removesuffix(".loss"): value
+        name.removeprefix("dataset.").removesuffix(".loss"): loss
         for node in host.records
-        for name, value in node.counters.items()
-        if name.startswith("dataset.") and isinstance(value, str)
+        for name, loss in node.counters.items()
+        if name.startswith("dataset.") and isinstance(loss, str)
     }
     for name, loss in losses.items():
         lines += sheet.flow("Packed", [printable(name), printable(loss)])
     return lines
-
-
-def _sum_counters(host: HostInterval, is_wanted: Callable[[str], bool]) -> Mapping[str, int]:
-    """Counters of all node processes, without zeros."""
-    totals: dict[str, int] = {}
-    for node in host.records:
-        for name, value in node.counters.items():
-            if is_wanted(name) and isinstance(value, int) and value:
-                totals[name] = totals.get(name, 0) + value
-    return totals
