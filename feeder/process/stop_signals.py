@@ -71,11 +71,11 @@ class SignalWakeup:
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
         """Install handlers for the ``watched`` signals and unblock them."""
         watched = tuple(watched)
-        self._reader, writer = os.pipe()
+        self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        os.set_blocking(writer, False)
+        os.set_blocking(self._writer, False)
         self._arrived: set[signal.Signals] = set()
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in watched:
             signal.signal(number, self._record)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)

@@ -1,6 +1,7 @@
 """The supervisor's plans and reports; tests/faults tests it with the real daemon."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from feeder.node.__main__ import decode_placement, encode_placement
 from feeder.process.stop_signals import SignalWakeup
 from feeder.worker.messages import DatasetSource
 from tests.support.daemon import SAMPLES, pack_small, wait_until
-from tests.support.machine_tree import write_tree
+from tests.support.machine_tree import cgroup_v2, write_tree
 
 FILES = 65536
 """Limit of open files."""
@@ -60,7 +61,7 @@ def test_automatic_memory_is_shared_between_node_processes() -> None:
 def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/pod"
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
-    root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
+    root = write_tree(tmp_path, cgroup_v2("/pod", {}) | files)
     config = _config(**{"serve.topology_root": str(root), "cache.decoded_bytes": "auto"})
     one = plan_nodes(config, {}, [_placement(0, 1)], FILES)[0]
     two = plan_nodes(config, {}, [_placement(0, 1), _placement(1, 1)], FILES)[0]
@@ -98,8 +99,8 @@ def wakeup() -> Iterator[SignalWakeup]:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGUSR1, former)
-        wakeup._reader.close()
-        wakeup._writer.close()
+        os.close(wakeup._reader)
+        os.close(wakeup._writer)
 
 
 def test_a_wakeup_returns_each_signal_once(wakeup: SignalWakeup) -> None:
