@@ -123,8 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     relay.unmarked = Unmarked(config.log_format)
     from feeder.cli.packed_sources import replace_sources
     from feeder.daemon.notify import Notifier
-    from feeder.daemon.served import open_metrics
-    from feeder.daemon.supervisor import Supervisor
+    from feeder.daemon.supervisor import Supervisor, open_metrics
     from feeder.process.log_lines import start_logging
 
     notifier = Notifier.from_environment(os.environ)

@@ -15,10 +15,10 @@ import zmq
 from feeder.cli.report_options import check_timeout
 from feeder.cli.report_source import LinkSource
 from feeder.client.contexts import open_context
-from feeder.daemon.descriptor_budget import raise_file_limit
 from feeder.errors import FeederError, PeerError, name_some
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import host_name_in
+from feeder.process.shortage import raise_file_limit
 from feeder.security.keys import read_client_keys
 
 if TYPE_CHECKING:

@@ -25,20 +25,20 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from feeder.daemon.config_keys import (
-    AbsoluteFolder,
-    Choice,
-    Endpoints,
-    FeederName,
-    FilePath,
+    ABSOLUTE_FOLDER,
+    ENDPOINTS,
+    FEEDER_NAME,
+    FILE_PATH,
+    METRICS_ADDRESS,
+    PIN,
+    WEIGHTS,
     Kind,
-    MetricsAddress,
-    Number,
-    PinList,
-    Size,
-    WholeNumber,
+    choice,
+    number,
+    parse_weights,
+    size,
+    whole_number,
 )
-from feeder.daemon.job_weights import TABLE as WEIGHTS
-from feeder.daemon.job_weights import parse_weights
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.monitoring.access import parse_address
@@ -62,74 +62,74 @@ class ServeConfig:
     """The keys of [serve]. The comment on each key is the reason for its default."""
 
     # Loopback: without keys only this machine may connect.
-    bind: Annotated[tuple[str, ...], Endpoints()] = ("tcp://127.0.0.1:5555",)
+    bind: Annotated[tuple[str, ...], ENDPOINTS] = ("tcp://127.0.0.1:5555",)
 
     # Host name and first endpoint identify most feeders. Where these change (a pod that is placed
     # again), a name of its own lets a feeder keep its lanes.
-    name: Annotated[str, FeederName()] = ""
+    name: Annotated[str, FEEDER_NAME] = ""
 
     # None: people decide which clients may connect. With keys, all tcp is encrypted.
-    secret_key: Annotated[str, FilePath()] = ""
+    secret_key: Annotated[str, FILE_PATH] = ""
 
     # The public keys of the clients that may connect over tcp; goes with secret_key.
-    client_keys: Annotated[str, FilePath()] = ""
+    client_keys: Annotated[str, FILE_PATH] = ""
 
     # The daemon's group, whose members train here; other users of the host may not connect.
-    socket_mode: Annotated[str, Choice(("0600", "0660", "0666"))] = "0660"
+    socket_mode: Annotated[str, choice(("0600", "0660", "0666"))] = "0660"
 
     # One worker for each CPU within affinity and cgroup quota: decoding is pure CPU work.
-    workers: Annotated[int | Literal["auto"], WholeNumber(1, 1024, auto=True)] = "auto"
+    workers: Annotated[int | Literal["auto"], whole_number(1, 1024, auto=True)] = "auto"
 
     # Each node process on its own cores and memory; no effect on machines with one NUMA node.
-    pin: Annotated[str, PinList()] = "auto"
+    pin: Annotated[str, PIN] = "auto"
 
     # Prefetch depth is the client's choice; 16 batches of 256 are 0.6 GB, more hides a problem.
-    window_max: Annotated[int, WholeNumber(1, 64)] = 16
+    window_max: Annotated[int, whole_number(1, 64)] = 16
 
     # 32 images of 224 px are 4.8 MB: sockets are fastest at 2 to 10 MB, and the first batch, cut
     # into 8, comes early because all workers share it.
-    chunk_images: Annotated[int, WholeNumber(1, 1024)] = 32
+    chunk_images: Annotated[int, whole_number(1, 1024)] = 32
 
     # A share of the memory that cgroup and machine have left, so that one file fits any host.
-    slots_bytes: Annotated[int | Literal["auto"], Size(1 << 20, 1 << 44, auto=True)] = "auto"
+    slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44, auto=True)] = "auto"
 
     # Each rank has a session at every feeder of its list, and another one for validation: room for
     # 16 hosts of 8 accelerators, twice. Windows shrink if these do not fit into slots_bytes.
-    clients_max: Annotated[int, WholeNumber(1, 4096)] = 512
+    clients_max: Annotated[int, whole_number(1, 4096)] = 512
 
     # All ranks of a job, and perhaps all jobs, are one client; the rest is for other clients.
-    client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 384
+    client_sessions_max: Annotated[int, whole_number(1, 4096)] = 384
 
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
-    client_slots_bytes: Annotated[int | Literal["auto"], Size(1 << 20, 1 << 44, auto=True)] = "auto"
+    client_slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44, auto=True)] = "auto"
 
     # Training and validation of some jobs. The cache keeps finished rows of each recipe, and never
     # evicts them.
-    recipes_max: Annotated[int, WholeNumber(1, 4096)] = 32
-    client_recipes_max: Annotated[int, WholeNumber(1, 4096)] = 16
+    recipes_max: Annotated[int, whole_number(1, 4096)] = 32
+    client_recipes_max: Annotated[int, whole_number(1, 4096)] = 16
 
     # Clients ping every second: 15 missing pings mean a dead client, not a slow one.
-    lease_s: Annotated[float, Number(2, 3600)] = 15.0
+    lease_s: Annotated[float, number(2, 3600)] = 15.0
 
     # SIGTERM must be over in 5 s: 4 to finish requested batches, 1 to end the processes.
-    drain_s: Annotated[float, Number(0, 4.5)] = 4.0
+    drain_s: Annotated[float, number(0, 4.5)] = 4.0
 
     # Feeder's own decoder is twice as fast and gives the same bytes; "turbojpeg" is for a CPU on
     # which the self-test finds otherwise.
-    decoder: Annotated[Decoder, Choice(DECODERS)] = "own"
+    decoder: Annotated[Decoder, choice(DECODERS)] = "own"
 
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if
-    # that is too low, workers keep fewer open (daemon/descriptor_budget.py).
-    open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
+    # that is too low, workers keep fewer open (daemon/node_plan.py).
+    open_shards: Annotated[int, whole_number(8, 65536)] = 512
 
     # Off by default. The usual port for a Prometheus exporter is 9464.
-    metrics: Annotated[str, MetricsAddress()] = ""
+    metrics: Annotated[str, METRICS_ADDRESS] = ""
 
     # The file of the token that scrapers must send; needed beyond loopback.
-    metrics_token: Annotated[str, FilePath()] = ""
+    metrics_token: Annotated[str, FILE_PATH] = ""
 
     # The folder of /sys and /proc. In tests another folder simulates a machine.
-    topology_root: Annotated[str, AbsoluteFolder()] = "/"
+    topology_root: Annotated[str, ABSOLUTE_FOLDER] = "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ class CacheConfig:
     # fits, the page cache uses the memory better. "auto" is CACHE_SHARE of the memory that cgroup
     # and machine have left (host/memory_budget.py), so that one file fits any host.
     decoded_bytes: Annotated[
-        int | Literal["auto"], Size(1 << 20, 1 << 46, auto=True, zero=True)
+        int | Literal["auto"], size(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0
 
     # The folder for caches that systemd gives the service, or the one of the user's session.
-    dir: Annotated[str, FilePath()] = ""
+    dir: Annotated[str, FILE_PATH] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +163,9 @@ class Config:
     data: Mapping[str, str]
     weights: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     # Enough for an operator; "debug" adds a line for each event of a session.
-    log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
+    log_level: Annotated[str, choice(("debug", "info", "warning", "error"))] = "info"
     # For people; "json" is for log collectors.
-    log_format: Annotated[LogFormat, Choice(LOG_FORMATS)] = "text"
+    log_format: Annotated[LogFormat, choice(LOG_FORMATS)] = "text"
     provenance: Mapping[str, str]
     is_insecure: bool = False
     """Allow plain tcp beyond this machine: only the command line sets it, never a file."""
@@ -344,7 +344,7 @@ def _parse(key: str, value: object, where: str, base: Path) -> object:
         raise ConfigError(f"{where}: there is no key {_show_key(key)}: {_nearest(key)}")
     try:
         parsed = kind.parse(value)
-        return str(base / str(parsed)) if isinstance(kind, FilePath) and parsed else parsed
+        return str(base / str(parsed)) if kind.is_path and parsed else parsed
     except ValueError:
         raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {kind.allowed}") from None
     except ConfigError as error:
@@ -364,7 +364,7 @@ def _parse_dataset(key: str, value: object, where: str, base: Path) -> str:
 
 
 def _is_path(key: str) -> bool:
-    return key.startswith("data.") or isinstance(_KINDS.get(key), FilePath)
+    return key.startswith("data.") or (key in _KINDS and _KINDS[key].is_path)
 
 
 def _decode_path(text: str) -> str:

@@ -1,233 +1,237 @@
-"""The kinds of values that configuration keys take.
+"""The kinds of values that configuration keys take, and the tables of weights.
 
 A kind parses a value of TOML (strictly: 4 is a number, "4" is not), and reads text of the command
-line (`from_text`). `parse` raises ValueError if the value is not allowed; the caller's message then
-names the key and the `allowed` values.
+line. Its ``parse`` raises ValueError if the value is not allowed; the caller's message then names
+the key and the allowed values.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import Any, Final
 
-from feeder.daemon.sizes import format_size, parse_size
+import msgspec
+
 from feeder.errors import ConfigError
 from feeder.host.placement import parse_pin
 from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import parse_endpoint
-from feeder.wire.messages import MAX_ENDPOINTS
+from feeder.wire.messages import MAX_ENDPOINTS, JobName, Name
 
-AUTO = "auto"
+AUTO: Final = "auto"
+WEIGHTS: Final = "weights"
 
-_FEEDER_NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
+_FEEDER_NAME: Final = re.compile(r"[A-Za-z0-9._-]{0,128}")
+_SHOWN_CHARS: Final = 80
+
+_UNITS: Final = {
+    "TiB": 2**40,
+    "TB": 10**12,
+    "GiB": 2**30,
+    "GB": 10**9,
+    "MiB": 2**20,
+    "MB": 10**6,
+    "KiB": 2**10,
+    "kB": 10**3,
+    "B": 1,
+}
+_BY_LOWER: Final = {name.lower(): factor for name, factor in _UNITS.items()}
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]{1,3})", re.ASCII | re.IGNORECASE)
 
 
-class Kind(Protocol):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """The kind of a configuration key's value."""
 
-    @property
-    def allowed(self) -> str:
-        """The allowed values, for a message: "a whole number 1 .. 64"."""
-
-    def parse(self, value: object) -> object:
-        """Return the value to keep; ValueError if it is not allowed."""
-
-    def from_text(self, text: str) -> object:
-        """Return the value of the command line's text, not yet parsed."""
-        return text
-
-    def to_toml(self, value: object) -> object:
-        """Return a parsed value as a file has it, from which it is parsed to the same."""
-        return value
+    allowed: str
+    """The allowed values, for a message: "a whole number 1 .. 64"."""
+    parse: Callable[[Any], object]
+    """Returns the value to keep; ValueError if it is not allowed."""
+    from_text: Callable[[str], object] = str
+    """The value of the command line's text, not yet parsed."""
+    to_toml: Callable[[Any], object] = lambda value: value
+    """A parsed value as a file has it, from which it is parsed to the same."""
+    is_path: bool = False
+    """A relative one starts at the configuration file's folder or, on the command line, at the
+    working directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeNumber(Kind):
+def whole_number(minimum: int, maximum: int, *, auto: bool = False, zero: bool = False) -> Kind:
     """An integer within inclusive bounds; if enabled, also 0 or the word "auto"."""
 
-    minimum: int
-    maximum: int
-    auto: bool = False
-    zero: bool = False
-
-    @property
-    def allowed(self) -> str:
-        bounds = f"a whole number {self.minimum} .. {self.maximum}"
-        return bounds + ", or 0" * self.zero + ', or "auto"' * self.auto
-
-    def parse(self, value: object) -> object:
-        if self.auto and value == AUTO:
-            return value
+    def parse(value: Any) -> object:
+        if auto and value == AUTO:
+            return AUTO
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError
-        if not self.minimum <= value <= self.maximum and not (self.zero and value == 0):
+        if not minimum <= value <= maximum and not (zero and value == 0):
             raise ValueError
         return value
 
-    def from_text(self, text: str) -> object:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    allowed = f"a whole number {minimum} .. {maximum}{_or_words(auto, zero)}"
+    return Kind(allowed, parse, from_text=lambda text: _convert(int, text))
 
 
-@dataclass(frozen=True, slots=True)
-class Size(WholeNumber):
+def size(minimum: int, maximum: int, *, auto: bool = False, zero: bool = False) -> Kind:
     """Bytes within inclusive bounds, as a whole number or as text with a unit: "4 GiB"."""
+    number = whole_number(minimum, maximum, auto=auto, zero=zero)
 
-    @property
-    def allowed(self) -> str:
-        bounds = f"{format_size(self.minimum)} .. {format_size(self.maximum)}"
-        words = ", or 0" * self.zero + ', or "auto"' * self.auto
-        return f'a size {bounds} such as "4 GiB", "1.5 GB" or 1048576 (bytes){words}'
+    def parse(value: Any) -> object:
+        is_size = isinstance(value, str) and not (auto and value == AUTO)
+        return number.parse(parse_size(value) if is_size else value)
 
-    def parse(self, value: object) -> object:
-        is_size = isinstance(value, str) and not (self.auto and value == AUTO)
-        return WholeNumber.parse(self, parse_size(str(value)) if is_size else value)
+    def to_toml(value: Any) -> object:
+        text = format_size(value) if isinstance(value, int) else " B"
+        return value if text.endswith(" B") else text
 
-    def to_toml(self, value: object) -> object:
-        shown = format_size(value) if isinstance(value, int) else ""
-        return value if not shown or shown.endswith(" B") else shown
+    allowed = (
+        f"a size {format_size(minimum)} .. {format_size(maximum)} such as "
+        f'"4 GiB", "1.5 GB" or 1048576 (bytes){_or_words(auto, zero)}'
+    )
+    return Kind(allowed, parse, number.from_text, to_toml)
 
 
-@dataclass(frozen=True, slots=True)
-class Number(Kind):
+def number(minimum: float, maximum: float) -> Kind:
     """A number within inclusive bounds, kept as float."""
 
-    minimum: float
-    maximum: float
-
-    @property
-    def allowed(self) -> str:
-        return f"a number {self.minimum:g} .. {self.maximum:g}"
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError
-        if not self.minimum <= value <= self.maximum:  # also true for NaN
+    def parse(value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not minimum <= value <= maximum:  # NaN neither
             raise ValueError
         return float(value)
 
-    def from_text(self, text: str) -> object:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    allowed = f"a number {minimum:g} .. {maximum:g}"
+    return Kind(allowed, parse, from_text=lambda text: _convert(float, text))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice(Kind):
+def text(allowed: str, accepts: Callable[[str], object], *, is_path: bool = False) -> Kind:
+    """Text that ``accepts`` takes; it may raise a more specific ConfigError."""
+
+    def parse(value: Any) -> object:
+        if not isinstance(value, str) or not accepts(value):
+            raise ValueError
+        return value
+
+    return Kind(allowed, parse, is_path=is_path)
+
+
+def choice(words: Sequence[str]) -> Kind:
     """One of a few words."""
+    return text("one of " + ", ".join(f'"{word}"' for word in words), lambda word: word in words)
 
-    words: tuple[str, ...]
 
-    @property
-    def allowed(self) -> str:
-        return "one of " + ", ".join(f'"{word}"' for word in self.words)
+def _parse_endpoints(value: Any) -> object:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError
+    if not all(isinstance(item, str) for item in value):
+        raise ValueError
+    if not 1 <= len(value) <= MAX_ENDPOINTS or len(set(value)) != len(value):
+        raise ValueError
+    for item in value:
+        parse_endpoint(item)  # raises a more specific ConfigError
+    return tuple(value)
 
-    def parse(self, value: object) -> object:
-        if value not in self.words:
-            raise ValueError
+
+def _is_pin(value: str) -> bool:
+    try:
+        parse_pin(value)
+    except ConfigError:
+        return False
+    return True
+
+
+ENDPOINTS: Final = Kind(
+    f'a list of different endpoints such as ["tcp://127.0.0.1:5555"], at most {MAX_ENDPOINTS}',
+    _parse_endpoints,
+    from_text=lambda endpoint: (endpoint,),
+)
+PIN: Final = text('"auto", "off" or a list of CPUs such as "0-3,8"', _is_pin)
+FEEDER_NAME: Final = text(
+    'letters, digits and . _ -, 128 at most, or "" for the host\'s name', _FEEDER_NAME.fullmatch
+)
+METRICS_ADDRESS: Final = text(
+    'an address such as "127.0.0.1:9464", or "" for none',
+    lambda value: not value or parse_address(value),
+)
+ABSOLUTE_FOLDER: Final = text(
+    "an absolute path", lambda value: PurePosixPath(value).is_absolute() and "\0" not in value
+)
+FILE_PATH: Final = text('a path, or "" for none', lambda value: "\0" not in value, is_path=True)
+_WEIGHT: Final = number(0.01, 100)
+
+
+def _or_words(auto: bool, zero: bool) -> str:
+    return ", or 0" * zero + ', or "auto"' * auto
+
+
+def _convert(to: Callable[[str], object], value: str) -> object:
+    """The number in a text; the text itself where there is none, for the message."""
+    try:
+        return to(value)
+    except ValueError:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class PinList(Kind):
-    """The argument of `--pin`, kept as text for `feeder.host.placement.parse_pin`."""
+def parse_size(value: str) -> int:
+    """Return the bytes of a number with a unit, rounded; ValueError if it is anything else.
 
-    @property
-    def allowed(self) -> str:
-        return '"auto", "off" or a list of CPUs such as "0-3,8"'
+    The case of a unit does not matter. One letter alone, as in "4G", stands for 1000 in one program
+    and for 1024 in another, so it is refused.
+    """
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or match[2].lower() not in _BY_LOWER:
+        raise ValueError(f"{value!r} is not a size such as 4 GiB or 1.5 GB")
+    return round(Decimal(match[1]) * _BY_LOWER[match[2].lower()])
 
-    def parse(self, value: object) -> object:
-        if not isinstance(value, str):
-            raise ValueError
+
+def format_size(size_bytes: int) -> str:
+    """Return a number of bytes in the largest unit that gives it exactly, with one decimal.
+
+    Invariant: ``parse_size(format_size(n)) == n`` for every whole number of bytes.
+    """
+    for name, factor in _UNITS.items():
+        if size_bytes >= factor and size_bytes * 10 % factor == 0:
+            return f"{Decimal(size_bytes) / factor:f} {name}"
+    return f"{size_bytes} B"
+
+
+def parse_weights(client: str, value: object) -> Mapping[str, float]:
+    """Return the table [weights.CLIENT]: JOB = the job's weight, 1 if it is not listed.
+
+    CLIENT is what limits apply to: the name of a key, over ipc "user 1000", over plain tcp
+    "address 10.1.2.3". JOB is the name that a job gives, "" for the sessions that give none.
+    ConfigError, without the file's name, if it is invalid.
+    """
+    if not _is_name(client, Name):
+        raise ConfigError(
+            f"{client[:_SHOWN_CHARS]!r} in [{WEIGHTS}] is not a client: write a key's name, "
+            '"user NUMBER" or "address ADDRESS"'
+        )
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f'{WEIGHTS}.{client} must be a table of its jobs: [{WEIGHTS}."{client}"] with JOB = 3'
+        )
+    weights: dict[str, float] = {}
+    for job, weight in value.items():
+        if not _is_name(job, JobName):
+            raise ConfigError(
+                f"{job[:_SHOWN_CHARS]!r} in [{WEIGHTS}.{client}] is not a job's name: use 128 "
+                "characters at most, no control characters"
+            )
         try:
-            parse_pin(value)
-        except ConfigError:
-            raise ValueError from None
-        return value
+            weights[job] = float(_WEIGHT.parse(weight))  # type: ignore[arg-type]
+        except ValueError:
+            raise ConfigError(
+                f"the weight of job {job!r} in [{WEIGHTS}.{client}] is not {_WEIGHT.allowed}"
+            ) from None
+    return weights
 
 
-@dataclass(frozen=True, slots=True)
-class FeederName(Kind):
-    """A name for the daemon, of characters that lists, logs and labels take; empty for none."""
-
-    @property
-    def allowed(self) -> str:
-        return 'letters, digits and . _ -, 128 at most, or "" for the host\'s name'
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, str) or not _FEEDER_NAME.fullmatch(value):
-            raise ValueError
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints(Kind):
-    """1 .. MAX_ENDPOINTS different endpoints to bind, kept as a tuple of text."""
-
-    @property
-    def allowed(self) -> str:
-        example = '["tcp://127.0.0.1:5555"]'
-        return f"a list of different endpoints such as {example}, at most {MAX_ENDPOINTS}"
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise ValueError
-        if not 1 <= len(value) <= MAX_ENDPOINTS:
-            raise ValueError
-        if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
-            raise ValueError
-        for item in value:
-            parse_endpoint(item)  # raises a more specific ConfigError
-        return tuple(value)
-
-    def from_text(self, text: str) -> object:
-        return (text,)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsAddress(Kind):
-    """An address for the metrics, kept as text for `parse_address`; empty for none."""
-
-    @property
-    def allowed(self) -> str:
-        return 'an address such as "127.0.0.1:9464", or "" for none'
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, str):
-            raise ValueError
-        if value:
-            parse_address(value)  # raises a more specific ConfigError
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class AbsoluteFolder(Kind):
-    """A folder's absolute path, as text."""
-
-    @property
-    def allowed(self) -> str:
-        return "an absolute path"
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, str) or not PurePosixPath(value).is_absolute() or "\0" in value:
-            raise ValueError
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class FilePath(Kind):
-    """The path of a file or folder, as text; empty for none. A relative one starts at the
-    configuration file's folder or, on the command line, at the working directory."""
-
-    @property
-    def allowed(self) -> str:
-        return 'a path, or "" for none'
-
-    def parse(self, value: object) -> object:
-        if not isinstance(value, str) or "\0" in value:
-            raise ValueError
-        return value
+def _is_name(value: str, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

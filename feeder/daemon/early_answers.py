@@ -16,7 +16,6 @@ Source: sd_notify(3), systemd.service(5).
 """
 
 import os
-import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -26,12 +25,10 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import msgspec
 
 from feeder.daemon.config import Config
-from feeder.daemon.descriptor_budget import raise_file_limit
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S
 from feeder.daemon.notify import Notifier
-from feeder.daemon.served import host_name
-from feeder.daemon.watch import INCARNATION_BITS, HostWatch
+from feeder.daemon.watch import HostWatch
 from feeder.host.load import LoadReader
 from feeder.host.placement import parse_pin, plan_placement
 from feeder.host.topology import read_topology, usable_cpus
@@ -43,7 +40,7 @@ from feeder.node.messages import NodeConfig
 from feeder.node.poll_set import PollSet
 from feeder.node.router import Router, read_keys
 from feeder.node.sender import Sender
-from feeder.process import log_lines
+from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import stop_signals_blocked
 from feeder.session.fair_share import FairShare
 from feeder.wire.messages import (
@@ -104,14 +101,9 @@ class EarlyAnswers:
         nodes = plan_nodes(config, {}, placements, raise_file_limit())
         self._watch = HostWatch(
             0,
-            host=host_name(),
-            pid=os.getpid(),
             name=config.serve.name,
-            incarnation=secrets.randbits(INCARNATION_BITS),
-            datasets=(),
             read_load=LoadReader(root, usable).read,
             find_neighbours=lambda pids, now_s: (),
-            log=log_lines.counters,
         )
         self._router = Router(
             read_keys(nodes[0]),

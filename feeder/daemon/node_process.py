@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -12,6 +12,7 @@ import msgspec
 
 from feeder.host.placement import NodePlacement
 from feeder.metrics.hangs import SUSPENDED_S, Policy, ProcessLook, Watch
+from feeder.metrics.report import HostReport
 from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
     Diagnosed,
@@ -31,6 +32,9 @@ HUNG_S: Final = 4.0
 
 HEARTBEATS: Final = Policy(look_s=2.0, silent_s=HUNG_S, stopped_s=HUNG_S, most_s=30.0)
 """They come twice a second."""
+
+PART_BYTES: Final = 64 * 1024
+"""Of a report: half of the largest packet of a channel."""
 
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
@@ -115,15 +119,18 @@ class NodeProcess:
             self._outbox.append(message)
             self.flush()
 
-    def send_report(self, parts: Sequence[ReportPart]) -> None:
-        """Send the host's report; left out where two others are waiting to be sent.
+    def send_report(self, report: HostReport) -> None:
+        """Send the host's report, in parts; left out where two others are waiting to be sent.
 
         The second of them was asked for as this one, and is hardly older.
         """
         waiting = [message for message in self._outbox if isinstance(message, ReportPart)]
-        if sum(part.is_last for part in waiting) < _REPORTS_MAX:
-            for part in parts:
-                self.send(part)
+        if sum(part.is_last for part in waiting) >= _REPORTS_MAX:
+            return
+        data = msgspec.msgpack.encode(report)
+        for start in range(0, len(data), PART_BYTES):
+            end = start + PART_BYTES
+            self.send(ReportPart(is_last=end >= len(data), data=data[start:end]))
 
     def send_verdict(self, diagnosed: Diagnosed) -> None:
         """Send the verdict for clients; left out while the channel has no room: others follow."""

@@ -16,14 +16,20 @@ Lines are of at most WIDTH columns where their facts are short enough. Programs 
 read the lines that begin with ENDPOINTS and with READY.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from feeder.daemon.config import Config
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError
+from feeder.metrics.report import ServedDatasetReport
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
 from feeder.process.log_form import INFO, WARNING
+from feeder.process.path_text import printable
 
 ENDPOINTS: Final = "endpoints of node process "
 READY: Final = "ready, "
@@ -31,8 +37,10 @@ WIDTH: Final = 80
 """With the prefix, "feeder: "."""
 
 _PREFIX: Final = len("feeder: ")
-FINGERPRINT_CHARS: Final = 12
-"""Of fingerprints and self-tests: enough to compare."""
+_FINGERPRINT_CHARS: Final = 12
+"""Enough to compare fingerprints and self-tests."""
+
+_PATH_CHARS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,44 @@ class ReportLine:
 
     text: str
     priority: int = INFO
+
+
+@dataclass(frozen=True, slots=True)
+class ServedDataset:
+    """A dataset, as reports of the host have it and as a line of the report of the start."""
+
+    report: ServedDatasetReport
+    line: str
+
+
+def describe_datasets(folders: Mapping[str, Path]) -> tuple[ServedDataset, ...]:
+    """Open each dataset and describe it, in the order of their names.
+
+    FeederError if there is none, or one is damaged or does not answer.
+    """
+    if not folders:
+        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
+    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
+    return tuple(_describe(name, folder) for name, folder in sorted(folders.items()))
+
+
+def _describe(name: str, folder: Path) -> ServedDataset:
+    with Dataset.open(folder) as dataset:
+        layout, fingerprint = dataset.layout, dataset.fingerprint
+        labels = dataset.labels.describe(len(dataset.classes))
+        report = ServedDatasetReport(
+            name=name,
+            samples=layout.samples,
+            classes=len(dataset.classes),
+            fingerprint=fingerprint,
+            folder=printable(str(folder))[-_PATH_CHARS_MAX:],
+        )
+    line = (
+        f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
+        f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
+        f"{fingerprint[:_FINGERPRINT_CHARS]}"
+    )
+    return ServedDataset(report, line)
 
 
 def compose_report(
@@ -61,7 +107,7 @@ def compose_report(
     yield ReportLine(f"decoder: {ready[0].decoder}")
     libraries = [f"{name} {text}" for name, text in ready[0].libraries.items()]
     yield from map(ReportLine, wrap_list("libraries: ", libraries))
-    yield ReportLine(f"self-test: {ready[0].self_test[:FINGERPRINT_CHARS]}")
+    yield ReportLine(f"self-test: {ready[0].self_test[:_FINGERPRINT_CHARS]}")
     yield ReportLine(describe_cache(config, decoded_bytes))
     yield describe_security(config)
 

@@ -13,23 +13,18 @@ processes end with it.
 """
 
 import logging
-import os
-import secrets
 import select
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from feeder.daemon.announcements import Announcer
 from feeder.daemon.config import Config
-from feeder.daemon.descriptor_budget import describe_shortage, raise_file_limit
-from feeder.daemon.node_plan import plan_nodes
+from feeder.daemon.node_plan import describe_shortage, plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
 from feeder.daemon.notify import Notifier
-from feeder.daemon.served import describe_datasets, host_name, split_report
-from feeder.daemon.start_report import READY, compose_report, describe_ready
-from feeder.daemon.watch import INCARNATION_BITS, HostWatch, NodeState
+from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
+from feeder.daemon.watch import Announcer, HostWatch, NodeState
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
@@ -42,6 +37,7 @@ from feeder.host.placement import (
 )
 from feeder.host.processes import NeighbourFinder, look_at
 from feeder.host.topology import read_topology, usable_cpus
+from feeder.monitoring.access import parse_address
 from feeder.node.messages import (
     Diagnosed,
     Drain,
@@ -50,11 +46,11 @@ from feeder.node.messages import (
     NodeReady,
     ReportAsked,
 )
-from feeder.process import log_lines
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
+from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
@@ -119,14 +115,10 @@ class Supervisor:
         self._wakeup = SignalWakeup((signal.SIGTERM, signal.SIGINT, *hangup))
         self._watch = HostWatch(
             len(self._nodes),
-            host=host_name(),
-            pid=os.getpid(),
             name=serve.name,
-            incarnation=secrets.randbits(INCARNATION_BITS),
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             find_neighbours=NeighbourFinder().look,
-            log=log_lines.counters,
         )
         self._watch.warn(self._warnings)
         self._heartbeats = HeartbeatWatch(look_at)
@@ -236,7 +228,7 @@ class Supervisor:
             self._heartbeats.beat(node.config.number, time.monotonic())
             self._watch.take(message.snapshot)
         if isinstance(message, ReportAsked):
-            node.send_report(split_report(self._watch.report))
+            node.send_report(self._watch.report)
         if isinstance(message, CannotStart):
             error = message.as_error()
             if isinstance(error, DisagreementError) or not node.config.is_successor:
@@ -260,19 +252,19 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host, and announce its verdict if that is new; reap orphans."""
         reap_orphans([node.pid for node in self._nodes if node.pid is not None])
-        report = self._watch.turn(
-            [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
-        )
-        news = self._announcer.observe(report.verdict, now_s)
+        states = [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
+        verdict = self._watch.turn(states).verdict
+        news = self._announcer.observe(verdict, now_s)
         if news is None:
             return
+        is_new, is_logged = news
         for node in self._nodes:
-            node.send_verdict(Diagnosed(text=news.verdict.text))
-        if news.is_new and self._end_by_s is None and self._was_ready:
-            self._notifier.status(f"{self._serves}; {news.verdict.text}")
-        if news.is_logged:
-            level = logging.WARNING if news.verdict.is_problem else logging.INFO
-            _log.log(level, "%s", news.verdict.text)
+            node.send_verdict(Diagnosed(text=verdict.text))
+        if is_new and self._end_by_s is None and self._was_ready:
+            self._notifier.status(f"{self._serves}; {verdict.text}")
+        if is_logged:
+            level = logging.WARNING if verdict.is_problem else logging.INFO
+            _log.log(level, "%s", verdict.text)
 
     def _state(self, node: NodeProcess, now_s: float) -> NodeState:
         silence = self._heartbeats.silence_of(node.config.number, now_s)
@@ -367,3 +359,21 @@ class Supervisor:
         self._serves = text.removeprefix(READY)
         self._log.report(text)
         self._notifier.ready(text)
+
+
+def open_metrics(config: Config) -> "MetricsServer | None":
+    """Return the metrics' server, bound and not started; None where none is configured.
+
+    It answers that the daemon packs until it has the health of a supervisor.
+
+    Raises ConfigError for a token that cannot be used, ResourceError for a port in use.
+    """
+    serve = config.serve
+    if not serve.metrics:
+        return None
+    # Not loaded otherwise: an event loop and the Prometheus client take 8 MB and 0.1 s.
+    from feeder.monitoring.access import TokenFile
+    from feeder.monitoring.server import MetricsServer
+
+    token = TokenFile(Path(serve.metrics_token)) if serve.metrics_token else None
+    return MetricsServer(parse_address(serve.metrics), token=token)

@@ -8,7 +8,10 @@ verdict is about the last JUDGED_S of them. Reports are immutable, so other thre
 latest one.
 """
 
+import os
 import re
+import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +23,6 @@ from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
 from feeder.host.processes import Busy
-from feeder.metrics.counters import LogCounters
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import (
     HistoryPoint,
@@ -32,6 +34,9 @@ from feeder.metrics.report import (
     Verdict,
 )
 from feeder.monitoring.health import HealthState
+from feeder.process import log_lines
+from feeder.process.log_lines import LogLimiter
+from feeder.process.path_text import printable
 
 NodeState: TypeAlias = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
 
@@ -55,12 +60,19 @@ POINT_S: Final = 5.0
 HISTORY_S: Final = 900.0
 """Points of the curves, and how far back they go."""
 
-INCARNATION_BITS: Final = 53
+_INCARNATION_BITS: Final = 53
 """Every reader of JSON keeps these exactly."""
+
+REFRESH_S: Final = 10.0
+"""Between two messages to clients with the same kind of verdict and new figures."""
+
+_LOGGED_ELSEWHERE: Final = frozenset({"starting", "draining", "node-down"})
+"""Kinds of verdicts whose events the supervisor logs itself."""
 
 _CLIENT_PID: Final = re.compile(r"\bpid (\d{1,9})\b")
 """In the name that loaders give."""
 
+_NAME_CHARS_MAX: Final = 256
 _WARNINGS_MAX: Final = 64
 _WARNING_CHARS_MAX: Final = 512
 _UNDECIDED: Final = Verdict(kind="starting", text="starting: no snapshots yet", is_problem=False)
@@ -73,23 +85,16 @@ class HostWatch:
         self,
         nodes: int,
         *,
-        host: str,
-        pid: int,
         name: str = "",
-        incarnation: int = 0,
-        datasets: Sequence[ServedDatasetReport],
+        datasets: Sequence[ServedDatasetReport] = (),
         read_load: Callable[[], HostLoad],
         find_neighbours: Callable[[Collection[int], float], tuple[Busy, ...]],
-        log: LogCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch ``nodes`` node processes; the first report describes them as starting.
 
-        ``host``, ``pid``, ``name`` and ``incarnation`` are the daemon's, as in HostReport.
-        ``find_neighbours`` is ``NeighbourFinder.look``, ``log`` counts the lines of this process's
-        own log.
+        ``name`` is the daemon's, ``find_neighbours`` is ``NeighbourFinder.look``.
         """
-        self._log = log
         self._recent: list[deque[NodeRecord]] = [deque() for _ in range(nodes)]
         self._read_load = read_load
         self._find_neighbours = find_neighbours
@@ -106,11 +111,11 @@ class HostWatch:
         self.due_s = self._began_s
         """When to call ``turn``."""
         self.report = HostReport(
-            host=host,
+            host=printable(socket.gethostname())[:_NAME_CHARS_MAX],
             feeder_version=__version__,
-            pid=pid,
+            pid=os.getpid(),
             name=name,
-            incarnation=incarnation,
+            incarnation=secrets.randbits(_INCARNATION_BITS),
             clock_s=self._began_s,
             uptime_s=0.0,
             datasets=tuple(datasets),
@@ -178,8 +183,8 @@ class HostWatch:
             ),
             load=load,
             load_before=self._loads[0],
-            log_lines_dropped=self._log.log_lines_dropped,
-            log_lines_limited=self._log.log_lines_limited,
+            log_lines_dropped=log_lines.counters.log_lines_dropped,
+            log_lines_limited=log_lines.counters.log_lines_limited,
         )
         self._add_point(report)
         due_s = self._neighbours_due_s
@@ -278,3 +283,31 @@ def _between(before: HostReport, now: HostReport) -> HostReport:
     pairs = zip(before.nodes, now.nodes, strict=True)
     nodes = tuple(msgspec.structs.replace(late, before=early.now) for early, late in pairs)
     return msgspec.structs.replace(now, nodes=nodes, load_before=before.load)
+
+
+class Announcer:
+    """Decides when a verdict is worth a line in the log and a message to clients. Pure."""
+
+    def __init__(self) -> None:
+        self._announced: Verdict | None = None
+        self._announced_s = 0.0
+        self._lines = LogLimiter(admitted_max=1)
+        self._logged = ""
+
+    def observe(self, verdict: Verdict, now_s: float) -> tuple[bool, bool] | None:
+        """Return whether a verdict to announce is of a new kind, which systemd should know, and
+        whether to log it; None if it is not to be announced."""
+        announced = self._announced
+        is_new = announced is None or verdict.kind != announced.kind
+        if announced is not None and not is_new:
+            is_said = verdict.text == announced.text and verdict.kind == self._logged
+            if is_said or now_s - self._announced_s < REFRESH_S:
+                return None
+        self._announced, self._announced_s = verdict, now_s
+        # A line that was held back follows once it may, so that the log's last one is true.
+        if verdict.kind in {self._logged, *_LOGGED_ELSEWHERE}:
+            return is_new, False
+        is_logged = self._lines.admit(verdict.kind, now_s)
+        if is_logged:
+            self._logged = verdict.kind
+        return is_new, is_logged

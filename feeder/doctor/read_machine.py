@@ -67,7 +67,7 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
     """Return the facts that are worth a warning when ``feeder serve`` starts, in a few ms.
 
     Libraries are left to the node processes, which have loaded them, and open files to
-    ``daemon.descriptor_budget``, which knows the configuration.
+    ``daemon.node_plan``, which knows the configuration.
     """
     files = KernelFiles(root)
     unreadable: list[str] = []

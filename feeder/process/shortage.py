@@ -26,6 +26,9 @@ TORCH_BYTES: Final = 650_000_000
 ZMQ_THREADS: Final = 2
 """Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
 
+_UNLIMITED_FILES: Final = 1 << 20
+"""If the limit is infinite: the kernel's default of fs.nr_open."""
+
 _TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
 
@@ -102,6 +105,15 @@ def _may_be_working_directory(error: OSError) -> bool:
     if error.errno not in (errno.ENOENT, errno.ESTALE) or isinstance(error.filename, int):
         return False
     return not os.path.isabs(error.filename or "")
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one, and return it; children inherit it."""
+    import resource  # here: this module serves also where its library cannot be loaded
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return _UNLIMITED_FILES if hard == resource.RLIM_INFINITY else hard
 
 
 def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:

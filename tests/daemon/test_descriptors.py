@@ -12,7 +12,7 @@ import pytest
 
 from bench.fetcher import BatchFetcher
 from feeder.client.stats import request_counters
-from feeder.daemon.descriptor_budget import (
+from feeder.daemon.node_plan import (
     _NODE_FILES,
     _WORKER_FILES,
     describe_shortage,

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
-from feeder.daemon.node_process import NodeProcess
-from feeder.daemon.served import PART_BYTES
+from feeder.daemon.node_process import PART_BYTES, NodeProcess
+from feeder.daemon.watch import HostWatch
 from feeder.host.placement import NodePlacement
+from feeder.metrics.records import NodeRecord
+from feeder.metrics.report import HostLoad, HostReport, NodeReport
 from feeder.node.messages import (
     Diagnosed,
     Drain,
@@ -20,8 +23,10 @@ from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.child import open_pair
 
 Ends = tuple[NodeProcess, Channel[NodeToSupervisor, SupervisorToNode]]
-PARTS = 100
-"""Of a report that is larger than a channel's buffer."""
+LARGE = 100 * PART_BYTES
+"""More than a channel's buffer holds."""
+LOAD = HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
+EMPTY = HostWatch(1, read_load=lambda: LOAD, find_neighbours=lambda pids, now_s: ()).report
 
 
 @pytest.fixture
@@ -40,21 +45,41 @@ def ends() -> Iterator[Ends]:
     other.close()
 
 
-def report(number: int, parts: int = PARTS) -> list[ReportPart]:
-    data = bytes([number]) * PART_BYTES
-    return [ReportPart(is_last=part == parts - 1, data=data) for part in range(parts)]
+def report(number: int, size: int = LARGE) -> HostReport:
+    now = NodeRecord(
+        number=0,
+        name="h/0",
+        pid=number,
+        clock_s=1.0,
+        uptime_s=1.0,
+        endpoints=(),
+        counters={str(at): "y" * min(4000, size - at) for at in range(0, size, 4000)},
+    )
+    nodes = (NodeReport(number=0, state="ready", now=now),)
+    return msgspec.structs.replace(EMPTY, nodes=nodes)
 
 
-def read_all(ends: Ends) -> list[SupervisorToNode]:
-    """Read on the other side, and flush on ours, until nothing is left."""
+def read_all(ends: Ends) -> list[SupervisorToNode | HostReport]:
+    """Read on the other side, and flush on ours, until nothing is left; join parts of reports."""
     node, other = ends
-    found: list[SupervisorToNode] = []
+    found: list[SupervisorToNode | HostReport] = []
+    data = b""
     while True:
         node.flush()
         message = other.receive()
         if message is None:
+            assert not data
             return found
-        found.append(message)
+        if isinstance(message, ReportPart):
+            assert 0 < len(message.data) <= PART_BYTES
+            data += message.data
+            if not message.is_last:
+                continue
+            found.append(msgspec.msgpack.decode(data, type=HostReport))
+            data = b""
+        else:
+            assert not data
+            found.append(message)
 
 
 def test_a_report_that_does_not_fit_is_sent_as_the_other_side_reads(ends: Ends) -> None:
@@ -62,7 +87,7 @@ def test_a_report_that_does_not_fit_is_sent_as_the_other_side_reads(ends: Ends) 
     node.send_report(report(1))
     assert node.has_unsent
     node.send(Drain())
-    assert read_all(ends) == [*report(1), Drain()]
+    assert read_all(ends) == [report(1), Drain()]
     assert not node.has_unsent
 
 
@@ -70,9 +95,10 @@ def test_reports_do_not_pile_up(ends: Ends) -> None:
     node, _ = ends
     for number in range(10):
         node.send_report(report(number))
-    assert read_all(ends) == [*report(0), *report(1)]
-    node.send_report(report(9, parts=1))
-    assert read_all(ends) == report(9, parts=1)
+    assert read_all(ends) == [report(0), report(1)]
+    for size in (0, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1):
+        node.send_report(report(9, size))
+        assert read_all(ends) == [report(9, size)]
 
 
 def test_verdicts_are_left_out_while_there_is_no_room(ends: Ends) -> None:
@@ -81,7 +107,7 @@ def test_verdicts_are_left_out_while_there_is_no_room(ends: Ends) -> None:
     node.send_report(report(1))
     for _ in range(1000):
         node.send_verdict(Diagnosed(text="later"))
-    assert read_all(ends) == [Diagnosed(text="first"), *report(1)]
+    assert read_all(ends) == [Diagnosed(text="first"), report(1)]
 
 
 def test_what_is_unsent_goes_with_the_process(ends: Ends) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.daemon.config import format_effective, load_config
-from feeder.daemon.sizes import format_size, parse_size
+from feeder.daemon.config_keys import format_size, parse_size
 from feeder.errors import ConfigError
 
 SIZES = st.integers(0, 1 << 46) | st.builds(

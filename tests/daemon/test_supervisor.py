@@ -12,7 +12,7 @@ import pytest
 
 from feeder.daemon.config import Config, load_config
 from feeder.daemon.node_plan import plan_nodes
-from feeder.daemon.served import describe_datasets
+from feeder.daemon.start_report import describe_datasets
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement

@@ -5,13 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.daemon.announcements import REFRESH_S, Announcement, Announcer
-from feeder.daemon.served import PART_BYTES, split_report
-from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, TURN_S, HostWatch
+from feeder.daemon.watch import (
+    HISTORY_S,
+    INTERVAL_S,
+    POINT_S,
+    REFRESH_S,
+    TURN_S,
+    Announcer,
+    HostWatch,
+)
 from feeder.diagnosis.interval import HostInterval
-from feeder.metrics.counters import LogCounters
 from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
 from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
+from feeder.process.log_lines import counters
 
 
 class Machine:
@@ -29,15 +35,11 @@ def machine() -> Machine:
     return Machine()
 
 
-def watch_of(machine: Machine, nodes: int = 1, log: LogCounters | None = None) -> HostWatch:
+def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
     return HostWatch(
         nodes,
-        host="h",
-        pid=7,
-        datasets=(),
         read_load=machine.read_load,
         find_neighbours=lambda known, now_s: (),
-        log=log or LogCounters(),
         clock=lambda: machine.now_s,
     )
 
@@ -56,11 +58,12 @@ def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) ->
 
 
 def test_lines_of_the_supervisor_s_own_log_are_counted(machine: Machine) -> None:
-    log = LogCounters()
-    watch = watch_of(machine, log=log)
-    log.log_lines_dropped, log.log_lines_limited = 2, 7
+    watch = watch_of(machine)
+    counters.log_lines_dropped += 2
+    counters.log_lines_limited += 7
     report = watch.turn([("ready", 0)])
-    assert (report.log_lines_dropped, report.log_lines_limited) == (2, 7)
+    counted = (report.log_lines_dropped, report.log_lines_limited)
+    assert counted == (counters.log_lines_dropped, counters.log_lines_limited)
 
 
 def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
@@ -187,20 +190,6 @@ def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None
     assert msgspec.msgpack.decode(report, type=HostReport) == watch.report
 
 
-def test_a_report_s_parts_are_small_and_give_the_report(machine: Machine) -> None:
-    watch = watch_of(machine)
-    for many in (0, 1, 4096):
-        counters: dict[str, int | float | str] = {f"a.long.name.{n}": n for n in range(many)}
-        watch.take(msgspec.structs.replace(snapshot(1000.0), counters=counters))
-        report = watch.turn([("ready", 0)])
-        parts = split_report(report)
-        assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
-        assert max(len(part.data) for part in parts) <= PART_BYTES
-        whole = b"".join(part.data for part in parts)
-        assert msgspec.msgpack.decode(whole, type=HostReport) == report
-    assert len(parts) > 1
-
-
 @given(
     st.lists(
         st.tuples(st.floats(0, 20), st.integers(0, 1000), st.integers(1, 2)),
@@ -211,16 +200,7 @@ def test_any_snapshots_give_a_report_with_a_verdict(
     steps: list[tuple[float, int, int]],
 ) -> None:
     machine = Machine()
-    watch = HostWatch(
-        1,
-        host="h",
-        pid=7,
-        datasets=(),
-        read_load=machine.read_load,
-        find_neighbours=lambda known, now_s: (),
-        log=LogCounters(),
-        clock=lambda: machine.now_s,
-    )
+    watch = watch_of(machine)
     for passed_s, images, pid in steps:
         machine.now_s += passed_s
         watch.take(snapshot(machine.now_s, images, pid=pid))
@@ -232,37 +212,34 @@ def verdict(kind: VerdictKind, text: str = "") -> Verdict:
     return Verdict(kind=kind, text=f"{kind}{text}", is_problem=False)
 
 
-def observe(announcer: Announcer, kinds: str, text: str = "") -> list[tuple[int, Announcement]]:
-    """One verdict a second: I is idle, C compute-bound."""
-    found = []
+def observe(kinds: str, text: str = "") -> list[tuple[int, str, bool, bool]]:
+    """One verdict a second: I is idle, C compute-bound. Return when each is announced, whether it
+    is new, and whether it is logged."""
+    announcer, announced = Announcer(), []
     for second, letter in enumerate(kinds):
-        each = verdict("idle" if letter == "I" else "compute-bound", text and f"{text}{second}")
-        news = announcer.observe(each, float(second))
+        news = announcer.observe(
+            verdict("idle" if letter == "I" else "compute-bound", text and f"{text}{second}"),
+            float(second),
+        )
         if news is not None:
-            found.append((second, news))
-    return found
+            announced.append((second, letter, *news))
+    return announced
 
 
 def test_a_new_kind_is_announced_at_once() -> None:
-    found = observe(Announcer(), "IIIIIIIICCCCCCCC")
-    assert [(second, news.verdict.kind) for second, news in found] == [
-        (0, "idle"),
-        (8, "compute-bound"),
-    ]
-    assert all(news.is_new and news.is_logged for _, news in found)
+    assert observe("IIIIIIIICCCCCCCC") == [(0, "I", True, True), (8, "C", True, True)]
 
 
 def test_new_figures_of_the_same_kind_are_sent_every_ten_seconds_and_not_logged() -> None:
-    found = observe(Announcer(), "I" * 30, text=" at ")
-    assert [second for second, _ in found] == [0, REFRESH_S, 2 * REFRESH_S]
-    assert [news.is_logged for _, news in found] == [True, False, False]
-    assert [news.is_new for _, news in found] == [True, False, False]
-    assert found[-1][1].verdict.text == "idle at 20"
+    assert observe("I" * 30, text=" at ") == [
+        (0, "I", True, True),
+        (REFRESH_S, "I", False, False),
+        (2 * REFRESH_S, "I", False, False),
+    ]
 
 
 def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
-    kinds = "I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120
-    found = observe(Announcer(), kinds)
-    logged = [(second, news.verdict.kind) for second, news in found if news.is_logged]
-    assert [kind for _, kind in logged] == ["idle", "compute-bound", "idle"]
+    announced = observe("I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120)
+    logged = [(second, letter) for second, letter, _, is_logged in announced if is_logged]
+    assert [letter for _, letter in logged] == ["I", "C", "I"]
     assert 60.0 <= logged[2][0] <= 60.0 + 2 * REFRESH_S

@@ -11,7 +11,6 @@ import pytest
 
 from feeder.daemon.watch import HostWatch
 from feeder.host.processes import Busy
-from feeder.metrics.counters import LogCounters
 from feeder.metrics.records import (
     ClientRecord,
     FailureRecord,
@@ -88,12 +87,8 @@ class Host:
         self.began_s = self.now_s
         self.watch = HostWatch(
             1,
-            host="h",
-            pid=1,
-            datasets=(),
             read_load=self.load,
             find_neighbours=self.find_neighbours,
-            log=LogCounters(),
             clock=lambda: self.now_s,
         )
 

@@ -8,7 +8,7 @@ from feeder.doctor.findings.finding import Finding, Severity
 
 FILES_WANTED: Final = 4096
 """Open files that are enough for the default limits of sessions, at any number of workers.
-tests/doctor/findings/test_conditions.py compares it with feeder.daemon.descriptor_budget."""
+tests/doctor/findings/test_conditions.py compares it with feeder.daemon.node_plan."""
 
 _CPU_PRESSURE: Final = 0.4
 _MEMORY_PRESSURE: Final = 0.1

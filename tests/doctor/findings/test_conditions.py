@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.daemon.descriptor_budget import plan_descriptors
+from feeder.daemon.node_plan import plan_descriptors
 from feeder.doctor.findings import cpus, datasets, governors, libraries, memory, system
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
 from feeder.doctor.findings.facts import (
