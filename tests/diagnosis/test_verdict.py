@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from feeder.diagnosis.interval import HostInterval
-from feeder.diagnosis.verdict import diagnose
+from feeder.diagnosis.verdict import Judge, diagnose
 from feeder.metrics.records import OTHERS, CacheRecord, NodeRecord, SlotSeconds
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
 from tests.diagnosis.reports import client, node, report, worker
@@ -108,6 +108,22 @@ def test_each_condition_is_named(kind: str, fields: dict[str, Any]) -> None:
     assert verdict.text.startswith(f"{kind}: ")
     quiet = {"healthy", "client-bound", "starting", "draining"}
     assert verdict.is_problem == (kind not in quiet)
+
+
+def test_a_new_kind_must_be_found_twice() -> None:
+    judge = Judge()
+
+    def look(clock_s: float, **fields: Any) -> str:
+        seen = msgspec.structs.replace(host(**fields), clock_s=clock_s)
+        return judge.judge(seen, seen).kind
+
+    quiet = {"waits": 0.01, "busy": 0.6}
+    assert look(100.0, **quiet) == "healthy"
+    assert look(100.5) == "healthy"
+    assert look(101.0, **quiet) == "healthy"
+    assert look(101.5) == "healthy"
+    assert look(102.0) == "compute-bound"
+    assert look(102.5, state="silent") == "node-down", "that has lasted already"
 
 
 def test_nothing_to_do_is_idle() -> None:

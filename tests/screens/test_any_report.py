@@ -14,7 +14,7 @@ from feeder.screens.console import to_json
 from feeder.screens.sheet import BLOCKS, Sheet
 from feeder.screens.status_screen import draw_status
 from feeder.screens.top_screen import draw_top
-from tests.support.host_reports import REPORTS
+from tests.support.host_reports import REPORTS, many_nodes
 
 FLOATS = (0.0, 5e-324, 1e-9, 0.5, 1e18)
 INTEGERS = (0, 1, 2**63)
@@ -52,3 +52,26 @@ def test_any_report_can_be_shown(base: str, draw: st.DataObject) -> None:
             assert line.cell_len <= width
             assert "nan" not in line.plain
     json.loads(to_json(report), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_report_is_complete(name: str) -> None:
+    report = REPORTS[name]()
+    decoded = json.loads(to_json(report), parse_constant=pytest.fail)
+    assert list(decoded) == ["verdict", "rates", "report"]
+    assert msgspec.convert(decoded["report"], HostReport) == report
+    assert decoded["verdict"]["text"] == report.verdict.text
+
+
+def test_rates_are_those_of_the_interval() -> None:
+    rates = json.loads(to_json(many_nodes()))["rates"]
+    assert rates["images_a_s"] == pytest.approx(28_800)
+    assert rates["wait_share"] == pytest.approx(0.008)
+    assert rates["stages"]["decode"] == pytest.approx(0.68)
+    assert len(rates["nodes"]) == 8
+    assert len(rates["nodes"][0]["workers"]) == 32
+    assert [client["nodes"] for client in rates["clients"]] == [8] * 8
+
+
+def test_without_an_indent_it_is_one_line() -> None:
+    assert "\n" not in to_json(many_nodes())
