@@ -7,6 +7,7 @@ Several endpoints get a line each (status_hosts.py).
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.report_options import (
@@ -81,7 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
     from feeder.client.stats import request_counters
-    from feeder.metrics.fields import format_counters
     from feeder.security.keys import read_client_keys
 
     if arguments.watch:
@@ -154,3 +154,17 @@ def _print_repeatedly(
         except FeederError as error:
             report, problem = None, str(error)
             source.wait(next_s - time.monotonic())
+
+
+def format_counters(counters: Mapping[str, int | float | str]) -> str:
+    """Return the counters as text, one a line, in two aligned columns."""
+    width = max(map(len, counters), default=0)
+    return "\n".join(
+        f"{name:<{width}}  {_format_counter(value)}" for name, value in counters.items()
+    )
+
+
+def _format_counter(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

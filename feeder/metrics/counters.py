@@ -4,13 +4,22 @@ They are sent flat, by name, in ``NodeRecord.counters``. Every fallback and ever
 counter: nothing is dropped silently. Reasons have few values, all chosen by Feeder.
 """
 
-from typing import Annotated, Final
+import functools
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Struct
 
 from feeder.metrics.fields import counter, gauge
 
-_ENDED: Final = "Sessions that ended, by reason: closed by the client, expired in silence, or lost."
+Reasons: TypeAlias = dict[str, int]
+"""Counts by reason."""
+
+_ended: Final = functools.partial(
+    counter,
+    "Sessions that ended, by reason: closed by the client, expired in silence, or lost.",
+    "sessions_ended",
+    "reason",
+)
 
 
 class NodeStatus(Struct, kw_only=True):
@@ -46,17 +55,11 @@ class SessionCounters(Struct, kw_only=True):
     """Counters of the session state machine."""
 
     sessions_opened: Annotated[int, counter("Sessions that clients opened.")] = 0
-    sessions_closed: Annotated[
-        int, counter(_ENDED, "sessions_ended", label="reason", value="closed")
-    ] = 0
+    sessions_closed: Annotated[int, _ended("closed")] = 0
     """Ended by Bye, by release of their mapped slots, or replaced by another Hello."""
-    sessions_expired: Annotated[
-        int, counter(_ENDED, "sessions_ended", label="reason", value="expired")
-    ] = 0
+    sessions_expired: Annotated[int, _ended("expired")] = 0
     """Ended because their client was silent for the whole lease."""
-    sessions_lost: Annotated[
-        int, counter(_ENDED, "sessions_ended", label="reason", value="lost")
-    ] = 0
+    sessions_lost: Annotated[int, _ended("lost")] = 0
     """Ended because a send found their connection gone or full, or because the client that mapped
     their slots died."""
     windows_reduced: Annotated[
@@ -69,11 +72,11 @@ class SessionCounters(Struct, kw_only=True):
     batches_lent: Annotated[int, counter("Batches that clients read in place.")] = 0
     chunks: Annotated[int, counter("Chunks delivered.")] = 0
     fallbacks: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Images decoded and batches sent in the slower way, by reason.",
             label="reason",
-            known=("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg"),
+            values="copied-refused copied-tcp copied-unclaimed turbojpeg",
         ),
     ] = {}
     """Batches copied to clients of this machine, which could read them in place, by reason:
@@ -81,11 +84,11 @@ class SessionCounters(Struct, kw_only=True):
     copied-refused (the claim could not be granted). WorkerCounters has turbojpeg."""
     batches_released: Annotated[int, counter("Batches that clients gave back.")] = 0
     batches_failed: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Batches that could not be made, by reason.",
             label="reason",
-            known=("bad-sample", "resource", "stalled-storage", "unreadable", "worker-died"),
+            values="bad-sample resource stalled-storage unreadable worker-died",
         ),
     ] = {}
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
@@ -97,11 +100,11 @@ class SessionCounters(Struct, kw_only=True):
         int, counter("Batches requested again while they were in flight.")
     ] = 0
     refused: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Requests that were refused, by code.",
             label="code",
-            known=("clients", "memory", "rate", "recipes", "version", "window"),
+            values="clients memory rate recipes version window",
         ),
     ] = {}
 
@@ -112,11 +115,11 @@ class SocketCounters(Struct, kw_only=True):
     bytes_sent: int = 0
     """Bytes of pixels, labels and sample ids handed to the socket."""
     frames_dropped: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Messages of clients that were dropped, by reason.",
             label="reason",
-            known=("bad-recipe", "malformed", "over-rate", "several-frames", "version"),
+            values="bad-recipe malformed over-rate several-frames version",
         ),
     ] = {}
     sends_dropped: Annotated[
@@ -131,21 +134,21 @@ class SocketCounters(Struct, kw_only=True):
     ] = 0
     """Not ZMTP, or with another security mechanism."""
     clients_refused: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Connections over tcp that were refused because of their keys, by reason.",
             label="reason",
-            known=("malformed", "mechanism", "no-list", "server-key", "unknown-key"),
+            values="malformed mechanism no-list server-key unknown-key",
         ),
     ] = {}
     """Server-key: they expected another feeder; mechanism: they came without keys; no-list: there
     is no list of client keys."""
     connections_cut: Annotated[
-        dict[str, int],
+        Reasons,
         counter(
             "Connections closed for misuse, by reason.",
             label="reason",
-            known=("endless-message", "too-many"),
+            values="endless-message too-many",
         ),
     ] = {}
 
@@ -181,7 +184,7 @@ class WorkerCounters(Struct, kw_only=True):
     worker_pause_s: Annotated[
         float, gauge("Backoff before the last dead worker is replaced.", "worker_pause_seconds")
     ] = 0.0
-    fallbacks: dict[str, int] = {}
+    fallbacks: Reasons = {}
     """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
 
 
@@ -197,6 +200,6 @@ class LogCounters(Struct, kw_only=True):
 
 
 GROUPS: Final = (
-    NodeStatus, SessionCounters, SocketCounters, ClaimCounters, WorkerCounters, LogCounters,
+    NodeStatus, SessionCounters, SocketCounters, ClaimCounters, WorkerCounters, LogCounters
 )  # fmt: skip
 """All that ``NodeRecord.counters`` has besides the rows of NodeRecord itself."""

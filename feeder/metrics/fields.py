@@ -44,16 +44,14 @@ class Field:
     help: str = ""
     metric: str = ""
     label: str = ""
-    """Set for counters by reason, and for several fields that are one metric."""
-    value: str = ""
-    """The label's value where the field is one of several of its metric."""
-    known: tuple[str, ...] = ()
-    """Values of the label that are there from the start, at 0, because an increase of a series that
-    was absent before does not count as one."""
+    """For counters by reason, and for several fields that are one metric."""
+    values: str = ""
+    """The label's value, where the field is one of several; else the reasons that are there from
+    the start: an increase of a series that was absent before does not count as one."""
     merge: Literal["sum", "max", "all"] = "sum"
     """How the gauges of several records become one."""
-    row: str = ""
-    """The name among a node process's flat counters, for fields of NodeRecord."""
+    is_flat: bool = False
+    """Whether a field of NodeRecord is among the flat counters, too."""
 
 
 counter: Final = functools.partial(Field, "counter")
@@ -122,14 +120,14 @@ def merged(records: Iterable[_Record]) -> _Record:
     return result
 
 
-def flatten(*groups: Struct) -> Counters:
-    """All fields of the groups by name; of NodeRecord and its cache, the counters with a row."""
+def flatten(*groups: Record) -> Counters:
+    """All counters by name: the fields of the groups, and those of NodeRecord that are flat."""
     counters: Counters = {}
     for group in groups:
-        rows = {name: field.row for name, field in fields_of(type(group)).items() if field.row}
-        for name, row in (rows or {name: name for name in group.__struct_fields__}).items():
+        flat = {name: f.metric or name for name, f in fields_of(type(group)).items() if f.is_flat}
+        for name, row in (flat or {name: name for name in group.__struct_fields__}).items():
             value = getattr(group, name)
-            if isinstance(value, Struct):
+            if isinstance(value, Struct):  # the cache; without one it has no rows
                 parts = {key: getattr(value, key) for key in _names(type(value), "counter")}
                 value = parts if any(parts.values()) else {}
             if isinstance(value, dict):
@@ -150,15 +148,3 @@ def unflatten(kind: type[_Record], counters: Mapping[str, int | float | str]) ->
         elif name in numbers:
             setattr(group, name, numbers[name])
     return group
-
-
-def format_counters(counters: Mapping[str, int | float | str]) -> str:
-    """The counters as text, one a line, in two aligned columns."""
-    width = max(map(len, counters), default=0)
-    return "\n".join(f"{name:<{width}}  {_format(value)}" for name, value in counters.items())
-
-
-def _format(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

@@ -27,7 +27,7 @@ OTHERS: Final = "other clients"
 OTHER_JOBS: Final = "other jobs"
 
 BOUNDS_S: Final = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0
 )  # fmt: skip
 """Upper bounds of a histogram's buckets, inclusive; one more bucket has no upper bound. A chunk
 takes 30 ms, a batch that waits for its turn a second."""
@@ -84,8 +84,7 @@ class WorkerRecord(Struct, kw_only=True):
     ] = 0
     """From /proc/PID/io, as the next one."""
     requested_bytes: Annotated[
-        Total,
-        counter("Bytes that workers read, from page cache or storage.", "worker_read_bytes"),
+        Total, counter("Bytes that workers read, from page cache or storage.", "worker_read_bytes")
     ] = 0
 
 
@@ -219,8 +218,8 @@ class NodeRecord(Struct, kw_only=True):
     clients: Annotated[tuple[ClientRecord, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
     """Those with open sessions."""
     jobs: Annotated[tuple[JobRecord, ...], Meta(max_length=JOBS_MAX + 1)] = ()
-    images: Annotated[Total, counter("Real images delivered, without padding.", row="images")] = 0
-    batches: Annotated[Total, counter("Batches delivered whole.", row="batches")] = 0
+    images: Annotated[Total, counter("Real images delivered, without padding.", is_flat=True)] = 0
+    batches: Annotated[Total, counter("Batches delivered whole.", is_flat=True)] = 0
     """Lent in place, or every chunk sent."""
     sent_bytes: Annotated[Total, counter("Bytes copied over sockets to clients.")] = 0
     lent_bytes: Annotated[Total, counter("Bytes that clients read in place.")] = 0
@@ -231,7 +230,7 @@ class NodeRecord(Struct, kw_only=True):
             "Time of workers in each stage of the sample path.",
             "stage_seconds",
             label="stage",
-            row="stage_seconds",
+            is_flat=True,
         ),
     ] = {}
     decoded_bytes: Annotated[Total, counter("Bytes of decoded pixels.")] = 0
@@ -245,21 +244,16 @@ class NodeRecord(Struct, kw_only=True):
     slots: Annotated[SlotSeconds, counter()] = field(default_factory=SlotSeconds)
     queued_batches: Annotated[Total, gauge("Batches that wait for a worker or slot.")] = 0
     chunks_in_flight: Annotated[Total, gauge("Chunks that workers have.")] = 0
-    cache: Annotated[CacheRecord, counter(row="cache")] = field(default_factory=CacheRecord)
+    cache: Annotated[CacheRecord, counter(is_flat=True)] = field(default_factory=CacheRecord)
     stalled_datasets: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
     """Datasets whose storage does not answer."""
     failures: Annotated[tuple[FailureRecord, ...], Meta(max_length=64)] = ()
     """By dataset, the latest first."""
     silences: Annotated[
-        Total,
-        counter("Times that a worker became silent.", "worker_silences", row="worker_silences"),
+        Total, counter("Times that a worker became silent.", "worker_silences", is_flat=True)
     ] = 0
-    workers_killed: Annotated[
-        Total, counter("Workers killed without progress.", row="workers_killed")
-    ] = 0
-    worker_restarts: Annotated[
-        Total, counter("Workers that were replaced.", row="worker_restarts")
-    ] = 0
+    workers_killed: Annotated[Total, counter("Workers killed without progress.", is_flat=True)] = 0
+    worker_restarts: Annotated[Total, counter("Workers that were replaced.", is_flat=True)] = 0
     own_cpu_s: Annotated[
         Seconds, counter("CPU time of node processes, no workers.", "node_cpu_seconds")
     ] = 0.0

@@ -9,15 +9,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from feeder.metrics.fields import (
-    NO_CONTROLS,
-    Label,
-    Seconds,
-    ShortText,
-    Total,
-    counter,
-    gauge,
-)
+from feeder.metrics.fields import NO_CONTROLS, Label, Seconds, ShortText, Total, counter, gauge
 from feeder.metrics.records import NodeRecord
 
 VERDICT_CHARS_MAX: Final = 400
@@ -87,12 +79,12 @@ class HostLoad(Struct, frozen=True, kw_only=True):
         Seconds,
         counter("Time for which a CPU quota stopped threads, by CPU.", "host_throttled_seconds"),
     ] = 0.0
-    pressure_cpu_s: Annotated[Seconds, _pressure(value="cpu")] = 0.0
+    pressure_cpu_s: Annotated[Seconds, _pressure("cpu")] = 0.0
     """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
     none."""
-    pressure_io_s: Annotated[Seconds, _pressure(value="io")] = 0.0
+    pressure_io_s: Annotated[Seconds, _pressure("io")] = 0.0
     """For storage."""
-    pressure_memory_s: Annotated[Seconds, _pressure(value="memory")] = 0.0
+    pressure_memory_s: Annotated[Seconds, _pressure("memory")] = 0.0
     refaults: Annotated[
         Total, counter("Pages read again after eviction.", "host_page_cache_refaults")
     ] = 0
