@@ -5,13 +5,14 @@ counter: nothing is dropped silently. Reasons have few values, all chosen by Fee
 """
 
 import functools
+from collections import Counter
 from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from feeder.metrics.fields import counter, gauge
 
-Reasons: TypeAlias = dict[str, int]
+Reasons: TypeAlias = Counter[str]
 """Counts by reason."""
 
 _ended: Final = functools.partial(
@@ -78,7 +79,7 @@ class SessionCounters(Struct, kw_only=True):
             label="reason",
             values="copied-refused copied-tcp copied-unclaimed turbojpeg",
         ),
-    ] = {}
+    ] = field(default_factory=Counter)
     """Batches copied to clients of this machine, which could read them in place, by reason:
     copied-tcp (they connect over tcp), copied-unclaimed (over ipc, without claiming the slots),
     copied-refused (the claim could not be granted). WorkerCounters has turbojpeg."""
@@ -90,7 +91,7 @@ class SessionCounters(Struct, kw_only=True):
             label="reason",
             values="bad-sample resource stalled-storage unreadable worker-died",
         ),
-    ] = {}
+    ] = field(default_factory=Counter)
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
     bad_samples: Annotated[int, counter("Different samples that were found damaged.")] = 0
     """Up to BAD_SAMPLES_MAX of feeder.session.failures. A worker gives up a chunk at the first of
@@ -106,7 +107,7 @@ class SessionCounters(Struct, kw_only=True):
             label="code",
             values="clients memory rate recipes version window",
         ),
-    ] = {}
+    ] = field(default_factory=Counter)
 
 
 class SocketCounters(Struct, kw_only=True):
@@ -121,7 +122,7 @@ class SocketCounters(Struct, kw_only=True):
             label="reason",
             values="bad-recipe malformed over-rate several-frames version",
         ),
-    ] = {}
+    ] = field(default_factory=Counter)
     sends_dropped: Annotated[
         int, counter("Messages to clients whose connection was gone or full.")
     ] = 0
@@ -140,7 +141,7 @@ class SocketCounters(Struct, kw_only=True):
             label="reason",
             values="malformed mechanism no-list server-key unknown-key",
         ),
-    ] = {}
+    ] = field(default_factory=Counter)
     """Server-key: they expected another feeder; mechanism: they came without keys; no-list: there
     is no list of client keys."""
     connections_cut: Annotated[
@@ -150,19 +151,7 @@ class SocketCounters(Struct, kw_only=True):
             label="reason",
             values="endless-message too-many",
         ),
-    ] = {}
-
-    def drop(self, reason: str) -> None:
-        """Count a dropped message."""
-        self.frames_dropped[reason] = self.frames_dropped.get(reason, 0) + 1
-
-    def refuse_client(self, reason: str) -> None:
-        """Count a refused connection."""
-        self.clients_refused[reason] = self.clients_refused.get(reason, 0) + 1
-
-    def cut(self, reason: str) -> None:
-        """Count a connection that is closed for misuse."""
-        self.connections_cut[reason] = self.connections_cut.get(reason, 0) + 1
+    ] = field(default_factory=Counter)
 
 
 class ClaimCounters(Struct, kw_only=True):
@@ -184,7 +173,7 @@ class WorkerCounters(Struct, kw_only=True):
     worker_pause_s: Annotated[
         float, gauge("Backoff before the last dead worker is replaced.", "worker_pause_seconds")
     ] = 0.0
-    fallbacks: Reasons = {}
+    fallbacks: Reasons = field(default_factory=Counter)
     """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
 
 

@@ -88,7 +88,7 @@ class ClientFrames:
         now_s = time.monotonic()
         if not self._fair_share.allows(peer, now_s):
             self._router.waste(len(frame))
-            self._router.counters.drop("over-rate")
+            self._router.counters.frames_dropped["over-rate"] += 1
             if self._fair_share.is_report_due(peer, now_s):
                 self._sender.send(
                     peer, Refused(code="rate", message=_explain_rate(self._router.account()))
@@ -110,11 +110,11 @@ class ClientFrames:
         except BadRecipe as error:
             self._refuse(peer, "bad-recipe", error)
         except ProtocolError:
-            self._router.counters.drop("malformed")
+            self._router.counters.frames_dropped["malformed"] += 1
         return None
 
     def _refuse(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
-        self._router.counters.drop(code)
+        self._router.counters.frames_dropped[code] += 1
         self._sender.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
 
 

@@ -168,7 +168,7 @@ class Connections:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # it has ended
-        self._counters.cut(reason)
+        self._counters.connections_cut[reason] += 1
         if self._log_limit.admit(reason, now_s):  # reconnecting clients must not fill the log
             _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
 

@@ -175,7 +175,7 @@ class Router:
                 self._record_message(body.get(zmq.SRCFD), peer, len(body), now_s)
             if not body.more:
                 return peer, body.bytes
-            self.counters.drop("several-frames")
+            self.counters.frames_dropped["several-frames"] += 1
             self._is_skipping = True
         self._skip_parts()
         return None
@@ -310,7 +310,7 @@ class Router:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSAL_REASONS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
-                    self.counters.refuse_client(reason)
+                    self.counters.clients_refused[reason] += 1
 
     def take_ended(self) -> list[bytes]:
         """Return the peers of the connections that have ended since the last call.

@@ -255,8 +255,7 @@ class WorkerPool:
                     setattr(cache, name, getattr(cache, name) + count)
                 self.record.decoded_bytes += message.decoded_bytes
                 if message.fallbacks:
-                    found = self.counters.fallbacks
-                    found["turbojpeg"] = found.get("turbojpeg", 0) + message.fallbacks
+                    self.counters.fallbacks["turbojpeg"] += message.fallbacks
                 self._report(message)
             case FillFailed() | NamesRead():
                 self._report(message)

@@ -142,7 +142,7 @@ class ZapHandler:
 
     def _refuse(self, reason: str, key: str, line: str) -> None:
         """Count a refusal, and log it unless the same was logged within the last minute."""
-        self._counters.refuse_client(reason)
+        self._counters.clients_refused[reason] += 1
         # Anyone can generate any number of keys, to fill the log: further ones share one line.
         if self._log_limit.admit(f"{reason} {key}", self._clock()):
             _log.warning("%s", line, extra=KEPT)

@@ -38,8 +38,7 @@ class Failures:
 
     def count(self, dataset: str, reason: FailureReason, message: str, now_s: float) -> None:
         """Count a failed batch."""
-        by_reason = self._counters.batches_failed
-        by_reason[reason] = by_reason.get(reason, 0) + 1
+        self._counters.batches_failed[reason] += 1
         former = self.by_dataset.pop(dataset, None)
         record = FailureRecord(
             dataset=dataset,

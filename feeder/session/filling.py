@@ -183,7 +183,7 @@ class Filling:
         session.record.batches += 1
         session.job_record.batches += 1
         if (reason := session.copied_because) is not None:
-            self.counters.fallbacks[reason] = self.counters.fallbacks.get(reason, 0) + 1
+            self.counters.fallbacks[reason] += 1
         session.slot_times.move(batch.slot, "client" if session.is_held else "sending", now_s)
         self.record.batch_s.add(now_s - batch.wanted_s)
 

@@ -310,6 +310,6 @@ class SessionTable(Filling):
 
     def _refuse(self, peer: bytes, refusal: Refusal, session: int | None = None) -> None:
         code = refusal.code
-        self.counters.refused[code] = self.counters.refused.get(code, 0) + 1
+        self.counters.refused[code] += 1
         message = refusal.message[:MESSAGE_CHARS_MAX]
         self._send(peer, Refused(code=code, message=message, session=session))
