@@ -20,15 +20,13 @@ worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks p
 """
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 from feeder.session.events import KillWorker
-from feeder.session.jobs import JobWeights
-from feeder.session.turns import Turns
-from feeder.session.worker_watch import LOOK_S, POLICY, WorkerWatch
+from feeder.session.jobs import JobWeights, Turns
+from feeder.session.state import PendingBatch, PendingChunk, Session
+from feeder.session.worker_watch import LOOK_S, POLICY, WorkerWatch, WorkInFlight
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -64,8 +62,7 @@ class Dispatcher:
 
     def __init__(self, weights: JobWeights) -> None:
         self._tickets = 0
-        self._queues: dict[int, deque[PendingBatch]] = {}
-        self._turns = Turns(weights)  # sessions that have a queue
+        self._turns = Turns(weights)  # sessions that have batches in their queue
         self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self.watch = WorkerWatch()
@@ -77,11 +74,6 @@ class Dispatcher:
         self._stalled = self.watch.stalled
 
     @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return len(self._in_flight)
-
-    @property
     def chunks_in_flight(self) -> int:
         """How many chunks workers have."""
         return len(self._chunks)
@@ -89,12 +81,12 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no chunk is in flight or to be dispatched."""
-        return not (self._chunks or self._queues or self._suspects)
+        return not (self._chunks or self._turns or self._suspects)
 
     @property
     def queued_batches(self) -> int:
         """How many batches have chunks to dispatch; suspect chunks count one by one."""
-        return sum(map(len, self._queues.values())) + len(self._suspects)
+        return sum(len(session.queue) for session in self._turns) + len(self._suspects)
 
     def add_worker(self, worker: int) -> None:
         """Begin to assign chunks to a worker."""
@@ -119,41 +111,40 @@ class Dispatcher:
             del self._chunks[chunk.ticket]
             chunk.batch.in_flight -= 1
             took_s = _time_to_charge(work, now_s) if chunk is chunks[0] else 0.0
-            self._turns.settle(chunk.batch.job, chunk.charged_s, took_s)
+            self._turns.settle(chunk.batch.session.job, chunk.charged_s, took_s)
         if not chunks:
             return [], None
+        oldest, dataset = chunks[0], chunks[0].batch.session.dataset
         if is_held:
-            self.watch.hold(chunks[0].batch.dataset, worker)
-        given_up: PendingChunk | None = None
-        is_innocent = work.is_stuck and chunks[0].ticket != work.stuck_ticket
-        if len(chunks) == 1 and not work.is_stuck:
-            chunks[0].kills += was_killed
-            chunks[0].deaths += not was_killed
+            self.watch.hold(dataset, worker)
+        is_stuck = work.stuck_as is not None
+        is_innocent = is_stuck and oldest.ticket != work.stuck_ticket
+        if len(chunks) == 1 and not is_stuck:
+            oldest.kills += was_killed
+            oldest.deaths += not was_killed
         if work.stuck_as in ("asleep", "looping") and not is_innocent:
-            chunks[0].hangs += 1
-        if (
-            chunks[0].deaths >= DEATHS_MAX
-            or chunks[0].kills >= KILLS_MAX
-            or (chunks[0].hangs >= HANGS_MAX and chunks[0].batch.dataset not in self._stalled)
-        ):
-            given_up = chunks[0]
+            oldest.hangs += 1
+        is_given_up = (
+            oldest.deaths >= DEATHS_MAX
+            or oldest.kills >= KILLS_MAX
+            or (oldest.hangs >= HANGS_MAX and dataset not in self._stalled)
+        )
         for chunk in reversed(chunks):
-            if chunk.batch.is_cancelled or chunk is given_up:
+            if chunk.batch.is_cancelled or (chunk is oldest and is_given_up):
                 continue
-            if chunk is chunks[0] and work.stuck_as != "stopped" and not is_innocent:
+            if chunk is oldest and work.stuck_as != "stopped" and not is_innocent:
                 self._suspect(chunk)
             else:
                 self._return(chunk)
-        return [chunk.batch for chunk in chunks], given_up
+        return [chunk.batch for chunk in chunks], oldest if is_given_up else None
 
     def enqueue(self, batch: PendingBatch, now_s: float) -> None:
         """Queue a batch, which has a slot and no filled row, behind its session's others."""
         batch.enqueued_s = now_s
-        queue = self._queues.get(batch.session)
-        if queue is None:
-            queue = self._queues[batch.session] = deque()
-            self._turns.add(batch.session, batch.job)
-        queue.append(batch)
+        session = batch.session
+        if not session.queue:
+            self._turns.add(session)
+        session.queue.append(batch)
 
     def cancel(self, batch: PendingBatch) -> None:
         """Dispatch nothing more of the batch; its chunks in flight are still finished."""
@@ -161,12 +152,11 @@ class Dispatcher:
         if batch.suspects:
             self._suspects = [chunk for chunk in self._suspects if chunk.batch is not batch]
             batch.suspects = 0
-        queue = self._queues.get(batch.session)
-        if queue is not None and batch in queue:
-            queue.remove(batch)
-            if not queue:
-                del self._queues[batch.session]
-                self._turns.remove(batch.session)
+        session = batch.session
+        if batch in session.queue:
+            session.queue.remove(batch)
+            if not session.queue:
+                self._turns.remove(session)
 
     def dispatch(self, now_s: float) -> Iterator[PendingChunk]:
         """Yield the chunks to send to ``chunk.worker`` now, until workers or chunks run out."""
@@ -203,11 +193,11 @@ class Dispatcher:
         del work.chunks[ticket]
         row_s = None if busy_s is None else took_s / chunk.count
         self.watch.on_progress(work, chunk, now_s, row_s)
-        if not work.is_stuck:
+        if work.stuck_as is None:
             self._by_load[len(work.chunks)][chunk.worker] = None
         batch = chunk.batch
         batch.in_flight -= 1
-        self._turns.settle(batch.job, chunk.charged_s, took_s)
+        self._turns.settle(batch.session.job, chunk.charged_s, took_s)
         return chunk
 
     def on_resumed(self, lost_s: float, now_s: float) -> None:
@@ -218,8 +208,8 @@ class Dispatcher:
 
     def find_stuck(self, now_s: float) -> list[KillWorker]:
         """Return the stuck workers to kill, each once; they get no chunk any more."""
-        waiting = {queue[0].dataset for queue in self._queues.values()}
-        waiting |= {chunk.batch.dataset for chunk in self._suspects}
+        waiting = {session.dataset for session in self._turns}
+        waiting |= {chunk.batch.session.dataset for chunk in self._suspects}
         stuck = self.watch.find_stuck(waiting, self._tickets, now_s)
         for kill in stuck:
             self._by_load[len(self._in_flight[kill.worker].chunks)].pop(kill.worker, None)
@@ -240,15 +230,13 @@ class Dispatcher:
         """Return the unfinished batches of stalled datasets, each once."""
         if not self._stalled:
             return []
-        found = [batch for queue in self._queues.values() for batch in queue]
-        found += [chunk.batch for chunk in (*self._suspects, *self._chunks.values())]
-        return list(
-            dict.fromkeys(
-                batch
-                for batch in found
-                if not batch.is_cancelled and batch.dataset in self._stalled
-            )
-        )
+        batches = [batch for session in self._turns for batch in session.queue]
+        batches += [chunk.batch for chunk in (*self._suspects, *self._chunks.values())]
+        return [
+            batch
+            for batch in dict.fromkeys(batches)
+            if not batch.is_cancelled and batch.session.dataset in self._stalled
+        ]
 
     def _free_worker(self, *, is_idle: bool = False, is_proven: bool | None = None) -> int | None:
         """Return the worker for the next chunk: the one with the fewest, waiting longest."""
@@ -262,10 +250,10 @@ class Dispatcher:
         work = self._in_flight[worker]
         self._tickets += 1
         chunk.ticket, chunk.worker = self._tickets, worker
-        batch = chunk.batch
-        batch.in_flight += 1
-        chunk.charged_s = chunk.count * self.watch.times.row_s(batch.kind)
-        self._turns.charge(batch.job, chunk.charged_s)
+        session = chunk.batch.session
+        chunk.batch.in_flight += 1
+        chunk.charged_s = chunk.count * self.watch.times.row_s(session.kind)
+        self._turns.charge(session.job, chunk.charged_s)
         load = len(work.chunks)
         self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
@@ -283,17 +271,16 @@ class Dispatcher:
 
     def _next_suspect(self) -> PendingChunk | None:
         for chunk in self._suspects:
-            if self.watch.may_probe(chunk.batch.dataset, self._chunks.values()):
+            if self.watch.may_probe(chunk.batch.session.dataset, self._chunks.values()):
                 return chunk
         return None
 
     def _queue_probes(self) -> None:
         """Make the next chunk of each stalled dataset a suspect, if the dataset has none."""
-        probed = {chunk.batch.dataset for chunk in self._suspects}
+        probed = {chunk.batch.session.dataset for chunk in self._suspects}
         for session in list(self._turns):
-            dataset = self._queues[session][0].dataset
-            if dataset in self._stalled and dataset not in probed:
-                probed.add(dataset)
+            if session.dataset in self._stalled and session.dataset not in probed:
+                probed.add(session.dataset)
                 self._suspect(self._take_from(session))
 
     def _take_chunk(self, worker: int) -> PendingChunk | None:
@@ -302,52 +289,51 @@ class Dispatcher:
 
         Stalled datasets are skipped: their chunks are dispatched alone.
         """
-        skipped: set[int] = set()
+        skipped: set[Session] = set()
         for session in self._turns:
-            if not self._stalled or self._queues[session][0].dataset not in self._stalled:
-                is_ahead = self._turns.credit_s(self._queues[session][0].job) < -AHEAD_S
-                if is_ahead and self._in_flight[worker].chunks:
-                    return None
-                chunk = self._take_from(session)
-                if skipped:
-                    self._turns.pass_over(skipped)
-                return chunk
-            skipped.add(session)
+            if session.dataset in self._stalled:
+                skipped.add(session)
+                continue
+            is_ahead = self._turns.credit_s(session.job) < -AHEAD_S
+            if is_ahead and self._in_flight[worker].chunks:
+                return None
+            chunk = self._take_from(session)
+            if skipped:
+                self._turns.pass_over(skipped)
+            return chunk
         return None
 
-    def _take_from(self, session: int) -> PendingChunk:
+    def _take_from(self, session: Session) -> PendingChunk:
         """Take a queued session's next chunk; others of its job come first from now on."""
         self._turns.serve(session)
-        queue = self._queues[session]
-        batch = queue[0]
+        batch = session.queue[0]
         if batch.returned:
             chunk = batch.returned.pop()
         else:
-            count = min(self._chunk_rows(batch), batch.rows - batch.unfilled)
-            chunk = PendingChunk(batch=batch, first=batch.unfilled, count=count)
-            batch.unfilled += count
+            rows = session.layout.batch_size - batch.unfilled
+            chunk = PendingChunk(batch, batch.unfilled, min(self._chunk_rows(session), rows))
+            batch.unfilled += chunk.count
         if not batch.has_chunks:
-            queue.popleft()
-        if not queue:
-            del self._queues[session]
-            self._turns.remove(session)
+            session.queue.popleft()
+            if not session.queue:
+                self._turns.remove(session)
         return chunk
 
-    def _chunk_rows(self, batch: PendingBatch) -> int:
-        """Return how many rows the next chunk of a batch has at most.
+    def _chunk_rows(self, session: Session) -> int:
+        """How many rows the next chunk of a session has at most.
 
         The windows of a job that falls behind are cut into WINDOW_CHUNKS chunks for each worker
         that it is entitled to, so that one waits whenever its turn comes. A job that is ahead gets
         a worker only while the others have no chunk, and gives it back soon.
         """
-        credit_s = self._turns.credit_s(batch.job)
+        credit_s = self._turns.credit_s(session.job)
         if abs(credit_s) <= AHEAD_S:
-            return batch.chunk_images
-        chunks = WINDOW_CHUNKS * self.workers * self._turns.share(batch.job)
-        rows = math.ceil(batch.window_rows / chunks) if credit_s > 0 else 0
-        return min(
-            batch.chunk_images, max(rows, math.ceil(_CUT_S / self.watch.times.row_s(batch.kind)))
-        )
+            return session.chunk_images
+        chunks = WINDOW_CHUNKS * len(self._in_flight) * self._turns.share(session.job)
+        window_rows = session.layout.slots * session.layout.batch_size
+        rows = math.ceil(window_rows / chunks) if credit_s > 0 else 0
+        least = math.ceil(_CUT_S / self.watch.times.row_s(session.kind))
+        return min(session.chunk_images, max(rows, least))
 
     def _suspect(self, chunk: PendingChunk) -> None:
         chunk.batch.suspects += 1
@@ -356,12 +342,11 @@ class Dispatcher:
     def _return(self, chunk: PendingChunk) -> None:
         batch = chunk.batch
         batch.returned.append(chunk)
-        queue = self._queues.get(batch.session)
-        if queue is None:
-            self._queues[batch.session] = deque([batch])
-            self._turns.add(batch.session, batch.job)
-        elif batch not in queue:
-            queue.appendleft(batch)
+        session = batch.session
+        if not session.queue:
+            self._turns.add(session)
+        if batch not in session.queue:
+            session.queue.appendleft(batch)
 
 
 def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:

@@ -5,8 +5,8 @@ from typing import Final, Literal
 
 from feeder.metrics.counters import SessionCounters
 from feeder.metrics.records import FailureRecord
-from feeder.session.chunk_state import PendingChunk
 from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX
+from feeder.session.state import PendingChunk
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from feeder.wire.chunk_work import FillFailed
 

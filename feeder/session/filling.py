@@ -11,12 +11,10 @@ from feeder.metrics.counters import SessionCounters
 from feeder.metrics.records import NodeRecord, WorkerRecord
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
-from feeder.session.chunk_state import PendingBatch, PendingChunk
 from feeder.session.dispatch import Dispatcher
 from feeder.session.failures import FailureReason, Failures, blame_chunk, blame_dataset
 from feeder.session.jobs import JobWeights
-from feeder.session.registry import SessionRegistry
-from feeder.session.state import Session
+from feeder.session.state import PendingBatch, PendingChunk, Session, SessionRegistry
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, Failed, Lent, NodeMessage
 
@@ -61,12 +59,12 @@ class Filling:
         for chunk in self.dispatcher.dispatch(now_s):
             batch = chunk.batch
             assert batch.slot is not None, "a batch is enqueued with its slot"
-            self.sessions.open[batch.session].in_flight += 1
+            batch.session.in_flight += 1
             chunk.dispatched_s = now_s
             self._instructions.append(
                 Fill(
                     chunk.ticket,
-                    batch.session,
+                    batch.session.number,
                     batch.slot,
                     batch.epoch,
                     batch.index,
@@ -115,7 +113,7 @@ class Filling:
         worker.busy_s += filled.busy_s
         worker.cpu_s += filled.cpu_s
         self.record.chunk_s.add(now_s - chunk.dispatched_s)
-        session = self.sessions.of_number(batch.session)
+        session = batch.session
         session.record.worker_s += filled.busy_s
         session.job_record.worker_s += filled.busy_s
         if not batch.is_cancelled:
@@ -137,7 +135,7 @@ class Filling:
         chunk = self.dispatcher.finish(failed.ticket, self._now_s)
         if chunk is not None:
             self._on_finished(chunk)
-            reason = self.failures.reason_for(failed, chunk.batch.dataset)
+            reason = self.failures.reason_for(failed, chunk.batch.session.dataset)
             self._fail(chunk.batch, reason, failed.code, failed.message)
             self._settle(chunk.batch)
 
@@ -163,7 +161,7 @@ class Filling:
             self._instructions.append(silence)
         self._instructions += self.dispatcher.find_stuck(now_s)
         for batch in self.dispatcher.find_unanswered(now_s):
-            self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.dataset))
+            self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.session.dataset))
         self._check_by(self.dispatcher.check_at_s(now_s))
 
     # --- Batches ------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ class Filling:
     def _on_finished(self, chunk: PendingChunk) -> None:
         """Account for a chunk that its worker has filled or could not fill."""
         if chunk.silent_s:
-            session = chunk.batch.session
+            session = chunk.batch.session.number
             self._instructions.append(events.LogProgress(chunk.worker, chunk.silent_s, session))
 
     def _count_whole(self, session: Session, batch: PendingBatch) -> None:
@@ -179,7 +177,7 @@ class Filling:
         assert batch.slot is not None, "it was filled"
         now_s = self._now_s
         self.record.batches += 1
-        self.failures.on_whole(batch.dataset)
+        self.failures.on_whole(session.dataset)
         session.record.batches += 1
         session.job_record.batches += 1
         if (reason := session.copied_because) is not None:
@@ -221,8 +219,8 @@ class Filling:
         if batch.is_cancelled:
             return
         self.dispatcher.cancel(batch)
-        self.failures.count(batch.dataset, reason, message, self._now_s)
-        session = self.sessions.open[batch.session]
+        session = batch.session
+        self.failures.count(session.dataset, reason, message, self._now_s)
         if batch.slot is not None:
             session.slot_times.move(batch.slot, "client", self._now_s)
         failed = Failed(
@@ -236,14 +234,11 @@ class Filling:
 
     def _settle(self, batch: PendingBatch) -> None:
         """Account for a chunk that is no longer in flight."""
-        session = self.sessions.open.get(batch.session)
-        if session is None:
-            session = self.sessions.ended[batch.session]
-            session.in_flight -= 1
-            self._close_if_unused(session)
-            return
+        session = batch.session
         session.in_flight -= 1
-        if session.wanted.get((batch.epoch, batch.index)) is not batch:
+        if session.number in self.sessions.ended:
+            self._close_if_unused(session)
+        elif session.wanted.get((batch.epoch, batch.index)) is not batch:
             self._return_slot(session, batch)
             self._give_slots(session)
 

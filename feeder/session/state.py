@@ -1,22 +1,30 @@
-"""One session: its batches and slots, and which requests are allowed. Pure state.
+"""Sessions, their batches and the chunks of these: the state that the other modules change. Pure.
 
-Invariants: A slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket.
-Slots are each in one SlotState from the session's Hello to its end, so the seconds of the states
-add up to slots times that time. Whether batches are lent in place or sent as chunks is settled
-before the first request.
+Invariants:
+- A slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket. It is in
+  one SlotState at any time from its session's Hello to its end, so the seconds of the states add up
+  to slots times that time.
+- Whether batches are lent in place or sent as chunks is settled before the first request.
+- From its Hello until its memory is freed, a session is in exactly one of ``SessionRegistry.open``
+  and ``ended``, and a peer has at most one open session.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from feeder.metrics.records import ClientRecord, JobRecord, SlotSeconds
 from feeder.plan.epoch import EpochPlan
-from feeder.session.admission import Refusal
-from feeder.session.chunk_state import PendingBatch
-from feeder.session.jobs import JobKey
+from feeder.session.admission import Refusal, Usage
 from feeder.wire.messages import BatchKey, Hello, Ping
 from feeder.wire.slot_layout import SlotLayout
+
+JobKey: TypeAlias = tuple[str, str]
+"""An account, and the name of a job of its own; "" for the sessions without one."""
+
+ChunkKind: TypeAlias = tuple[str, str]
+"""A dataset, and the fingerprint of a recipe: what decides how long a chunk takes."""
 
 CopyReason = Literal["copied-tcp", "copied-unclaimed", "copied-refused"]
 
@@ -44,7 +52,7 @@ class SlotTimes:
         self._sums_s = dict.fromkeys(_STATES, 0.0)  # relative to ``_since_s``
 
     def state(self, slot: int) -> SlotState:
-        """Return the state of a slot."""
+        """The state of a slot."""
         return self._states[slot]
 
     def move(self, slot: int, state: SlotState, at_s: float) -> None:
@@ -57,7 +65,7 @@ class SlotTimes:
         self._sums_s[state] -= elapsed_s
 
     def seconds(self, now_s: float) -> SlotSeconds:
-        """Return the seconds so far, summed over slots."""
+        """The seconds so far, summed over slots."""
         elapsed_s, sums_s, numbers = now_s - self._since_s, self._sums_s, self._numbers
         # Rounding can make a zero negative.
         return SlotSeconds(
@@ -66,6 +74,75 @@ class SlotTimes:
             sending=max(0.0, sums_s["sending"] + numbers["sending"] * elapsed_s),
             client=max(0.0, sums_s["client"] + numbers["client"] * elapsed_s),
         )
+
+
+@dataclass(slots=True, eq=False)
+class PendingBatch:
+    """A batch that a client wants, and its progress."""
+
+    session: "Session"
+    epoch: int
+    index: int
+    valid: int
+    """Rows that are real samples."""
+    request: int = 0
+    """Number of the client's request for it."""
+    wanted_s: float = 0.0
+    """When that was handled."""
+    slot: int | None = None
+    enqueued_s: float = 0.0
+    """When it could first be dispatched."""
+    unfilled: int = 0
+    """First row that was never dispatched."""
+    returned: "list[PendingChunk]" = field(default_factory=list)
+    """Chunks that were queued behind another one at a worker that was lost."""
+    suspects: int = 0
+    """Chunks that wait to be dispatched alone."""
+    in_flight: int = 0
+    """Chunks that workers have now."""
+    is_cancelled: bool = False
+    """Released, failed or its session ended: nothing more of it is filled or sent."""
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether it has a chunk to dispatch that need not be dispatched alone."""
+        return bool(self.returned) or self.unfilled < self.session.layout.batch_size
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every chunk is filled."""
+        return not (self.has_chunks or self.suspects or self.in_flight)
+
+
+@dataclass(slots=True, eq=False)
+class PendingChunk:
+    """Consecutive rows of a batch, filled by one worker at a time."""
+
+    batch: PendingBatch
+    first: int
+    count: int
+    ticket: int = 0
+    worker: int = 0
+    dispatched_s: float = 0.0
+    """When it was sent to its worker."""
+    charged_s: float = 0.0
+    """Worker time that its job was charged when it was dispatched."""
+    deaths: int = 0
+    """Workers that crashed with only this chunk in flight."""
+    kills: int = 0
+    """Workers that SIGKILL ended with only this chunk in flight."""
+    hangs: int = 0
+    """Workers that were killed because they did not finish it in time, though nothing stopped them
+    and storage answered."""
+    silent_s: float = 0.0
+    """How long the worker that finished it took, if that was silent."""
+    is_stalled: bool = False
+    """Its worker was without progress when its dataset was found to stall."""
+
+    @property
+    def images(self) -> int:
+        """Rows that are samples, not padding."""
+        return max(0, min(self.count, self.batch.valid - self.first))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -82,25 +159,29 @@ class Session:
     """Most rows of a chunk."""
     account: str
     """The client that it counts towards."""
+    job_record: JobRecord
+    """Its job's, which other sessions count in as well."""
     last_message_s: float
     """When the client last sent something."""
     is_local: bool = False
     """Whether the client runs on this machine."""
-    job_record: JobRecord = field(default_factory=lambda: JobRecord(name="", account=""))
-    """Its job's, which other sessions count in as well."""
     is_ipc: bool = False
     """Whether it is connected over ipc, so that it could map the slots."""
     has_claimed: bool = False
     """The client has claimed the slots, with success or without."""
     record: ClientRecord = field(init=False)
     slot_times: SlotTimes = field(init=False)
-    recipe_id: str = field(init=False)
-    """The recipe's fingerprint."""
+    job: JobKey = field(init=False)
+    """Which the time of workers is charged to."""
+    dataset: str = field(init=False)
+    kind: ChunkKind = field(init=False)
     free_slots: list[int] = field(init=False)
     wanted: dict[BatchKey, PendingBatch] = field(default_factory=dict)
     """Batches that were requested and not yet released."""
     waiting: deque[PendingBatch] = field(default_factory=deque)
     """Those without a slot, in the order of their requests."""
+    queue: deque[PendingBatch] = field(default_factory=deque)
+    """Those with chunks to dispatch, earlier ones first."""
     in_flight: int = 0
     """Chunks that workers have, those of released batches included."""
     is_open: bool = False
@@ -111,19 +192,15 @@ class Session:
     has_requested: bool = False
     """A batch was requested: whether batches are lent or sent is fixed from now on."""
 
-    @property
-    def job(self) -> JobKey:
-        """The job that it belongs to."""
-        return self.account, self.hello.job
-
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
-        self.recipe_id = self.hello.recipe.fingerprint()
+        self.job, self.dataset = (self.account, self.hello.job), self.hello.dataset
+        self.kind = self.dataset, self.hello.recipe.fingerprint()
         self.slot_times = SlotTimes(self.layout.slots, self.last_message_s)
         self.record = ClientRecord(
             name=self.hello.client,
             account=self.account,
-            dataset=self.hello.dataset,
+            dataset=self.dataset,
             job=self.hello.job,
             is_lent=False,
             is_local=self.is_local,
@@ -131,7 +208,7 @@ class Session:
         )
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
-        """Return why these batches, none of them wanted yet, cannot be requested now, or None."""
+        """Why these batches, none of them wanted yet, cannot be requested now, or None."""
         for epoch, index in fresh:
             if index >= self.plan.batches:
                 return Refusal(
@@ -149,7 +226,7 @@ class Session:
         return None
 
     def refusal_for_claim(self) -> str | None:
-        """Return why the slots cannot be claimed now, or None."""
+        """Why the slots cannot be claimed now, or None."""
         if not self.is_open:
             return "there is no such session here (any more)"
         if self.is_held:
@@ -183,19 +260,77 @@ class Session:
         """Add a batch that the client wants."""
         self.has_requested = True
         epoch, index = key
-        batch = PendingBatch(
-            session=self.number,
-            dataset=self.hello.dataset,
-            epoch=epoch,
-            index=index,
-            rows=self.layout.batch_size,
-            valid=self.plan.valid(index),
-            chunk_images=self.chunk_images,
-            window_rows=self.layout.slots * self.layout.batch_size,
-            recipe=self.recipe_id,
-            job=self.job,
-            request=request,
-            wanted_s=now_s,
-        )
+        batch = PendingBatch(self, epoch, index, self.plan.valid(index), request, now_s)
         self.wanted[key] = batch
         self.waiting.append(batch)
+
+
+class SessionRegistry:
+    """The sessions of a node process, and what they use.
+
+    That is counted as they come and go: a Hello must not take longer for each session that is
+    there.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, Session] = {}
+        self.ended: dict[int, Session] = {}
+        self._by_peer: dict[bytes, Session] = {}
+        self.used = Usage()
+        """By all sessions."""
+        self._used_by_account: dict[str, Usage] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        """Yield open and ended sessions."""
+        yield from self.open.values()
+        yield from self.ended.values()
+
+    def add(self, session: Session) -> None:
+        """Add a session; its peer has no other open one."""
+        self.open[session.number] = session
+        self._by_peer[session.peer] = session
+        for used in (self.used, self._used_by_account.setdefault(session.account, Usage())):
+            used.open += 1
+            used.slots_bytes += session.layout.total_bytes
+            used.recipes[session.dataset, session.hello.recipe] += 1
+
+    def end(self, session: Session) -> None:
+        """Move a session to ``ended``: its memory is not yet freed."""
+        del self.open[session.number]
+        del self._by_peer[session.peer]
+        self.ended[session.number] = session
+        recipe = session.dataset, session.hello.recipe
+        for used in (self.used, self._used_by_account[session.account]):
+            used.open -= 1
+            used.ended += 1
+            used.recipes[recipe] -= 1
+            if not used.recipes[recipe]:
+                del used.recipes[recipe]
+
+    def forget(self, number: int) -> None:
+        """Remove an ended session: its memory is freed."""
+        session = self.ended.pop(number, None)
+        if session is None:
+            return
+        for used in (self.used, by_account := self._used_by_account[session.account]):
+            used.ended -= 1
+            used.slots_bytes -= session.layout.total_bytes
+        if not (by_account.open or by_account.ended):
+            del self._used_by_account[session.account]
+
+    def count_alike(self, session: Session) -> int:
+        """How many open sessions have a session's dataset and recipe, itself included."""
+        return max(1, self.used.recipes[session.dataset, session.hello.recipe])
+
+    def of_peer(self, peer: bytes) -> Session | None:
+        """The open session of a peer."""
+        return self._by_peer.get(peer)
+
+    @property
+    def held_bytes(self) -> int:
+        """Slot memory that clients map."""
+        return sum(session.layout.total_bytes for session in self if session.is_held)
+
+    def used_by(self, account: str) -> Usage:
+        """What one client uses."""
+        return self._used_by_account.get(account) or Usage()

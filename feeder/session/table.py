@@ -171,10 +171,10 @@ class SessionTable(Filling):
             layout=layout,
             chunk_images=chunk_images,
             account=event.account,
+            job_record=self.jobs.join((event.account, hello.job)),
             last_message_s=self._now_s,
             is_local=event.is_local,
             is_ipc=event.is_ipc,
-            job_record=self.jobs.join((event.account, hello.job)),
         )
         self.sessions.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
@@ -254,7 +254,7 @@ class SessionTable(Filling):
             return
         session.is_open = True
         self.counters.sessions_opened += 1
-        dataset = self._datasets[session.hello.dataset]
+        dataset = self._datasets[session.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
         welcome = compose_welcome(
             session.number,

@@ -32,9 +32,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from feeder.metrics.hangs import Policy, ProcessLook
-from feeder.session.chunk_state import ChunkKind, PendingBatch, PendingChunk, WorkInFlight
+from feeder.metrics.hangs import Condition, Policy, ProcessLook, Watch
 from feeder.session.events import KillWorker, LogSilence
+from feeder.session.state import ChunkKind, PendingBatch, PendingChunk
 
 CHUNK_DEADLINE_S: Final = 30.0
 """A worker without progress for this long hangs or waits for a dead disk; a chunk takes 30 ms."""
@@ -118,6 +118,27 @@ class ChunkTimes:
         return self._kinds.get(kind, (0, 0.0, self._row_s))[2]
 
 
+@dataclass(slots=True, eq=False)
+class WorkInFlight(Watch):
+    """A worker and its chunks; it makes progress when it begins or finishes one."""
+
+    chunks: dict[int, PendingChunk] = field(default_factory=dict)
+    """By ticket, oldest first."""
+    is_proven: bool = False
+    """It has finished a chunk."""
+    is_reported: bool = False
+    """Its silence was reported."""
+    stuck_as: Condition | None = None
+    """What it did when it was found to be stuck; it is being killed for that."""
+    stuck_ticket: int = 0
+    """Of the chunk that it did not finish then; it may finish it before it is killed."""
+
+    @property
+    def oldest(self) -> PendingChunk:
+        """The chunk that it fills; it must have one."""
+        return next(iter(self.chunks.values()))
+
+
 @dataclass(slots=True)
 class _Stall:
     since_s: float
@@ -144,7 +165,7 @@ class WorkerWatch:
         hanging = (
             work for work in self._watched().values() if work.is_reported and work.is_read_hanging()
         )
-        return frozenset(self.stalled) | {work.oldest.batch.dataset for work in hanging}
+        return frozenset(self.stalled) | {work.oldest.batch.session.dataset for work in hanging}
 
     @property
     def silent_workers(self) -> frozenset[int]:
@@ -170,11 +191,11 @@ class WorkerWatch:
         took_s = now_s - work.progress_s
         chunk.silent_s = took_s if work.is_reported else 0.0
         if work.looks is None or not work.looks.is_stopped:
-            self.times.add(chunk.batch.kind, min(took_s, CHUNK_DEADLINE_S), row_s)
+            self.times.add(chunk.batch.session.kind, min(took_s, CHUNK_DEADLINE_S), row_s)
         work.progress_s, work.looks, work.is_reported, work.is_proven = now_s, None, False, True
-        stall = self.stalled.get(chunk.batch.dataset)
+        stall = self.stalled.get(chunk.batch.session.dataset)
         if stall is not None and (chunk.is_stalled or chunk.ticket > stall.after_ticket):
-            del self.stalled[chunk.batch.dataset]  # reads return again
+            del self.stalled[chunk.batch.session.dataset]  # reads return again
 
     def on_resumed(self, lost_s: float, now_s: float) -> None:
         """Discount time in which neither this process nor, most likely, the workers have run."""
@@ -198,11 +219,11 @@ class WorkerWatch:
         stall = self.stalled.get(dataset)
         if stall is None:
             return True
-        return not stall.held and all(chunk.batch.dataset != dataset for chunk in in_flight)
+        return not stall.held and all(chunk.batch.session.dataset != dataset for chunk in in_flight)
 
     def is_unanswered(self, batch: PendingBatch, now_s: float) -> bool:
         """Whether a batch of a stalled dataset has waited for UNANSWERED_S."""
-        since_s = max(batch.enqueued_s, self.stalled[batch.dataset].since_s)
+        since_s = max(batch.enqueued_s, self.stalled[batch.session.dataset].since_s)
         return now_s - since_s >= UNANSWERED_S
 
     def observe(self, looks: Mapping[int, ProcessLook], now_s: float) -> Iterator[LogSilence]:
@@ -212,15 +233,15 @@ class WorkerWatch:
                 continue
             work.add_look(looks.get(worker), now_s)
             chunk = work.oldest
-            usual_s = self.times.usual_s(chunk.batch.kind)
+            usual_s = self.times.usual_s(chunk.batch.session.kind)
             if not work.is_reported and work.is_silent(now_s, usual_s):
                 work.is_reported = True
                 yield LogSilence(
                     worker,
                     now_s - work.progress_s,
                     work.describe(),
-                    chunk.batch.session,
-                    chunk.batch.dataset,
+                    chunk.batch.session.number,
+                    chunk.batch.session.dataset,
                     chunk.first,
                     chunk.count,
                 )
@@ -237,14 +258,14 @@ class WorkerWatch:
         spared: set[str] = set()
         for worker, work in self._watched().items():
             oldest, *behind = work.chunks.values()
-            dataset = oldest.batch.dataset
+            dataset = oldest.batch.session.dataset
             condition, is_hung = work.judge(now_s, self._deadline_s(work))
             if not is_hung and now_s < work.progress_s + PATIENCE_S:
                 continue
             is_working = condition == "starved" or (work.looks is not None and work.looks.is_busy)
             is_patience_over = not is_working and now_s >= work.progress_s + self._patience_s(work)
             may_be_storage = condition not in ("stopped", "looping", "starved")
-            has_others_behind = any(chunk.batch.dataset != dataset for chunk in behind)
+            has_others_behind = any(chunk.batch.session.dataset != dataset for chunk in behind)
             is_surplus = dataset in spared and any(other != dataset for other in waiting)
             delays_others = has_others_behind or (is_surplus and may_be_storage)
             if is_hung or (is_patience_over and delays_others):
@@ -281,7 +302,7 @@ class WorkerWatch:
 
     def _deadline_s(self, work: WorkInFlight) -> float:
         """How long a worker may take for a chunk that does not wait for storage."""
-        usual_s = self.times.usual_s(work.oldest.batch.kind)
+        usual_s = self.times.usual_s(work.oldest.batch.session.kind)
         if not usual_s or work.oldest.hangs or not work.is_proven:
             return CHUNK_DEADLINE_S
         return min(max(KILL_AFTER * usual_s, DEADLINE_MIN_S), CHUNK_DEADLINE_S)
@@ -291,7 +312,7 @@ class WorkerWatch:
 
         One finished chunk counts: an error on the long side delays, one on the short side kills.
         """
-        so_far_s = self.times.so_far_s(work.oldest.batch.kind)
+        so_far_s = self.times.so_far_s(work.oldest.batch.session.kind)
         return min(max(PATIENCE_S, PATIENT_AFTER * so_far_s), CHUNK_DEADLINE_S)
 
     def _stall(self, dataset: str, chunk: PendingChunk, since_s: float, last_ticket: int) -> None:

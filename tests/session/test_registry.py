@@ -5,29 +5,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import Usage
-from feeder.session.registry import SessionRegistry
-from feeder.session.state import Session
-from feeder.wire.messages import Hello
-from feeder.wire.slot_layout import SlotLayout
-from tests.support.session_shell import recipe
+from feeder.session.state import SessionRegistry
+from tests.support.session_shell import make_session
 
 ACCOUNTS = ("alice", "bob")
-
-
-def session(number: int, account: str, size: int) -> Session:
-    made = recipe(image_size=size)
-    return Session(
-        number=number,
-        peer=b"%d" % number,
-        hello=Hello(dataset="d", recipe=made, seed=1, window=2, client="c"),
-        plan=made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
-        layout=SlotLayout(slots=2, batch_size=7, image_size=size),
-        chunk_images=3,
-        account=account,
-        last_message_s=0.0,
-    )
 
 
 def counted(registry: SessionRegistry, account: str | None) -> Usage:
@@ -58,7 +40,7 @@ def test_use_is_that_of_the_sessions_that_are_there(steps: list[tuple[str, str, 
     registry = SessionRegistry()
     for number, (step, account, size) in enumerate(steps):
         if step == "add":
-            registry.add(session(number, account, size))
+            registry.add(make_session(number, account, image_size=size))
         elif step == "end" and registry.open:
             registry.end(next(iter(registry.open.values())))
         elif step == "forget":

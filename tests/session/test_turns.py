@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.metrics.hangs import KernelState, ProcessLook
-from feeder.session.chunk_state import PendingBatch
 from feeder.session.dispatch import Dispatcher
-from feeder.session.jobs import JobKey, JobRecords, JobWeights
-from feeder.session.turns import CREDIT_S, Turns
+from feeder.session.jobs import CREDIT_S, JobRecords, JobWeights, Turns
+from feeder.session.state import JobKey, PendingBatch, Session
 from feeder.session.worker_watch import CHUNK_DEADLINE_S
+from tests.support.session_shell import make_session
 
 ROWS: Final = 32
 CHUNK: Final = 8
@@ -64,9 +64,11 @@ class Load:
     served: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Chunks of each session."""
 
-    @property
-    def key(self) -> JobKey:
-        return "key", self.name
+    def session(self, number: int) -> Session:
+        """Make one of its sessions; no other has its recipe."""
+        session = make_session(number, "key", self.name, window=self.window, batch_size=ROWS)
+        session.chunk_images, session.kind = self.chunk, ("d", f"{self.name} {number}")
+        return session
 
     def used(self, from_s: int, until_s: int) -> float:
         return sum(self.used_s[second] for second in range(from_s, until_s))
@@ -95,6 +97,7 @@ def simulate(
     free_at_s = dict.fromkeys(range(workers), 0.0)
     in_flight = dict.fromkeys(range(workers), 0)
     row_s: dict[int, float] = {}  # by session
+    sessions: dict[int, Session] = {}
     remaining: dict[int, int] = {}  # batches that a session will request, and get, by session
     due_s: dict[str, float] = defaultdict(float)  # the next request, by job
     numbers = itertools.count(1)
@@ -106,6 +109,7 @@ def simulate(
             load.row_s if load.first_row_s is None or not is_first else load.first_row_s
         )
         owner[session], remaining[session] = load, load.batches
+        sessions[session] = load.session(session)
         for _ in range(min(load.window, load.batches)):
             heapq.heappush(pending, (now_s, next(order), "want", session))
 
@@ -126,14 +130,14 @@ def simulate(
                 heapq.heappush(pending, (due_s[load.name], next(order), "want", subject))
             elif now_s < load.ends_s:
                 due_s[load.name] = max(due_s[load.name], now_s - load.every_s) + load.every_s
-                dispatcher.enqueue(_batch(subject, load), now_s)
+                dispatcher.enqueue(_batch(sessions[subject]), now_s)
         else:
             assert isinstance(subject, tuple)
             ticket, busy_s = subject
             chunk = dispatcher.finish(ticket, now_s, busy_s)
             assert chunk is not None
             in_flight[chunk.worker] -= 1
-            session = chunk.batch.session
+            session = chunk.batch.session.number
             load = owner[session]
             load.used_s[int(now_s)] += busy_s
             load.served[session] += 1
@@ -145,8 +149,8 @@ def simulate(
                 elif not remaining[session]:
                     begin(load, again_s)
         for chunk in dispatcher.dispatch(now_s):
-            load = owner[chunk.batch.session]
-            busy_s = row_s[chunk.batch.session] * chunk.count * draw.uniform(0.5, 1.5)
+            load = owner[chunk.batch.session.number]
+            busy_s = row_s[chunk.batch.session.number] * chunk.count * draw.uniform(0.5, 1.5)
             busy_s *= load.tail if draw.random() < 0.05 else 1.0
             free_at_s[chunk.worker] = max(free_at_s[chunk.worker], now_s) + busy_s
             in_flight[chunk.worker] += 1
@@ -155,20 +159,8 @@ def simulate(
         assert all(in_flight.values()) or not dispatcher.queued_batches, "a worker is idle"
 
 
-def _batch(session: int, load: Load) -> PendingBatch:
-    return PendingBatch(
-        session=session,
-        dataset="d",
-        epoch=0,
-        index=0,
-        rows=ROWS,
-        valid=ROWS,
-        chunk_images=load.chunk,
-        window_rows=load.window * ROWS,
-        recipe=f"{load.name} {session}",
-        job=load.key,
-        slot=0,
-    )
+def _batch(session: Session) -> PendingBatch:
+    return PendingBatch(session, 0, 0, ROWS, slot=0)
 
 
 def shares(loads: list[Load], from_s: int = 2, until_s: int = 20) -> list[float]:
@@ -312,12 +304,13 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
 
 def test_accounts_of_idle_jobs_are_bounded() -> None:
     turns = Turns(JobWeights())
-    turns.add(-1, ("key", "waits"))  # so that it is never idle as a whole
+    waits = Load("waits").session(1)
+    turns.add(waits)  # so that it is never idle as a whole
     for number in range(10_000):
         turns.charge(("key", f"job {number}"), 0.01)
         turns.settle(("key", f"job {number}"), 0.01, 1.0)
     assert len(turns._jobs) <= 4096
-    assert [*turns] == [-1]
+    assert [*turns] == [waits]
 
 
 def test_records_of_jobs_are_bounded_and_only_grow() -> None:
@@ -338,26 +331,27 @@ def test_records_of_jobs_are_bounded_and_only_grow() -> None:
 def test_a_job_that_was_passed_over_gets_no_credit() -> None:
     """As while its dataset stalls."""
     turns = Turns(JobWeights())
-    keys = {1: ("key", "going"), 2: ("key", "stalled")}
-    for session, key in keys.items():
-        turns.add(session, key)
+    going, stalled = (Load(name).session(1) for name in ("going", "stalled"))
+    turns.add(going)
+    turns.add(stalled)
 
-    def serve(session: int) -> None:
+    def serve(session: Session) -> None:
         turns.serve(session)
-        turns.charge(keys[session], 0.1)
-        turns.settle(keys[session], 0.1, 0.1)
+        turns.charge(session.job, 0.1)
+        turns.settle(session.job, 0.1, 0.1)
 
     for _ in range(1000):
-        serve(1)
-        turns.pass_over({2})
+        serve(going)
+        turns.pass_over({stalled})
     served = []
     for _ in range(20):
         served.append(next(iter(turns)))
         serve(served[-1])
-    assert 8 <= served.count(1) <= 12
+    assert 8 <= served.count(going) <= 12
 
 
-KEYS: Final = [("key", name) for name in "abc"]
+SESSIONS: Final = [Load(name).session(number) for number, name in enumerate("abc")]
+KEYS: Final = [session.job for session in SESSIONS]
 
 
 @settings(max_examples=100, deadline=None)
@@ -379,31 +373,31 @@ def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, fl
     for what, job, took_s in steps:
         debts_s = {key: max(0.0, -turns.credit_s(key)) for key in turns._active}
         if what == "want" and job not in ready:
-            turns.add(job, KEYS[job])
+            turns.add(SESSIONS[job])
             ready.add(job)
             bound_s = CREDIT_S * len(in_flight)
             assert turns.credit_s(KEYS[job]) <= bound_s + 1e-6
         elif what == "wants no more" and job in ready:
-            turns.remove(job)
+            turns.remove(SESSIONS[job])
             ready.remove(job)
             if KEYS[job] not in turns._active and debts_s[KEYS[job]]:
-                turns.add(job, KEYS[job])
+                turns.add(SESSIONS[job])
                 assert -turns.credit_s(KEYS[job]) == pytest.approx(debts_s[KEYS[job]])
-                turns.remove(job)
+                turns.remove(SESSIONS[job])
         elif what == "dispatch" and ready:
             session = next(iter(turns))
-            in_flight.append((KEYS[session], guess_s))
-            turns.charge(KEYS[session], guess_s)
+            in_flight.append((session.job, guess_s))
+            turns.charge(session.job, guess_s)
             turns.serve(session)
         elif what == "finish" and in_flight:
             key, charged_s = in_flight.pop(0)
             turns.settle(key, charged_s, took_s)
             guess_s += (took_s - guess_s) / 4
-        elif what == "stall" and ready:
-            turns.pass_over({job})
+        elif what == "stall" and job in ready:
+            turns.pass_over({SESSIONS[job]})
         credits_s = [turns.credit_s(key) for key in turns._active]
         assert sum(credits_s) == pytest.approx(0.0, abs=1e-6)
-        assert {KEYS[session] for session in ready} <= turns._active.keys()
+        assert {KEYS[number] for number in ready} <= turns._active.keys()
 
 
 def debt_after(
@@ -417,7 +411,7 @@ def debt_after(
     dispatcher = Dispatcher(JobWeights())
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
+        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for number, state in enumerate(looks or ()):
         [*dispatcher.watch.observe({1: ProcessLook(state, 0.0)}, 1.0 + 0.5 * number)]
@@ -427,7 +421,7 @@ def debt_after(
         dispatcher.remove_worker(1, True, False, took_s)
     else:
         dispatcher.finish(first.ticket, took_s, took_s)
-    return -dispatcher._turns.credit_s(first.batch.job)
+    return -dispatcher._turns.credit_s(first.batch.session.job)
 
 
 def test_all_of_the_time_that_a_chunk_took_is_charged() -> None:
@@ -449,10 +443,10 @@ def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
     dispatcher = Dispatcher(JobWeights())
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(session, Load(name, chunk=ROWS)), 0.0)
+        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for second in range(1, 31):
         [*dispatcher.watch.observe({1: ProcessLook("storage", 0.0)}, float(second))]
     assert dispatcher.find_stuck(CHUNK_DEADLINE_S)
     dispatcher.remove_worker(1, True, False, CHUNK_DEADLINE_S + 1)
-    assert -dispatcher._turns.credit_s(first.batch.job) < 0.05
+    assert -dispatcher._turns.credit_s(first.batch.session.job) < 0.05

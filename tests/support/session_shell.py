@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from feeder.metrics.hangs import KernelState, ProcessLook
-from feeder.metrics.records import NodeRecord
+from feeder.metrics.records import JobRecord, NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -32,6 +32,7 @@ from feeder.session.events import (
     WorkerLost,
     WorkerReleased,
 )
+from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
@@ -61,6 +62,24 @@ _ROUNDING_S = 1e-6
 def recipe(**fields: object) -> Recipe:
     """Return a recipe of tiny batches."""
     return Recipe.for_split("train", **({"batch_size": BATCH, "image_size": 8} | fields))  # type: ignore[arg-type]
+
+
+def make_session(
+    number: int, account: str, job: str = "", *, window: int = 2, **fields: object
+) -> Session:
+    """Return a session that nobody has opened yet."""
+    made = recipe(**fields)
+    return Session(
+        number=number,
+        peer=b"%d" % number,
+        hello=Hello(dataset="d", recipe=made, seed=1, window=window, client="c", job=job),
+        plan=made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
+        layout=SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
+        chunk_images=CHUNK,
+        account=account,
+        job_record=JobRecord(name=job, account=account),
+        last_message_s=0.0,
+    )
 
 
 SLOT_BYTES = SlotLayout(slots=1, batch_size=BATCH, image_size=8).slot_bytes
