@@ -149,6 +149,8 @@ def test_without_rich_programs_still_get_their_output(
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.startswith("feeder.screens.")]:
         monkeypatch.delitem(sys.modules, name)
+        # The package keeps a name for each module, which importing it again would replace for good.
+        monkeypatch.delattr(sys.modules["feeder.screens"], name.rpartition(".")[2], raising=False)
     real_import = builtins.__import__
 
     def without_rich(name: str, *arguments: Any, **options: Any) -> Any:
