@@ -5,8 +5,9 @@ All are frozen values without behaviour. A *peer* is the ROUTER socket's name of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from feeder.metrics.hangs import Condition, ProcessLook
 from feeder.plan.recipe import Recipe
@@ -17,8 +18,7 @@ from feeder.wire.slot_layout import SlotLayout
 # --- Events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+class MessageReceived(NamedTuple):
     """A valid message arrived. An admitted Hello becomes session ``fresh_session``."""
 
     peer: bytes
@@ -35,30 +35,26 @@ class MessageReceived:
     """Whether it is connected over ipc; set for a Hello."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerGone:
+class PeerGone(NamedTuple):
     """The socket refused a message to the peer: it has disconnected, or does not read."""
 
     peer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsOpened:
+class SlotsOpened(NamedTuple):
     """The memory of an OpenSlots exists, and every worker was sent its descriptor."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsRefused:
+class SlotsRefused(NamedTuple):
     """The memory of an OpenSlots could not be created."""
 
     session: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSent:
+class SlotSent(NamedTuple):
     """The socket has finished with all chunks of this slot that it was given so far."""
 
     session: int
@@ -67,31 +63,27 @@ class SlotSent:
     """When, as well as this is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotReturned:
+class SlotReturned(NamedTuple):
     """The socket no longer reads this slot (answers ReturnSlot)."""
 
     session: int
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsClosed:
+class SlotsClosed(NamedTuple):
     """The memory of an ended session is freed (answers CloseSlots)."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsClaimed:
+class SlotsClaimed(NamedTuple):
     """A process of this machine claims a session's slots over ``connection``, to map them."""
 
     session: int
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class HolderGone:
+class HolderGone(NamedTuple):
     """The claim connection of a session's slots has closed: the client no longer reads them."""
 
     session: int
@@ -99,15 +91,13 @@ class HolderGone:
     """It closed without a farewell."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerJoined:
+class WorkerJoined(NamedTuple):
     """A worker is ready for chunks and was sent all open slots."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
+class WorkerLost(NamedTuple):
     """A worker died or was killed, and never runs again; only the chunk that it was writing is
     incomplete."""
 
@@ -118,31 +108,27 @@ class WorkerLost:
     """The process is still blocked in a read: WorkerReleased follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReleased:
+class WorkerReleased(NamedTuple):
     """A lost worker that was blocked in a read has ended."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainAsked(NamedTuple):
     """Drain: finish requested batches, take nothing new."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(NamedTuple):
     """This process did not run for a while, and most likely neither did the workers."""
 
     lost_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClockAdvanced:
+class ClockAdvanced(NamedTuple):
     """Time has passed; due at SessionTable.check_at_s."""
 
-    looks: Mapping[int, ProcessLook] = field(default_factory=dict)
-    """What the processes of SessionTable.quiet_workers do, by worker, as far as this is known."""
+    looks: Mapping[int, ProcessLook] = MappingProxyType({})
+    """What the processes of WorkerWatch.quiet_workers do, by worker, as far as this is known."""
 
 
 Event = (
@@ -168,16 +154,14 @@ Event = (
 # --- Instructions -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send a message without pixels."""
 
     peer: bytes
     message: NodeMessage
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSlots:
+class OpenSlots(NamedTuple):
     """Create a session's memory, have all workers map it; answer SlotsOpened or SlotsRefused."""
 
     session: int
@@ -187,24 +171,21 @@ class OpenSlots:
     layout: SlotLayout
 
 
-@dataclass(frozen=True, slots=True)
-class ShareSlots:
+class ShareSlots(NamedTuple):
     """Send the memory's descriptor over the claim connection; HolderGone follows in any case."""
 
     session: int
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseClaim:
+class RefuseClaim(NamedTuple):
     """Refuse a claim of slots, with the reason."""
 
     connection: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendChunk:
+class SendChunk(NamedTuple):
     """Send a filled chunk from its slot, without copying the pixels."""
 
     peer: bytes
@@ -212,23 +193,20 @@ class SendChunk:
     chunk: Chunk
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnSlot:
+class ReturnSlot(NamedTuple):
     """Answer SlotReturned as soon as the socket no longer reads this slot."""
 
     session: int
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSlots:
+class CloseSlots(NamedTuple):
     """Free a session's memory once the socket no longer reads it; answer SlotsClosed."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """Log that a session is over; its memory may still be in use."""
 
     session: int
@@ -241,8 +219,7 @@ class LogEnd:
     """The name of its job, "" if it gave none."""
 
 
-@dataclass(frozen=True, slots=True)
-class KillWorker:
+class KillWorker(NamedTuple):
     """Kill a stuck worker; WorkerLost follows."""
 
     worker: int
@@ -254,6 +231,7 @@ class KillWorker:
     """How long it made no progress."""
 
 
+# No tuple, which has a method ``count``.
 @dataclass(frozen=True, slots=True)
 class LogSilence:
     """Log that a worker has made no progress with these rows for a while."""
@@ -268,8 +246,7 @@ class LogSilence:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogProgress:
+class LogProgress(NamedTuple):
     """Log that a silent worker makes progress again."""
 
     worker: int
