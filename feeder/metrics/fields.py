@@ -127,9 +127,8 @@ def flatten(*groups: Record) -> Counters:
         flat = {name: f.metric or name for name, f in fields_of(type(group)).items() if f.is_flat}
         for name, row in (flat or {name: name for name in group.__struct_fields__}).items():
             value = getattr(group, name)
-            if isinstance(value, Struct):  # the cache; without one it has no rows
-                parts = {key: getattr(value, key) for key in _names(type(value), "counter")}
-                value = parts if any(parts.values()) else {}
+            if isinstance(value, Struct):  # the cache
+                value = {key: getattr(value, key) for key in _names(type(value), "counter")}
             if isinstance(value, dict):
                 counters.update({f"{row}.{key}": count for key, count in sorted(value.items())})
             else:
