@@ -21,7 +21,7 @@ from feeder.pack.run import pack_dataset
 from feeder.plan.recipe import Recipe
 from feeder.process.child import child_environment, python_command
 
-from ..daemon import DATASET_NAME, DaemonProcess, free_port
+from ..daemon import DaemonProcess, free_port
 from ..line_process import LineProcess
 from .paced_worker import CHUNK_TIME
 from .real_rank import RankOrders, RankRecord
@@ -166,10 +166,12 @@ def measure(dataset: Path, pace: Pace, *, seconds: float, killed: int | None = N
 def _serving(dataset: Path, pace: Pace, endpoint: str) -> Iterator[DaemonProcess]:
     daemon = DaemonProcess(
         python_command(
-            *(f"{__package__}.paced_serve", os.getpid(), "serve"),
-            *("--data", f"{DATASET_NAME}={dataset}", "--bind", endpoint),
-            *("--workers", pace.workers, "--pin", "off"),
-            *("--chunk-images", pace.chunk_images),
+            f"{__package__}.paced_serve",
+            os.getpid(),
+            str(dataset),
+            endpoint,
+            pace.workers,
+            pace.chunk_images,
         ),
         environ=child_environment({CHUNK_TIME: str(pace.chunk_s)}),
     )
@@ -204,9 +206,7 @@ def _expect(rank: LineProcess, start: str) -> str:
 
 
 def _find_node(daemon: DaemonProcess) -> psutil.Process:
-    return next(
-        each for each in daemon.processes() if f"{__package__}.paced_node" in each.cmdline()
-    )
+    return next(each for each in daemon.processes() if "feeder.node" in each.cmdline())
 
 
 def _position(name: str, ports: Sequence[int]) -> int:

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from feeder.daemon.config import Config
 from feeder.daemon.node_plan import describe_shortage, plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
@@ -76,11 +78,13 @@ class Supervisor:
         notifier: Notifier,
         log: LineStream,
         metrics: "MetricsServer | None" = None,
+        worker_module: str = "feeder.worker",
     ) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
         Everything in ``config.data`` is a dataset's folder by now: sources have been packed.
         ``log`` takes the lines of the report; ``metrics`` gets the host's report from now on.
+        ``worker_module`` is what workers run.
         Raises FeederError if the daemon cannot work.
         """
         serve = config.serve
@@ -101,7 +105,10 @@ class Supervisor:
         )
         fingerprints = {each.report.name: each.report.fingerprint for each in served}
         configs = plan_nodes(config, fingerprints, placements, files_max)
-        self._nodes = [NodeProcess(*each) for each in zip(configs, placements, strict=True)]
+        self._nodes = [
+            NodeProcess(msgspec.structs.replace(node, worker_module=worker_module), placement)
+            for node, placement in zip(configs, placements, strict=True)
+        ]
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         self._warnings = [shortage] if shortage else []
         if shortage:

@@ -93,7 +93,7 @@ class NodeLoop:
             self._on_worker,
             record,
             None if cache is None else cache.fileno(),
-            may_give_up=not config.is_successor,
+            module=config.worker_module,
         )
         self._snapshots = Snapshots(record, self._pool, cache)
         self._heartbeats = Heartbeats(control, self._take_snapshot)

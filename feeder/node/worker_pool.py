@@ -83,11 +83,12 @@ class WorkerPool:
         record: NodeRecord,
         cache_fd: int | None = None,
         *,
-        may_give_up: bool = True,
+        module: str = "feeder.worker",
     ) -> None:
         """Nothing runs before ``start``; events go to ``report``; counts in ``record``.
 
-        ``may_give_up``: raise ResourceError where workers crash before the first one has come up.
+        ``module`` is what each worker runs. ResourceError is raised where workers that test
+        themselves crash before the first one has come up.
         ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
         """
         self.record = record
@@ -102,7 +103,8 @@ class WorkerPool:
         self.started: Started | None = None
         """What the workers have reported that are up: all the same."""
         self._next_number = 0
-        self._may_give_up = may_give_up
+        self._module = module
+        self._may_give_up = configure.self_test
         self._crashed_starts = 0
         self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
@@ -224,7 +226,7 @@ class WorkerPool:
             wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
     def _spawn(self, *, self_test: bool) -> None:
-        process, ours = start_child("feeder.worker")
+        process, ours = start_child(self._module)
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1

@@ -18,7 +18,7 @@ from feeder.worker.messages import Configure
 
 def make_pool() -> WorkerPool:
     return WorkerPool(
-        3, Configure(datasets={}, open_shards=8, self_test=False), PollSet(), print, NodeRecord()
+        3, Configure(datasets={}, open_shards=8, self_test=True), PollSet(), print, NodeRecord()
     )
 
 
