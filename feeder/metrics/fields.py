@@ -12,9 +12,11 @@ without ``feeder_`` and ``_total``.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_type_hints
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -72,8 +74,18 @@ def fields_of(record: type[Struct]) -> Mapping[str, Field]:
 
 
 @functools.cache
-def _names(record: type[Struct], kind: str) -> tuple[str, ...]:
-    return tuple(name for name, field in fields_of(record).items() if field.kind == kind)
+def _counters(
+    record: type[Struct],
+) -> tuple[tuple[str, ...], Callable[[Struct], tuple[float, ...]], tuple[str, ...]]:
+    """The counters that are numbers, what reads all of these at once, and the other counters, which
+    are records or dicts. Every session's record is read twice a second."""
+    names = [name for name, field in fields_of(record).items() if field.kind == "counter"]
+    hints = get_type_hints(record)
+    numbers = tuple(name for name in names if hints[name] in (int, float))
+    parts = tuple(name for name in names if name not in numbers)
+    if len(numbers) > 1:
+        return numbers, attrgetter(*numbers), parts
+    return numbers, lambda one: tuple(getattr(one, name) for name in numbers), parts
 
 
 def grown(before: float, now: float) -> float:
@@ -83,41 +95,41 @@ def grown(before: float, now: float) -> float:
 
 def add(record: _Record, more: _Record) -> None:
     """Add the counters of ``more`` to those of ``record``."""
-    for name in _names(type(record), "counter"):
-        total, value = getattr(record, name), getattr(more, name)
-        if isinstance(total, Struct):
-            add(total, value)
-        else:
-            setattr(record, name, total + value)
+    numbers, read, parts = _counters(type(record))
+    for name, total in zip(numbers, map(operator.add, read(record), read(more)), strict=True):
+        setattr(record, name, total)
+    for name in parts:
+        add(getattr(record, name), getattr(more, name))
 
 
 def growth(before: _Record, now: _Record) -> _Record:
     """``now``, its counters replaced by what they have grown since ``before``."""
-    values: dict[str, object] = {}
-    for name in _names(type(now), "counter"):
+    numbers, read, parts = _counters(type(now))
+    values: dict[str, Any] = dict(zip(numbers, map(grown, read(before), read(now)), strict=True))
+    for name in parts:
         first, last = getattr(before, name), getattr(now, name)
-        if isinstance(last, Struct):
-            values[name] = growth(first, last)
-        elif isinstance(last, dict):
+        if isinstance(last, dict):
             values[name] = {key: grown(first.get(key, 0), total) for key, total in last.items()}
         else:
-            values[name] = grown(first, last)
+            values[name] = growth(first, last)
     return replace(now, **values)
 
 
-def merged(records: Iterable[_Record]) -> _Record:
+def merged(records: Sequence[_Record]) -> _Record:
     """Several records as one, which has the identity of the first."""
-    first, *others = records
-    result = replace(first)
-    for name, field in fields_of(type(first)).items():
-        values = [getattr(record, name) for record in (first, *others)]
-        if isinstance(values[0], Struct):
-            setattr(result, name, merged(values))
-        elif field.merge == "sum":
-            setattr(result, name, sum(values))
-        else:
-            setattr(result, name, max(values) if field.merge == "max" else all(values))
-    return result
+    kind = type(records[0])
+    numbers, read, parts = _counters(kind)
+    totals = map(sum, zip(*map(read, records), strict=True))
+    values: dict[str, Any] = dict(zip(numbers, totals, strict=True))
+    for name in parts:
+        values[name] = merged([getattr(record, name) for record in records])
+    for name, field in fields_of(kind).items():
+        if field.kind == "gauge":
+            values[name] = _MERGES[field.merge](getattr(record, name) for record in records)
+    return replace(records[0], **values)
+
+
+_MERGES: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = {"sum": sum, "max": max, "all": all}
 
 
 def flatten(*groups: Record) -> Counters:
@@ -128,7 +140,8 @@ def flatten(*groups: Record) -> Counters:
         for name, row in (flat or {name: name for name in group.__struct_fields__}).items():
             value = getattr(group, name)
             if isinstance(value, Struct):  # the cache
-                value = {key: getattr(value, key) for key in _names(type(value), "counter")}
+                numbers, read, _ = _counters(type(value))
+                value = dict(zip(numbers, read(value), strict=True))
             if isinstance(value, dict):
                 counters.update({f"{row}.{key}": count for key, count in sorted(value.items())})
             else:

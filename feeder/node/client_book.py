@@ -68,8 +68,13 @@ class ClientBook:
         placed = sorted((c for c in clients if c.record is not None), key=lambda c: -c.pace)
         for client in placed:
             assert client.record is not None
-            add(client.latest, client.record)
-            client.record = client.latest
+            record = client.latest
+            add(record, client.record)
+            record.name = printable(record.name)[:LABEL_CHARS]
+            record.account = printable(record.account)[:LABEL_CHARS]
+            record.dataset = printable(record.dataset)[:LABEL_CHARS]
+            record.job = printable(record.job)[:LABEL_CHARS]
+            client.record = record
         rest = [client.latest for client in clients if client.record is None]
         if rest:
             others = sum_clients(rest)
@@ -103,16 +108,12 @@ class ClientBook:
             record.silent_s = max(0.0, now_s - silent_since_s)
             growths.append(growth(self._seen.get(session.number, _NOTHING), record))
             self._seen[session.number] = copy.copy(record)
-        latest = merged(growths)
+        latest = growths[0] if len(growths) == 1 else merged(growths)
         latest.clients = 1
         # Each session reports the clock and the CPU time of its process, so these count by their
         # mean. Waits add up: a training loop waits for one of its sessions at a time.
         latest.clock_s /= len(growths)
         latest.cpu_s /= len(growths)
-        latest.name = printable(latest.name)[:LABEL_CHARS]
-        latest.account = printable(latest.account)[:LABEL_CHARS]
-        latest.dataset = printable(latest.dataset)[:LABEL_CHARS]
-        latest.job = printable(latest.job)[:LABEL_CHARS]
         return latest
 
 

@@ -1,6 +1,6 @@
 """Takes snapshots of a node process, in bounded time and size: its record, with what is so now.
 
-With 64 workers and 512 sessions one takes under 5 ms; it is taken twice a second, in the event
+With 64 workers and 512 sessions one takes 5 ms; it is taken twice a second, in the event
 loop.
 """
 
