@@ -15,7 +15,7 @@ import numpy as np
 
 from feeder.client.stats import StatsLink
 from feeder.errors import PeerError
-from feeder.wire.messages import BatchKey, Stats
+from feeder.wire.messages import BatchKey, Stats, StatsRequest
 
 from ..fetcher import BatchFetcher
 from ..report import Result, single, summarise
@@ -75,7 +75,7 @@ def measure_handover(
 
 
 def _count_lent(stats: StatsLink) -> int:
-    stats.ask(Stats, _TIMEOUT_S)
+    stats.ask(StatsRequest(), _TIMEOUT_S)
     while (answer := stats.take(Stats, _TIMEOUT_S)) is None:
         pass
     return int(answer.counters["batches_lent"])

@@ -12,7 +12,7 @@ from feeder.client.contexts import Context
 from feeder.client.stats import StatsLink, report_in
 from feeder.metrics.report import HostReport
 from feeder.security.keys import ClientKeys, read_client_keys
-from feeder.wire.messages import HostStats
+from feeder.wire.messages import HostStats, HostStatsRequest
 
 
 class LinkSource:
@@ -39,7 +39,7 @@ class LinkSource:
 
     def ask(self, deadline_s: float | None = None) -> None:
         """Request a report, to come by ``deadline_s`` if the time limit began earlier."""
-        self._link.ask(HostStats, self._timeout_s, deadline_s)
+        self._link.ask(HostStatsRequest(), self._timeout_s, deadline_s)
 
     def take(self, wait_s: float, readable: Collection[int] = ()) -> HostReport | None:
         """Return the report, None while it has not come; see StatsLink.take for errors."""

@@ -39,10 +39,6 @@ from feeder.wire.messages import (
 )
 
 _Answer = TypeVar("_Answer", Stats, HostStats, Names)
-_REQUESTS: Final[dict[type[Stats | HostStats | Names], StatsRequest | HostStatsRequest]] = {
-    Stats: StatsRequest(),
-    HostStats: HostStatsRequest(),
-}
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
     "dataset": DatasetError,
@@ -60,7 +56,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     threads have run out.
     """
     with StatsLink(endpoint, keys) as link:
-        return _request(link, Stats, timeout_s).counters
+        return _request(link, StatsRequest(), Stats, timeout_s).counters
 
 
 def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> HostReport:
@@ -69,7 +65,7 @@ def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = No
     Raises what ``request_counters`` does, and PeerError when the host's supervisor is silent.
     """
     with StatsLink(endpoint, keys) as link:
-        return report_in(_request(link, HostStats, timeout_s), endpoint)
+        return report_in(_request(link, HostStatsRequest(), HostStats, timeout_s), endpoint)
 
 
 def request_names(
@@ -99,7 +95,7 @@ def request_names(
             wanted = tuple(missing[:MAX_NAMES])
             request = NamesRequest(dataset=dataset, fingerprint=fingerprint, sample_ids=wanted)
             try:
-                answer = _request(link, Names, timeout_s, request)
+                answer = _request(link, request, Names, timeout_s)
             except _RateError as error:
                 if time.monotonic() >= by_s:
                     raise PeerError(f"{endpoint}: {error}") from None
@@ -148,7 +144,7 @@ class StatsLink:
         self._dealer: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._watch: HandshakeWatch | None = None
-        self._wanted: type[Stats] | type[HostStats] | type[Names] | None = None
+        self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
 
@@ -167,37 +163,34 @@ class StatsLink:
 
     def ask(
         self,
-        wanted: type[_Answer],
+        request: StatsRequest | HostStatsRequest | NamesRequest,
         timeout_s: float,
         deadline_s: float | None = None,
-        *,
-        request: NamesRequest | None = None,
     ) -> None:
-        """Send the request for an answer of type ``wanted``; ``request`` is that for Names.
+        """Send a request; its answer must come within ``timeout_s``, or by ``deadline_s`` where the
+        caller counts that time from an earlier moment.
 
-        The answer must come within ``timeout_s``, or by ``deadline_s`` where the caller counts that
-        time from an earlier moment. Resolves a host name first, in that time too. Raises what
-        ``request_counters`` does.
+        Resolves a host name first, in that time too. Raises what ``request_counters`` does.
         """
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
-        if self._wanted is not None:
+        if self._is_asked:
             self._disconnect()
         if self._dealer is None:
             self._connect()
         assert self._dealer is not None
-        self._wanted = wanted
+        self._is_asked = True
         # libzmq may have given up the connection already; the monitor then has the reason.
         with contextlib.suppress(zmq.Again):
-            self._dealer.send(encode(request or _REQUESTS[wanted]), zmq.DONTWAIT)
+            self._dealer.send(encode(request), zmq.DONTWAIT)
 
     def take(
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
     ) -> _Answer | None:
-        """Return the answer if it comes within ``wait_s``.
+        """Return the answer, None if it does not come within ``wait_s``, or once one of the
+        descriptors ``readable`` is.
 
-        None if it has not come yet, or as soon as one of the descriptors ``readable`` is. Raises
-        PeerError once the request's time is over, and what ``request_counters`` does.
+        Raises PeerError once the request's time is over, and what ``request_counters`` does.
         """
         try:
             return self._take(wanted, time.monotonic() + wait_s, readable)
@@ -215,7 +208,7 @@ class StatsLink:
             except ProtocolError as error:
                 raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
             if isinstance(answer, wanted):
-                self._wanted = None
+                self._is_asked = False
                 return answer
             if isinstance(answer, Refused):
                 if answer.code == "rate" and wanted is Names:
@@ -270,7 +263,7 @@ class StatsLink:
             ) from error
 
     def _disconnect(self) -> None:
-        self._wanted = None
+        self._is_asked = False
         if self._monitor is not None and self._dealer is not None:
             self._dealer.disable_monitor()
             self._monitor.close(linger=0)
@@ -280,10 +273,12 @@ class StatsLink:
 
 
 def _request(
-    link: StatsLink, wanted: type[_Answer], timeout_s: float, request: NamesRequest | None = None
+    link: StatsLink,
+    request: StatsRequest | HostStatsRequest | NamesRequest,
+    wanted: type[_Answer],
+    timeout_s: float,
 ) -> _Answer:
-    link.ask(wanted, timeout_s, request=request)
-    while True:
-        answer = link.take(wanted, timeout_s)
-        if answer is not None:
-            return answer
+    link.ask(request, timeout_s)
+    while (answer := link.take(wanted, timeout_s)) is None:
+        pass
+    return answer

@@ -12,12 +12,14 @@ from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, Pro
 from feeder.wire.messages import (
     MAX_NAMES,
     HostStats,
+    HostStatsRequest,
     Names,
     NamesRequest,
     NodeMessage,
     Refused,
     RefusedCode,
     Stats,
+    StatsRequest,
 )
 from tests.screens.report_node import ReportNode
 from tests.support.host_reports import compute_bound, healthy
@@ -35,7 +37,7 @@ def test_repeated_requests_use_one_connection() -> None:
     with ReportNode(healthy(), compute_bound()) as node, StatsLink(node.endpoint) as link:
         kinds = []
         for _ in range(3):
-            link.ask(HostStats, WAIT_S)
+            link.ask(HostStatsRequest(), WAIT_S)
             answer = link.take(HostStats, WAIT_S)
             assert answer is not None
             assert answer.report is not None
@@ -52,21 +54,21 @@ def test_a_silent_supervisor_is_a_peer_error() -> None:
 def test_a_daemon_that_comes_later_is_found_by_the_next_request(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     with StatsLink(endpoint) as link:
-        link.ask(Stats, 0.2)
+        link.ask(StatsRequest(), 0.2)
         with pytest.raises(PeerError, match=r"within 0\.2 s: is a feeder serving there"):
             link.take(Stats, WAIT_S)
         with ReportNode(healthy(), endpoint=endpoint):
-            link.ask(Stats, WAIT_S)
+            link.ask(StatsRequest(), WAIT_S)
             assert link.take(Stats, WAIT_S) == Stats(counters={"batches": 12})
 
 
 def test_a_request_that_is_given_up_leaves_no_answer_for_the_next() -> None:
     with ReportNode(healthy(), compute_bound()) as node, StatsLink(node.endpoint) as link:
-        link.ask(HostStats, WAIT_S)
-        link.ask(HostStats, WAIT_S)
+        link.ask(HostStatsRequest(), WAIT_S)
+        link.ask(HostStatsRequest(), WAIT_S)
         answer = link.take(HostStats, WAIT_S)
         assert answer is not None
-        link.ask(HostStats, WAIT_S)
+        link.ask(HostStatsRequest(), WAIT_S)
         assert link.take(HostStats, WAIT_S) == HostStats(report=compute_bound())
 
 
@@ -75,7 +77,7 @@ def test_waiting_ends_when_a_descriptor_is_readable(tmp_path: Path) -> None:
     try:
         os.write(writer, b"q")
         with StatsLink(f"ipc://{tmp_path}/s") as link:
-            link.ask(Stats, WAIT_S)
+            link.ask(StatsRequest(), WAIT_S)
             began_s = time.monotonic()
             assert link.take(Stats, WAIT_S, [reader]) is None
             assert time.monotonic() - began_s < WAIT_S / 2
@@ -88,7 +90,7 @@ def test_what_is_no_endpoint_is_named_and_can_be_asked_again() -> None:
     with StatsLink("tcp://nowhere") as link:
         for _ in range(2):
             with pytest.raises(ConfigError, match="is no endpoint"):
-                link.ask(Stats, 1.0)
+                link.ask(StatsRequest(), 1.0)
 
 
 def test_closing_twice_and_unused_is_harmless() -> None:
