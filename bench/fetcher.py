@@ -14,8 +14,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
 from feeder.client.transport import Transport
 from feeder.plan.labels import LabelRows
@@ -82,16 +83,16 @@ class BatchFetcher:
         wanted = tuple(keys)
         self.give_back()
         self._transport.begin(_Keys(0, range(1), keys=wanted))
-        for _ in wanted:
-            yield self.take()
+        for key in wanted:
+            yield self.take(key)
 
-    def take(self) -> FetchedBatch:
-        """Wait for the next batch, and give back the one before."""
-        batch = self._transport.take("the next batch", self._timeout_s, self._give_back_to_wait)
+    def take(self, key: BatchKey) -> FetchedBatch:
+        """Wait for the next batch, which is ``key``, and give back the one before."""
+        batch = self._transport.take(key, self._timeout_s, self._give_back_to_wait)
         self.give_back()
         self._held = batch.buffer
         rows = self._transport.rows(batch)
-        return FetchedBatch(batch.key, batch.valid, rows.pixels, rows.labels, rows.sample_ids)
+        return FetchedBatch(key, batch.valid, rows.pixels, rows.labels, rows.sample_ids)
 
     def give_back(self) -> None:
         """Give back the batch that was taken last."""

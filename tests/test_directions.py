@@ -407,11 +407,24 @@ def test_clients_reach_no_library_of_the_daemon(house: House, face: str, allowed
     assert all(chain[-1] != decoder for module in modules for chain in house.chains(module))
 
 
-def test_only_the_session_changes_the_prefetch_and_its_links_when_one_is_lost(house: House) -> None:
+def test_each_change_of_the_prefetch_is_made_by_the_one_module_whose_decision_it_is(
+    house: House,
+) -> None:
+    core = "feeder.client.core"
     changes = {
-        *("begin", "take", "return_buffer", "drop_held", "extend", "record_request", "forget"),
-        *("find_placement", "stored", "lend", "failed", "reclaim", "reopen_lost", "give_up"),
-        "take_releases",
+        "begin": f"{core}.session",
+        "take": f"{core}.session",
+        "return_buffer": "feeder.client.transport",
+        "extend": f"{core}.session",
+        "find_placement": f"{core}.session",
+        "stored": f"{core}.session",
+        "lend": f"{core}.session",
+        "failed": f"{core}.session",
+        "record_request": f"{core}.requests",
+        "reclaim": f"{core}.requests",
+        "give_up": f"{core}.requests",
+        "forget": f"{core}.node_link",
+        "reopen_lost": f"{core}.node_link",
     }
     called = Counter(
         (module, node.func.attr)
@@ -421,13 +434,8 @@ def test_only_the_session_changes_the_prefetch_and_its_links_when_one_is_lost(ho
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value).endswith("prefetch")
     )
-    assert {name for _, name in called} >= changes
-    by_links = {("feeder.client.core.links", name) for name in ("forget", "reopen_lost")}
-    assert not {
-        each
-        for each in called
-        if each[0] != "feeder.client.core.session" and each[1] in changes and each not in by_links
-    }
+    ours = {(name, module) for module, name in called if name in changes}
+    assert {pair for pair in ours if not pair[1].startswith("bench")} == changes.items()
 
 
 def test_folders_are_small_and_test_folders_mirror_the_product() -> None:
@@ -548,14 +556,14 @@ def test_a_new_folder_and_a_row_without_one_are_found(planted: Path) -> None:
 
 
 def test_a_socket_imported_transitively_by_a_pure_module_is_found(planted: Path) -> None:
-    add(planted / "feeder" / "client" / "core" / "roster.py", "from feeder.plan import first")
+    add(planted / "feeder" / "client" / "core" / "feeders.py", "from feeder.plan import first")
     add(planted / "feeder" / "plan" / "first.py", "from .second import value")
     add(planted / "feeder" / "plan" / "second.py", "if True:\n    from socket import socket")
-    way = "feeder.client.core.roster → feeder.plan.first → feeder.plan.second → socket"
+    way = "feeder.client.core.feeders → feeder.plan.first → feeder.plan.second → socket"
     assert f"pure: {way}" in [*House(planted).problems()]
 
 
 def test_an_import_in_a_package_above_a_pure_module_is_found(planted: Path) -> None:
     add(planted / "feeder" / "client" / "__init__.py", "import threading")
-    way = "feeder.client.core.roster → feeder.client → threading"
+    way = "feeder.client.core.feeders → feeder.client → threading"
     assert f"pure: {way}" in [*House(planted).problems()]

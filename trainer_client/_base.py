@@ -97,7 +97,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._running: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
         self._users: list[int] = []  # the thread that takes a batch now
         self._indices: range | None = None  # of this rank, once the ranks are fixed
-        self._batches = self._images = 0
+        self._is_alone = False  # without other ranks; known once an epoch begins
         self._feed = self._open_feed()
         self._clock = StepClock(self._feed.batch_bytes)
         welcome = self._feed.welcome
@@ -242,8 +242,8 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def statistics(self) -> LoaderStatistics:
         """Return the counters so far, and the latest epoch's times; also after ``close``."""
         return LoaderStatistics(
-            batches=self._batches,
-            images=self._images,
+            batches=self._clock.batches,
+            images=self._clock.images,
             epoch=self._clock.read(),
             **self._feed.counters(),
         )
@@ -344,6 +344,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             previous.supersede()
         self._loaded = None
         epoch, step = self._cursor.start()
+        self._is_alone = self.world_size == 1
         self._running = weakref.ref(iterator)
         self._feed.begin(BatchSequence(epoch, indices, step))
         self._clock.begin()
@@ -352,11 +353,9 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _take(self, epoch: int, index: int) -> AnyBatch:
         """Wait for a batch and count it."""
         assert self._indices is not None, "an epoch has begun"
-        batch, valid, wait_s = self._feed.take(epoch, index, is_short=self.world_size == 1)
-        if not self._batches:  # by now it is known how they come
+        batch, valid, wait_s = self._feed.take((epoch, index), is_short=self._is_alone)
+        if not self._clock.batches:  # by now it is known how they come
             self._log_plan()
-        self._batches += 1
-        self._images += valid
         self._cursor.advance(len(self._indices))
         self._clock.add(wait_s, valid)
         if self._options.summary is not None and index == self._indices[-1]:

@@ -1,12 +1,14 @@
 """A batch as the training loop gets it: a pair of arrays that knows where it comes from."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+
+from msgspec import Struct
 
 Array = TypeVar("Array")
 
 
-class Origin(NamedTuple):
+class Origin(Struct, frozen=True):
     """What a batch is, besides its images and labels."""
 
     sample_ids: Any
@@ -54,7 +56,7 @@ class Batch(tuple[Array, Array], Generic[Array]):
     @classmethod
     def of(cls, images: Array, labels: Array, origin: Origin | None) -> Self:
         """Make a batch that knows its origin."""
-        batch = cls(images, labels)
+        batch = tuple.__new__(cls, (images, labels))
         batch._origin = origin
         return batch
 

@@ -63,24 +63,21 @@ class EpochIterator(Generic[AnyBatch]):
             )
         users[:] = (thread,)  # no other thread and no signal comes between the check and this
         try:
-            return self._next()
+            if self._closed_because is not None:
+                raise ConfigError(self._closed_because)
+            if self._epoch is None:
+                self._epoch, self._indices = self._begin(self)
+            if not self._indices:
+                raise StopIteration
+            try:
+                batch = self._take(self._epoch, self._indices[0])
+            except BaseException:
+                self.close()
+                raise
+            self._indices = self._indices[1:]  # only now: while it waits, the epoch is not over
+            return batch
         finally:
             users.clear()
-
-    def _next(self) -> AnyBatch:
-        if self._closed_because is not None:
-            raise ConfigError(self._closed_because)
-        if self._epoch is None:
-            self._epoch, self._indices = self._begin(self)
-        if not self._indices:
-            raise StopIteration
-        try:
-            batch = self._take(self._epoch, self._indices[0])
-        except BaseException:
-            self.close()
-            raise
-        self._indices = self._indices[1:]  # only now: while it waits, the epoch is not over
-        return batch
 
     def close(self) -> None:
         """End the iterator; the rest of the epoch is dropped."""

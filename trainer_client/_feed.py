@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
-from feeder.client.core.answer_checks import name_batch
+from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
 from feeder.client.host_memory import Allocate, HostRows, SlotBuffer
 from feeder.client.stats import request_names
@@ -21,7 +22,7 @@ from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
-from feeder.wire.messages import MAX_WINDOW, Hello
+from feeder.wire.messages import MAX_WINDOW, BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
 
 MAX_TIMEOUT_S: Final = 86_400
@@ -30,8 +31,7 @@ AnyBatch = TypeVar("AnyBatch")
 _MadeBatch = TypeVar("_MadeBatch", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """A complete batch in host memory."""
 
     rows: HostRows
@@ -191,21 +191,18 @@ class Feed(Generic[AnyBatch]):
             self._transport.begin(sequence)
             self._begun = sequence
 
-    def take(self, epoch: int, index: int, *, is_short: bool) -> tuple[AnyBatch, int, float]:
-        """Wait for a batch; return it, how many of its rows are real, and the wait in seconds.
+    def take(self, key: BatchKey, *, is_short: bool) -> tuple[AnyBatch, int, float]:
+        """Wait for the next batch, ``key``; return it, its real rows, and the wait in seconds.
 
         ``is_short`` leaves out the rows that are not.
         """
         self._begun = None
-        name = name_batch((epoch, index))
         start_s = time.monotonic()
         try:
-            complete = self._transport.take(name, self._timeout_s, self._finish_stage)
+            complete = self._transport.take(key, self._timeout_s, self._finish_stage)
         finally:
             wait_s = time.monotonic() - start_s
             self.wait_s += wait_s
-        if complete.key != (epoch, index):
-            raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
         rows, buffers = self._transport.rows(complete), self._prefetch.buffers
         if isinstance(rows, SlotBuffer):
             buffers = min(buffers, rows.memory.layout.slots)  # a node may grant fewer
@@ -213,14 +210,16 @@ class Feed(Generic[AnyBatch]):
             rows=rows,
             count=complete.valid if is_short else len(rows.labels),
             valid=complete.valid,
-            epoch=epoch,
-            index=index,
+            epoch=key[0],
+            index=key[1],
             views_max=buffers // 2,
         )
         try:
             batch = self.stage.load(delivery, complete.buffer)
         finally:
-            self._transport.return_buffers(self.stage.reclaim())
+            buffers_read = self.stage.reclaim()
+            if buffers_read:
+                self._transport.return_buffers(buffers_read)
         return batch, complete.valid, wait_s
 
     def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
@@ -247,12 +246,12 @@ class Feed(Generic[AnyBatch]):
         session = self._session
         return {
             "batches_ready": self._prefetch.ready,
-            "feeders": session.feeders,
-            "feeders_left_out": session.feeders_left_out,
-            "batches_requested": session.batches_requested,
-            "batches_of_owners": session.batches_of_owners,
-            "batches_asked_again": session.batches_asked_again,
-            "batches_hedged": session.batches_hedged,
+            "feeders": len(session.served_endpoints),
+            "feeders_left_out": session.links.left_out,
+            "batches_requested": session.scheduler.requested,
+            "batches_of_owners": session.scheduler.owned,
+            "batches_asked_again": session.scheduler.retried,
+            "batches_hedged": session.scheduler.hedged,
             "batches_lent": self._prefetch.lent,
             "copied_because": session.copied_because,
             "verdict": session.verdict(time.monotonic()),

@@ -101,7 +101,8 @@ class BorrowStage:
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
         """Return a batch with a read-only view of the pixels."""
-        self._give_back()
+        if self._shown is not None:
+            self._give_back()
         images = delivery.rows.pixels[: delivery.count]
         images.flags.writeable = False
         labels, origin = _copy_labels(delivery)
@@ -117,7 +118,8 @@ class BorrowStage:
     def finish(self) -> list[int]:
         """Return all buffers: the consumer asks for the next batch, so it is done with the last."""
         self._give_back()
-        return self.reclaim()
+        free, self._free = self._free, []
+        return free
 
     def counters(self) -> dict[str, int]:
         """Return nothing: there is nothing to count."""

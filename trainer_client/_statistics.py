@@ -60,7 +60,8 @@ class StepClock:
     def __init__(self, batch_bytes: int) -> None:
         """``batch_bytes`` are the bytes of a batch."""
         self._batch_bytes = batch_bytes
-        self._is_first = True
+        self.batches = 0  # in all epochs, as the next
+        self.images = 0
         self.begin()
 
     def begin(self) -> None:
@@ -72,11 +73,13 @@ class StepClock:
     def add(self, wait_s: float, images: int) -> None:
         """Record a step that has its batch now, after a wait."""
         self._ended_s = time.monotonic()
-        if self._is_first:
-            self._is_first, self._began_s = False, self._ended_s
-        else:
+        if self.batches:
             self._waits_s.append(wait_s)
             self._images += images
+        else:  # the loader's first step is not timed
+            self._began_s = self._ended_s
+        self.batches += 1
+        self.images += images
 
     def read(self) -> EpochTimes:
         """Return the times of the epoch so far."""

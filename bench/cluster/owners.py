@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from feeder.client.core import requests
-from feeder.client.core.ownership import Ownership
+from feeder.client.core.owners import Ownership
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey

@@ -9,8 +9,9 @@ from time import thread_time
 from typing import Final
 
 from feeder.client.core import events
+from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.session import ClientSession
 from feeder.client.transport import GATHER_S
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Hello, NodeMessage, Request
@@ -187,7 +188,7 @@ class SimulatedRank:
         session, now_s = self.session, self._agenda.now_s
         while self._has_begun and now_s >= self._next_step_s:
             if self._held is not None:
-                session.return_buffer(self._held)
+                session.prefetch.return_buffer(self._held)
                 self._held = None
             batch = session.take()
             if batch is None:

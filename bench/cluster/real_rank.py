@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from feeder.client.core import events
+from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
 from feeder.client.transport import Transport
 from feeder.errors import FeederError
@@ -105,14 +106,13 @@ def run(orders: RankOrders) -> RankRecord:
         welcome = transport.wait_for_welcome(TIMEOUT_S)
         _print("open")
         last_batch = orders.recipe.last_batch
-        transport.begin(
-            BatchSequence(
-                0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
-            )
+        sequence = BatchSequence(
+            0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
         )
+        transport.begin(sequence)
         taken: list[tuple[float, int]] = []
         while not select.select([sys.stdin], [], [], 0)[0]:
-            batch = transport.take("the next batch", TIMEOUT_S)
+            batch = transport.take(sequence.key(len(taken)), TIMEOUT_S)
             taken.append((time.monotonic(), batch.valid))
             transport.return_buffers([batch.buffer], before_waiting=True)
         descriptors = len(os.listdir("/proc/self/fd")) - 1

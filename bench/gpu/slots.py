@@ -93,7 +93,7 @@ def lent_slots(endpoint: str, *, batch_size: int, image_px: int) -> Iterator[lis
         feed.begin(BatchSequence(0, range(batches), 0))
         for number in range(2 * _SLOTS):
             if len(stage.slots) < _SLOTS:
-                feed.take(*divmod(number, batches), is_short=False)
+                feed.take(divmod(number, batches), is_short=False)
         if len(stage.slots) < _SLOTS:
             raise ResourceError(
                 f"{endpoint}: batches are not read from the feeder's memory "

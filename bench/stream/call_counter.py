@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 Calls = Counter[tuple[str, str]]
 """How many calls, by file and function."""
 
-_BENCH: Final = str(Path(__file__).resolve().parents[1])
+_BENCH: Final = str(Path(__file__).parents[1])
 _TIMEOUT_S: Final = 60.0
 _COUNT: Final = b"#"
 _TAKE: Final = b"?"

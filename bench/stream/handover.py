@@ -47,7 +47,7 @@ def measure_handover(
             began_s = time.perf_counter()
             lent.give_back()
             gave_back_s = time.perf_counter()
-            batch = lent.take()
+            batch = lent.take(keys[number])
             ended_s = time.perf_counter()
             np.copyto(spare, batch.pixels)
             copied_s = time.perf_counter()

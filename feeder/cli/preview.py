@@ -161,9 +161,9 @@ def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
 def _preview_served(arguments: argparse.Namespace) -> _Preview:
     """Return the sheet of a batch that the daemon at ``--from`` serves."""
     from feeder.cli.sample_notes import LEGEND_SERVED, describe_recipe, note_samples
-    from feeder.client.core.answer_checks import name_batch
+    from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
-    from feeder.client.core.session import ClientSession, Job
+    from feeder.client.core.session import ClientSession
     from feeder.client.endpoints import Directory
     from feeder.client.transport import Transport
     from feeder.plan.packing import pixel_layout_of, unpack_levels
@@ -188,8 +188,8 @@ def _preview_served(arguments: argparse.Namespace) -> _Preview:
         _check_index(arguments.index, welcome.batches, recipe)
         # With one buffer, which stays with this batch, no other one is requested.
         transport.begin(BatchSequence(arguments.epoch, range(arguments.index, arguments.index + 1)))
-        name = name_batch((arguments.epoch, arguments.index))
-        batch = transport.take(name, deadline_s - time.monotonic())
+        key = arguments.epoch, arguments.index
+        batch = transport.take(key, deadline_s - time.monotonic())
         rows, count = transport.rows(batch), min(arguments.images, batch.valid)
         return _Preview(
             pictures=unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),

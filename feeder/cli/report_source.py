@@ -8,7 +8,7 @@ from typing import Self
 import zmq
 
 from feeder.cli.report_options import check_timeout
-from feeder.client.contexts import Context
+from feeder.client.connection import Context
 from feeder.client.stats import StatsLink, report_in
 from feeder.metrics.report import HostReport
 from feeder.security.keys import ClientKeys, read_client_keys

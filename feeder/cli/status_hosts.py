@@ -14,7 +14,7 @@ import zmq
 
 from feeder.cli.report_options import check_timeout
 from feeder.cli.report_source import LinkSource
-from feeder.client.contexts import open_context
+from feeder.client.connection import open_context
 from feeder.errors import FeederError, PeerError, name_some
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import host_name_in

@@ -1,4 +1,4 @@
-"""One endpoint's sockets: a DEALER, its monitor, and the claim of the session's slots.
+"""The sockets of one endpoint (DEALER, monitor, the claim of the session's slots), and contexts.
 
 The monitor reports when the connection comes and goes: so nothing is sent while the node is away,
 and an error can state whether anything has accepted the connection. IMMEDIATE stays off, because
@@ -6,23 +6,31 @@ with it libzmq drops what has arrived unread when a connection ends; what was se
 was noticed reaches the next connection, where it is refused, as its session is over. Arriving data
 is bounded by the window, in bytes; the high-water mark lies above that and never takes effect.
 
-Invariant: one thread uses this object. Chunks are left to the caller, which knows where their rows
-go.
+libzmq looks a host name up in the connection's I/O thread, each time it connects, and that thread's
+other connections wait: 5 s and more while a name server is silent. So a context for several links
+has I/O threads for names, apart from the one for addresses. libzmq aborts the process when
+descriptors or threads run out, so both are acquired and released as a check first.
+
+Invariant: one thread uses a link or a context. Chunks are left to the caller, which knows where
+their rows go.
 """
 
+import os
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client.contexts import Context
 from feeder.client.core import events
 from feeder.client.host_memory import NotSharedError, SlotBuffer, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.plan.labels import INDEX_LABELS
+from feeder.process.name_lookup import host_name_in
+from feeder.process.shortage import ZMQ_THREADS, check_threads
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
@@ -37,12 +45,20 @@ from feeder.wire.messages import (
 )
 from feeder.wire.slot_layout import SlotLayout
 
+Context = zmq.Context[zmq.Socket[bytes]]
+
 LINGER_MS: Final = 200  # time for the last message to leave
 RECONNECT_MS: Final = 100
 RECONNECT_MAX_MS: Final = 1000  # a node that comes back is found within about a second
 HANDSHAKE_MS: Final = 5000
 HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
+
+NAME_THREADS: Final = 7
+_DESCRIPTORS: Final = 12
+"""Descriptors of a context with one I/O thread, a first connection and a claim of slots."""
+_THREAD_DESCRIPTORS: Final = 2
+"""Descriptors of each further I/O thread."""
 
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow
 _READABLE: Final = int(zmq.POLLIN)
@@ -67,7 +83,9 @@ class Link:
         ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use.
         """
         self.number = number
-        self.endpoint = endpoint
+        self.claim: SlotClaim | None = None  # a pending one; its descriptor is to be polled
+        self.unsent: deque[ClientMessage] = deque()  # they wait for room: ``flush`` at POLLOUT
+        self._claimed: events.ClaimSlots | None = None
         dealer: zmq.Socket[bytes] | None = None
         try:
             self.dealer = dealer = context.socket(zmq.DEALER)
@@ -80,15 +98,21 @@ class Link:
                 f"there is no socket for another endpoint ({error.strerror}): list fewer, or raise "
                 "the limit on open files (ulimit -n)"
             ) from None
-        self._set_options(hello)
-        dealer.heartbeat_ivl = HEARTBEAT_MS
-        dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
-        dealer.set(zmq.AFFINITY, threads)
-        self._unsent: deque[ClientMessage] = deque()
-        self._claim: SlotClaim | None = None
-        self._claimed = events.ClaimSlots(
-            number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0)
-        )
+        recipe = hello.recipe
+        pixel_bytes = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1).pixel_bytes
+        for option, value in (
+            (zmq.LINGER, LINGER_MS),
+            (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, pixel_bytes)),
+            (zmq.RCVHWM, hello.window * recipe.batch_size + 64),  # were every chunk a single row
+            (zmq.SNDHWM, 64),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+            (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+            (zmq.AFFINITY, threads),
+        ):
+            dealer.set(option, value)
         self._watch = HandshakeWatch(endpoint, keys)
         try:
             dial(self.dealer, endpoint, keys)
@@ -100,33 +124,23 @@ class Link:
             ) from None
 
     @property
-    def claim(self) -> SlotClaim | None:
-        """The pending claim; its descriptor is to be polled."""
-        return self._claim
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether messages wait for room: ``flush`` at POLLOUT."""
-        return bool(self._unsent)
-
-    @property
     def has_message(self) -> bool:
         """Whether another message is here; cheaper than an attempt to receive it."""
         return bool(cast(int, self.dealer.get(_EVENTS)) & _READABLE)
 
     def send(self, message: ClientMessage) -> None:
         """Send a message as soon as there is room."""
-        self._unsent.append(message)
+        self.unsent.append(message)
         self.flush()
 
     def flush(self) -> None:
         """Send queued messages."""
-        while self._unsent:
+        while self.unsent:
             try:
-                self.dealer.send(encode(self._unsent[0]), _DONTWAIT)
+                self.dealer.send(encode(self.unsent[0]), _DONTWAIT)
             except zmq.Again:  # no room
                 return
-            self._unsent.popleft()
+            self.unsent.popleft()
 
     def read_connection(self) -> Iterator[events.Event]:
         """Yield what happened to the connection."""
@@ -139,7 +153,7 @@ class Link:
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield events.Connected(self.number)
             elif event == zmq.EVENT_DISCONNECTED:
-                self._unsent.clear()
+                self.unsent.clear()
                 yield events.Disconnected(self.number)
             elif event != zmq.EVENT_CONNECTED:
                 yield events.AttemptFailed(self.number)
@@ -170,7 +184,7 @@ class Link:
         self.drop_claim()
         self._claimed = wanted
         try:
-            self._claim = SlotClaim(wanted.path, wanted.session)
+            self.claim = SlotClaim(wanted.path, wanted.session)
         except NotSharedError as error:
             return events.SlotsNotShared(self.number, wanted.session, str(error))
         return None
@@ -180,24 +194,25 @@ class Link:
 
         A poll may report its descriptor for a former claim, whose number it has reused.
         """
-        session, claim = self._claimed.session, self._claim
-        assert claim is not None, "it is polled while there is one"
+        assert self.claim is not None, "it is polled while there is one"
+        assert self._claimed is not None, "it was begun"
+        session = self._claimed.session
         try:
-            memory = claim.take(self._claimed.layout)
+            memory = self.claim.take(self._claimed.layout)
         except NotSharedError as error:
             self.drop_claim()
             return events.SlotsNotShared(self.number, session, str(error))
         if memory is None:
             return None
-        self._claim = None  # its connection is the memory's
+        self.claim = None  # its connection is the memory's
         slots = [SlotBuffer(memory, number) for number in range(memory.layout.slots)]
         return events.SlotsMapped(self.number, session, slots)
 
     def drop_claim(self) -> None:
         """Cancel the pending claim, if there is one."""
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
+        if self.claim is not None:
+            self.claim.close()
+            self.claim = None
 
     def close(self) -> None:
         """Close all sockets; what cannot be sent without waiting is dropped."""
@@ -207,13 +222,69 @@ class Link:
         self.monitor.close(0)
         self.dealer.close(LINGER_MS)
 
-    def _set_options(self, hello: Hello) -> None:
-        recipe, window, dealer = hello.recipe, hello.window, self.dealer
-        dealer.linger = LINGER_MS
-        pixel_bytes = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1).pixel_bytes
-        dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
-        dealer.rcvhwm = window * recipe.batch_size + 64  # were every chunk a single row
-        dealer.sndhwm = 64
-        dealer.reconnect_ivl = RECONNECT_MS
-        dealer.reconnect_ivl_max = RECONNECT_MAX_MS
-        dealer.handshake_ivl = HANDSHAKE_MS
+
+class LinkContext:
+    """One context for a client's links, to be used by one thread."""
+
+    def __init__(self, name: str, linger_ms: int, endpoints: Iterable[str]) -> None:
+        """``name`` begins the ResourceError; ``linger_ms`` is that of the sockets.
+
+        If no host name is among the first ``endpoints``, later ones share one I/O thread.
+        """
+        self._name_threads = NAME_THREADS if any(map(host_name_in, endpoints)) else 1
+        self.context = open_context(name, self._name_threads)
+        self._linger_s = linger_ms / 1000
+        self._threads: dict[str, int] = {}  # by host name
+        self._has_closed = threading.Event()
+        self._ender: threading.Thread | None = None
+
+    def choose_threads(self, endpoint: str) -> int:
+        """Return the ZMQ_AFFINITY of a socket for ``endpoint``: a bit for each I/O thread."""
+        host = host_name_in(endpoint)
+        if not host:
+            return 1
+        if self._ender is None:  # now, as no thread starts while the interpreter shuts down
+            ender = threading.Thread(target=self._end, name="feeder client ends", daemon=True)
+            try:
+                ender.start()
+            except RuntimeError as error:
+                raise ResourceError(f"{error}: allow this process more threads") from None
+            self._ender = ender
+        return 2 << self._threads.setdefault(host, len(self._threads) % self._name_threads)
+
+    def close(self) -> None:
+        """Send the last messages, all sockets being closed, without waiting for a name server."""
+        if self._ender is None:
+            self.context.term()
+        else:
+            self._has_closed.set()
+            self._ender.join(2 * self._linger_s)
+
+    def _end(self) -> None:
+        self._has_closed.wait()
+        self.context.term()
+
+
+def no_room(name: str) -> ResourceError:
+    """Return the error for a process without spare descriptors."""
+    return ResourceError(
+        f"{name}: there is no room for a connection: raise the limit on open files (ulimit -n)"
+    )
+
+
+def open_context(name: str, further_threads: int = 0) -> Context:
+    """Return a context with one I/O thread or more.
+
+    Raises ResourceError, which begins with ``name``, where there is no room for it.
+    """
+    spare: list[int] = []
+    try:
+        for _ in range(_DESCRIPTORS + _THREAD_DESCRIPTORS * further_threads):
+            spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise no_room(name) from error
+    finally:
+        for fd in spare:
+            os.close(fd)
+    check_threads(ZMQ_THREADS + further_threads)
+    return zmq.Context(1 + further_threads)

@@ -4,7 +4,11 @@ A turn keeps a link to each endpoint, and copies the rows of chunks, once, from 
 into batch buffers; where a node's slots are mapped it copies nothing. Buffers are assigned (in the
 session's ClockAdvanced) and written here only, so the copy needs no lock.
 
-Invariant: one thread at a time is in here (see ``io_thread``); the session has a lock of its own,
+Time. A turn has the time at which it begins, for what is due, and the time at which its wait ends,
+for all messages. After a stop of this process, which is seen by either, waiting messages are read
+before anything counts as late.
+
+Invariant: one thread at a time is in here (see ``transport``); the session has a lock of its own,
 for the consumer's calls.
 """
 
@@ -12,13 +16,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import zmq
 
-from feeder.client.connection import LINGER_MS, Link
-from feeder.client.contexts import LinkContext
+from feeder.client.connection import LINGER_MS, Link, LinkContext
 from feeder.client.core import events
 from feeder.client.core.session import ClientSession
 from feeder.client.host_memory import BatchBuffers
@@ -31,16 +34,19 @@ IDLE_MS: Final = 60_000
 STALL_S: Final = 0.5
 """A poll that ends this late means that the process was stopped: messages are waiting."""
 
+AWAY_S: Final = 2.0
+"""Without a turn, which means the same: threads take turns more often than that."""
+
 CATCH_UP_MS: Final = 100
 """Time for libzmq's thread, which was stopped as well, to read them."""
 
 _READABLE: Final = int(zmq.POLLIN)  # plain numbers: arithmetic on the enumeration is slow
 _WRITABLE: Final = int(zmq.POLLOUT)
-_CLOCK_ADVANCED: Final = events.ClockAdvanced()
 
 _log = logging.getLogger(__name__)
 
 _Frames = Sequence[zmq.Frame]
+_Source = zmq.Socket[bytes] | int
 
 
 class IoLoop:
@@ -68,38 +74,43 @@ class IoLoop:
         self._wakeup = wakeup
         self._context: LinkContext | None = None
         self._links: dict[int, Link] = {}
+        self._sources: dict[_Source, Link] = {}  # dealers, monitors and descriptors of claims
         self._crowded: set[Link] = set()  # links that wait for room to send
         self._poller = zmq.Poller()
         self._poller.register(self.wakeup_fd, _READABLE)
-        self._now_s = time.monotonic()
+        self._polled_s = time.monotonic()
 
     def turn(self, wait_ms: int) -> None:
         """Do what is due, wait for events and handle them; ``wait_ms`` is the longest wait."""
         self.is_waiting = False
+        session, now_s = self._session, time.monotonic()
         if self.listed is not None:
-            self._follow_list()
-        if self._session.is_clock_due() or time.monotonic() >= self._session.due_s:
-            self._session.cpu_s = time.process_time()
-            self._handle(_CLOCK_ADVANCED)  # which makes the requests
-        wait_s = self._session.due_s - time.monotonic()
-        if wait_s * 1000 < wait_ms:
-            wait_ms = max(1, int(wait_s * 1000))
+            self._follow_list(now_s)
+        if now_s - self._polled_s > AWAY_S:
+            wait_ms = CATCH_UP_MS
+        else:
+            if session.is_clock_due() or now_s >= session.due_s:
+                clock = events.ClockAdvanced(time.process_time())
+                self._handle(clock, now_s)  # which makes the requests
+            wait_ms = min(wait_ms, max(1, int(min(session.due_s - now_s, 1e3) * 1000)))
         self.is_waiting = True
-        ready = self._poll(wait_ms)
+        ready = self._poller.poll(wait_ms)
         self.is_waiting = False
-        # One time for the whole turn: after a stop, waiting messages are read before a timeout.
-        self._now_s = time.monotonic()
-        if self.wakeup_fd in ready:
-            self._drain_wakeups()
-        for link in list(self._links.values()):
-            if link.number in self._links:  # else an earlier link's event has closed it
-                self._read_link(link, ready)
+        self._polled_s = time.monotonic()
+        if not ready and self._polled_s > now_s + wait_ms / 1000 + STALL_S:
+            ready = self._poller.poll(CATCH_UP_MS)
+            self._polled_s = time.monotonic()
+        for source, _ in ready:
+            if source == self.wakeup_fd:
+                self._drain_wakeups()
+            elif source in self._sources:  # else an earlier event has closed its link
+                self._read(source, self._sources[source], self._polled_s)
 
     def say_bye(self) -> None:
         """Send the last messages."""
         with self._lock:
             byes = self._session.byes()
-        self._execute(byes)
+        self._execute(byes, time.monotonic())
 
     def close(self) -> None:
         """Close all sockets."""
@@ -109,21 +120,13 @@ class IoLoop:
             self._context.close()
         self._wakeup.close()
 
-    def _follow_list(self) -> None:
+    def _follow_list(self, now_s: float) -> None:
         with self._lock:
             listed, self.listed = self.listed or {}, None
         if self._context is None:
             self._context = LinkContext(self._session.job.name, LINGER_MS, listed)
         names = {endpoint: name for endpoint, name in listed.items() if name}
-        self._handle(events.EndpointsListed(tuple(listed), names))
-
-    def _poll(self, wait_ms: int) -> set[object]:
-        """Return the sources that are ready, at the latest after ``wait_ms``."""
-        due_s = time.monotonic() + wait_ms / 1000
-        found = self._poller.poll(wait_ms)
-        if not found and time.monotonic() - due_s > STALL_S:
-            found = self._poller.poll(CATCH_UP_MS)
-        return {source for source, _ in found}
+        self._handle(events.EndpointsListed(tuple(listed), names), now_s)
 
     def _drain_wakeups(self) -> None:
         try:
@@ -132,67 +135,71 @@ class IoLoop:
         except BlockingIOError:
             return
 
-    def _read_link(self, link: Link, ready: Container[object]) -> None:
-        if link.monitor in ready:
-            for event in link.read_connection():
-                if isinstance(event, events.Disconnected):  # after all that came before it
-                    while link.has_message and self._read_message(link):
-                        pass
-                self._handle(event)
-        if link.dealer in ready:
+    def _read(self, source: _Source, link: Link, now_s: float) -> None:
+        if source is link.dealer:
             if link in self._crowded:
                 link.flush()
                 self._watch_room(link)
             for _ in range(MESSAGES_IN_A_ROW):
-                if not (self._read_message(link) and link.has_message):
+                # A message without rows is soon handled: the next one has a turn of its own.
+                if not self._read_message(link, now_s) or not link.has_message:
                     break
-        if link.claim is not None and (number := link.claim.fileno()) in ready:
+        elif source is link.monitor:
+            for event in link.read_connection():
+                if isinstance(event, events.Disconnected):  # after all that came before it
+                    while link.has_message and self._read_message(link, now_s) is not None:
+                        pass
+                self._handle(event, now_s)
+        elif link.claim is not None:
             outcome = link.take_claim()
             if outcome is not None:
-                self._poller.unregister(number)
-                self._handle(outcome)
+                self._forget_source(source)
+                self._handle(outcome, now_s)
 
-    def _read_message(self, link: Link) -> bool:
-        """Handle one message; return whether there was a valid one."""
+    def _read_message(self, link: Link, now_s: float) -> bool | None:
+        """Handle one message; return whether it had rows, None if there was no valid one."""
         try:
             received = link.receive()
         except ProtocolError as error:
-            self._handle(events.NodeIncompatible(link.number, error))
-            return False
+            self._handle(events.NodeIncompatible(link.number, error), now_s)
+            return None
         if received is None:
-            return False
+            return None
         message, frames = received
-        if isinstance(message, Chunk):
-            sizes = [len(frame) for frame in frames]
-            self._handle(events.ChunkArrived(link.number, message, sizes), frames)
-        else:
-            self._handle(events.MessageReceived(link.number, message))
+        if not isinstance(message, Chunk):
+            self._handle(events.MessageReceived(link.number, message), now_s)
+            return False
+        sizes = [len(frame) for frame in frames]
+        self._handle(events.ChunkArrived(link.number, message, sizes), now_s, frames)
         return True
 
-    def _handle(self, event: events.Event, frames: _Frames = ()) -> None:
+    def _handle(self, event: events.Event, now_s: float, frames: _Frames = ()) -> None:
         """Have the session handle an event, and execute what follows; ``frames`` are a chunk's."""
         with self._lock:
-            instructions = self._session.handle(event, self._now_s)
-        self._execute(instructions, frames)
+            instructions = self._session.handle(event, now_s)
+        if instructions:
+            self._execute(instructions, now_s, frames)
 
-    def _execute(self, instructions: Sequence[events.Instruction], frames: _Frames = ()) -> None:
+    def _execute(
+        self, instructions: Sequence[events.Instruction], now_s: float, frames: _Frames = ()
+    ) -> None:
         for instruction in instructions:
             match instruction:
                 case events.Store(placement):
-                    rows = (frame.buffer for frame in frames)
+                    rows = [frame.buffer for frame in frames]
                     self._buffers[placement.buffer].write(placement.first, *rows)
-                    self._handle(events.ChunkStored(placement))
+                    self._handle(events.ChunkStored(placement), now_s)
                 case events.Send(number, message):
                     link = self._links[number]
                     link.send(message)
-                    if link.has_unsent:
+                    if link.unsent:
                         self._watch_room(link)
                 case events.Dial(number, endpoint):
-                    self._dial(number, endpoint)
+                    self._dial(number, endpoint, now_s)
                 case events.HangUp(number):
                     self._hang_up(number)
                 case events.ClaimSlots(number):
-                    self._claim(self._links[number], instruction)
+                    self._claim(self._links[number], instruction, now_s)
                 case events.DropClaim(number):
                     self._drop_claim(self._links[number])
                 case events.Log(text, is_warning):
@@ -200,14 +207,14 @@ class IoLoop:
 
     def _watch_room(self, link: Link) -> None:
         """Poll for room to send as long as messages wait for it."""
-        if link.has_unsent:
+        if link.unsent:
             self._crowded.add(link)
             self._poller.register(link.dealer, _READABLE | _WRITABLE)
         else:
             self._crowded.discard(link)
             self._poller.register(link.dealer, _READABLE)
 
-    def _dial(self, number: int, endpoint: str) -> None:
+    def _dial(self, number: int, endpoint: str, now_s: float) -> None:
         assert self._context is not None, "endpoints were listed"
         try:
             link = Link(
@@ -219,30 +226,36 @@ class IoLoop:
                 self._context.choose_threads(endpoint),
             )
         except FeederError as error:
-            self._handle(events.NodeIncompatible(number, error))
+            self._handle(events.NodeIncompatible(number, error), now_s)
             return
         self._links[number] = link
-        self._poller.register(link.monitor, _READABLE)
-        self._poller.register(link.dealer, _READABLE)
+        for source in (link.monitor, link.dealer):  # read in this order
+            self._sources[source] = link
+            self._poller.register(source, _READABLE)
 
     def _hang_up(self, number: int) -> None:
         link = self._links.pop(number, None)
         if link is not None:  # else it could not be dialled
             self._drop_claim(link)
             self._crowded.discard(link)
-            self._poller.unregister(link.monitor)
-            self._poller.unregister(link.dealer)
+            self._forget_source(link.monitor)
+            self._forget_source(link.dealer)
             link.close()
 
-    def _claim(self, link: Link, wanted: events.ClaimSlots) -> None:
+    def _claim(self, link: Link, wanted: events.ClaimSlots, now_s: float) -> None:
         self._drop_claim(link)
         outcome = link.begin_claim(wanted)
         if outcome is not None:
-            self._handle(outcome)
+            self._handle(outcome, now_s)
         elif link.claim is not None:
+            self._sources[link.claim.fileno()] = link
             self._poller.register(link.claim.fileno(), _READABLE)
 
     def _drop_claim(self, link: Link) -> None:
         if link.claim is not None:
-            self._poller.unregister(link.claim.fileno())
+            self._forget_source(link.claim.fileno())
             link.drop_claim()
+
+    def _forget_source(self, source: _Source) -> None:
+        del self._sources[source]
+        self._poller.unregister(source)

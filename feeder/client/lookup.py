@@ -15,7 +15,7 @@ from typing import Final
 
 import zmq
 
-from feeder.client.contexts import open_context
+from feeder.client.connection import open_context
 from feeder.client.endpoint_list import FILE_BYTES_MAX, Listing, parse_list
 from feeder.errors import ConfigError, FeederError
 from feeder.process.name_lookup import resolve_endpoint

@@ -15,8 +15,7 @@ from typing import Final, Self, TypeVar
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client.connection import RECONNECT_MAX_MS
-from feeder.client.contexts import Context, open_context
+from feeder.client.connection import RECONNECT_MAX_MS, Context, open_context
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.fields import Counters
 from feeder.metrics.report import HostReport

@@ -1,93 +1,62 @@
 """The consumer's end of the connections: calls that wait, each with a deadline.
 
-The consumer changes the session under a lock; what follows is done by whoever serves the sockets,
-the consumer itself while it waits (see ``io_thread``). A transport belongs to the process that made
-it: in a fork of that process the thread does not exist, so every call there fails at once, and
-closing does nothing.
+The consumer changes the session under a lock; what follows is done by whoever serves the sockets:
+
+    consumer waits   it takes the turns itself: passing a message from one thread to the other would
+                     wake two of them, which costs several times what the message does
+    consumer works   after HAND_BACK_S the I/O thread goes on, so that pings are sent and lost nodes
+                     are noticed; at once where rows are copied, so that they are copied meanwhile
+
+Until then what the nodes have lent waits in the sockets, which costs nothing. Whoever holds
+``_sockets`` takes the turns. An exception that a signal handler raises, such as KeyboardInterrupt,
+can leave the consumer's wait at any time; if it comes in the fraction of a millisecond in which
+messages are handled, the session has ended, because its state may be half changed.
+
+A transport belongs to the process that made it: in a fork of that process the thread does not
+exist, so every call there fails at once, and closing does nothing.
 """
 
 import logging
 import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import numpy as np
 
-from feeder.client.contexts import no_room
+from feeder.client.connection import no_room
+from feeder.client.core.answers import name_batch
 from feeder.client.core.prefetch import BatchSequence, CompleteBatch
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
 from feeder.client.host_memory import Allocate, BatchBuffer, BatchBuffers, SlotBuffer
-from feeder.client.io_loop import IoLoop
-from feeder.client.io_thread import IoThread
-from feeder.errors import ConfigError, PeerError, ProtocolError, name_some
+from feeder.client.io_loop import IDLE_MS, IoLoop
+from feeder.errors import (
+    ConfigError,
+    FeederError,
+    PeerError,
+    ProtocolError,
+    ResourceError,
+    name_some,
+)
 from feeder.security.keys import ClientKeys
-from feeder.wire.messages import Welcome, encode
+from feeder.wire.messages import BatchKey, Welcome, encode
 
 WAIT_SLICE_S: Final = 0.25  # the most of a stop of this process that counts towards a timeout
 FINAL_READ_S: Final = 0.2  # for libzmq to pass on what waits in its sockets
 NOTICE_S: Final = 3.0  # of waiting, until a line of the log names the batch and the nodes
 NOTICE_INTERVAL_S: Final = 30.0  # between such lines
 GATHER_S: Final = 1.0  # for hosts that are down: they neither answer nor refuse the connection
+HAND_BACK_S: Final = 0.5
+CLOSE_TIMEOUT_S: Final = 1.8
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
-
-
-class _Timeout:
-    """The time of a call that waits; time in which this process was stopped does not count.
-
-    The time limit begins again whenever ``advances`` returns more: feeders are packing, and get on.
-    """
-
-    def __init__(self, timeout_s: float, advances: Callable[[], int] = lambda: 0) -> None:
-        self.waited_s = 0.0
-        self.has_notice = False
-        """Whether a notice has been due: the caller reports the end of the wait as well."""
-        self._timeout_s = self._ends_s = timeout_s
-        self._advances, self._advanced = advances, advances()
-        self._notice_s = NOTICE_S
-        self._has_final_read = True
-        self._slice_s = 0.0
-        self._began_s = 0.0
-
-    @property
-    def remaining_s(self) -> float:
-        """Time until the call ends in an error."""
-        return self._ends_s - self.waited_s
-
-    def next_slice_s(self) -> float | None:
-        """Return how long to wait now, for the last time once the time is over, then None.
-
-        Waiting messages are read once more, because this process may have been stopped.
-        """
-        now_s = time.monotonic()
-        self.waited_s += min(now_s - self._began_s, self._slice_s)
-        advanced = self._advances()
-        if advanced > self._advanced:
-            self._ends_s, self._advanced = self.waited_s + self._timeout_s, advanced
-        if self.remaining_s > 0:
-            until_notice_s = max(0.0, self._notice_s - self.waited_s)
-            self._began_s = now_s
-            self._slice_s = min(self.remaining_s, WAIT_SLICE_S, until_notice_s or WAIT_SLICE_S)
-            return self._slice_s
-        self._slice_s = 0.0
-        if self._has_final_read:
-            self._has_final_read = False
-            return FINAL_READ_S
-        return None
-
-    def take_notice(self) -> bool:
-        """Return whether it is time to log that the call waits, once for each such time."""
-        is_due = self.waited_s >= self._notice_s and self.remaining_s > 0
-        if is_due:
-            self._notice_s, self.has_notice = self.waited_s + NOTICE_INTERVAL_S, True
-        return is_due
 
 
 class Transport:
@@ -125,15 +94,24 @@ class Transport:
         self._buffers = BatchBuffers(lambda: BatchBuffer(recipe, session.labels, allocate))
         self._loop = IoLoop(session, self._lock, self._buffers, keys, wakeup)
         self._loop.listed = listing
-        self._thread = IoThread(session, self._lock, self._loop, self._waker)
+        self._sockets = threading.Lock()
+        self._consumer: int | None = None  # the thread that takes the turns, or is about to
+        self._handed_back_s = float("-inf")
+        self._has_failed = False
+        self._is_closing = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"feeder client of {self._name}"[:64], daemon=True
+        )
         try:
-            self._thread.start()
+            self._thread.start()  # waits for it, and so can be interrupted
             directory.watch(self._set_endpoints)
         except BaseException:  # the caller has no object to close yet
-            self._thread.closing = True
+            self._is_closing = True
             directory.close()
             self._waker.close()  # which wakes the thread
             raise
+
+    # --- The consumer's calls -----------------------------------------------------------------
 
     def wait_for_welcome(self, timeout_s: float, *, for_packing: bool = True) -> Welcome:
         """Return the first welcome; PeerError when there is none within ``timeout_s``.
@@ -142,15 +120,19 @@ class Transport:
         Waits a moment longer for the other feeders, so that incompatible ones are an error now
         instead of being left out later.
         """
-        self._serve_until(self._find_welcome, timeout_s, "welcome", for_packing=for_packing)
+        session, gather_by_s = self._session, float("inf")
+
+        def find() -> Welcome | None:
+            if session.welcome is None and session.error is None:
+                return None
+            welcome = session.check()
+            is_over = session.is_gathered or time.monotonic() >= gather_by_s
+            return welcome if is_over or gather_by_s == float("inf") else None
+
+        self._serve_until(find, timeout_s, "welcome", for_packing=for_packing)
         gather_by_s = time.monotonic() + GATHER_S
-
-        def find_gathered() -> Welcome | None:
-            is_over = self._session.is_gathered or time.monotonic() >= gather_by_s
-            return self._find_welcome() if is_over else None
-
-        welcome = self._thread.serve_until(find_gathered, lambda: gather_by_s - time.monotonic())
-        self._thread.resume()
+        welcome = self._serve_until(find, 2 * GATHER_S, "welcome", for_packing=False)
+        self._resume()
         return welcome
 
     def begin(self, sequence: BatchSequence) -> None:
@@ -158,35 +140,39 @@ class Transport:
         self.check_usable()
         with self._lock:
             self._session.begin(sequence)
-            is_due = self._session.is_clock_due(spare=1)
-        if is_due:
-            self._thread.wake()
+        self._wake()
 
     def take(
-        self, name: str, timeout_s: float, before_waiting: Callable[[], object] = lambda: None
+        self, key: BatchKey, timeout_s: float, before_waiting: Callable[[], object] = lambda: None
     ) -> CompleteBatch:
-        """Return the next batch; PeerError when it, called ``name``, is not complete in time.
+        """Return the next batch, which is ``key``; PeerError when it is not complete in time.
 
         ``before_waiting`` is called if it is not complete yet, and can release slots: the node
         may need one of them for this batch.
         """
         self.check_usable()
-        batch = self._find_batch()
+        session = self._session
+        with self._lock:
+            batch = session.take()
         if batch is None:
             before_waiting()
             with self._lock:
-                self._session.begin_wait(time.monotonic())
+                session.begin_wait(time.monotonic())
             try:
-                batch = self._serve_until(self._find_batch, timeout_s, name)
+                batch = self._serve_until(session.take, timeout_s, key)
             finally:
                 with self._lock:
-                    self._session.end_wait(time.monotonic(), batch)
+                    session.end_wait(time.monotonic(), batch)
+            if batch.lent is None:
+                self._resume()
+        if batch.key != key:
+            raise AssertionError(f"{name_batch(key)} is due, but {name_batch(batch.key)} has come")
         return batch
 
     def rows(self, batch: CompleteBatch) -> SlotBuffer | BatchBuffer:
         """Return the memory of a batch that was taken, valid until its buffer is returned."""
         if batch.lent is not None:
-            return cast(SlotBuffer, batch.lent)
+            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, which Link makes
         buffer = self._buffers[batch.buffer]
         if batch.padding:
             buffer.fill_padding()
@@ -199,10 +185,10 @@ class Transport:
         """
         with self._lock:
             for buffer in buffers:
-                self._session.return_buffer(buffer)
+                self._session.prefetch.return_buffer(buffer)
             is_due = not before_waiting and self._session.is_clock_due(spare=1)
         if is_due:
-            self._thread.wake()
+            self._wake()
 
     def check_usable(self) -> None:
         """Raise ConfigError in a fork of the process that made this, and after ``close``."""
@@ -211,66 +197,163 @@ class Transport:
                 f"this loader of {self._name} belongs to process {self._pid} and cannot work "
                 f"in its fork {os.getpid()}: make a loader in each process"
             )
-        if self._thread.closing:
+        if self._is_closing:
             raise ConfigError(f"this loader of {self._name} is closed")
 
     def close(self) -> None:
-        """Send Bye, end the thread and close the sockets, within 2 s. Idempotent, never raises."""
+        """Send Bye, end the thread and close the sockets, within 2 s. Idempotent, never raises.
+
+        The garbage collector may call this in any thread, the I/O thread included, and a signal
+        handler in the middle of a turn: so it takes no lock, and waits for no thread that waits for
+        it.
+        """
         if self._pid != os.getpid():
             return
         self._directory.close()
-        if not self._thread.stop():
-            _log.warning("%s: the client's I/O thread did not end in time", self._name)
+        self._is_closing = True
+        self._wake()
+        if threading.get_ident() not in (self._thread.ident, self._consumer):
+            self._thread.join(CLOSE_TIMEOUT_S)
+            if self._thread.is_alive():
+                _log.warning("%s: the client's I/O thread did not end in time", self._name)
         self._waker.close()
 
-    def _set_endpoints(self, listing: Listing) -> None:
-        with self._lock:
-            self._loop.listed = listing
-        self._thread.wake()
-
-    def _find_welcome(self) -> Welcome | None:
-        with self._lock:
-            is_known = self._session.welcome is not None or self._session.error is not None
-            return self._session.check() if is_known else None
-
-    def _find_batch(self) -> CompleteBatch | None:
-        with self._lock:
-            return self._session.take()
+    # --- Waiting, in the consumer's thread ----------------------------------------------------
 
     def _serve_until(
         self,
-        find: Callable[[], _Found | None],
+        find: Callable[[], _Result | None],
         timeout_s: float,
-        what: str,
+        what: str | BatchKey,
         *,
         for_packing: bool = True,
-    ) -> _Found:
-        """Serve the sockets until ``find`` returns something; PeerError when time has run out.
+    ) -> _Result:
+        """Take turns until ``find`` returns something; PeerError when time has run out.
 
-        A long wait is logged: the user sees what it waits for before the deadline.
+        Time in which this process was stopped does not count: a turn counts for no longer than it
+        was to wait. The time begins again whenever feeders that pack get on. A long wait is logged:
+        the user sees what it waits for before the deadline. ``find`` raises the session's errors.
         """
-        timeout = _Timeout(timeout_s, lambda: for_packing and self._session.packing_advances)
-        subject = what, self._session.job.hello.dataset, self._name
+        session = self._session
+        advances = session.packing_advances
+        waited_s, ends_s, notice_s, is_final = 0.0, timeout_s, NOTICE_S, False
+        self._consumer = threading.get_ident()
+        try:
+            if self._sockets.locked():
+                self._wake()
+            with self._sockets:
+                while True:
+                    with self._lock:
+                        result = find()
+                    if result is not None:
+                        break
+                    if self._is_closing:
+                        raise ConfigError(f"this loader of {self._name} was closed in the meantime")
+                    slice_s = min(WAIT_SLICE_S, ends_s - waited_s, notice_s - waited_s)
+                    if waited_s >= ends_s:
+                        if is_final:
+                            raise PeerError(
+                                f"no {_name(what)} from {self._name} within {timeout_s:g} s: "
+                                f"{self._explain()}"
+                            )
+                        # Messages may wait, because this process may have been stopped.
+                        is_final, slice_s = True, FINAL_READ_S
+                    began_s = time.monotonic()
+                    self._take_turn(max(1, int(1000 * slice_s)))
+                    waited_s += min(time.monotonic() - began_s, slice_s)
+                    if for_packing and session.packing_advances > advances:
+                        advances, ends_s = session.packing_advances, waited_s + timeout_s
+                        is_final = False
+                    if notice_s <= waited_s < ends_s:
+                        notice_s = waited_s + NOTICE_INTERVAL_S
+                        reason = f"waiting for {waited_s:.1f} s: {self._explain()}"
+                        self._warn(what, reason)
+        finally:
+            self._consumer = None
+            self._handed_back_s = time.monotonic()
+        if notice_s > NOTICE_S:
+            self._warn(what, f"it came after {waited_s:.1f} s")
+        return result
 
-        def wait_s() -> float:
-            if self._thread.closing:
-                raise ConfigError(f"this loader of {self._name} was closed in the meantime")
-            slice_s = timeout.next_slice_s()
-            if slice_s is None:
-                reasons = self._explain()
-                raise PeerError(f"no {what} from {self._name} within {timeout_s:g} s: {reasons}")
-            if timeout.take_notice():
-                reasons = self._explain()
-                text = "%s of %s from %s: waiting for %.1f s: %s"
-                _log.warning(text, *subject, timeout.waited_s, reasons)
-            return slice_s
-
-        found = self._thread.serve_until(find, wait_s)
-        if timeout.has_notice:
-            _log.warning("%s of %s from %s: it came after %.1f s", *subject, timeout.waited_s)
-        return found
+    def _take_turn(self, wait_ms: int) -> None:
+        try:
+            self._loop.turn(wait_ms)
+        except FeederError as error:
+            self._fail(error)
+        except BaseException as error:
+            if not self._loop.is_waiting:
+                reason = f"it was interrupted while it handled messages ({error!r}): make a new one"
+                self._fail(ResourceError(f"the loader of {self._name}: {reason}"))
+            raise
 
     def _explain(self) -> str:
         with self._lock:
             reason = self._session.explain(time.monotonic(), self._directory.unresolved)
         return name_some([reason, *self._directory.problems], "; ")
+
+    def _warn(self, what: str | BatchKey, text: str) -> None:
+        dataset = self._session.job.hello.dataset
+        _log.warning("%s of %s from %s: %s", _name(what), dataset, self._name, text)
+
+    # --- The I/O thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except FeederError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(ResourceError(f"{self._name}: the I/O thread failed: {error!r}"))
+            raise
+        finally:
+            with self._sockets:
+                self._end()
+
+    def _serve(self) -> None:
+        rest = select.poll()
+        rest.register(self._loop.wakeup_fd, select.POLLIN)
+        while not (self._is_closing or self._has_failed):
+            resume_s = self._handed_back_s + HAND_BACK_S - time.monotonic()
+            if self._consumer is not None:
+                rest.poll(1000 * HAND_BACK_S)
+            elif resume_s <= 0 or rest.poll(1000 * resume_s):
+                with self._sockets:
+                    if self._consumer is None:  # else it has not noticed that this thread is here
+                        self._loop.turn(IDLE_MS)
+
+    def _end(self) -> None:
+        try:
+            if self._is_closing:
+                self._loop.say_bye()
+        finally:
+            self._loop.close()
+            if self._is_closing:
+                with self._lock:
+                    self._session.release_slots()  # before the Bye it would look like a crash
+
+    def _fail(self, error: FeederError) -> None:
+        with self._lock:
+            self._session.fail(error)
+        self._has_failed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """End the present wait for messages, or the thread's rest."""
+        try:
+            self._waker.send(b"!")
+        except OSError:
+            return  # a full socket is readable already; a closed one has no thread left to wake
+
+    def _resume(self) -> None:
+        """Have the thread go on at once, without waiting for the consumer to come back."""
+        self._handed_back_s = float("-inf")
+        self._wake()
+
+    def _set_endpoints(self, listing: Listing) -> None:
+        with self._lock:
+            self._loop.listed = listing
+        self._wake()
+
+
+def _name(what: str | BatchKey) -> str:
+    return what if isinstance(what, str) else name_batch(what)

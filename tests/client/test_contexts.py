@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from feeder.client.contexts import NAME_THREADS, LinkContext
+from feeder.client.connection import NAME_THREADS, LinkContext
 from feeder.errors import ResourceError
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
@@ -80,12 +80,12 @@ def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> 
         with no_further_file(spare=spare):
             loader._feed._transport._set_endpoints(dict.fromkeys(listed, ""))
             wait_until(
-                lambda: len(loader._feed._session._links.by_number) == len(listed),
+                lambda: len(loader._feed._session.links.by_number) == len(listed),
                 "all are dialled",
             )
             assert next(batches).index == 1
         assert next(batches).index == 2
         threads = set(threading.enumerate())
         loader.close()
-        threads.remove(loader._feed._transport._thread._thread)
+        threads.remove(loader._feed._transport._thread)
         wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")

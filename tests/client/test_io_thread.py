@@ -62,11 +62,11 @@ def signalled_while_waiting(loader: FeederLoader, handler: Callable[[], None]) -
     def handle(number: int, frame: FrameType | None) -> None:
         handler()
 
-    thread = loader._feed._transport._thread
+    transport = loader._feed._transport
     main = threading.get_ident()
 
     def send() -> None:
-        wait_until(lambda: thread._consumer and thread._loop.is_waiting, "a wait for a batch")
+        wait_until(lambda: transport._consumer and transport._loop.is_waiting, "a wait for a batch")
         signal.pthread_kill(main, signal.SIGUSR1)
 
     former = signal.signal(signal.SIGUSR1, handle)
@@ -126,7 +126,7 @@ def test_an_exception_in_a_wait_leaves_the_loader_usable(node: FakeNode) -> None
 def test_an_exception_while_messages_are_handled_ends_the_session(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main, turn = threading.get_ident(), IoLoop._read_link
+    main, turn = threading.get_ident(), IoLoop._read
 
     def interrupted(self: IoLoop, *args: object) -> None:
         if threading.get_ident() == main:
@@ -135,12 +135,12 @@ def test_an_exception_while_messages_are_handled_ends_the_session(
 
     with make_loader(node) as loader:
         hold_back(node)
-        monkeypatch.setattr(IoLoop, "_read_link", interrupted)
+        monkeypatch.setattr(IoLoop, "_read", interrupted)
         with pytest.raises(Stopped):
             next(iter(loader))
         with pytest.raises(ResourceError, match=r"interrupted while it handled .*: make a new one"):
             next(iter(loader))
-        thread = loader._feed._transport._thread._thread
+        thread = loader._feed._transport._thread
         wait_until(lambda: not thread.is_alive(), "the I/O thread has ended")
 
 
@@ -149,7 +149,7 @@ def test_closing_in_a_signal_handler_ends_the_wait(
 ) -> None:
     with make_loader(node) as loader:
         hold_back(node)
-        thread = loader._feed._transport._thread._thread
+        thread = loader._feed._transport._thread
         with (
             signalled_while_waiting(loader, loader.close),
             pytest.raises(ConfigError, match="was closed in the meantime"),

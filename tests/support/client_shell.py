@@ -24,7 +24,9 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.links import Job
+from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.session import ClientSession
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
     BatchKey,
@@ -94,6 +96,11 @@ def released(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKe
     return [key for request in requests for key in request.release]
 
 
+def open_keys(prefetch: Prefetch) -> list[BatchKey]:
+    """Return the batches that have a buffer and are neither complete nor unavailable."""
+    return [key for key, batch in prefetch.held.items() if not batch.settled]
+
+
 class Shell:
     """A client's session, and links whose events come from a test.
 
@@ -114,6 +121,7 @@ class Shell:
         self.session = ClientSession(job, buffers=buffers)
         self.prefetch = self.session.prefetch
         self.now_s = 0.0
+        self.cpu_s = 0.0
         self.links: dict[int, str] = {}
         self.logged: list[Log] = []
         self._dialled: set[int] = set()
@@ -130,11 +138,11 @@ class Shell:
     def do(self, *events: Event) -> list[Instruction]:
         """Pass events, then the clock until nothing is due; return the instructions."""
         done: list[Instruction] = []
-        for event in (*events, ClockAdvanced()):
+        for event in (*events, ClockAdvanced(self.cpu_s)):
             done += self._give(event)
         idle = 0
         while self.session.due_s <= self.now_s:
-            out = self._give(ClockAdvanced())
+            out = self._give(ClockAdvanced(self.cpu_s))
             done += out
             idle += not out
             assert idle < IDLE_TURNS_MAX, "a busy loop"
@@ -202,7 +210,7 @@ class Shell:
         batch = self.session.take()
         if batch is None:
             return None
-        self.session.return_buffer(batch.buffer)
+        self.session.prefetch.return_buffer(batch.buffer)
         return batch.key
 
     def take_keys(self) -> Sequence[BatchKey]:

@@ -33,8 +33,9 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
+from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence, CompleteBatch
-from feeder.client.core.session import ClientSession, Job
+from feeder.client.core.session import ClientSession
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
@@ -256,7 +257,7 @@ class Fleet:
         self._check(batch)
         if isinstance(batch.lent, Pages):
             assert batch.lent.holds == held, "no node has written there meanwhile"
-        self.session.return_buffer(batch.buffer)
+        self.session.prefetch.return_buffer(batch.buffer)
 
     # --- The network --------------------------------------------------------------------------
 

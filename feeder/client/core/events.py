@@ -90,6 +90,9 @@ class SlotsNotShared(Struct, frozen=True):
 class ClockAdvanced(Struct, frozen=True):
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
+    cpu_s: float = 0.0
+    """CPU time of this process so far."""
+
 
 LinkEvent = (
     Connected

@@ -1,7 +1,7 @@
 """The links of a client: which endpoints have one, and what becomes of each.
 
-The list gives feeders, and each feeder's node processes report each other (``roster``). Of a short
-list all are linked, of a long one those that ``link_choice`` chooses, again whenever the batches to
+The list gives feeders, and each feeder's node processes report each other (``feeders``). Of a short
+list all are linked, of a long one those that are chosen there, again whenever the batches to
 request have changed. A node process that cannot serve the job is left out: of a short list its link
 stays until the connection ends, of a long one the feeder is avoided for AVOID_S.
 
@@ -10,17 +10,16 @@ and a link that is hung up has no requests left.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from feeder.client.core import events
-from feeder.client.core.link_choice import LinkChoice, limit_links
+from feeder.client.core.feeders import LinkChoice, Roster, limit_links
 from feeder.client.core.node_link import LinkState
-from feeder.client.core.preference import Preference
+from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Prefetch
-from feeder.client.core.roster import Roster
-from feeder.client.core.waits import WaitClock
 from feeder.wire.messages import BatchKey, Hello, Welcome
 
 AVOID_S: Final = 300.0
@@ -39,29 +38,31 @@ LONG_LIST_WINDOW: Final = 2
 slots take memory at the feeder, for hundreds of such sessions."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the client requests from its nodes; the same for the client's whole life."""
+
+    name: str
+    """The endpoints as the user gave them."""
+    hello: Hello
+    share_memory: bool = True
+    rank: int = 0
+    """Of the client in its job, or any number that differs from other clients'."""
+    world_size: int = 1
+    """As far as it is known before the first sequence, which has the final number."""
+
+
 class Links:
     """Keeps a link to each chosen endpoint."""
 
-    def __init__(
-        self,
-        hello: Hello,
-        prefetch: Prefetch,
-        waits: WaitClock,
-        out: list[events.Instruction],
-        *,
-        rank: int,
-        world_size: int,
-        share_memory: bool,
-    ) -> None:
+    def __init__(self, job: Job, prefetch: Prefetch, out: list[events.Instruction]) -> None:
         self.by_number: dict[int, LinkState] = {}
-        self._hello = hello
+        self.is_list_long = False  # then feeders are chosen, again whenever the batches change
+        self._job = job
         self._prefetch = prefetch
-        self._waits = waits
         self._out = out
-        self._share_memory = share_memory
-        self._world_size = world_size
         self._roster = Roster()
-        self._choice = LinkChoice(rank)
+        self._choice = LinkChoice(job.rank)
         self._chosen: set[str] | None = None  # of a long list; None: all
         self._chosen_for: object = None
         self._next_link = 0
@@ -90,11 +91,8 @@ class Links:
         node processes that have answered."""
         if self._roster.has_names or self._chosen is not None:
             return self._roster.feeders
-        return (
-            link.node_name
-            for link in self
-            if link.welcome and link.incompatibility is None and link.duplicate_of is None
-        )
+        answered = [link for link in self if link.welcome and link.incompatibility is None]
+        return [link.node_name for link in answered if link.duplicate_of is None]
 
     def owner_name(self, link: LinkState) -> str:
         """Return the name by which a link's node process owns lanes."""
@@ -108,7 +106,8 @@ class Links:
         self._roster.set_listed(listed.endpoints, listed.names)
         self._chosen_for = None
         feeders = self._roster.feeders
-        if len(feeders) > self._limit:
+        self.is_list_long = len(feeders) > self._limit
+        if self.is_list_long:
             served = [link.feeder for link in self if link.is_served]
             avoided = self._avoided_until_s.keys() & set(feeders)
             self._avoided_until_s = {name: self._avoided_until_s[name] for name in avoided}
@@ -123,25 +122,26 @@ class Links:
         if self._roster.record_siblings(link.endpoint, welcome):
             self.follow(now_s)
 
-    def choose(self, preference: Preference, now_s: float) -> None:
-        """Link to the owners of the batches to request now and next, if the list is long."""
-        if len(self._roster.feeders) <= self._limit:
-            if self._chosen is not None:
+    def choose(self, preference: Preference, now_s: float) -> bool:
+        """Link to the owners of the batches to request now and next, if the list is long; return
+        whether links have changed."""
+        self.is_list_long = len(self._roster.feeders) > self._limit
+        if not self.is_list_long:
+            has_changed = self._chosen is not None
+            if has_changed:
                 self._chosen = None
                 self._avoided_until_s.clear()
                 self.follow(now_s)
             for link in self:
-                if link.asks_for_less_than(self._hello.window):
-                    link.ask_for(self._hello.window, now_s)
-                    self.collect(link)
-            return
+                link.widen(self._job.hello.window, now_s)
+            return has_changed
         over = [name for name, until_s in self._avoided_until_s.items() if until_s <= now_s]
         for name in over:
             del self._avoided_until_s[name]
         away = frozenset(link.feeder for link in self if link.is_away)
         chosen_for = (self._prefetch.coming(1), away, tuple(self._avoided_until_s), self._limit)
         if chosen_for == self._chosen_for:
-            return
+            return False
         self._chosen_for = chosen_for
         if self._chosen is None:  # lanes are owned by the list's names from now on
             self._chosen = set(self._roster.feeders)
@@ -155,9 +155,11 @@ class Links:
             self._limit,
         )
         has_others = any(link.feeder not in chosen for link in self)  # they were busy
-        if chosen != self._chosen or has_others:
+        has_changed = chosen != self._chosen or has_others
+        if has_changed:
             self._chosen = chosen
             self.follow(now_s)
+        return has_changed
 
     def replace_spares(self, now_s: float) -> None:
         """Link to further feeders of a long list while none of the spares has answered.
@@ -178,7 +180,7 @@ class Links:
         if self._chosen is None:
             return float("inf")
         due_s = [link.dialled_s + SPARE_S for link in self]
-        return min([each_s for each_s in due_s if each_s > now_s], default=float("inf"))
+        return min([at_s for at_s in due_s if at_s > now_s], default=float("inf"))
 
     def _find_wanted(
         self, keys: Iterable[BatchKey], preference: Preference, away: frozenset[str]
@@ -195,7 +197,7 @@ class Links:
     def _limit(self) -> int:
         return limit_links(
             len(self._roster.feeders),
-            world_size=max(self._world_size, self._prefetch.world_size),
+            world_size=max(self._job.world_size, self._prefetch.world_size),
             buffers=self._prefetch.buffers,
         )
 
@@ -207,7 +209,7 @@ class Links:
         if chosen is not None:
             wanted = {endpoint: name for endpoint, name in listed.items() if name in chosen}
         for link in list(self):
-            is_busy = link.endpoint in listed and self._prefetch.load(link.link) > 0
+            is_busy = link.endpoint in listed and self._prefetch.load(link.number) > 0
             if link.endpoint not in wanted and not is_busy:
                 self.hang_up(link, now_s)
         known = {link.endpoint: link for link in self}
@@ -219,7 +221,7 @@ class Links:
 
     def dial(self, endpoint: str, feeder: str, now_s: float) -> None:
         """Open a link."""
-        hello = self._hello
+        hello = self._job.hello
         if self._chosen is not None:
             window = min(hello.window, LONG_LIST_WINDOW)
             hello = msgspec.structs.replace(hello, window=window)
@@ -228,7 +230,9 @@ class Links:
             number,
             endpoint,
             hello,
-            share_memory=self._share_memory,
+            self._prefetch,
+            self._out,
+            share_memory=self._job.share_memory,
             feeder=feeder,
             dialled_s=now_s,
         )
@@ -237,29 +241,17 @@ class Links:
     def hang_up(self, link: LinkState, now_s: float) -> None:
         """Close a link for good."""
         link.leave(now_s)
-        self.collect(link)
-        del self.by_number[link.link]
-        self._waits.forget(link.link)
-        self._out.append(events.HangUp(link.link))
+        del self.by_number[link.number]
+        self._out.append(events.HangUp(link.number))
         self.greet_duplicates(link, now_s)
 
     # --- What becomes of links ----------------------------------------------------------------
 
-    def collect(self, link: LinkState) -> None:
-        """Take a link's instructions; its batches are open again if its session was lost."""
-        loss = link.take_loss()
-        if loss is not None:
-            self._prefetch.forget(link.link)
-            if loss.memory_is_short:
-                self._prefetch.reopen_lost(link.link)
-        self._out += link.take_instructions()
-
     def greet_duplicates(self, lost: LinkState, now_s: float) -> None:
         """Greet the node process of a lost link over another link."""
         for link in self:
-            if link.duplicate_of == lost.link:
+            if link.duplicate_of == lost.number:
                 link.greet(now_s)
-                self.collect(link)
 
     def avoid(self, link: LinkState, now_s: float) -> bool:
         """Record that a node process was left out; return whether that is news of its feeder."""

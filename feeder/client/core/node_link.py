@@ -9,11 +9,12 @@
 Between welcome and first request it settles how batches are transferred: if the node's slots can be
 mapped here (the shell tries) they are lent in place, else copied over the socket.
 
-All times are seconds on one monotonic clock, passed in by the caller.
+Invariant: when a session ends, for whatever reason, its requests are open again in ``prefetch``.
+Instructions are appended to ``out``. All times are seconds on one monotonic clock, passed in by the
+caller.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -31,7 +32,7 @@ from feeder.client.core.events import (
     SlotsMapped,
     SlotsNotShared,
 )
-from feeder.client.core.prefetch import HostBatch
+from feeder.client.core.prefetch import HostBatch, Prefetch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome
@@ -46,20 +47,7 @@ RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses temporar
 STANDSTILL_S: Final = 5.0  # a packing without progress for so long is reported as one
 CLAIM_S: Final = 2.0  # a node answers a claim at once, unless it is stopped or overloaded
 
-
-@dataclass(frozen=True, slots=True)
-class SessionLost:
-    """A session ended, and with it the requests to its node; ``memory_is_short`` is the reason."""
-
-    memory_is_short: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """Totals since the client started."""
-
-    waited_s: float = 0.0
-    cpu_s: float = 0.0
+_NEVER: Final = float("inf")
 
 
 class LinkState:
@@ -67,68 +55,67 @@ class LinkState:
 
     def __init__(
         self,
-        link: int,
+        number: int,
         endpoint: str,
         hello: Hello,
+        prefetch: Prefetch,
+        out: list[Instruction],
         *,
-        share_memory: bool,
+        share_memory: bool = True,
         feeder: str = "",
         dialled_s: float = 0.0,
     ) -> None:
         """Begin away: nothing is sent before the connection is up."""
-        self.link = link
-        self.dialled_s = dialled_s
+        self.number = number
         self.endpoint = endpoint
         self.feeder = feeder  # the name of the list's line that led here
+        self.dialled_s = dialled_s
+        self.is_connected = False
+        self.session: int | None = None
         self.welcome: Welcome | None = None  # of the session, or of the one before
+        self.node_name = endpoint  # the node process's, the same for all clients, once it is known
+        self.is_served = False  # whether batches can be requested now
+        self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
+        self.copied_because: str | None = None  # why batches are not lent, as far as is known
         self.incompatibility: FeederError | None = None
         self.duplicate_of: int | None = None  # the link in use to the same node process
-        self.copied_because: str | None = None  # why batches are not lent, as far as is known
-        self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
+        self.heard_s = 0.0  # the node's last message
+        self.sharers: int | None = None  # sessions of this job there, from its Pongs
+        self.verdict = ""  # on what sets the node's pace, from its Pongs
+        self.waited_s = 0.0  # how long the training loop has waited for this link, in all
         self._hello = hello
+        self._prefetch = prefetch
+        self._out = out
         self._claim_path = claim_path(endpoint)
         if self._claim_path is None:
             self.copied_because = "it is no ipc endpoint"
         elif not share_memory:
             self._claim_path, self.copied_because = None, "share_memory is off"
-        self.wants_slots = self._claim_path is not None
+        self._wants_slots = self._claim_path is not None
         self._claim_by_s: float | None = None  # deadline of the pending claim
-        self._session: int | None = None
         self._is_draining = False
-        self._out: list[Instruction] = []
-        self._loss: SessionLost | None = None
-        self._connected = False
         self._failed_attempts = 0
         self._refusal: str | None = None  # why the node refuses temporarily
         self._packing: NotReady | None = None  # the latest, until the node answers otherwise
         self._advanced_s = 0.0  # when its progress has last changed
         self._retry_at_s: float | None = None
-        self._redial_at_s = float("inf")
-        self._last_active_s = 0.0  # the node's last message, or our last greeting
-        self._heard_s = 0.0  # the node's last message
-        self._pinged_at_s = 0.0
-        self.sharers: int | None = None  # sessions of this job there, from its Pongs
-        self.verdict = ""  # on what sets the node's pace, from its Pongs
-        self._spent = _Spent()
-        self._spent_before = _Spent()  # when the session began
-        self._began_s = 0.0
+        self._redial_at_s = _NEVER
+        self._greeted_s = 0.0
+        self._pinged_s = 0.0  # or greeted
+        self._began_s = self._waited_before_s = self._cpu_before_s = 0.0  # at the session's start
 
     # --- State --------------------------------------------------------------------------------
 
     @property
-    def session(self) -> int | None:
-        """The session's number while there is one."""
-        return self._session
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the connection is up."""
-        return self._connected
-
-    @property
-    def is_served(self) -> bool:
-        """Whether batches can be requested now."""
-        return self._session is not None and not self.awaits_slots and not self._is_draining
+    def is_status_known(self) -> bool:
+        """Whether it is known if the node serves this job: it does, does not, or is not there."""
+        return (
+            self.welcome is not None
+            or self.incompatibility is not None
+            or self.duplicate_of is not None
+            or self._refusal is not None
+            or self._failed_attempts > 0
+        )
 
     @property
     def is_away(self) -> bool:
@@ -137,88 +124,39 @@ class LinkState:
         return not (self.is_served or is_new or self.duplicate_of is not None)
 
     @property
-    def is_joining(self) -> bool:
-        """Whether the link was dialled, and nothing is known of the node yet."""
-        return not (self.is_served or self.is_status_known)
-
-    def asks_for_less_than(self, window: int) -> bool:
-        """Whether there is a session that was requested with fewer slots."""
-        return self._session is not None and self._hello.window < window
-
-    def ask_for(self, window: int, now_s: float) -> None:
-        """Greet again for another number of slots."""
-        self._hello = msgspec.structs.replace(self._hello, window=window)
-        self.greet(now_s)
-
-    @property
-    def is_status_known(self) -> bool:
-        """Whether it is known if the node serves this job: it does, does not, or is not there."""
-        is_settled = (
-            self.welcome is not None
-            or self.incompatibility is not None
-            or self.duplicate_of is not None
-        )
-        return is_settled or self._refusal is not None or self._failed_attempts > 0
-
-    @property
-    def awaits_slots(self) -> bool:
-        """Whether it is not yet known if this session's slots can be mapped."""
-        return self._claim_by_s is not None
-
-    @property
-    def window(self) -> int:
-        """How many batches may be in flight at once."""
-        return 0 if self.welcome is None or not self.is_served else self.welcome.window
-
-    @property
-    def chunk_images(self) -> int:
-        """How many rows a chunk of the node has."""
-        return 1 if self.welcome is None else self.welcome.chunk_images
-
-    @property
-    def workers(self) -> int:
-        """How many workers the node has."""
-        return 1 if self.welcome is None else self.welcome.workers
-
-    @property
-    def node_name(self) -> str:
-        """The node process's name, the same for all clients; the endpoint before it is known."""
-        return self.endpoint if self.welcome is None else self.welcome.node
-
-    @property
     def quiet_at_s(self) -> float:
         """When the node counts as quiet, if no message comes before."""
-        return self._last_active_s + QUIET_S
+        return max(self.heard_s, self._greeted_s) + QUIET_S
 
     def has_session_with(self, welcome: Welcome) -> bool:
         """Whether this link has a session with the node process that sent ``welcome``."""
-        known = self.welcome if self._session is not None else None
+        known = self.welcome if self.session is not None else None
         return known is not None and known.incarnation == welcome.incarnation
 
     def is_redial_due(self, now_s: float) -> bool:
         """Whether it is time to replace an incompatible link that has lost its connection."""
-        is_lost = self.incompatibility is not None and not self._connected
+        is_lost = self.incompatibility is not None and not self.is_connected
         return is_lost and now_s >= self._redial_at_s
 
     def explain(self, now_s: float, progress: str) -> str:
         """Return, as one clause, why a wait is not over; ``progress`` is the next batch's."""
         if self.incompatibility is not None:
             return str(self.incompatibility)
-        if self._packing is not None and self._connected:
+        if self._packing is not None and self.is_connected:
             still_s = now_s - self._advanced_s
             still = f", and has not advanced for {still_s:.0f} s" if still_s >= STANDSTILL_S else ""
             return f"it is {self._packing.text}{still}"
-        if not self._connected and self.welcome is None and self._packing is None:
+        if not self.is_connected and self.welcome is None and self._packing is None:
             return (
                 f"nothing answers there ({self._failed_attempts} attempts to connect failed); "
                 "start `feeder serve` or correct the endpoint"
             )
-        if not self._connected:
+        if not self.is_connected:
             return (
                 f"the connection is lost, {self._failed_attempts} attempts to restore it failed; "
                 "is the daemon still running?"
             )
-        silent_s = now_s - self._heard_s
+        silent_s = now_s - self.heard_s
         if self.welcome is not None and self.duplicate_of is None and self._is_silent(now_s):
             network = "" if self.endpoint.startswith("ipc://") else "the network hangs, or "
             return (
@@ -229,7 +167,7 @@ class LinkState:
             return f"it refuses for the moment: {self._refusal}"
         if self.duplicate_of is not None:
             return "it is the same node process as another endpoint"
-        if self._session is None:
+        if self.session is None:
             return "it accepted the connection but does not answer the greeting; is it a feeder?"
         return f"its last message came {silent_s:.1f} s ago, but {progress}"
 
@@ -241,7 +179,7 @@ class LinkState:
             or self.duplicate_of is not None
         ):
             return ""
-        if not self._connected:
+        if not self.is_connected:
             kind = "lost-connection"
         elif self._is_silent(now_s):
             kind = "silent-node" if self.endpoint.startswith("ipc://") else "hung-network"
@@ -250,62 +188,47 @@ class LinkState:
         return f"{kind}: {self.endpoint}: {self.explain(now_s, '')}"
 
     def _is_silent(self, now_s: float) -> bool:
-        """Whether a ping or greeting since the node's last message should have been answered."""
-        return self._pinged_at_s > self._heard_s and now_s >= self._heard_s + QUIET_S
+        # Whether a ping or greeting since the node's last message should have been answered.
+        return self._pinged_s > self.heard_s and now_s >= self.heard_s + QUIET_S
 
-    # --- Events of the connection -------------------------------------------------------------
+    # --- Events of the connection, and messages ------------------------------------------------
 
-    def record_spent(self, waited_s: float, cpu_s: float) -> None:
-        """Record for the next ping how long the training loop has waited for this link so far, and
-        the CPU time of the process."""
-        self._spent = _Spent(waited_s, cpu_s)
-
-    def handle(self, event: Event, now_s: float) -> bool:
-        """Handle an event of the connection or of the claim; the caller handles messages.
-
-        Returns whether it settles how batches are transferred.
-        """
+    def handle(self, event: Event, now_s: float) -> None:
+        """Handle an event of the connection or of the claim."""
         match event:
             case Connected():
-                self._connected = True
+                self.is_connected = True
                 self._failed_attempts = 0
                 self.incompatibility = None
                 self.greet(now_s)
             case Disconnected():
-                self._connected = False
+                self.is_connected = False
                 self._log_loss("its connection has ended")
-                self._session = None  # no Bye can reach the node
+                self.session = None  # no Bye can reach the node
                 self._end_session()
                 self._retry_at_s = None
-                self._out = [out for out in self._out if not isinstance(out, Send)]
             case AttemptFailed():
                 self._failed_attempts += 1
-            case SlotsMapped(_, session, slots) if session == self._session and self.awaits_slots:
-                self._claim_by_s, self.slots, self.copied_because = None, slots, None
-                return True
-            case SlotsNotShared(_, session, reason) if session == self._session:
-                return self._give_up_claim(reason)
-        return False
+            case SlotsMapped(_, session, slots) if session == self.session:
+                if self._claim_by_s is not None:  # else it comes too late
+                    self._settle_transfer(None, slots)
+            case SlotsNotShared(_, session, reason) if session == self.session:
+                if self._claim_by_s is not None:
+                    self._settle_transfer(reason)
 
-    def on_message(self, now_s: float) -> None:
-        """Record that the node has sent something."""
-        self._last_active_s = self._heard_s = now_s
-
-    def accept(self, welcome: Welcome, now_s: float) -> None:
-        """Begin the session that the node grants."""
+    def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
+        """Begin the session that the node grants; ``cpu_s`` is this process's CPU time so far."""
         self._end_session()  # an earlier greeting was answered too: the last session counts
-        self._packing = None
-        self.welcome = welcome
-        self.sharers = None
-        self._session = welcome.session
-        self._heard_s = now_s
-        self._began_s, self._spent_before = now_s, self._spent
-        self._retry_at_s = None
-        if self._claim_path is not None:
-            recipe = self._hello.recipe
-            layout = SlotLayout.of_recipe(recipe, welcome.labels, slots=welcome.window)
-            self._out.append(ClaimSlots(self.link, welcome.session, self._claim_path, layout))
-            self._claim_by_s = now_s + CLAIM_S
+        self._packing = self._retry_at_s = self.sharers = None
+        self.welcome, self.node_name, self.session = welcome, welcome.node, welcome.session
+        self.heard_s = self._began_s = now_s
+        self._waited_before_s, self._cpu_before_s = self.waited_s, cpu_s
+        if self._claim_path is None:
+            self._settle_transfer(self.copied_because)
+            return
+        layout = SlotLayout.of_recipe(self._hello.recipe, welcome.labels, slots=welcome.window)
+        self._out.append(ClaimSlots(self.number, welcome.session, self._claim_path, layout))
+        self._claim_by_s = now_s + CLAIM_S
 
     def decline(self, welcome: Welcome, duplicate_of: int) -> None:
         """Decline a session: the node process serves this client over another link."""
@@ -324,7 +247,7 @@ class LinkState:
     def drain(self) -> None:
         """Request nothing more from a node that is ending; it still sends what is in flight."""
         self._refusal = "it is shutting down"
-        self._is_draining = True
+        self._is_draining, self.is_served = True, False
 
     def on_not_ready(self, message: NotReady, now_s: float) -> bool:
         """Greet again soon, as the daemon packs; return whether its packing has advanced."""
@@ -341,21 +264,21 @@ class LinkState:
 
     def on_refused(self, refused: Refused, now_s: float) -> FeederError | None:
         """Handle a refusal; return it as an error if waiting cannot mend it."""
-        if refused.session is not None and refused.session != self._session:
+        if refused.session is not None and refused.session != self.session:
             return None  # of a session that is over
         self._packing = None
         match refused.code:
             case "unknown-session":
-                if self._session is not None:
+                if self.session is not None:
                     self._log_loss("the node does not know it")
-                    self._session = None  # the node knows of none to end
+                    self.session = None  # the node knows of none to end
                     self.greet(now_s)
             case "draining" if refused.session is not None:  # it crossed our request
                 self.drain()
             case "dataset" | "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over
                 self._end_session()
                 if refused.code == "memory":
-                    self._loss = SessionLost(memory_is_short=True)
+                    self._prefetch.reopen_lost(self.number)
                 self._refusal = refused.message
                 self._retry_at_s = now_s + RETRY_INTERVAL_S
             case "unknown-dataset":
@@ -366,66 +289,44 @@ class LinkState:
                 return ProtocolError(f"{refused.message} ({refused.code})")
         return None
 
-    # --- How batches are transferred ----------------------------------------------------------
-
-    def describe_transfer(self) -> str:
-        """Return one line on how batches come over this link."""
-        if self.copied_because is None:
-            text = f"{self.endpoint}: batches are read in place, in its slots"
-        else:
-            text = f"{self.endpoint}: batches are copied over the socket: {self.copied_because}"
-        requested = self._hello.window
-        if self.welcome is not None and self.welcome.window < requested:
-            text += (
-                f"; it grants {self.welcome.window} slots of the {requested} requested, by its "
-                "limits (window_max, slots_bytes, client_slots_bytes) and memory"
-            )
-        return text + name_session(self.welcome)
-
-    # --- Due work, and messages ---------------------------------------------------------------
+    # --- Due work -----------------------------------------------------------------------------
 
     def due_s(self) -> float:
-        """Return when ``run_due`` has something to do."""
-        if self.incompatibility is not None and not self._connected:
-            return self._redial_at_s
-        is_unused = self.incompatibility is not None or self.duplicate_of is not None
-        if is_unused or not self._connected:
-            return float("inf")
+        """Return when ``run_due`` has something to do; never later than that."""
+        if not self.is_connected:
+            return _NEVER if self.incompatibility is None else self._redial_at_s
+        if self.incompatibility is not None or self.duplicate_of is not None:
+            return _NEVER
         if self._retry_at_s is not None:
             return self._retry_at_s
-        silence_at_s = self._last_active_s + SILENCE_S
-        if self._session is None:
+        silence_at_s = max(self.heard_s, self._greeted_s) + SILENCE_S
+        if self.session is None:
             return silence_at_s
         # Also while batches come: pings report the waits.
-        due_s = min(silence_at_s, self._pinged_at_s + PING_INTERVAL_S)
+        due_s = min(silence_at_s, self._pinged_s + PING_INTERVAL_S)
         return due_s if self._claim_by_s is None else min(due_s, self._claim_by_s)
 
-    def run_due(self, now_s: float) -> bool:
-        """Do what is due: ping, or greet again after silence or a temporary refusal.
-
-        Returns whether the transfer is settled now: the claim was not answered in time.
-        """
+    def run_due(self, now_s: float, cpu_s: float) -> None:
+        """Do what is due: ping, or greet again after silence or a temporary refusal."""
         if self.incompatibility is not None or now_s < self.due_s():
-            return False
-        if self._session is None or now_s >= self._last_active_s + SILENCE_S:
+            return
+        if self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
             self._log_loss(f"its node was silent for {SILENCE_S:g} s")
             self.greet(now_s)
         elif self._claim_by_s is not None and now_s >= self._claim_by_s:
             self._claim_path = None  # a late grant of the next claim too would end that session
-            self._out.append(DropClaim(self.link))
-            return self._give_up_claim(f"no answer to the claim within {CLAIM_S:g} s")
+            self._out.append(DropClaim(self.number))
+            self._settle_transfer(f"no answer to the claim within {CLAIM_S:g} s")
         else:
-            self._pinged_at_s = now_s
-            spent, before = self._spent, self._spent_before
+            self._pinged_s = now_s
             self._send(
                 Ping(
-                    session=self._session,
+                    session=self.session,
                     clock_s=max(0.0, now_s - self._began_s),
-                    waited_s=max(0.0, spent.waited_s - before.waited_s),
-                    cpu_s=max(0.0, spent.cpu_s - before.cpu_s),
+                    waited_s=max(0.0, self.waited_s - self._waited_before_s),
+                    cpu_s=max(0.0, cpu_s - self._cpu_before_s),
                 )
             )
-        return False
 
     def greet(self, now_s: float) -> None:
         """Request a session, and end the present one.
@@ -435,48 +336,49 @@ class LinkState:
         refusal = None if self._retry_at_s is None else self._refusal
         self._end_session()
         self._refusal, self._retry_at_s = refusal, None
-        self._last_active_s = self._pinged_at_s = now_s
+        self._greeted_s = self._pinged_s = now_s
         self._send(self._hello)
 
-    def take_instructions(self) -> list[Instruction]:
-        """Return the pending instructions, once."""
-        out, self._out = self._out, []
-        return out
+    def widen(self, window: int, now_s: float) -> None:
+        """Greet again if the session was requested with fewer slots than ``window``."""
+        if self.session is not None and self._hello.window < window:
+            self._hello = msgspec.structs.replace(self._hello, window=window)
+            self.greet(now_s)
 
-    def take_loss(self) -> SessionLost | None:
-        """Return the loss of a session, once: its batches must be requested again."""
-        loss, self._loss = self._loss, None
-        return loss
+    def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
+        # If the slots of this session are not mapped, the next session claims its own again.
+        self._claim_by_s, self.copied_because, self.slots = None, copied_because, slots
+        self.is_served = not self._is_draining
+        text = f"{self.endpoint}: batches are read in place, in its slots"
+        if copied_because is not None:
+            text = f"{self.endpoint}: batches are copied over the socket: {copied_because}"
+        requested = self._hello.window
+        if self.welcome is not None and self.welcome.window < requested:
+            text += (
+                f"; it grants {self.welcome.window} slots of the {requested} requested, by its "
+                "limits (window_max, slots_bytes, client_slots_bytes) and memory"
+            )
+        is_warning = self._wants_slots and copied_because is not None
+        self._out.append(Log(text + name_session(self.welcome), is_warning=is_warning))
 
     def _log_loss(self, reason: str) -> None:
-        """Log that the session, if there is one, is lost; another one follows where possible."""
-        if self._session is not None:
+        if self.session is not None:  # another one follows where possible
             self._out.append(
                 Log(f"{self.endpoint}: the session is lost: {reason}{name_session(self.welcome)}")
             )
 
-    def _give_up_claim(self, reason: str) -> bool:
-        """Have this session's batches copied; the next session claims its slots again."""
-        was_pending = self.awaits_slots
-        if was_pending:
-            self._claim_by_s, self.copied_because = None, reason
-        return was_pending
-
     def _end_session(self) -> None:
-        if self._session is not None:  # harmless where the node lost it too
-            self._send(Bye(session=self._session))
-        if self.awaits_slots:
-            self._out.append(DropClaim(self.link))
-        self._session = None
-        self.duplicate_of = None
-        self._is_draining = False
-        self._refusal = None
-        self._claim_by_s = None
+        if self.session is not None:  # harmless where the node lost it too
+            self._send(Bye(session=self.session))
+        if self._claim_by_s is not None:
+            self._out.append(DropClaim(self.number))
+        self.session = self.duplicate_of = self._refusal = self._claim_by_s = None
+        self.is_served = self._is_draining = False
         self.slots = ()  # those with a batch that is not yet consumed stay mapped
-        self._loss = self._loss or SessionLost()
+        self._prefetch.forget(self.number)
 
     def _send(self, message: Hello | Ping | Bye) -> None:
-        self._out.append(Send(self.link, message))
+        self._out.append(Send(self.number, message))
 
 
 def name_session(welcome: Welcome | None) -> str:

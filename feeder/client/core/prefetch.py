@@ -20,13 +20,13 @@ or given up; a lent one when the consumer has read it or never will. No slot is 
 release: a Lent counts only if it answers the link's latest request.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
+from feeder.client.core.answers import check_chunk, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.labels import LabelSpec
@@ -105,7 +105,7 @@ class Assembly(Struct, kw_only=True):
     valid: int
     requests: dict[int, BatchRequest] = field(default_factory=dict)  # by link
     failures: dict[int, str] = field(default_factory=dict)  # by link
-    was_requested: bool = False
+    requested_s: float | None = None  # the latest request's time; None before the first
     settled: bool = False
     failure: str | None = None
     lent: HostBatch | None = None
@@ -123,71 +123,71 @@ class Prefetch:
         self.buffers = buffers
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
+        self.world_size = 1  # ranks that share the sequence's epochs; 1 before there is one
+        self.held: dict[BatchKey, Assembly] = {}  # in the sequence's order
+        self.borrowed: dict[int, Loan] = {}  # by buffer, of batches that were taken
+        self.releases: dict[int, list[BatchKey]] = {}
+        """By link, the batches whose slots its node may reuse; whoever sends them removes them."""
         self._free = list(range(buffers))
-        self._held: dict[BatchKey, Assembly] = {}  # in the sequence's order
         self._sequence: BatchSequence | None = None
         self._position = 0  # in the sequence, of the next batch that gets a buffer
-        self._releases: dict[int, list[BatchKey]] = {}  # by link
-        self._borrowed: dict[int, Loan] = {}  # by buffer, of batches that were taken
+        self._end = 0  # of the sequence
+        self._all_rows = _bits(0, recipe.batch_size)
 
     # --- The consumer's side ------------------------------------------------------------------
 
     def begin(self, sequence: BatchSequence) -> None:
         """Start a sequence, keeping what is already held of it."""
+        self._sequence, self._end = sequence, len(sequence)
+        self.world_size = sequence.world_size
         kept: dict[BatchKey, Assembly] = {}
-        while len(kept) < len(sequence) and (key := sequence.key(len(kept))) in self._held:
-            kept[key] = self._held.pop(key)
-        for key, assembly in self._held.items():
+        while len(kept) < self._end and (key := sequence.key(len(kept))) in self.held:
+            kept[key] = self.held.pop(key)
+        for key, assembly in self.held.items():
             self._free.append(assembly.buffer)
             self._release(key, assembly)
-        self._sequence, self._held, self._position = sequence, kept, len(kept)
+        self.held, self._position = kept, len(kept)
 
     @property
     def ready(self) -> int:
         """Number of batches that can be taken without waiting, one after the other."""
-        held = list(self._held.values())  # one copy: another thread may change the dict
-        return next((n for n, each in enumerate(held) if not each.settled), len(held))
+        held = list(self.held.values())  # one copy: another thread may change the dict
+        return next((n for n, assembly in enumerate(held) if not assembly.settled), len(held))
 
     @property
     def free(self) -> int:
         """Number of buffers that have no batch."""
         return len(self._free)
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that share the sequence's epochs; 1 before there is a sequence."""
-        return 1 if self._sequence is None else self._sequence.world_size
-
     def coming(self, count: int) -> list[BatchKey]:
         """Return the next ``count`` batches that the consumer takes, with or without a buffer."""
-        keys = list(islice(self._held, count))
+        keys = list(islice(self.held, count))
         if self._sequence is not None:
-            end = min(self._position + count - len(keys), len(self._sequence))
-            more = range(self._position, end)
-            keys += [self._sequence.key(position) for position in more]
+            end = min(self._position + count - len(keys), self._end)
+            keys += [self._sequence.key(position) for position in range(self._position, end)]
         return keys
 
     @property
     def is_next_settled(self) -> bool:
         """Whether the sequence's next batch is complete, or known to be unavailable."""
-        return next((assembly.settled for assembly in self._held.values()), False)
+        return next((assembly.settled for assembly in self.held.values()), False)
 
     def take(self) -> CompleteBatch | None:
         """Return the sequence's next batch once it is settled; the caller then owns its buffer.
 
         Raises DatasetError, once, for a batch that no node can make.
         """
-        key, assembly = next(iter(self._held.items()), (None, None))
-        if key is None or assembly is None or not assembly.settled:
+        key = next(iter(self.held), None)
+        if key is None or not self.held[key].settled:
             return None
-        del self._held[key]
+        assembly = self.held.pop(key)
         if assembly.failure is not None:
             self._free.append(assembly.buffer)
             raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
         for link in assembly.requests:  # of the lender, if it still has its session
             assembly.loan = Loan(link=link, key=key, rows=assembly.lent)
         if assembly.loan is not None:
-            self._borrowed[assembly.buffer] = assembly.loan
+            self.borrowed[assembly.buffer] = assembly.loan
         return CompleteBatch(
             key=key,
             buffer=assembly.buffer,
@@ -200,34 +200,32 @@ class Prefetch:
     @property
     def awaited_links(self) -> Sequence[int]:
         """The links that the sequence's next batch is requested on; none once it is complete."""
-        for assembly in self._held.values():
+        for assembly in self.held.values():
             return () if assembly.settled else tuple(assembly.requests)
         return ()
 
     def return_buffer(self, buffer: int) -> None:
         """Free a taken batch's buffer; release the batch if it was lent."""
-        loan = self._borrowed.pop(buffer, None)
-        if loan is not None and loan not in self._borrowed.values():
-            self._releases.setdefault(loan.link, []).append(loan.key)
-            for assembly in self._held.values():
-                if assembly.loan is loan:  # not taken yet: the slot may be needed before that
-                    assembly.settled, assembly.lent, assembly.loan = False, None, None
         self._free.append(buffer)
-
-    def drop_held(self) -> None:
-        """Drop all batches; nothing can be taken after this."""
-        self._held.clear()
+        loan = self.borrowed.pop(buffer, None)
+        if loan is None or loan in self.borrowed.values():
+            return
+        self.releases.setdefault(loan.link, []).append(loan.key)
+        for assembly in self.held.values():
+            if assembly.loan is loan:  # not taken yet: the slot may be needed before that
+                assembly.settled, assembly.lent, assembly.loan = False, None, None
 
     def progress(self) -> str:
         """Return, as a clause, how much of the sequence's next batch has arrived."""
-        for assembly in self._held.values():
+        for assembly in self.held.values():
             if assembly.settled:
                 continue
             if assembly.failures:
                 return "; ".join(assembly.failures.values())
             if assembly.requests:
                 rows = self.recipe.batch_size
-                missing = min(each.missing.bit_count() for each in assembly.requests.values())
+                requests = assembly.requests.values()
+                missing = min(request.missing.bit_count() for request in requests)
                 return f"{rows - missing} of its {rows} rows have arrived"
         return "the next batch was not requested yet"
 
@@ -236,14 +234,17 @@ class Prefetch:
     def extend(self, samples: int) -> None:
         """Give free buffers to the next batches of the sequence."""
         sequence = self._sequence
-        while sequence is not None and self._free and self._position < len(sequence):
+        while sequence is not None and self._free and self._position < self._end:
             key = sequence.key(self._position)
             valid = count_valid(self.recipe, samples, key[1])
             # An index past the end is all padding, which no node need send. What the consumer
             # still reads of a former sequence need not be sent again, and could not be: the node
             # would take it for the same.
-            loan = next((loan for loan in self._borrowed.values() if loan.key == key), None)
-            self._held[key] = Assembly(
+            loan = None
+            for borrowed in self.borrowed.values():
+                if borrowed.key == key:
+                    loan = borrowed
+            self.held[key] = Assembly(
                 buffer=self._free.pop(),
                 valid=valid,
                 settled=valid == 0 or loan is not None,
@@ -252,51 +253,62 @@ class Prefetch:
             )
             self._position += 1
 
-    def open_batches(self) -> Iterator[tuple[BatchKey, Assembly]]:
-        """Yield the batches that are not settled, in the sequence's order."""
-        return ((key, held) for key, held in self._held.items() if not held.settled)
-
     def load(self, link: int) -> int:
         """Return how many batches are requested on a link, or lent there and not released."""
-        requested = sum(link in assembly.requests for assembly in self._held.values())
-        return requested + sum(loan.link == link for loan in {*self._borrowed.values()})
-
-    def pending(self, link: int) -> int:
-        """Return how many batches are requested on a link and not complete."""
-        return sum(
-            link in assembly.requests and not assembly.settled for assembly in self._held.values()
-        )
-
-    def can_request(self, link: int, key: BatchKey) -> bool:
-        """Whether an open batch can be requested on a link: it was not, and has not failed."""
-        assembly = self._held[key]
-        return link not in assembly.requests and link not in assembly.failures
+        requested = sum(link in assembly.requests for assembly in self.held.values())
+        return requested + sum(loan.link == link for loan in {*self.borrowed.values()})
 
     def record_request(self, link: int, key: BatchKey, number: int, now_s: float) -> None:
         """Record a request on a link for an open batch; an earlier one there is released."""
-        assembly = self._held[key]
+        assembly = self.held[key]
         if link in assembly.requests:
-            self._releases.setdefault(link, []).append(key)
-        assembly.requests[link] = BatchRequest(
-            number=number, requested_s=now_s, missing=_bits(0, self.recipe.batch_size)
-        )
-        assembly.was_requested = True
-
-    def take_releases(self, link: int) -> list[BatchKey]:
-        """Return the batches whose slots the node of a link may reuse, each once."""
-        return self._releases.pop(link, [])
+            self.releases.setdefault(link, []).append(key)
+        request = BatchRequest(number=number, requested_s=now_s, missing=self._all_rows)
+        assembly.requests[link] = request
+        assembly.requested_s = now_s
 
     def forget(self, link: int) -> None:
         """Record that a link's session is lost: its batches must be requested again."""
-        self._releases.pop(link, None)
+        self.releases.pop(link, None)
         # Lent batches stay readable, but no node waits for their release.
-        for buffer in [b for b, loan in self._borrowed.items() if loan.link == link]:
-            del self._borrowed[buffer]
-        for assembly in self._held.values():
+        for buffer in [b for b, loan in self.borrowed.items() if loan.link == link]:
+            del self.borrowed[buffer]
+        for assembly in self.held.values():
             assembly.requests.pop(link, None)
             assembly.failures.pop(link, None)
             if assembly.loan is not None and assembly.loan.link == link:
                 assembly.loan = None
+
+    def reopen_lost(self, link: int) -> None:
+        """Reopen the batches lent in a link's former session that cannot be taken yet.
+
+        While they are kept the node cannot reuse their memory, which it may need for this client.
+        """
+        is_waiting = False
+        for assembly in self.held.values():
+            is_waiting |= not assembly.settled
+            if is_waiting and assembly.lender == link and link not in assembly.requests:
+                self._reopen(assembly)
+
+    def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
+        """Return the last batch lent on a link that comes after the open batch ``key``."""
+        for later, assembly in reversed(self.held.items()):
+            if later == key:
+                break
+            if assembly.lent is not None and link in assembly.requests:
+                return later
+        return None
+
+    def reclaim(self, key: BatchKey) -> None:
+        """Release a lent batch that was not taken yet, and reopen it."""
+        self._release(key, self.held[key])
+        self._reopen(self.held[key])
+
+    def give_up(self, key: BatchKey) -> None:
+        """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
+        assembly = self.held[key]
+        assembly.settled = True
+        assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
 
     # --- Arrivals -----------------------------------------------------------------------------
 
@@ -310,7 +322,7 @@ class Prefetch:
         first time, so a late chunk may repeat some rows: they are the same bytes.
         """
         key = (chunk.epoch, chunk.index)
-        assembly = self._held.get(key)
+        assembly = self.held.get(key)
         request = None if assembly is None else assembly.requests.get(link)
         if assembly is None or request is None:
             self.chunks_discarded += 1
@@ -329,7 +341,7 @@ class Prefetch:
 
     def stored(self, placement: Placement) -> BatchRequest | None:
         """Record that the chunk's rows are in the buffer; return the request that is complete."""
-        assembly = self._held.get(placement.key)
+        assembly = self.held.get(placement.key)
         request = None if assembly is None else assembly.requests.get(placement.link)
         if assembly is None or request is None:  # the consumer has begun another sequence
             return None
@@ -346,18 +358,23 @@ class Prefetch:
         Raises ProtocolError when it cannot be that batch.
         """
         key = (message.epoch, message.index)
-        assembly = self._held.get(key)
+        assembly = self.held.get(key)
         request = None if assembly is None else assembly.requests.get(link)
         if assembly is None or request is None or request.number != message.request:
             return None  # given up, or settled on another link and released by that
         if assembly.settled:
             return None  # a duplicate
-        check_loan(key, message.valid, assembly.valid)
-        if self._is_read(link, rows):
+        if message.valid != assembly.valid:
             raise ProtocolError(
-                f"slot {message.slot} was lent for {name_batch(key)} while the batch in it is not "
-                "yet released"
+                f"{name_batch(key)} was lent with {message.valid} real rows, it must have "
+                f"{assembly.valid}"
             )
+        for held in self.held.values():
+            if held.lent is rows and link in held.requests:
+                raise _overlap(message)
+        for loan in self.borrowed.values():
+            if loan.rows is rows:
+                raise _overlap(message)
         del assembly.requests[link]
         self._release(key, assembly)
         assembly.requests[link] = request  # until the consumer has read it
@@ -368,58 +385,27 @@ class Prefetch:
 
     def failed(self, link: int, key: BatchKey, reason: str) -> None:
         """Record that a link's node cannot make a batch; another one may."""
-        assembly = self._held.get(key)
+        assembly = self.held.get(key)
         if assembly is not None and not assembly.settled and link in assembly.requests:
             del assembly.requests[link]
             assembly.failures[link] = reason
-            self._releases.setdefault(link, []).append(key)
-
-    def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
-        """Return the last batch lent on a link that comes after the open batch ``key``."""
-        for later, assembly in reversed(self._held.items()):
-            if later == key:
-                break
-            if assembly.lent is not None and link in assembly.requests:
-                return later
-        return None
-
-    def reclaim(self, key: BatchKey) -> None:
-        """Release a lent batch that was not taken yet, and reopen it."""
-        self._release(key, self._held[key])
-        self._reopen(self._held[key])
-
-    def reopen_lost(self, link: int) -> None:
-        """Reopen the batches lent in a link's former session that cannot be taken yet.
-
-        While they are kept the node cannot reuse their memory, which it may need for this client.
-        """
-        is_waiting = False
-        for assembly in self._held.values():
-            is_waiting |= not assembly.settled
-            if is_waiting and assembly.lender == link and link not in assembly.requests:
-                self._reopen(assembly)
+            self.releases.setdefault(link, []).append(key)
 
     def _reopen(self, assembly: Assembly) -> None:
         assembly.settled, assembly.lent, assembly.lender = False, None, None
         self.lent -= 1
 
-    def give_up(self, key: BatchKey) -> None:
-        """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
-        assembly = self._held[key]
-        assembly.settled = True
-        assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
-
-    def _is_read(self, link: int, rows: HostBatch) -> bool:
-        """Whether a slot lent on a link holds another batch, which is not yet released."""
-        for held in self._held.values():
-            if held.lent is rows and link in held.requests:
-                return True
-        return any(loan.rows is rows for loan in self._borrowed.values())
-
     def _release(self, key: BatchKey, assembly: Assembly) -> None:
         for link in assembly.requests:
-            self._releases.setdefault(link, []).append(key)
+            self.releases.setdefault(link, []).append(key)
         assembly.requests.clear()
+
+
+def _overlap(message: Lent) -> ProtocolError:
+    return ProtocolError(
+        f"slot {message.slot} was lent for {name_batch((message.epoch, message.index))} while the "
+        "batch in it is not yet released"
+    )
 
 
 def _bits(first: int, rows: int) -> int:

@@ -26,14 +26,12 @@ request, or the answer, was lost.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
-
 from feeder.client.core.node_link import LinkState
-from feeder.client.core.preference import Preference
-from feeder.client.core.prefetch import Assembly, BatchRequest, Prefetch
+from feeder.client.core.owners import Preference
+from feeder.client.core.prefetch import Assembly, Prefetch
 from feeder.wire.messages import BatchKey
 
 HEDGES_MAX: Final = 2
@@ -68,162 +66,232 @@ _JOIN_S: Final = 2.0
 
 _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
-
-
-class Want(Struct, frozen=True):
-    """Request an open batch on a link, after releasing the lent batch ``reclaim`` there."""
-
-    link: int
-    key: BatchKey
-    reclaim: BatchKey | None = None
-
-
-class GiveUp(Struct, frozen=True):
-    """Settle a batch as failed: no node can make it."""
-
-    key: BatchKey
+_NEVER: Final = float("inf")
 
 
 class RequestScheduler:
     """Chooses the node for each request; ``due_s`` is when to choose again without an event."""
 
-    def __init__(
-        self,
-        prefetch: Prefetch,
-        preference: Preference,
-        owner_name: Callable[[LinkState], str],
-    ) -> None:
-        """``owner_name`` returns the name by which ``preference`` knows a link's node."""
+    def __init__(self, prefetch: Prefetch) -> None:
         self.retried = 0  # batches of a lost or failing node
         self.hedged = 0  # batches that were late, or their node quiet
-        self.requested = 0  # batches
+        self.requested = 0  # batches, each counted once
         self.owned = 0  # batches that were first requested from their lane's owner
-        self.due_s = float("inf")
+        self.number = 0  # of the latest request
+        self.due_s = _NEVER
+        self.hedge_delay = HedgeDelay()
         self._prefetch = prefetch
-        self._preference = preference
-        self._owner_name = owner_name
-        self._hedge_delay = HedgeDelay()
+        # Since the last change of links:
+        self._links: Mapping[int, LinkState] = {}
+        self._served: dict[int, LinkState] = {}
+        self._names: dict[int, str] = {}  # of owners, by link
+        self._by_name: dict[str, list[int]] = {}  # served links
+        self._joining: list[LinkState] = []  # dialled, and nothing is known of the node yet
+        self._preference: Preference | None = None
+        # Counted anew by each ``choose``:
+        self._now_s = 0.0
+        self._load: dict[int, int] = {}  # batches requested, or lent and not released
+        self._pending: dict[int, int] = {}  # batches requested and not complete
+        self._waited_for: set[str] = set()  # names of joining nodes
+        self._wants: dict[int, list[BatchKey]] = {}
 
-    def on_complete(self, request: BatchRequest, now_s: float) -> None:
-        """Record the latency of a request."""
-        self._hedge_delay.record(now_s - request.requested_s)
-
-    def choose(self, links: Mapping[int, LinkState], now_s: float) -> Iterator[Want | GiveUp]:
-        """Yield a decision for each open batch that needs one.
-
-        The caller applies each before it takes the next, and sends the requests at the end.
-        """
-        self.due_s = float("inf")
-        open_batches = list(self._prefetch.open_batches())
-        hedges = len([None for _, assembly in open_batches if len(assembly.requests) > 1])
-        candidates = _Candidates(links, self._prefetch, self._preference, self._owner_name, now_s)
-        self.due_s = candidates.due_s
-        waiting: list[BatchKey] = []
-        for key, assembly in open_batches:
-            if assembly.requests:
-                is_hedge = hedges < HEDGES_MAX and len(assembly.requests) == 1
-                want = self._choose_another(key, assembly, links, candidates, now_s, is_hedge)
-                hedges += want is not None and is_hedge
-            elif assembly.was_requested:
-                want = candidates.choose(key)
-                self.retried += want is not None
-                if want is None and _has_failed_everywhere(assembly, links):
-                    yield GiveUp(key)
-            else:
-                want = candidates.choose_owner(key)
-                if want is None:
-                    waiting.append(key)
-                else:
-                    self._count(want, links)
-            if want is not None:
-                yield want
-        near = set(self._prefetch.coming(candidates.count_near()))
-        for key in waiting:
-            if key not in near:
-                break
-            want = candidates.choose_idle(key)
-            if want is None and key == open_batches[0][0] and candidates.are_idle:
-                want = candidates.choose(key)  # all slots hold batches that come after this one
-            if want is not None:
-                self._count(want, links)
-                yield want
-
-    def _count(self, want: Want, links: Mapping[int, LinkState]) -> None:
-        self.requested += 1
-        order = self._preference.order(want.key)
-        self.owned += order[:1] == (self._owner_name(links[want.link]),)
-
-    def _choose_another(
-        self,
-        key: BatchKey,
-        assembly: Assembly,
-        links: Mapping[int, LinkState],
-        candidates: "_Candidates",
-        now_s: float,
-        is_hedge: bool,
-    ) -> Want | None:
-        """Return another request for a batch in flight, or set when one may be due.
-
-        ``is_hedge`` is whether a second node may be asked because the batch is late.
-        """
-        requested_s = max([request.requested_s for request in assembly.requests.values()])
-        if candidates.are_beyond(assembly.requests.keys()):
-            overdue_s = max(links[number].quiet_at_s for number in assembly.requests)
-            if is_hedge:
-                overdue_s = min(overdue_s, requested_s + self._hedge_delay.delay_s)
-            if now_s < overdue_s:
-                self.due_s = min(self.due_s, overdue_s)
-            elif want := candidates.choose(key, is_answering=True):
-                self.hedged += 1
-                return want
-        if now_s < requested_s + RETRY_S:
-            self.due_s = min(self.due_s, requested_s + RETRY_S)
-            return None
-        return next((Want(n, key) for n in assembly.requests if candidates.is_answering(n)), None)
-
-
-class _Candidates:
-    """The links that can be asked now, and how many more batches each accepts."""
-
-    def __init__(
+    def follow(
         self,
         links: Mapping[int, LinkState],
-        prefetch: Prefetch,
         preference: Preference,
         owner_name: Callable[[LinkState], str],
-        now_s: float,
     ) -> None:
-        self._prefetch = prefetch
-        self._preference = preference
+        """Take note of what has changed in the links; they must not change until the next call.
+
+        ``owner_name`` returns the name by which ``preference`` knows a link's node.
+        """
+        self._links, self._preference = links, preference
+        self._names = {number: owner_name(link) for number, link in links.items()}
         self._served = {number: link for number, link in links.items() if link.is_served}
-        self._answering = {n for n, link in self._served.items() if link.quiet_at_s > now_s}
-        self._by_name: dict[str, list[int]] = {}
-        for number, link in self._served.items():
-            self._by_name.setdefault(owner_name(link), []).append(number)
-        joining = [link for link in links.values() if link.is_joining]
-        joining = [link for link in joining if now_s < link.dialled_s + _JOIN_S]
-        self._joining = {(owner_name(link),) for link in joining}
-        self._joining.difference_update((name,) for name in self._by_name)
-        self.due_s = min([link.dialled_s + _JOIN_S for link in joining], default=float("inf"))
-        """When batches that wait for a joining node wait no longer."""
-        # Counted when they are first needed:
-        self._free_window: dict[int, int] = {}
-        self._lacking: dict[int, int] = {}  # batches that a node needs to be busy
+        self._by_name = {}
+        for number in self._served:
+            self._by_name.setdefault(self._names[number], []).append(number)
+        self._joining = [
+            link
+            for number, link in links.items()
+            if not (link.is_served or link.is_status_known)
+            and self._names[number] not in self._by_name
+        ]
 
-    @property
-    def are_idle(self) -> bool:
-        """Whether no batch is in flight on any link."""
-        return not any(self._prefetch.pending(number) for number in self._served)
+    def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
+        """Return the batches to request now, by link, recorded as those of request ``number``."""
+        prefetch = self._prefetch
+        self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
+        self._load = dict.fromkeys(self._links, 0)
+        self._pending = dict.fromkeys(self._links, 0)
+        open_batches: list[tuple[BatchKey, Assembly]] = []
+        hedges = 0
+        for key, batch in prefetch.held.items():
+            for number in batch.requests:
+                self._load[number] += 1
+                self._pending[number] += not batch.settled
+            if not batch.settled:
+                open_batches.append((key, batch))
+                hedges += len(batch.requests) > 1
+        for loan in {*prefetch.borrowed.values()}:
+            self._load[loan.link] += 1
+        self._await_joining()
+        self.number += 1
+        waiting: list[BatchKey] = []
+        for key, batch in open_batches:
+            if batch.requests:
+                hedges += self._choose_another(key, batch, is_hedge=hedges < HEDGES_MAX)
+            elif batch.requested_s is None:
+                if not self._choose_owner(key):
+                    waiting.append(key)
+            elif self._choose(key):
+                self.retried += 1
+            elif self._has_failed_everywhere(batch):
+                prefetch.give_up(key)
+        if waiting:
+            near = {*prefetch.coming(self._count_near())}
+            for key in waiting:
+                if key not in near:
+                    break
+                if self._choose_idle(key) or key != open_batches[0][0]:
+                    continue
+                is_idle = not any(self._pending[number] for number in self._served)
+                if is_idle and self._choose(key):  # all slots hold batches that come after this one
+                    self._count_first(key)
+        self.number -= not self._wants
+        return self._wants
 
-    def are_beyond(self, links: KeysView[int]) -> bool:
-        """Whether a node serves this client over none of these links."""
-        return not self._served.keys() <= links
+    def _await_joining(self) -> None:
+        self._waited_for.clear()
+        for link in self._joining:
+            if self._now_s < link.dialled_s + _JOIN_S:
+                self._waited_for.add(self._names[link.number])
+                self.due_s = min(self.due_s, link.dialled_s + _JOIN_S)
 
-    def is_answering(self, link: int) -> bool:
-        """Whether a link can be asked and is not quiet."""
-        return link in self._answering
+    # --- One batch: each method requests it and returns True, or returns False -----------------
 
-    def count_near(self) -> int:
+    def _choose_owner(self, key: BatchKey) -> bool:
+        """Ask the first node in the batch's order, if that is not busy enough.
+
+        An owner that is only now being greeted is waited for.
+        """
+        if self._waited_for and self._waited_for.intersection(self._order(key)[:1]):
+            return False
+        for number in self._prefer(key)[:1]:
+            if self._count_free(number) > 0 and self._count_lacking(number) > 0:
+                self._request(number, key)
+                self._count_first(key)
+                return True
+        return False
+
+    def _choose_idle(self, key: BatchKey) -> bool:
+        """Ask the node that lacks most batches; the first in the order of those."""
+        able = [n for n in self._prefer(key) if self._count_lacking(n) > 0]
+        able = [n for n in able if self._count_free(n) > 0]
+        if not able:
+            return False
+        self._request(max(able, key=self._count_lacking), key)
+        self._count_first(key)
+        return True
+
+    def _choose(self, key: BatchKey, *, is_answering: bool = False) -> bool:
+        """Ask for an overdue batch; quiet nodes last, or not at all.
+
+        It is done however busy the node is, and if all windows are full, reclaims the slot of a
+        later batch: otherwise all nodes could be full of batches that come after this one.
+        """
+        able = [n for n in self._prefer(key) if not is_answering or self._answers(n)]
+        for number in able:
+            if self._count_free(number) > 0:
+                self._request(number, key)
+                return True
+        for number in able:
+            later = self._prefetch.find_reclaimable(number, key)
+            if later is not None:
+                self._prefetch.reclaim(later)
+                self._load[number] -= 1
+                self._request(number, key)
+                return True
+        return False
+
+    def _choose_another(self, key: BatchKey, batch: Assembly, *, is_hedge: bool) -> bool:
+        """Ask again for a batch in flight, or set when that may be due; return whether a second
+        node makes it now because it is late.
+
+        ``is_hedge`` is whether a second node may be asked because of that.
+        """
+        requested_s = batch.requested_s or 0.0
+        if not self._served.keys() <= batch.requests.keys():
+            overdue_s = max([self._links[number].quiet_at_s for number in batch.requests])
+            is_hedge &= len(batch.requests) == 1
+            if is_hedge:
+                overdue_s = min(overdue_s, requested_s + self.hedge_delay.delay_s)
+            if self._now_s < overdue_s:
+                self.due_s = min(self.due_s, overdue_s)
+            elif self._choose(key, is_answering=True):
+                self.hedged += 1
+                return is_hedge
+        if self._now_s < requested_s + RETRY_S:
+            self.due_s = min(self.due_s, requested_s + RETRY_S)
+            return False
+        for number in batch.requests:
+            if self._answers(number):
+                self._request(number, key)
+                break
+        return False
+
+    def _request(self, number: int, key: BatchKey) -> None:
+        if number not in self._prefetch.held[key].requests:
+            self._load[number] += 1
+            self._pending[number] += 1
+        self._wants.setdefault(number, []).append(key)
+        self._prefetch.record_request(number, key, self.number, self._now_s)
+
+    def _count_first(self, key: BatchKey) -> None:
+        self.requested += 1
+        (number,) = self._prefetch.held[key].requests
+        self.owned += self._order(key)[:1] == (self._names[number],)
+
+    # --- The nodes for a batch ----------------------------------------------------------------
+
+    def _order(self, key: BatchKey) -> tuple[str, ...]:
+        assert self._preference is not None, "a node has answered"
+        return self._preference.order(key)
+
+    def _answers(self, number: int) -> bool:
+        return number in self._served and self._served[number].quiet_at_s > self._now_s
+
+    def _prefer(self, key: BatchKey) -> list[int]:
+        """Return the links of all nodes that can make a batch, in the order of preference; those
+        that are quiet last."""
+        batch = self._prefetch.held[key]
+        names = self._order(key) if len(self._by_name) > 1 else tuple(self._by_name)
+        preferred: list[int] = []
+        quiet: list[int] = []
+        for name in names:
+            for number in self._sort(self._by_name.get(name, ()), key):
+                if number not in batch.requests and number not in batch.failures:
+                    (preferred if self._answers(number) else quiet).append(number)
+        return preferred + quiet
+
+    def _sort(self, numbers: Sequence[int], key: BatchKey) -> Sequence[int]:
+        """Return a feeder's node processes in the order of preference for a batch."""
+        if len(numbers) < 2 or self._preference is None:
+            return numbers
+        weigh = self._preference.weigher(key)
+        return sorted(numbers, key=lambda number: weigh(self._served[number].node_name))
+
+    def _has_failed_everywhere(self, batch: Assembly) -> bool:
+        return bool(batch.failures) and all(
+            number in batch.failures
+            or link.incompatibility is not None
+            or link.duplicate_of is not None
+            for number, link in self._links.items()
+        )
+
+    # --- How busy nodes are -------------------------------------------------------------------
+
+    def _count_near(self) -> int:
         """Return how many of the next batches an idle node may take from their owner.
 
         More where the buffers hardly suffice: a node without a rank's batches then idles, and the
@@ -241,84 +309,17 @@ class _Candidates:
         share = NEAR_SHARE_TIGHT if is_tight else NEAR_SHARE
         return max(_NEAR_MIN, math.ceil(share * buffers))
 
-    def choose_owner(self, key: BatchKey) -> Want | None:
-        """Return a request to the first node in the batch's order, if that is not busy enough.
-
-        An owner that is only now being greeted is waited for.
-        """
-        if self._joining and self._preference.order(key)[:1] in self._joining:
-            return None
-        owner = next(self._prefer(key), None)
-        return self._take(owner, key) if owner is not None else None
-
-    def choose_idle(self, key: BatchKey) -> Want | None:
-        """Return a request to the node that lacks most batches; the first in the order of those."""
-        able = [number for number in self._prefer(key) if self._count_lacking(number) > 0]
-        able = [number for number in able if self._count_free(number) > 0]
-        idlest = max(able, key=self._count_lacking, default=None)
-        return self._take(idlest, key) if idlest is not None else None
-
-    def choose(self, key: BatchKey, *, is_answering: bool = False) -> Want | None:
-        """Return a request for an overdue batch; to quiet nodes last, or not at all.
-
-        It is made however busy the node is, and if all windows are full, reclaims the slot of a
-        later batch: otherwise all nodes could be full of batches that come after this one.
-        """
-        able = [n for n in self._prefer(key) if n in self._answering or not is_answering]
-        for number in able:
-            if self._count_free(number) > 0:
-                self._record(number)
-                return Want(number, key)
-        for number in able:
-            reclaim = self._prefetch.find_reclaimable(number, key)
-            if reclaim is not None:
-                return Want(number, key, reclaim)
-        return None
-
-    def _prefer(self, key: BatchKey) -> Iterator[int]:
-        """Yield the links of all nodes that can make a batch, in the order of preference; those
-        that are quiet last."""
-        quiet: list[int] = []
-        links = self._by_name
-        names = self._preference.order(key) if len(links) > 1 else tuple(links)
-        for name in names:
-            for number in self._sort(links.get(name, ()), key):
-                if not self._prefetch.can_request(number, key):
-                    continue
-                if number in self._answering:
-                    yield number
-                else:
-                    quiet.append(number)
-        yield from quiet
-
-    def _sort(self, numbers: Sequence[int], key: BatchKey) -> Sequence[int]:
-        """Return a feeder's node processes in the order of preference for a batch."""
-        if len(numbers) < 2:
-            return numbers
-        weigh = self._preference.weigher(key)
-        return sorted(numbers, key=lambda number: weigh(self._served[number].node_name))
-
-    def _take(self, number: int, key: BatchKey) -> Want | None:
-        if self._count_free(number) <= 0 or self._count_lacking(number) <= 0:
-            return None
-        self._record(number)
-        return Want(number, key)
-
-    def _record(self, number: int) -> None:
-        self._free_window[number] = self._count_free(number) - 1
-        self._lacking[number] = self._count_lacking(number) - 1
-
     def _count_needed(self, number: int) -> int:
         """Return how many batches keep a node busy, of all ranks that it serves."""
-        link = self._served[number]
-        chunks = math.ceil(self._prefetch.recipe.batch_size / link.chunk_images)
-        return 1 + math.ceil(_CHUNKS_A_WORKER * link.workers / chunks)
+        welcome = self._served[number].welcome
+        assert welcome is not None, "it is served"
+        chunks = math.ceil(self._prefetch.recipe.batch_size / welcome.chunk_images)
+        return 1 + math.ceil(_CHUNKS_A_WORKER * welcome.workers / chunks)
 
     def _count_free(self, number: int) -> int:
-        if number not in self._free_window:
-            window = self._served[number].window
-            self._free_window[number] = window - self._prefetch.load(number)
-        return self._free_window[number]
+        """Return how many more batches a node accepts."""
+        welcome = self._served[number].welcome
+        return (welcome.window if welcome else 0) - self._load[number]
 
     def _count_lacking(self, number: int) -> int:
         """Return how many batches a node lacks to be busy with this rank's part of its work.
@@ -327,25 +328,13 @@ class _Candidates:
         batch that is on its way, over the ranks that it serves; or this client's even share of the
         buffers if that is less.
         """
-        if number not in self._lacking:
-            link, prefetch = self._served[number], self._prefetch
-            if len(self._served) == 1:
-                return prefetch.buffers
-            batches = self._count_needed(number)
-            share = math.ceil(prefetch.buffers / len(self._served))
-            ranks = min(prefetch.world_size, link.sharers or prefetch.world_size)
-            busy = min(share, math.ceil(batches / ranks))
-            self._lacking[number] = busy - prefetch.pending(number)
-        return self._lacking[number]
-
-
-def _has_failed_everywhere(assembly: Assembly, links: Mapping[int, LinkState]) -> bool:
-    return bool(assembly.failures) and all(
-        number in assembly.failures
-        or link.incompatibility is not None
-        or link.duplicate_of is not None
-        for number, link in links.items()
-    )
+        prefetch = self._prefetch
+        if len(self._served) == 1:
+            return prefetch.buffers
+        share = math.ceil(prefetch.buffers / len(self._served))
+        ranks = min(prefetch.world_size, self._served[number].sharers or prefetch.world_size)
+        busy = min(share, math.ceil(self._count_needed(number) / ranks))
+        return busy - self._pending[number]
 
 
 class HedgeDelay:

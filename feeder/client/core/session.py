@@ -6,8 +6,9 @@
                                      └─ late, quiet or lost: the next in the lane's order is asked
 
 Events go into ``handle``, instructions come out; requests are made at ClockAdvanced, which the
-shell passes after all other events. Consumer calls (``begin``, ``take``, ``return_buffer``) return
-no instructions: the next ClockAdvanced does. It is wanted when ``is_clock_due``, and at ``due_s``.
+shell passes after all other events. Consumer calls (``begin``, ``take``, and
+``prefetch.return_buffer``) return no instructions: the next ClockAdvanced does. It is wanted when
+``is_clock_due``, and at ``due_s``.
 
 Invariants, which test_fleet.py checks over random losses, restarts and clock jumps:
 - the batches that the consumer takes are the sequence's, each once, in order (``prefetch``);
@@ -17,33 +18,22 @@ Invariants, which test_fleet.py checks over random losses, restarts and clock ju
 The consumer's deadline is not known here; when it has passed, ``explain`` gives the reason.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from feeder.client.core import events
-from feeder.client.core.batch_lanes import BatchLanes
-from feeder.client.core.compatibility import find_incompatibility
-from feeder.client.core.links import Links
+from feeder.client.core.answers import find_incompatibility
+from feeder.client.core.links import Job, Links
 from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
-from feeder.client.core.preference import Preference
-from feeder.client.core.prefetch import (
-    BatchRequest,
-    BatchSequence,
-    CompleteBatch,
-    Placement,
-    Prefetch,
-)
-from feeder.client.core.requests import GiveUp, RequestScheduler
-from feeder.client.core.waits import WaitClock
+from feeder.client.core.owners import Preference
+from feeder.client.core.prefetch import BatchRequest, BatchSequence, CompleteBatch, Prefetch
+from feeder.client.core.requests import RequestScheduler
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.wire.messages import (
-    BatchKey,
     Bye,
     Draining,
     Failed,
-    Hello,
     Lent,
     NotReady,
     Pong,
@@ -55,21 +45,8 @@ from feeder.wire.messages import (
 AMPLE_BATCHES: Final = 3
 """Batches in flight per node with which none runs out of work if a request comes a batch late."""
 
+_NEVER: Final = float("inf")
 _NONE: Final[Mapping[str, str]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What the client requests from its nodes; the same for the client's whole life."""
-
-    name: str
-    """The endpoints as the user gave them."""
-    hello: Hello
-    share_memory: bool = True
-    rank: int = 0
-    """Of the client in its job, or any number that differs from other clients'."""
-    world_size: int = 1
-    """As far as it is known before the first sequence, which has the final number."""
 
 
 class ClientSession:
@@ -80,7 +57,6 @@ class ClientSession:
 
     def __init__(self, job: Job, *, buffers: int) -> None:
         """``buffers``: batches that are fetched ahead or with the consumer."""
-        prefetch = Prefetch(job.hello.recipe, buffers=buffers)
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
         self.error: FeederError | None = None
@@ -89,34 +65,25 @@ class ClientSession:
         self.packing_advances = 0
         """Grows while feeders that pack report progress and none serves: worth waiting for."""
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
-        self.prefetch = prefetch
-        self._out: list[events.Instruction] = []
-        self._waits = WaitClock()
-        self._links = Links(
-            job.hello,
-            prefetch,
-            self._waits,
-            self._out,
-            rank=job.rank,
-            world_size=job.world_size,
-            share_memory=job.share_memory,
-        )
-        self._welcomed: set[int] = set()  # links that were welcomed before
-        # Once the dataset is known:
-        self._preference: Preference | None = None
-        self._scheduler: RequestScheduler | None = None
-        self.due_s = float("inf")
+        self.due_s = _NEVER
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
-        # Since the last ClockAdvanced:
-        self._has_changed = True  # in more than batches that were lent as requested
-        self._in_flight = 0  # batches requested and not complete
-        self._waits_for_room = False  # whether a batch could not be requested
-        self._request = 0  # the latest one's number
+        self._out: list[events.Instruction] = []
+        self.prefetch = Prefetch(job.hello.recipe, buffers=buffers)
+        self.links = Links(job, self.prefetch, self._out)
+        self.scheduler = RequestScheduler(self.prefetch)
+        self._preference: Preference | None = None  # once the dataset is known
+        self._welcomed: set[int] = set()  # links that were welcomed before
+        self._waits_since_s: float | None = None  # while the consumer waits: counted up to here
         self._has_taken = False
         self._first_request_at_s: float | None = None
-        self.cpu_s = 0.0
-        """CPU time of this process, which the shell sets before ClockAdvanced."""
         self._now_s = 0.0
+        self._cpu_s = 0.0  # of this process, at the last ClockAdvanced
+        # Since the last ClockAdvanced:
+        self._has_changed = True  # in more than batches that were lent as requested
+        self._have_links_changed = True
+        self._links_due_s = _NEVER
+        self._in_flight = 0  # batches requested and not complete
+        self._waits_for_room = False  # whether a batch could not be requested
 
     @property
     def labels(self) -> LabelSpec:
@@ -129,6 +96,8 @@ class ClientSession:
         """Start a sequence; those of its batches that are already here are kept."""
         self.check()
         self.prefetch.begin(sequence)
+        # The number of ranks may have changed, and with it how many links there may be.
+        self._has_changed = self._have_links_changed = True
 
     def is_next_complete(self) -> bool:
         """Return whether ``take`` would return a batch or raise an error."""
@@ -136,7 +105,8 @@ class ClientSession:
 
     def take(self) -> CompleteBatch | None:
         """Return the next batch if it is complete; raises the error that prevents it for good."""
-        self.check()
+        if self.error is not None or self.welcome is None:
+            self.check()
         try:
             batch = self.prefetch.take()
         except DatasetError as error:
@@ -146,16 +116,13 @@ class ClientSession:
 
     def begin_wait(self, now_s: float) -> None:
         """Record that the consumer waits for the next batch."""
-        self._waits.begin(now_s)
+        self._waits_since_s = now_s
 
     def end_wait(self, now_s: float, batch: CompleteBatch | None) -> None:
         """Record that the consumer waits no longer: it has the batch, or has given up (None)."""
         link = None if batch is None else batch.link
-        self._waits.end(now_s, self.prefetch.awaited_links if link is None else (link,))
-
-    def return_buffer(self, buffer: int) -> None:
-        """Free the buffer of a batch that was taken."""
-        self.prefetch.return_buffer(buffer)
+        self._count_wait(now_s, self.prefetch.awaited_links if link is None else (link,))
+        self._waits_since_s = None
 
     def is_clock_due(self, *, spare: int = 0) -> bool:
         """Return whether ClockAdvanced should come before the next wait for events.
@@ -163,7 +130,7 @@ class ClientSession:
         While every node has enough to do, ``1 + spare`` free buffers can wait for another one: a
         request for several batches costs client and node little more than a request for one.
         """
-        is_ample = self._in_flight >= AMPLE_BATCHES * len(self._links.by_number)
+        is_ample = self._in_flight >= AMPLE_BATCHES * len(self.links.by_number)
         return self._has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
@@ -182,7 +149,7 @@ class ClientSession:
         """
         progress = self.prefetch.progress()
         awaited = self.prefetch.awaited_links
-        links = sorted(self._links, key=lambda link: link.link not in awaited)
+        links = sorted(self.links, key=lambda link: link.number not in awaited)
         if not links:
             return "no endpoint is known yet"
         reasons = [
@@ -200,7 +167,7 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = list(self._links)  # one copy: another thread changes the dict
+        links = list(self.links)  # one copy: another thread changes the dict
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
@@ -210,8 +177,8 @@ class ClientSession:
 
         It is this client's own verdict where that node process does not answer.
         """
-        links = [link for link in list(self._links) if link.verdict or link.find_trouble(now_s)]
-        slowest = max(links, key=lambda link: self._waits.total_s(link.link), default=None)
+        links = [link for link in list(self.links) if link.verdict or link.find_trouble(now_s)]
+        slowest = max(links, key=lambda link: link.waited_s, default=None)
         if slowest is None:
             return ""
         # After a stop of this process itself, answers may wait in its sockets.
@@ -221,42 +188,12 @@ class ClientSession:
     @property
     def is_gathered(self) -> bool:
         """Whether it is known of all endpoints if they serve this job."""
-        return self.error is not None or all(link.is_status_known for link in list(self._links))
-
-    @property
-    def batches_requested(self) -> int:
-        """How many batches were requested, each counted once."""
-        return 0 if self._scheduler is None else self._scheduler.requested
-
-    @property
-    def batches_of_owners(self) -> int:
-        """How many of them were first requested from the owner of their lane, which caches it."""
-        return 0 if self._scheduler is None else self._scheduler.owned
-
-    @property
-    def batches_asked_again(self) -> int:
-        """How many batches were requested again because their node was lost or failed."""
-        return 0 if self._scheduler is None else self._scheduler.retried
-
-    @property
-    def batches_hedged(self) -> int:
-        """How many late batches were requested from another node too."""
-        return 0 if self._scheduler is None else self._scheduler.hedged
+        return self.error is not None or all(link.is_status_known for link in list(self.links))
 
     @property
     def served_endpoints(self) -> list[str]:
         """The endpoints of the node processes that serve this client now."""
-        return [link.endpoint for link in list(self._links) if link.is_served]
-
-    @property
-    def feeders(self) -> int:
-        """How many node processes serve this client now."""
-        return len(self.served_endpoints)
-
-    @property
-    def feeders_left_out(self) -> int:
-        """How many endpoints cannot serve this job, though they answer."""
-        return self._links.left_out
+        return [link.endpoint for link in list(self.links) if link.is_served]
 
     # --- Events -------------------------------------------------------------------------------
 
@@ -264,112 +201,114 @@ class ClientSession:
         """Return the instructions that follow from an event, to be executed in this order."""
         self._now_s = max(self._now_s, now_s)
         if self.error is None:
-            if not isinstance(event, events.MessageReceived):
-                self._has_changed = True
             match event:
+                case events.MessageReceived(number, message):
+                    self._on_message(number, message)
+                case events.ClockAdvanced(cpu_s):
+                    self._cpu_s = cpu_s
+                    self._on_clock()
                 case events.ChunkArrived():
                     self._on_chunk(event)
-                case events.ChunkStored():
-                    self._on_stored(event.placement)
-                case events.ClockAdvanced():
-                    self._on_clock()
+                case events.ChunkStored(placement):
+                    self._has_changed = True
+                    self._on_complete(self.prefetch.stored(placement))
                 case events.EndpointsListed():
-                    self._links.set_listed(event, self._now_s)
+                    self._has_changed = self._have_links_changed = True
+                    self.links.set_listed(event, self._now_s)
                 case _:
                     self._on_link(event)
         out = self._out.copy()
-        self._out.clear()  # the links have it too
+        self._out.clear()  # the links append to this one list
         return out
 
     def fail(self, error: FeederError) -> None:
         """End for good; consumer calls raise the first such error from now on."""
         if self.error is None:
-            self.error, self.due_s = error, float("inf")
+            self.error, self.due_s = error, _NEVER
 
     def byes(self) -> list[events.Instruction]:
         """Return the last messages, so that nodes need not wait for the leases to expire."""
         return [
-            events.Send(link.link, Bye(session=link.session))
-            for link in self._links
+            events.Send(link.number, Bye(session=link.session))
+            for link in self.links
             if link.session is not None
         ]
 
     def release_slots(self) -> None:
         """Release all mapped slots, also those with a batch; nothing can be taken after this."""
-        for link in self._links:
+        for link in self.links:
             link.slots = ()
-        self.prefetch.drop_held()
+        self.prefetch.held.clear()
 
     # --- Links --------------------------------------------------------------------------------
 
     def _on_link(self, event: events.LinkEvent) -> None:
-        link = self._links.by_number.get(event.link)
+        link = self.links.by_number.get(event.link)
         if link is None:
             return  # it was closed
-        match event:
-            case events.Disconnected():
-                link.handle(event, self._now_s)
-                self._links.greet_duplicates(link, self._now_s)
-            case events.NodeIncompatible(_, error) if link.incompatibility is None:
-                self._leave_out(link, error)
-            case events.MessageReceived(_, message) if link.incompatibility is None:
-                link.on_message(self._now_s)
-                self._on_message(link, message)
-            case _ if link.handle(event, self._now_s):
-                self._log_transfer(link)
-        self._links.collect(link)
+        self._has_changed = self._have_links_changed = True
+        if isinstance(event, events.NodeIncompatible):
+            if link.incompatibility is None:
+                self._leave_out(link, event.error)
+            return
+        link.handle(event, self._now_s)
+        if isinstance(event, events.Disconnected):
+            self.links.greet_duplicates(link, self._now_s)
 
-    def _on_message(self, link: LinkState, message: object) -> None:
-        self._has_changed |= self._waits_for_room or not isinstance(message, Lent | Pong)
+    def _on_message(self, number: int, message: object) -> None:
+        link = self.links.by_number.get(number)
+        if link is None or link.incompatibility is not None:
+            return
+        link.heard_s = self._now_s
+        self._has_changed |= self._waits_for_room
+        match message:
+            case Lent(session=session):
+                if session == link.session:
+                    self._on_lent(link, message)
+                return
+            case Pong(session=session):
+                if session == link.session:
+                    link.verdict, link.sharers = message.verdict, message.sharers
+                return
+        self._has_changed = self._have_links_changed = True
         match message:
             case Welcome() if link.is_connected:  # else it was still in flight
                 if message.session != link.session or not link.has_session_with(message):
                     self._on_welcome(link, message)
             case NotReady() if link.session is None:
                 has_advanced = link.on_not_ready(message, self._now_s)
-                self.packing_advances += has_advanced and self.feeders == 0
+                self.packing_advances += has_advanced and not self.served_endpoints
             case Refused():
                 error = link.on_refused(message, self._now_s)
                 if error is not None:
                     self._leave_out(link, error)
-            case Lent() if message.session == link.session:
-                self._on_lent(link, message)
-            case Failed() if message.session == link.session:
+            case Failed(session=session) if session == link.session:
                 key = (message.epoch, message.index)
-                self.prefetch.failed(link.link, key, f"{message.message} ({message.code})")
-            case Draining() if message.session == link.session:
+                self.prefetch.failed(number, key, f"{message.message} ({message.code})")
+            case Draining(session=session) if session == link.session:
                 link.drain()
-            case Pong() if message.session == link.session:
-                link.verdict, link.sharers = message.verdict, message.sharers
             case _:  # of a session that is over
                 pass
 
     def _on_welcome(self, link: LinkState, welcome: Welcome) -> None:
-        is_back = link.link in self._welcomed
+        is_back = link.number in self._welcomed
         error = find_incompatibility(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
-            self._out.append(events.Send(link.link, Bye(session=welcome.session)))
+            self._out.append(events.Send(link.number, Bye(session=welcome.session)))
             self._leave_out(link, error, welcome)
             return
-        other = self._links.find_session_with(link, welcome)
+        other = self.links.find_session_with(link, welcome)
         if other is not None:
-            link.decline(welcome, other.link)
-            # The other link may not lead to them.
-            self._links.record_siblings(link, welcome, self._now_s)
-            return
-        self._links.report_same_name(link, welcome)
-        self.welcome = self.welcome or welcome
-        if self._preference is None:
-            self._preference = Preference(BatchLanes(welcome, self.job.hello))
-            self._scheduler = RequestScheduler(
-                self.prefetch, self._preference, self._links.owner_name
-            )
-        self.reconnects += is_back
-        self._welcomed.add(link.link)
-        link.accept(welcome, self._now_s)
-        if not link.awaits_slots:
-            self._log_transfer(link)
-        self._links.record_siblings(link, welcome, self._now_s)
+            link.decline(welcome, other.number)
+        else:
+            self.links.report_same_name(link, welcome)
+            self.welcome = self.welcome or welcome
+            self._preference = self._preference or Preference(welcome, self.job.hello)
+            self.reconnects += is_back
+            self._welcomed.add(link.number)
+            link.accept(welcome, self._now_s, self._cpu_s)
+        # Also of a node process that is linked twice: the other link may not lead to its siblings.
+        self.links.record_siblings(link, welcome, self._now_s)
 
     def _leave_out(
         self, link: LinkState, error: FeederError, welcome: Welcome | None = None
@@ -381,49 +320,44 @@ class ClientSession:
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
         """
-        self._has_changed = True
-        named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
+        self._has_changed = self._have_links_changed = True
+        named = error
+        if not str(error).startswith(link.endpoint):
+            named = type(error)(f"{link.endpoint}: {error}")
         session = name_session(welcome or link.welcome)
         link.leave(self._now_s, error)
-        self._links.greet_duplicates(link, self._now_s)
-        is_news = self._links.avoid(link, self._now_s)
-        if not self._has_taken or self._links.are_all_left_out:
+        self.links.greet_duplicates(link, self._now_s)
+        is_news = self.links.avoid(link, self._now_s)
+        if not self._has_taken or self.links.are_all_left_out:
             self.fail(named)
         elif is_news:
             self._out.append(events.Log(f"left out: {named}{session}", is_warning=True))
 
-    def _log_transfer(self, link: LinkState) -> None:
-        is_warning = link.wants_slots and link.copied_because is not None
-        self._out.append(events.Log(link.describe_transfer(), is_warning=is_warning))
-
     # --- Batches that arrive ------------------------------------------------------------------
 
     def _on_chunk(self, event: events.ChunkArrived) -> None:
-        link = self._links.by_number.get(event.link)
+        self._has_changed = True
         self.received_bytes += sum(event.sizes)
+        link = self.links.by_number.get(event.link)
         if link is None or event.chunk.session != link.session:
             self.prefetch.chunks_discarded += 1
             return
-        link.on_message(self._now_s)
+        link.heard_s = self._now_s
         try:
             placement = self.prefetch.find_placement(
-                link.link, event.chunk, event.sizes, self.labels
+                link.number, event.chunk, event.sizes, self.labels
             )
         except ProtocolError as error:
             self._leave_out(link, error)
-            self._links.collect(link)
             return
         if placement is not None:
             self._out.append(events.Store(placement))
-
-    def _on_stored(self, placement: Placement) -> None:
-        self._on_complete(self.prefetch.stored(placement))
 
     def _on_lent(self, link: LinkState, lent: Lent) -> None:
         try:
             if lent.slot >= len(link.slots):
                 raise ProtocolError(f"slot {lent.slot} was lent, {len(link.slots)} are mapped here")
-            request = self.prefetch.lend(link.link, lent, link.slots[lent.slot])
+            request = self.prefetch.lend(link.number, lent, link.slots[lent.slot])
         except ProtocolError as error:
             self._leave_out(link, error)
             return
@@ -431,79 +365,80 @@ class ClientSession:
         self._on_complete(request)
 
     def _on_complete(self, request: BatchRequest | None) -> None:
-        if request is None:
-            return
-        if self._scheduler is not None:
-            self._scheduler.on_complete(request, self._now_s)
-        if self.first_batch_s is None and self._first_request_at_s is not None:
-            self.first_batch_s = self._now_s - self._first_request_at_s
+        if request is not None:
+            self.scheduler.hedge_delay.record(self._now_s - request.requested_s)
+            if self.first_batch_s is None and self._first_request_at_s is not None:
+                self.first_batch_s = self._now_s - self._first_request_at_s
 
     # --- Requests -----------------------------------------------------------------------------
 
     def _on_clock(self) -> None:
-        self._waits.advance(self._now_s, self.prefetch.awaited_links)
-        for link in list(self._links):
-            link.record_spent(self._waits.total_s(link.link), self.cpu_s)
-            if link.is_redial_due(self._now_s):
-                self._links.hang_up(link, self._now_s)
-                self._links.dial(link.endpoint, link.feeder, self._now_s)
+        now_s = self._now_s
+        if self._waits_since_s is not None:
+            self._count_wait(now_s, self.prefetch.awaited_links)
+        if self._have_links_changed or now_s >= self._links_due_s:
+            self._run_due(now_s)
+        if self._preference is None:
+            self.links.replace_spares(now_s)
+        elif self._have_links_changed or self.links.is_list_long:
+            self._have_links_changed |= self.links.choose(self._preference, now_s)
+            self._preference.set_names(self.links.owner_names)
+            self.scheduler.follow(self.links.by_number, self._preference, self.links.owner_name)
+        if self._have_links_changed:
+            self._links_due_s = min([link.due_s() for link in self.links], default=_NEVER)
+        self._have_links_changed = self._has_changed = False
+        if self.welcome is None:
+            due_s = self.links.spares_due_s(now_s)
+        else:
+            self._request_batches(self.welcome, now_s)
+            due_s = self.scheduler.due_s
+        self.due_s = min(due_s, self._links_due_s)
+
+    def _run_due(self, now_s: float) -> None:
+        self._have_links_changed = True
+        for link in list(self.links):
+            if link.is_redial_due(now_s):
+                self.links.hang_up(link, now_s)
+                self.links.dial(link.endpoint, link.feeder, now_s)
                 continue
             had_session = link.session is not None
-            if link.run_due(self._now_s):
-                self._log_transfer(link)
-            self._links.collect(link)
+            link.run_due(now_s, self._cpu_s)
             if had_session and link.session is None:  # silent: another link may reach the node
-                self._links.greet_duplicates(link, self._now_s)
-        if self.welcome is not None and self._scheduler is not None and self._preference:
-            self._links.choose(self._preference, self._now_s)
-            self._preference.set_names(self._links.owner_names)
-            self._request_batches(self.welcome, self._scheduler)
-        else:
-            self._links.replace_spares(self._now_s)
-        self._has_changed = False
-        if self._scheduler is None:
-            due_s = self._links.spares_due_s(self._now_s)
-        else:
-            due_s = self._scheduler.due_s
-        self.due_s = min([due_s, *[link.due_s() for link in self._links]])
+                self.links.greet_duplicates(link, now_s)
 
-    def _request_batches(self, welcome: Welcome, scheduler: RequestScheduler) -> None:
+    def _request_batches(self, welcome: Welcome, now_s: float) -> None:
         self.prefetch.extend(welcome.samples)
-        wants = self._choose(scheduler)
+        wants = self.scheduler.choose(now_s)
         if wants and self._first_request_at_s is None:
-            self._first_request_at_s = self._now_s
-        for link in self._links:
+            self._first_request_at_s = now_s
+        for link in self.links.by_number.values():
             if link.session is None:
                 continue
-            keys, releases = wants.get(link.link, ()), self.prefetch.take_releases(link.link)
+            keys = wants.get(link.number, ())
+            releases = self.prefetch.releases.pop(link.number, ())
             if keys or releases:
                 request = Request(
                     session=link.session,
-                    number=self._request,
+                    number=self.scheduler.number,
                     want=tuple(keys),
                     release=tuple(releases),
                 )
-                self._out.append(events.Send(link.link, request))
-        are_requested = [bool(held.requests) for _, held in self.prefetch.open_batches()]
-        self._in_flight = sum(are_requested)
-        self._waits_for_room = not all(are_requested)
+                self._out.append(events.Send(link.number, request))
+        self._in_flight, self._waits_for_room = 0, False
+        for batch in self.prefetch.held.values():
+            if batch.requests:
+                self._in_flight += not batch.settled
+            elif not batch.settled:
+                self._waits_for_room = True
 
-    def _choose(self, scheduler: RequestScheduler) -> dict[int, list[BatchKey]]:
-        """Return the batches to request now, by link, recorded as in request ``_request``."""
-        wants: dict[int, list[BatchKey]] = {}
-        for choice in scheduler.choose(self._links.by_number, self._now_s):
-            if isinstance(choice, GiveUp):
-                self.prefetch.give_up(choice.key)
-                continue
-            if choice.reclaim is not None:
-                self.prefetch.reclaim(choice.reclaim)
-            wants.setdefault(choice.link, []).append(choice.key)
-        self._request += bool(wants)
-        for number, keys in wants.items():
-            for key in keys:
-                self.prefetch.record_request(number, key, self._request, self._now_s)
-        return wants
-
-
-def _name(error: FeederError, endpoint: str) -> FeederError:
-    return type(error)(f"{endpoint}: {error}")
+    def _count_wait(self, now_s: float, awaited: Iterable[int]) -> None:
+        """Count the time since the last call as a wait for these links, of which a hedged batch has
+        two. It is counted while it lasts: pings report it, so a node learns of a training loop that
+        it blocks."""
+        if self._waits_since_s is not None:
+            waited_s = max(0.0, now_s - self._waits_since_s)
+            self._waits_since_s += waited_s
+            for number in awaited:
+                link = self.links.by_number.get(number)
+                if link is not None:
+                    link.waited_s += waited_s

@@ -85,7 +85,7 @@ def test_an_incompatible_node_is_left_out_after_the_first_batch(
     assert re.search(text, warning)
     assert re.search(r" \(node .+, session [0-9a-f]{8}\)$", warning)
     assert asked(out + pass_time(shell, 5.0, 0), 1) == []
-    assert shell.session.feeders_left_out == 1
+    assert shell.session.links.left_out == 1
     assert shell.session.error is None
     shell.answer(1)
     assert shell.take_key() == (0, 1)
@@ -115,7 +115,7 @@ def test_a_node_that_refuses_for_good_or_breaks_the_protocol_is_left_out_later(
     assert sends(out, OWNER) == [Bye(session=OWNER + 1)]
     assert (0, 1) in asked(out, NEXT)
     assert len(shell.warnings) == 1
-    assert shell.session.feeders_left_out == 1
+    assert shell.session.links.left_out == 1
 
 
 def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
@@ -147,7 +147,7 @@ def test_a_node_that_refused_the_connection_for_good_is_redialled_after_a_while(
         HangUp(NEXT),
         Dial(2, ENDPOINTS[NEXT]),
     ]
-    assert shell.session.feeders_left_out == 0
+    assert shell.session.links.left_out == 0
 
 
 def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
@@ -156,7 +156,7 @@ def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
     shell.take_keys()
     leave_out(shell, OWNER)
     assert sends(shell.receive(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
 
 
 def test_when_all_nodes_are_left_out_the_job_ends() -> None:
@@ -177,8 +177,8 @@ def test_an_incompatible_node_that_is_replaced_serves_again() -> None:
     leave_out(shell, OWNER)
     assert sends(shell.receive(Pong(session=OWNER + 1), OWNER), OWNER) == []
     shell.lose(OWNER)
-    assert shell.session.feeders_left_out == 1, "why it was is still to be known"
+    assert shell.session.links.left_out == 1, "why it was is still to be known"
     assert sends(shell.connect(OWNER), OWNER)[0] == hello(8)
     shell.receive(welcome(9, node=NODES[OWNER], window=8), OWNER)
-    assert shell.session.feeders == 2
-    assert shell.session.feeders_left_out == 0
+    assert len(shell.session.served_endpoints) == 2
+    assert shell.session.links.left_out == 0

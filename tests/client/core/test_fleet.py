@@ -45,8 +45,8 @@ def test_all_nodes_have_work_and_each_batch_comes_once() -> None:
     fleet.reading_s = (0.0,)
     fleet.run(10.5)
     assert fleet.taken > 0.85 * 3 * 10.0 / 0.05
-    assert fleet.session.batches_asked_again == 0
-    assert fleet.session.feeders == 3
+    assert fleet.session.scheduler.retried == 0
+    assert len(fleet.session.served_endpoints) == 3
 
 
 @pytest.mark.parametrize("lends", ["yy", "", "y"])
@@ -57,9 +57,9 @@ def test_a_node_that_dies_delays_batches_only_briefly(lends: str) -> None:
     fleet.kill(next(iter(fleet.nodes.values())), away_s=60.0)
     fleet.run(6.0)
     assert fleet.taken > before + 10
-    assert fleet.session.feeders == 1
+    assert len(fleet.session.served_endpoints) == 1
     fleet.run(70.0)
-    assert fleet.session.feeders == 2
+    assert len(fleet.session.served_endpoints) == 2
 
 
 def test_batches_of_a_hanging_node_come_from_another_within_seconds() -> None:
@@ -69,7 +69,7 @@ def test_batches_of_a_hanging_node_come_from_another_within_seconds() -> None:
     fleet.stop(next(iter(fleet.nodes.values())), for_s=60.0)
     fleet.run(8.0)
     assert fleet.taken > before + 10
-    assert fleet.session.batches_hedged > 0
+    assert fleet.session.scheduler.hedged > 0
 
 
 def test_the_client_waits_for_its_only_node() -> None:
@@ -158,4 +158,4 @@ def test_the_sequence_is_delivered_under_random_faults(
     fleet.run(fleet.now_s + 20.0)
     assert fleet.session.error is None
     assert fleet.taken > before + 50
-    assert fleet.session.feeders == nodes
+    assert len(fleet.session.served_endpoints) == nodes

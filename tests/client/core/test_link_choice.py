@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.link_choice import LINKS_MAX, SPARES, LinkChoice, limit_links
+from feeder.client.core.feeders import LINKS_MAX, SPARES, LinkChoice, limit_links
 
 FEEDERS = tuple(f"f{number:04}" for number in range(300))
 

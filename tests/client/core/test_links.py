@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
-from feeder.client.core.ownership import Ownership
-from feeder.client.core.preference import Preference
+from feeder.client.core.owners import Ownership, Preference
 from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
 from feeder.errors import DatasetError, ProtocolError
@@ -25,6 +23,7 @@ from tests.support.client_shell import (
     asked,
     hello,
     lent,
+    open_keys,
     released,
     sends,
     welcome,
@@ -73,6 +72,11 @@ def fail(shell: Shell, index: int, link: int) -> list[Instruction]:
     return shell.receive(word, link)
 
 
+def pending(shell: Shell, link: int) -> int:
+    """Return how many batches are requested on a link and not complete."""
+    return sum(link in shell.prefetch.held[key].requests for key in open_keys(shell.prefetch))
+
+
 def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]:
     """Advance the time, with a Pong of some nodes twice a second; return the instructions."""
     done = []
@@ -115,7 +119,7 @@ def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> No
 def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> None:
     fields = {"lanes": 5, "samples": 40}
     shell, out = serve(3, buffers=9, recipe=RECIPE_5, **fields)
-    preference = Preference(BatchLanes(welcome(**fields), hello(recipe=RECIPE_5)))
+    preference = Preference(welcome(**fields), hello(recipe=RECIPE_5))
     preference.set_names(NODES)
     owned = {key: NODES.index(preference.order(key)[0]) for key in keys(*range(9))}
     wants = {key: link for link in range(3) for key in asked(out, link)}
@@ -127,7 +131,7 @@ def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> N
     waiting = [key for key in owned if key not in wants]
     assert all(list(wants.values()).count(owned[key]) == 3 for key in waiting)
     assert keys(0)[0] in wants
-    assert shell.session.feeders == 3
+    assert len(shell.session.served_endpoints) == 3
 
 
 def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
@@ -141,7 +145,7 @@ def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
     for link in (0, 1):
         shell.receive(Pong(session=link + 1, sharers=1), link)
     shell.do()
-    assert max(shell.prefetch.pending(link) for link in (0, 1)) == 8, "its even share"
+    assert max(pending(shell, link) for link in (0, 1)) == 8, "its even share"
 
 
 def test_the_status_of_all_nodes_is_known_when_each_serves_refuses_or_is_unreachable() -> None:
@@ -162,7 +166,7 @@ def test_a_node_without_a_welcome_is_not_asked() -> None:
     shell.session.begin(BatchSequence(0, range(10)))
     out = shell.do()
     assert asked(out, NEXT) == keys(0, 1, 2)[: hello().window]
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
 
 
 # Nodes that are lost, end or fail
@@ -172,7 +176,7 @@ def test_batches_of_a_lost_node_are_requested_from_the_next() -> None:
     shell, _ = serve()
     out = shell.lose(OWNER)
     assert asked(out, NEXT) == keys(0, 1)
-    assert shell.session.batches_asked_again == 2
+    assert shell.session.scheduler.retried == 2
     assert sends(out, OWNER) == []
     for index in range(3):
         shell.answer(index, NEXT, session=NEXT + 1)
@@ -200,7 +204,7 @@ def test_rows_of_a_lost_node_do_not_count_for_the_next_one() -> None:
 def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
     shell, _ = serve()
     shell.receive(Draining(session=OWNER + 1), OWNER)
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
     out = shell.answer(0, OWNER, session=OWNER + 1)
     assert released(out, OWNER) == keys(0)
     assert shell.take_key() == (0, 0)
@@ -216,7 +220,7 @@ def test_a_batch_that_one_node_cannot_make_is_requested_from_another() -> None:
     out = fail(shell, 0, OWNER)
     assert released(out, OWNER) == keys(0)
     assert asked(out, NEXT) == keys(0)
-    assert shell.session.batches_asked_again == 1
+    assert shell.session.scheduler.retried == 1
     shell.answer(0, NEXT, session=NEXT + 1)
     assert shell.take_key() == (0, 0)
 
@@ -299,7 +303,7 @@ def test_late_batches_are_hedged_but_never_many_at_once() -> None:
     out = pass_time(shell, LATE_S + 3, OWNER, NEXT)
     assert asked(out, NEXT) == keys(0, 1)
     assert len(asked(out, NEXT)) == HEDGES_MAX
-    assert shell.session.batches_hedged == 2
+    assert shell.session.scheduler.hedged == 2
     assert released(out, OWNER) == []
 
 
@@ -330,7 +334,7 @@ def test_a_late_batch_is_hedged_on_one_other_node_only() -> None:
 def test_with_one_node_nothing_is_hedged() -> None:
     shell, _ = serve(1)
     assert asked(pass_time(shell, 5 * LATE_S, 0), 0) == []
-    assert shell.session.batches_hedged == 0
+    assert shell.session.scheduler.hedged == 0
 
 
 def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
@@ -339,7 +343,7 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
     assert asked(out, NEXT) == keys(0, 1), "late ones"
     out = pass_time(shell, QUIET_S, NEXT)
     assert asked(out, NEXT) == keys(2)
-    assert shell.session.batches_asked_again == 0, "it may still answer"
+    assert shell.session.scheduler.retried == 0, "it may still answer"
     shell.answer(0, OWNER, session=OWNER + 1)
     assert shell.take_key() == (0, 0)
 
@@ -383,7 +387,7 @@ def meet_duplicates() -> tuple[Shell, list[Instruction]]:
 def test_the_same_node_by_another_endpoint_is_declined() -> None:
     shell, out = meet_duplicates()
     assert sends(out, 1) == [Bye(session=2)]
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
     assert sends(pass_time(shell, 20.0, 0), 1) == []
     assert "it is the same node process as another endpoint" in shell.session.explain(0.0)
 
@@ -432,7 +436,7 @@ def test_a_restarted_node_is_another_one() -> None:
     shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
     join(shell, 1, node=NODES[0], incarnation=6)
-    assert shell.session.feeders == 2
+    assert len(shell.session.served_endpoints) == 2
 
 
 # Endpoints that are listed and unlisted
@@ -445,7 +449,7 @@ def test_the_other_nodes_of_a_daemon_are_dialled() -> None:
     assert Dial(1, "tcp://a:7001") in out
     out = join(shell, 1, number=1, siblings=siblings)
     assert not [each for each in out if isinstance(each, Dial)]
-    assert shell.session.feeders == 2
+    assert len(shell.session.served_endpoints) == 2
 
 
 def test_an_endpoint_that_is_listed_later_is_dialled_and_asked() -> None:
@@ -515,11 +519,11 @@ def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int
             case "speak":
                 shell.receive(Pong(session=sessions[link]), link)
             case "answer":
-                open_keys = [key for key, _ in shell.prefetch.open_batches()]
-                for epoch, index in chance.sample(open_keys, min(2, len(open_keys))):
+                opened = open_keys(shell.prefetch)
+                for epoch, index in chance.sample(opened, min(2, len(opened))):
                     shell.answer(index, link, session=sessions[link], epoch=epoch)
             case "fail":
-                for epoch, index in [key for key, _ in shell.prefetch.open_batches()][:1]:
+                for epoch, index in open_keys(shell.prefetch)[:1]:
                     word = Failed(
                         session=sessions[link], epoch=epoch, index=index, code="x", message="y"
                     )
@@ -541,10 +545,11 @@ def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int
                 shell.do()
             case _:
                 pass
-        if shell.session.feeders == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
+        if len(shell.session.served_endpoints) == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
             near = shell.prefetch.coming(3)
-            open_now = [each for key, each in shell.prefetch.open_batches() if key in near]
-            are_idle = [not shell.prefetch.pending(link) for link in range(3)]
+            opened = open_keys(shell.prefetch)
+            open_now = [shell.prefetch.held[key] for key in opened if key in near]
+            are_idle = [not pending(shell, link) for link in range(3)]
             for number, assembly in enumerate(open_now):
                 has_request = assembly.requests or assembly.failures
                 assert has_request or (number > 0 and not any(are_idle)), "a node idles"

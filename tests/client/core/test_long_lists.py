@@ -2,12 +2,10 @@
 
 import pytest
 
-from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.events import EndpointsListed, Instruction
-from feeder.client.core.link_choice import LINKS_MAX, SPARES
+from feeder.client.core.feeders import LINKS_MAX, SPARES
 from feeder.client.core.links import AVOID_S, LONG_LIST_WINDOW
-from feeder.client.core.ownership import Ownership
-from feeder.client.core.preference import Preference
+from feeder.client.core.owners import Ownership, Preference
 from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
@@ -37,7 +35,7 @@ class Cluster(Shell):
         self.do(EndpointsListed(ENDPOINTS, NAMES))
         self.greet_all()
         self.session.begin(BatchSequence(0, range(0, 800, world_size)))
-        self.preference = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
+        self.preference = Preference(welcome(**FIELDS), hello(recipe=RECIPE))
         self.preference.set_names(NAMES.values())
 
     def greet_all(self) -> list[Instruction]:
@@ -50,7 +48,7 @@ class Cluster(Shell):
         return done
 
     def sessions(self) -> set[int]:
-        return {link.link for link in self.session._links if link.session is not None}
+        return {link.number for link in self.session.links if link.session is not None}
 
     def welcome(self, link: int, **fields: object) -> object:
         name = NAMES[self.links[link]]
@@ -105,11 +103,11 @@ def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
     assert len(cluster.links) == 60
     cluster.session.begin(BatchSequence(0, range(0, 80_000, 4_000)))
     cluster.do()
-    owners = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
+    owners = Preference(welcome(**FIELDS), hello(recipe=RECIPE))
     owners.set_names(ENDPOINTS[:60])
     assert len(cluster.links) <= 4 + SPARES + 4
     assert owners.order((0, 0))[0] in cluster.links.values()
-    assert dict(cluster.prefetch.open_batches())[0, 0].requests.keys() <= cluster.links.keys()
+    assert cluster.prefetch.held[0, 0].requests.keys() <= cluster.links.keys()
 
 
 def test_sessions_of_a_long_list_have_small_windows() -> None:
@@ -145,12 +143,12 @@ def test_a_feeder_of_other_libraries_is_left_out_when_it_is_met_and_not_dialled_
     cluster.receive(cluster.welcome(link, self_test="6" * 32), link)  # type: ignore[arg-type]
     assert len(cluster.warnings) == 1
     assert f"left out: {endpoint}" in cluster.warnings[0]
-    assert cluster.session.feeders_left_out == 1
+    assert cluster.session.links.left_out == 1
     for _ in range(40):
         cluster.step()
         assert endpoint not in cluster.links.values()
     cluster.do_at(cluster.now_s + AVOID_S + 1)
-    assert cluster.session.feeders_left_out == 0
+    assert cluster.session.links.left_out == 0
 
 
 def test_the_job_ends_when_all_feeders_of_a_long_list_are_left_out() -> None:
@@ -208,10 +206,10 @@ def test_a_feeder_that_was_left_out_is_forgotten_with_its_line() -> None:
     link = next(iter(cluster.sessions()))
     gone = cluster.links[link]
     cluster.find_incompatibility(ProtocolError("it is none"), link)
-    assert cluster.session.feeders_left_out == 1
+    assert cluster.session.links.left_out == 1
     rest = tuple(endpoint for endpoint in ENDPOINTS if endpoint != gone)
     cluster.do(EndpointsListed(rest, {e: NAMES[e] for e in rest}))
-    assert cluster.session.feeders_left_out == 0
+    assert cluster.session.links.left_out == 0
 
 
 def test_most_links_are_kept_when_a_list_becomes_long() -> None:

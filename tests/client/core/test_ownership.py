@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.client.core.batch_lanes import BatchLanes
-from feeder.client.core.ownership import Ownership
+from feeder.client.core.owners import Ownership, Preference
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.lanes import choose_lanes
 from feeder.plan.recipe import Recipe
@@ -127,7 +126,7 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
     recipe = Recipe.for_split(split, batch_size=4, image_size=8, lanes=3)  # type: ignore[arg-type]
     answer = welcome(samples=131, shards=7, lanes=3, batches=32 if split == "train" else 33)
     hello = Hello(dataset="birds", recipe=recipe, seed=7, window=2, client="me")
-    batch_lanes = BatchLanes(answer, hello)
+    preference = Preference(answer, hello)
     lanes = set()
     for epoch in (0, 3, 4, 0):
         plan = EpochPlan(
@@ -141,8 +140,8 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
         )
         for index in range(plan.batches):
             lane = plan.lane(index)
-            assert batch_lanes.lane((epoch, index)) == lane
+            assert preference.lane((epoch, index)) == lane
             lanes.add(lane)
-        assert batch_lanes.lane((epoch, plan.batches)) is None, "padding"
+        assert preference.lane((epoch, plan.batches)) is None, "padding"
     assert lanes >= {0, 1, 2}
     assert recipe.last_batch in LastBatch

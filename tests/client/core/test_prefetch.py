@@ -15,6 +15,7 @@ from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Lent
+from tests.support.client_shell import open_keys
 
 BATCH, SIDE, CHUNK = 7, 8, 3
 CHUNK_FIRSTS = (0, 3, 6)
@@ -59,12 +60,9 @@ def want(
     """Request on a link all batches that are on none, up to its window; return them."""
     prefetch.extend(samples)
     keys = []
-    for key, assembly in prefetch.open_batches():
-        if (
-            not assembly.requests
-            and prefetch.load(link) < window
-            and prefetch.can_request(link, key)
-        ):
+    for key in open_keys(prefetch):
+        batch = prefetch.held[key]
+        if not batch.requests and link not in batch.failures and prefetch.load(link) < window:
             ask(prefetch, link, key)
             keys.append(key)
     return keys
@@ -99,7 +97,7 @@ def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None
     prefetch.begin(BatchSequence(3, range(1, 6, 2), step=2))
     assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
     prefetch.begin(BatchSequence(4, range(1, 6, 2), step=1))
-    assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
+    assert prefetch.releases.pop(A, []) == [(3, 5), (4, 1)], "the rest is kept"
     assert want(prefetch, window=6) == [(5, 5), (6, 1)]
 
 
@@ -113,7 +111,7 @@ def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() ->
     assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
     assert want(prefetch) == []
     arrive_whole(prefetch, (3, 1))
-    assert prefetch.take_releases(A) == [(3, 1)]
+    assert prefetch.releases.pop(A, []) == [(3, 1)]
     assert want(prefetch) == [(3, 4)]
     arrive_whole(prefetch, (3, 2))
     assert want(prefetch) == [], "all five buffers are in use"
@@ -143,10 +141,10 @@ def test_beginning_the_prefetched_epoch_keeps_its_batches() -> None:
     prefetch.begin(BatchSequence(4, range(3)))
     for key in want(prefetch, window=6):
         arrive_whole(prefetch, key)
-    prefetch.take_releases(A)
+    prefetch.releases.pop(A, [])
     assert [prefetch.take() is not None for _ in range(3)] == [True] * 3
     prefetch.begin(BatchSequence(5, range(3)))
-    assert prefetch.take_releases(A) == []
+    assert prefetch.releases.pop(A, []) == []
     assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
 
 
@@ -155,9 +153,9 @@ def test_beginning_another_epoch_releases_all_requests() -> None:
     prefetch.begin(BatchSequence(4, range(10)))
     want(prefetch)
     arrive_whole(prefetch, (4, 0))
-    assert prefetch.take_releases(A) == [(4, 0)]
+    assert prefetch.releases.pop(A, []) == [(4, 0)]
     prefetch.begin(BatchSequence(9, range(10)))
-    assert prefetch.take_releases(A) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
+    assert prefetch.releases.pop(A, []) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
     assert want(prefetch) == [(9, 0), (9, 1), (9, 2), (9, 3)]
     assert arrive(prefetch, (4, 1), 0) is None
     assert prefetch.chunks_discarded == 1
@@ -169,7 +167,7 @@ def test_restarting_an_epoch_requests_it_again_from_its_start() -> None:
     for key in want(prefetch):
         arrive_whole(prefetch, key)
     assert prefetch.take() is not None
-    prefetch.take_releases(A)
+    prefetch.releases.pop(A, [])
     prefetch.begin(BatchSequence(0, range(10)))
     assert want(prefetch)[0] == (0, 0)
 
@@ -193,7 +191,7 @@ def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -
     arrive_whole(prefetch, (0, 1))
     arrive(prefetch, (0, 0), 0)
     prefetch.forget(A)
-    assert prefetch.take_releases(A) == [], "the new session knows nothing of the old one's"
+    assert prefetch.releases.pop(A, []) == [], "the new session knows nothing of the old one's"
     assert want(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]
     arrive(prefetch, (0, 0), 3)
     arrive(prefetch, (0, 0), 6)
@@ -218,7 +216,7 @@ def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
     want(prefetch)
     prefetch.failed(A, (0, 1), "sample 12 is broken")
     prefetch.give_up((0, 1))
-    assert prefetch.take_releases(A) == [(0, 1)]
+    assert prefetch.releases.pop(A, []) == [(0, 1)]
     arrive_whole(prefetch, (0, 0))
     arrive_whole(prefetch, (0, 2))
     assert prefetch.take() is not None
@@ -324,11 +322,11 @@ def test_the_first_answer_settles_a_batch_and_releases_all_requests() -> None:
     arrive(prefetch, (0, 0), 0, A)
     arrive_whole(prefetch, (0, 0), B)
     assert prefetch.is_next_settled
-    assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([(0, 0)], [(0, 0)])
+    assert (prefetch.releases.pop(A, []), prefetch.releases.pop(B, [])) == ([(0, 0)], [(0, 0)])
     assert arrive(prefetch, (0, 0), 3, A) is None, "the loser's rest comes late"
     assert prefetch.chunks_discarded == 1
     assert take_keys(prefetch) == [(0, 0)]
-    assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([], [])
+    assert (prefetch.releases.pop(A, []), prefetch.releases.pop(B, [])) == ([], [])
 
 
 def test_rows_of_one_link_do_not_count_for_another() -> None:
@@ -356,15 +354,15 @@ def test_a_lost_link_leaves_the_requests_on_others() -> None:
     arrive(prefetch, (0, 0), 3, B)
     arrive(prefetch, (0, 0), 6, B)
     assert take_keys(prefetch) == [(0, 0)]
-    assert prefetch.take_releases(A) == [], "its session is over"
-    assert prefetch.take_releases(B) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [], "its session is over"
+    assert prefetch.releases.pop(B, []) == [(0, 0)]
 
 
 def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
     ask(prefetch, A, (0, 0), request=2)
-    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
     assert prefetch.load(A) == 1
     arrive(prefetch, (0, 0), 3, A)
     arrive(prefetch, (0, 0), 6, A)
@@ -374,10 +372,9 @@ def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
 def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
-    assert prefetch.take_releases(A) == [(0, 0)]
-    assert not prefetch.can_request(A, (0, 0))
-    assert not prefetch.can_request(B, (0, 0)), "it was asked"
-    assert prefetch.can_request(C, (0, 0))
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
+    batch = prefetch.held[0, 0]
+    assert (batch.failures.keys(), batch.requests.keys()) == ({A}, {B})
     arrive_whole(prefetch, (0, 0), B)
     assert take_keys(prefetch) == [(0, 0)]
 
@@ -391,22 +388,22 @@ def test_the_error_of_a_batch_that_no_node_can_make_has_all_reasons() -> None:
     with pytest.raises(DatasetError, match=r"cannot be had: disk of a; disk of b"):
         prefetch.take()
     want(prefetch, window=9)
-    assert [key for key, _ in prefetch.open_batches()][-1] == (0, 5), "its buffer is free again"
+    assert open_keys(prefetch)[-1] == (0, 5), "its buffer is free again"
 
 
 def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     prefetch.forget(A)
-    assert prefetch.can_request(A, (0, 0))
+    assert not prefetch.held[0, 0].failures
 
 
 def test_a_failure_after_the_batch_was_settled_is_ignored() -> None:
     prefetch = share()
     arrive_whole(prefetch, (0, 0), B)
-    prefetch.take_releases(A)
+    prefetch.releases.pop(A, [])
     prefetch.failed(A, (0, 0), "disk of a")
-    assert prefetch.take_releases(A) == [], "it was released already"
+    assert prefetch.releases.pop(A, []) == [], "it was released already"
     assert take_keys(prefetch) == [(0, 0)]
 
 
@@ -414,8 +411,8 @@ def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
     prefetch = share()
     rows = Pages()
     assert lend(prefetch, A, lent((0, 0)), rows)
-    assert prefetch.take_releases(A) == []
-    assert prefetch.take_releases(B) == [(0, 0)], "the loser's"
+    assert prefetch.releases.pop(A, []) == []
+    assert prefetch.releases.pop(B, []) == [(0, 0)], "the loser's"
     assert (prefetch.load(A), prefetch.load(B)) == (1, 0)
     batch = prefetch.take()
     assert batch is not None
@@ -423,7 +420,7 @@ def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
     assert prefetch.load(A) == 1
     prefetch.return_buffer(batch.buffer)
     assert prefetch.load(A) == 0
-    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
 
 
 def test_the_slower_loan_is_not_read() -> None:
@@ -454,9 +451,9 @@ def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
     assert again.buffer != batch.buffer
     assert prefetch.load(A) == 1
     prefetch.return_buffer(batch.buffer)
-    assert prefetch.take_releases(A) == [], "it is read at another place"
+    assert prefetch.releases.pop(A, []) == [], "it is read at another place"
     prefetch.return_buffer(again.buffer)
-    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
 
 
 def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> None:
@@ -466,11 +463,11 @@ def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> N
     assert batch is not None
     prefetch.begin(BatchSequence(0, range(10)))
     prefetch.extend(70)
-    assert (0, 0) not in [key for key, _ in prefetch.open_batches()]
+    assert (0, 0) not in open_keys(prefetch)
     prefetch.return_buffer(batch.buffer)
-    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
     assert prefetch.take() is None
-    assert next(prefetch.open_batches())[0] == (0, 0)
+    assert open_keys(prefetch)[0] == (0, 0)
 
 
 def test_a_loan_of_a_lost_link_is_released_in_no_other_session() -> None:
@@ -480,7 +477,7 @@ def test_a_loan_of_a_lost_link_is_released_in_no_other_session() -> None:
     assert batch is not None
     prefetch.forget(A)
     prefetch.return_buffer(batch.buffer)
-    assert prefetch.take_releases(A) == []
+    assert prefetch.releases.pop(A, []) == []
 
 
 def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:
@@ -492,7 +489,7 @@ def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:
     assert prefetch.find_reclaimable(A, (0, 0)) is None, "this one has lent nothing"
     assert prefetch.find_reclaimable(B, (0, 0)) == (0, 2)
     prefetch.reclaim((0, 2))
-    assert prefetch.take_releases(B) == [(0, 2)]
+    assert prefetch.releases.pop(B, []) == [(0, 2)]
     assert prefetch.lent == 1
-    assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]
+    assert open_keys(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]
     assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"

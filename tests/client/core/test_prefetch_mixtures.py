@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.client.core.answer_checks import name_batch
+from feeder.client.core.answers import name_batch
 from feeder.client.core.prefetch import BatchSequence, CompleteBatch, Prefetch
 from feeder.errors import DatasetError
 from feeder.plan.epoch import rank_indices
@@ -24,6 +24,7 @@ from tests.client.core.test_prefetch import (
     lent,
     make_prefetch,
 )
+from tests.support.client_shell import open_keys
 
 
 class Nodes:
@@ -42,11 +43,13 @@ class Nodes:
         prefetch.extend(samples)
         self.request += 1
         wants: list[tuple[int, BatchKey]] = []
-        for key, assembly in list(prefetch.open_batches()):
+        for key in open_keys(prefetch):
+            assembly = prefetch.held[key]
             able = [
                 link
                 for link in links
-                if prefetch.can_request(link, key) and prefetch.load(link) < self.window
+                if link not in {*assembly.requests, *assembly.failures}
+                and prefetch.load(link) < self.window
             ]
             if self.chance.random() < 0.1:
                 lent = prefetch.find_reclaimable(self.chance.choice(links), key)
@@ -63,7 +66,7 @@ class Nodes:
                 ask(prefetch, link, key, self.request)
                 wants.append((link, key))
         for link in links:
-            for key in prefetch.take_releases(link):
+            for key in prefetch.releases.pop(link, []):
                 self.released(link, key)
                 del self.wanted[link][key]  # only once
         for link, key in wants:

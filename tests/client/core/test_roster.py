@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.client.core.roster import Roster, find_siblings
+from feeder.client.core.feeders import Roster, find_siblings
 from tests.support.client_shell import welcome
 
 

@@ -1,10 +1,13 @@
 """The client's session with one node, with a clock that the test sets."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeder.client.core.events import (
     ChunkArrived,
     ClaimSlots,
+    ClockAdvanced,
     Connected,
     Dial,
     Disconnected,
@@ -112,7 +115,7 @@ def next_ping(shell: Shell) -> Ping:
 def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
     shell = serve(100.0)
     shell.session.begin_wait(100.25)
-    shell.session.cpu_s = 7.0
+    shell.cpu_s = 7.0
     ping = next_ping(shell)
     assert (ping.clock_s, ping.waited_s, ping.cpu_s) == (1.0, 0.75, 7.0)
     assert next_ping(shell).waited_s == 1.75
@@ -120,6 +123,33 @@ def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
     shell.session.end_wait(102.5, shell.session.take())
     assert next_ping(shell).waited_s == 2.25
     assert next_ping(shell).waited_s == 2.25, "it does not wait any more"
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["begin", "clock", "end"]), st.floats(0, 0.9)), max_size=40
+)
+
+
+@given(steps=steps, late_s=st.floats(0, 5))
+def test_waits_only_grow_and_count_no_more_than_was_waited(
+    steps: list[tuple[str, float]], late_s: float
+) -> None:
+    """The clock's time may be earlier than that of the consumer's last call."""
+    shell = serve(100.0)
+    link, now_s = shell.session.links.by_number[0], 100.0
+    before_s = waited_s = is_waiting = 0.0
+    for name, seconds in steps:
+        now_s += seconds
+        waited_s += seconds * is_waiting
+        if name == "begin":
+            shell.session.begin_wait(now_s)
+        elif name == "clock":
+            shell.session.handle(ClockAdvanced(), now_s - late_s)
+        else:
+            shell.session.end_wait(now_s, None)
+        is_waiting = {"begin": 1.0, "end": 0.0}.get(name, is_waiting)
+        assert before_s <= link.waited_s <= waited_s + 1e-9
+        before_s = link.waited_s
 
 
 def test_pings_are_sent_while_batches_come() -> None:
@@ -159,7 +189,7 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     shell.now_s = 6.0
     assert asked(shell.receive(welcome(2))) == [(0, 0), (0, 1)]
     assert shell.session.reconnects == 1
-    assert shell.session.batches_asked_again == 2
+    assert shell.session.scheduler.retried == 2
     shell.answer(0, session=1)
     assert shell.session.take() is None, "chunks of the former session count no more"
     assert shell.prefetch.chunks_discarded == 1
@@ -266,7 +296,7 @@ def test_a_welcome_after_the_connection_was_lost_is_ignored() -> None:
     shell.connect()
     shell.lose()
     shell.receive(welcome())
-    assert shell.session.feeders == 0
+    assert len(shell.session.served_endpoints) == 0
 
 
 def test_another_dataset_after_a_restart_is_an_error() -> None:
@@ -295,7 +325,7 @@ def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
         shell = serve()
         shell.now_s = 1.0
         shell.receive(word)
-        assert shell.session.feeders == 0
+        assert len(shell.session.served_endpoints) == 0
         assert sends(shell.answer(0)) == [Request(session=1, number=1, release=((0, 0),))]
         assert shell.session.is_next_complete()
         shell.lose()
@@ -323,7 +353,7 @@ def test_messages_of_another_session_are_ignored() -> None:
     shell.receive(Draining(session=9))
     shell.answer(0, session=9)
     assert not shell.session.is_next_complete()
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
 
 
 def test_the_error_of_an_invalid_chunk_names_the_peer() -> None:
@@ -484,7 +514,7 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
     shell.session.begin(BatchSequence(0, range(10)))
     assert shell.do() == []
-    assert shell.session.feeders == 0
+    assert len(shell.session.served_endpoints) == 0
     slots = shell.map_slots()
     assert len(slots) == 2
     assert shell.prefetch.load(0) == 2
@@ -514,7 +544,7 @@ def test_a_lent_batch_is_released_when_it_is_returned_and_not_before() -> None:
     assert batch is not None
     assert batch.lent is slots[1]
     assert shell.do() == [], "it is being read"
-    shell.session.return_buffer(batch.buffer)
+    shell.session.prefetch.return_buffer(batch.buffer)
     assert sends(shell.do()) == [
         Request(session=1, number=2, want=((0, 2),), release=((0, 0),)),
     ]
@@ -565,9 +595,9 @@ def test_a_claim_is_dropped_with_its_session() -> None:
     shell.connect()
     shell.receive(welcome(2))
     shell.map_slots(session=1)
-    assert shell.session.feeders == 0, "those are the slots of the session before"
+    assert len(shell.session.served_endpoints) == 0, "those are the slots of the session before"
     shell.map_slots(session=2)
-    assert shell.session.feeders == 1
+    assert len(shell.session.served_endpoints) == 1
 
 
 def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
@@ -578,11 +608,11 @@ def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
     first = shell.session.take()
     assert first is not None
     welcome_again(shell)
-    shell.session.return_buffer(first.buffer)
+    shell.session.prefetch.return_buffer(first.buffer)
     second = shell.session.take()
     assert second is not None
     assert second.lent is slots[1]
-    shell.session.return_buffer(second.buffer)
+    shell.session.prefetch.return_buffer(second.buffer)
     requests = sends(shell.do(), 0)
     assert requests == [], "the new session has no slots yet"
     shell.map_slots(session=2)
@@ -665,7 +695,7 @@ def share_window(window: int) -> Shell:
 
 def lend(shell: Shell, index: int) -> None:
     """Deliver the message of a lent batch alone, without the clock."""
-    message = lent(index, index, request=shell.prefetch._held[0, index].requests[0].number)
+    message = lent(index, index, request=shell.prefetch.held[0, index].requests[0].number)
     shell.session.handle(MessageReceived(0, message), shell.now_s)
 
 

@@ -1,9 +1,10 @@
-"""Which feeder owns which lane: even shares, and few lanes that move when a feeder comes or goes.
+"""The order in which feeders are asked for a batch: the owner of its lane first.
 
-Each lane weighs all names by a hash of lane and name (rendezvous hashing: Thaler and Ravishankar,
-"Using name-based mappings to increase hit rates", 1998). The lightest name would be its owner; but
-at four lanes a name, some names would own nine and others none. So names have a capacity, as in
-consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018):
+Owners have even shares of the lanes, and few lanes move when a feeder comes or goes. Each lane
+weighs all names by a hash of lane and name (rendezvous hashing: Thaler and Ravishankar, "Using
+name-based mappings to increase hit rates", 1998). The lightest name would be its owner; but at four
+lanes a name, some names would own nine and others none. So names have a capacity, as in consistent
+hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018):
 
     every lane asks its lightest name; each name takes the lightest of the lanes that ask it
     the lanes that were not taken ask their second, then their third name, if that has room left
@@ -18,29 +19,28 @@ whatever the order of their lists and whenever they started.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.rng import GAMMA_U64, mix64
+from feeder.wire.messages import BatchKey, Hello, Welcome
 
 _ATTEMPTS: Final = 3
 """With 512 lanes and 16, 64 and 256 names, 97, 94 and 87 % of the lanes are within an even share,
 and a name moves 1.3, 1.8 and 1.9 times its share when it comes or goes, on average; with 4 attempts
 98, 95 and 89 %, and 1.3, 2.0 and 2.2 times; with one 94, 86 and 75 %, and once."""
 
+_PLANS_MAX: Final = 2  # an epoch and the next one, which is fetched ahead
+
 _UNIT: Final = 2.0**-53
 _HEAVIEST: Final = np.uint64(2**64 - 1)
 _SHIFT_11: Final = np.uint64(11)
 _CAPACITY_KEY: Final = np.uint64(0x66656564)
 _LEFTOVER_KEY: Final = np.uint64(0x6C656674)
-
-
-def weigh(name: str, place: object) -> bytes:
-    """Return the weight of one name for a lane or batch, as 8 bytes to sort by."""
-    return hashlib.blake2b(f"{name}\0{place}".encode(), digest_size=8).digest()
 
 
 class Ownership:
@@ -108,3 +108,49 @@ class Ownership:
         rest = np.flatnonzero(owners < 0)
         owners[rest] = weights[rest].argmin(axis=1)
         return owners
+
+
+class Preference:
+    """Orders names for the batches of a job. The names are the same for all clients of a list."""
+
+    def __init__(self, welcome: Welcome, hello: Hello) -> None:
+        self._layout = ShardLayout(samples=welcome.samples, shards=welcome.shards)
+        self._batches = welcome.batches
+        self._recipe = hello.recipe
+        self._seed = hello.seed
+        self._plans: dict[int, EpochPlan] = {}
+        self._ownership = Ownership((), welcome.lanes)
+
+    def set_names(self, names: Iterable[str]) -> None:
+        """Have these names own the lanes from now on; cheap if they are the same as before."""
+        ordered = tuple(sorted(set(names)))
+        if ordered != self._ownership.names:
+            self._ownership = Ownership(ordered, self._ownership.lanes)
+
+    def order(self, key: BatchKey) -> tuple[str, ...]:
+        """Return all names for a batch, the preferred ones first."""
+        if len(self._ownership.names) < 2:
+            return self._ownership.names
+        lane = self.lane(key)
+        if lane is None:
+            return self._ownership.order_of_leftovers(*key)
+        return self._ownership.order(lane)
+
+    def weigher(self, key: BatchKey) -> Callable[[str], bytes]:
+        """Return the weight of a feeder's node processes for a batch; the lightest is preferred."""
+        lane = self.lane(key)
+        place = key if lane is None else lane
+        return lambda node: hashlib.blake2b(f"{node}\0{place}".encode(), digest_size=8).digest()
+
+    def lane(self, key: BatchKey) -> int | None:
+        """Return the lane of a batch's first sample; None where it is a leftover or padding."""
+        epoch, index = key
+        if index >= self._batches:
+            return None
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self._recipe.plan_epoch(self._layout, seed=self._seed, epoch=epoch)
+            self._plans[epoch] = plan
+            while len(self._plans) > _PLANS_MAX:
+                del self._plans[next(iter(self._plans))]
+        return plan.lane(index)
