@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import NodeInterval
 from feeder.metrics.records import CLIENTS_MAX, OTHERS, ClientRecord, NodeRecord, SlotSeconds
-from feeder.node.client_book import ClientBook, sum_clients
+from feeder.node.snapshots import ClientBook, sum_clients
 from feeder.session.events import MessageReceived
 from feeder.session.state import Session, SlotTimes
 from feeder.wire.messages import Hello
