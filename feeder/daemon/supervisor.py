@@ -26,7 +26,7 @@ from feeder.daemon.node_plan import describe_shortage, plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
-from feeder.daemon.watch import Announcer, HostWatch, NodeState
+from feeder.daemon.watch import Announcer, HostWatch
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
@@ -39,6 +39,7 @@ from feeder.host.placement import (
 )
 from feeder.host.processes import NeighbourFinder, look_at
 from feeder.host.topology import read_topology, usable_cpus
+from feeder.metrics.report import NodeState
 from feeder.monitoring.access import parse_address
 from feeder.node.messages import (
     Diagnosed,

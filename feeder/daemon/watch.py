@@ -15,7 +15,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -30,6 +30,7 @@ from feeder.metrics.report import (
     HostReport,
     Neighbour,
     NodeReport,
+    NodeState,
     ServedDatasetReport,
     Verdict,
 )
@@ -37,8 +38,6 @@ from feeder.monitoring.health import HealthState
 from feeder.process import log_lines
 from feeder.process.log_lines import LogLimiter
 from feeder.process.path_text import printable
-
-NodeState: TypeAlias = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
 
 INTERVAL_S: Final = 10.0
 """Of rates: long enough for several batches, short enough to see what happens now."""

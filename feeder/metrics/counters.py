@@ -77,7 +77,7 @@ class SessionCounters(Struct, kw_only=True):
         counter(
             "Images decoded and batches sent in the slower way, by reason.",
             label="reason",
-            values="copied-refused copied-tcp copied-unclaimed turbojpeg",
+            values=("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg"),
         ),
     ] = field(default_factory=Counter)
     """Batches copied to clients of this machine, which could read them in place, by reason:
@@ -89,7 +89,7 @@ class SessionCounters(Struct, kw_only=True):
         counter(
             "Batches that could not be made, by reason.",
             label="reason",
-            values="bad-sample resource stalled-storage unreadable worker-died",
+            values=("bad-sample", "resource", "stalled-storage", "unreadable", "worker-died"),
         ),
     ] = field(default_factory=Counter)
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
@@ -105,7 +105,7 @@ class SessionCounters(Struct, kw_only=True):
         counter(
             "Requests that were refused, by code.",
             label="code",
-            values="clients memory rate recipes version window",
+            values=("clients", "memory", "rate", "recipes", "version", "window"),
         ),
     ] = field(default_factory=Counter)
 
@@ -120,7 +120,7 @@ class SocketCounters(Struct, kw_only=True):
         counter(
             "Messages of clients that were dropped, by reason.",
             label="reason",
-            values="bad-recipe malformed over-rate several-frames version",
+            values=("bad-recipe", "malformed", "over-rate", "several-frames", "version"),
         ),
     ] = field(default_factory=Counter)
     sends_dropped: Annotated[
@@ -139,7 +139,7 @@ class SocketCounters(Struct, kw_only=True):
         counter(
             "Connections over tcp that were refused because of their keys, by reason.",
             label="reason",
-            values="malformed mechanism no-list server-key unknown-key",
+            values=("malformed", "mechanism", "no-list", "server-key", "unknown-key"),
         ),
     ] = field(default_factory=Counter)
     """Server-key: they expected another feeder; mechanism: they came without keys; no-list: there
@@ -149,7 +149,7 @@ class SocketCounters(Struct, kw_only=True):
         counter(
             "Connections closed for misuse, by reason.",
             label="reason",
-            values="endless-message too-many",
+            values=("endless-message", "too-many"),
         ),
     ] = field(default_factory=Counter)
 

@@ -47,9 +47,11 @@ class Field:
     metric: str = ""
     label: str = ""
     """For counters by reason, and for several fields that are one metric."""
-    values: str = ""
-    """The label's value, where the field is one of several; else the reasons that are there from
-    the start: an increase of a series that was absent before does not count as one."""
+    value: str = ""
+    """The label's value, where several fields are one metric."""
+    values: tuple[str, ...] = ()
+    """Of a state, all; of a counter by reason, those that are there from the start, at 0: an
+    increase of a series that was absent before does not count as one."""
     merge: Literal["sum", "max", "all"] = "sum"
     """How the gauges of several records become one."""
     is_flat: bool = False

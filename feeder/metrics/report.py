@@ -5,7 +5,7 @@ a report once can show rates.
 """
 
 import functools
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -15,35 +15,25 @@ from feeder.metrics.records import NodeRecord
 VERDICT_CHARS_MAX: Final = 400
 
 VerdictKind = Literal[
-    "node-down",
-    "draining",
-    "stalled-storage",
-    "silent-worker",
-    "packing",
-    "failing-batches",
-    "silent-client",
-    "starting",
-    "idle",
-    "client-bound",
-    "healthy",
-    "greedy-client",
-    "memory-short",
-    "io-bound",
-    "quota-bound",
-    "neighbour-bound",
-    "cache-bound",
-    "memory-bound",
-    "compute-bound",
-    "network-bound",
-    "dispatch-bound",
-    "window-bound",
-]
+    "node-down", "draining", "stalled-storage", "silent-worker", "packing", "failing-batches",
+    "silent-client", "starting", "idle", "client-bound", "healthy", "greedy-client", "memory-short",
+    "io-bound", "quota-bound", "neighbour-bound", "cache-bound", "memory-bound", "compute-bound",
+    "network-bound", "dispatch-bound", "window-bound"
+]  # fmt: skip
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """What sets the pace of a daemon, in one line."""
 
-    kind: VerdictKind
+    kind: Annotated[
+        VerdictKind,
+        gauge(
+            "What sets the daemon's pace: 1 for the kind that holds.",
+            "verdict",
+            "kind",
+            values=get_args(VerdictKind),
+        ),
+    ]
     text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=NO_CONTROLS)]
     """The kind, the evidence, and the next step."""
     is_problem: Annotated[
@@ -125,11 +115,22 @@ class ServedDatasetReport(Struct, frozen=True, kw_only=True):
     folder: ShortText
 
 
+NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
+
+
 class NodeReport(Struct, frozen=True, kw_only=True):
     """A node process."""
 
     number: Total
-    state: Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
+    state: Annotated[
+        NodeState,
+        gauge(
+            "The state of each node process: 1 for the one that holds.",
+            "node_state",
+            "state",
+            values=get_args(NodeState),
+        ),
+    ]
     """Silent: no heartbeat for 4 s, not judged yet or spared, as it waits for storage or a CPU.
     Hung: it was judged, and is being ended."""
     restarts: Annotated[Total, counter("Node processes that were replaced.", "node_restarts")] = 0

@@ -28,7 +28,6 @@ from feeder.metrics.report import (
     NodeReport,
     ServedDatasetReport,
     Verdict,
-    VerdictKind,
 )
 from feeder.monitoring.families import Labels, families, gauge
 
@@ -37,7 +36,6 @@ OTHER: Final = "other"
 
 _CLIENT_CHARS_MAX: Final = 128
 _PID: Final = re.compile(r" pid [0-9]+")
-_NODE_STATES: Final[tuple[str, ...]] = get_args(NodeReport.__annotations__["state"])
 _WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerRecord.__annotations__["state"])
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -124,33 +122,13 @@ class WorkerPlaces:
 
 
 def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
-    yield gauge(
-        "build_info",
-        "The daemon's version.",
-        ["version", "host"],
-        {(report.feeder_version, report.host): 1},
-    )
-    yield gauge(
-        "verdict",
-        "What sets the daemon's pace: 1 for the kind that holds.",
-        ["kind"],
-        {(kind,): kind == report.verdict.kind for kind in get_args(VerdictKind)},
-    )
+    version: dict[Labels, float] = {(report.feeder_version, report.host): 1.0}
+    yield gauge("build_info", "The daemon's version.", ["version", "host"], version)
     yield from families(HostReport, (), [((), report)])
     yield from families(Verdict, (), [((), report.verdict)])
     yield from families(HostLoad, (), [((), report.load)])
     datasets = [((each.name, each.fingerprint[:12]), each) for each in report.datasets]
     yield from families(ServedDatasetReport, ("dataset", "fingerprint"), datasets)
-    yield gauge(
-        "node_state",
-        "The state of each node process: 1 for the one that holds.",
-        ["node", "state"],
-        {
-            (str(node.number), state): state == node.state
-            for node in report.nodes
-            for state in _NODE_STATES
-        },
-    )
     reports = [((str(node.number),), node) for node in report.nodes]
     yield from families(NodeReport, ("node",), reports)
     nodes: dict[Labels, NodeRecord] = {

@@ -48,12 +48,14 @@ def families(
 
 
 def _series(field: Field, value: Any) -> Iterator[tuple[Labels, Any]]:
-    """Yield the value of a field's own label, if it has one, with the number for it."""
+    """Yield the values of a field's own label, if it has one, with the number for each."""
     if isinstance(value, dict):
-        for reason, number in sorted({**dict.fromkeys(field.values.split(), 0), **value}.items()):
+        for reason, number in sorted({**dict.fromkeys(field.values, 0), **value}.items()):
             yield (reason,), number
+    elif isinstance(value, str):
+        yield from (((state,), state == value) for state in field.values)
     else:
-        yield (field.values,) if field.label else (), value
+        yield (field.value,) if field.label else (), value
 
 
 def _family(name: str, field: Field, labels: Sequence[str], series: Mapping[Labels, Any]) -> Metric:

@@ -8,7 +8,7 @@ each node process from it, so that rates and shares over the interval come out a
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from feeder.metrics.hangs import KernelState
 from feeder.metrics.records import (
@@ -26,11 +26,10 @@ from feeder.metrics.report import (
     HostLoad,
     HostReport,
     NodeReport,
+    NodeState,
     ServedDatasetReport,
     Verdict,
 )
-
-NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
 
 CLOCK_S: Final = 50_000.0
 IMAGE_BYTES: Final = 224 * 224 * 3
