@@ -15,7 +15,7 @@ from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.remedies import more_files, more_memory
-from feeder.wire.messages import MAX_NODE_HEADER_BYTES, Hello, RefusedCode, Welcome
+from feeder.wire.messages import MAX_NODE_HEADER_BYTES, Hello, RefusedCode
 from feeder.wire.slot_layout import SlotLayout
 
 SESSION_CHUNKS_MAX: Final = 16_384
@@ -179,41 +179,6 @@ def count_chunk_images(recipe: Recipe, labels: LabelSpec, limits: SessionLimits)
     """
     most = min(_CHUNK_PIXELS // recipe.image_size**2, _CHUNK_LABEL_BYTES // labels.row_bytes)
     return max(1, min(limits.chunk_images, most))
-
-
-def compose_welcome(
-    session: int,
-    hello: Hello,
-    dataset: ServedDataset,
-    *,
-    plan: EpochPlan,
-    window: int,
-    chunk_images: int,
-    identity: NodeIdentity,
-) -> Welcome:
-    """Return the answer to an admitted Hello."""
-    return Welcome(
-        session=session,
-        dataset=hello.dataset,
-        fingerprint=dataset.fingerprint,
-        recipe_fingerprint=hello.recipe.fingerprint(),
-        classes=dataset.classes,
-        labels=dataset.labels,
-        samples=dataset.layout.samples,
-        batches=plan.batches,
-        shards=dataset.layout.shards,
-        lanes=plan.lanes,
-        window=window,
-        chunk_images=chunk_images,
-        workers=identity.workers,
-        node=identity.node,
-        number=identity.number,
-        incarnation=identity.incarnation,
-        siblings=identity.siblings,
-        feeder_version=identity.feeder_version,
-        self_test=identity.self_test,
-        libraries=dict(identity.libraries),
-    )
 
 
 def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:

@@ -33,14 +33,13 @@ from feeder.session.admission import (
     ServedDataset,
     SessionLimits,
     admit,
-    compose_welcome,
 )
 from feeder.session.filling import Filling
 from feeder.session.jobs import JobRecords, JobWeights
 from feeder.session.state import Session
 from feeder.session.worker_watch import LOOK_S
 from feeder.wire.chunk_work import Filled, FillFailed
-from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request
+from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request, Welcome
 
 _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): send Hello again"
@@ -256,14 +255,28 @@ class SessionTable(Filling):
         self.counters.sessions_opened += 1
         dataset = self._datasets[session.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
-        welcome = compose_welcome(
-            session.number,
-            session.hello,
-            dataset,
-            plan=session.plan,
+        identity = self._identity
+        welcome = Welcome(
+            session=session.number,
+            dataset=session.dataset,
+            fingerprint=dataset.fingerprint,
+            recipe_fingerprint=session.kind[1],
+            classes=dataset.classes,
+            labels=dataset.labels,
+            samples=dataset.layout.samples,
+            batches=session.plan.batches,
+            shards=dataset.layout.shards,
+            lanes=session.plan.lanes,
             window=session.layout.slots,
             chunk_images=session.chunk_images,
-            identity=self._identity,
+            workers=identity.workers,
+            node=identity.node,
+            number=identity.number,
+            incarnation=identity.incarnation,
+            siblings=identity.siblings,
+            feeder_version=identity.feeder_version,
+            self_test=identity.self_test,
+            libraries=dict(identity.libraries),
         )
         self._send(session.peer, welcome)
 
