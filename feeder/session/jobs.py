@@ -31,6 +31,7 @@ that have none.
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from feeder.metrics.fields import add
@@ -106,6 +107,9 @@ class _JobTurns:
     in_flight: int = 0
 
 
+_VIRTUAL_S: Final = attrgetter("virtual_s")
+
+
 class Turns:
     """The sessions that have chunks to dispatch, by job."""
 
@@ -113,7 +117,6 @@ class Turns:
         self._weights = weights
         self._jobs: dict[JobKey, _JobTurns] = {}
         self._active: dict[JobKey, _JobTurns] = {}
-        self._absent: dict[JobKey, _JobTurns] = {}  # the active ones that want nothing now
         self._sessions = 0  # that have chunks to dispatch
         self._in_flight = 0  # chunks of all jobs
         self._last_virtual_s = 0.0  # of the job that was active last
@@ -127,11 +130,9 @@ class Turns:
         ready = [job for job in self._active.values() if job.sessions]
         if not ready:
             return
-        first = min(ready, key=lambda job: job.virtual_s)
-        yield from first.sessions
-        for job in sorted(ready, key=lambda job: job.virtual_s):
-            if job is not first:
-                yield from job.sessions
+        yield from min(ready, key=_VIRTUAL_S).sessions  # as a rule, no other one is needed
+        for job in sorted(ready, key=_VIRTUAL_S)[1:]:
+            yield from job.sessions
 
     def add(self, session: Session) -> None:
         """Add a session that has chunks to dispatch, behind the others of its job."""
@@ -146,7 +147,7 @@ class Turns:
         job = self._jobs[session.job]
         del job.sessions[session]
         self._sessions -= 1
-        self._leave_if_idle(session.job, job)
+        self._leave_if_settled(session.job, job)
 
     def serve(self, session: Session) -> None:
         """Move a session behind the others of its job, after a chunk of it was taken."""
@@ -182,16 +183,16 @@ class Turns:
         job.virtual_s += (took_s - charged_s) / job.weight
         job.in_flight -= 1
         self._in_flight -= 1
-        for absent_key, absent in list(self._absent.items()):
-            self._limit_credit(absent, self.credit_s(absent_key) - took_s)
-            self._leave_if_settled(absent_key, absent)
-        self._leave_if_idle(key, job)
+        for other_key, other in list(self._active.items()):
+            if other is not job and not (other.sessions or other.in_flight):
+                self._limit_credit(other, self.credit_s(other_key) - took_s)
+                self._leave_if_settled(other_key, other)
+        self._leave_if_settled(key, job)
 
     def _enter(self, key: JobKey) -> _JobTurns:
         """A job's account, which is active from now on."""
         job = self._active.get(key)
         if job is not None:
-            self._absent.pop(key, None)
             return job
         job = self._jobs.get(key)
         if job is None:
@@ -203,24 +204,21 @@ class Turns:
         self._active[key] = job
         return job
 
-    def _leave_if_idle(self, key: JobKey, job: _JobTurns) -> None:
-        if not job.sessions and not job.in_flight:
-            self._absent[key] = job
-            self._leave_if_settled(key, job)
-
     def _leave_if_settled(self, key: JobKey, job: _JobTurns) -> None:
-        if self.credit_s(key) <= 0:
-            del self._active[key], self._absent[key]
+        """Make a job that wants nothing now inactive, once it has no credit."""
+        if not (job.sessions or job.in_flight) and self.credit_s(key) <= 0:
+            del self._active[key]
             self._last_virtual_s = job.virtual_s
 
     def _others(self, job: _JobTurns | None) -> tuple[float, float]:
         """The mean virtual time of the other active jobs, by weight, and their total weight; the
         virtual time of the last one and 0 if there are none."""
-        others = [other for other in self._active.values() if other is not job]
-        weight = sum(other.weight for other in others)
-        if not others:
-            return self._last_virtual_s, 0.0
-        return sum(other.weight * other.virtual_s for other in others) / weight, weight
+        weight = total_s = 0.0
+        for other in self._active.values():
+            if other is not job:
+                weight += other.weight
+                total_s += other.weight * other.virtual_s
+        return (total_s / weight, weight) if weight else (self._last_virtual_s, 0.0)
 
     def _limit_credit(self, job: _JobTurns, most_s: float) -> None:
         """Take what exceeds ``most_s`` of a job's credit."""
