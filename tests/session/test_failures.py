@@ -4,6 +4,7 @@ from feeder.metrics.counters import SessionCounters
 from feeder.session.failures import BAD_SAMPLES_MAX, Failures
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from feeder.wire.chunk_work import FillFailed
+from feeder.wire.messages import Failed
 from tests.support.session_shell import Shell
 from tests.support.session_shell import limits as session_limits
 
@@ -44,6 +45,17 @@ def test_a_failed_batch_is_counted_by_what_its_worker_reports() -> None:
     shell.finish()
     assert shell.counters.batches_failed == {"bad-sample": 1}
     assert shell.counters.bad_samples == 1
+
+
+def test_a_batch_of_which_several_chunks_fail_is_failed_once() -> None:
+    shell = Shell()
+    workers = [shell.join(), shell.join()]
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    for worker in workers:
+        shell.fail(worker)
+    assert shell.counters.batches_failed == {"bad-sample": 1}
+    assert [type(message) for _, message in shell.inbox].count(Failed) == 1
 
 
 def test_batches_of_storage_that_does_not_answer_are_no_bad_samples() -> None:

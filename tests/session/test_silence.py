@@ -228,18 +228,24 @@ def test_a_chunk_is_not_blamed_for_the_one_before_it(state: KernelState, share: 
     assert shell.killed == [1, 2], "it has hung no worker yet, so this one has the usual deadline"
 
 
-def test_a_stop_does_not_teach_that_chunks_take_long() -> None:
-    shell = shell_with()
-    shell.states[1] = "stopped", 0.0
-    shell.wait(2.9)
-    shell.states[1] = "stopped", 0.0  # continued after the last look
-    shell.fill(1)
-    shell.fill(2)
+def test_stops_do_not_teach_that_chunks_take_long() -> None:
+    shell = shell_with(workers=1)
+    for _ in range(4):
+        shell.states[1] = "stopped", 0.0
+        shell.wait(2.9)  # it is continued after the last look
+        shell.fill(1)
     shell.silences.clear()
     shell.states[1] = "sleeps", 0.0
-    fill_others(shell, 1)
     shell.wait(SILENT_S + LATE_S)
-    assert [each.worker for each in shell.silences] == [1]
+    assert [silence.worker for silence in shell.silences] == [1]
+
+
+def test_a_worker_that_has_finished_no_chunk_yet_has_time_to_open_its_files() -> None:
+    shell = shell_with()
+    shell.states[1] = "sleeps", 0.0
+    shell.states[2] = "sleeps", 0.0
+    shell.wait(2 * DEADLINE_MIN_S)
+    assert shell.killed == [1], "the other one has just come up"
 
 
 def test_an_idle_table_looks_at_no_worker() -> None:

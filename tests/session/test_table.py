@@ -236,6 +236,14 @@ def test_window_shrinks_to_the_remaining_memory() -> None:
     assert "raise slots_bytes" in _refusal(shell).message
 
 
+def test_no_window_is_larger_than_asked_for_or_allowed() -> None:
+    for asked, granted in ((3, 3), (4, 4), (5, 4), (1000, 4)):
+        shell = Shell(limits(window_max=4, slots_bytes=1 << 40))
+        shell.hello(A, window=asked)
+        assert shell.clients[A].window == granted
+        assert shell.counters.windows_reduced == (asked > granted)
+
+
 def test_window_shrinks_to_the_available_memory() -> None:
     shell = Shell()
     shell.available_bytes = 2 * SLOT_BYTES

@@ -462,6 +462,10 @@ class Shell:
         committed = sum(opened.layout.total_bytes for opened in self.open.values())
         assert self.table.sessions.used.slots_bytes == committed <= self.limits.slots_bytes
         assert len(self.table.sessions.open) <= self.limits.sessions_max
+        for session in self.table.sessions.open.values():
+            slots = [*session.free_slots, *(batch.slot for batch in session.wanted.values())]
+            taken = [slot for slot in slots if slot is not None]
+            assert len({*taken}) == len(taken), "a slot is free, or belongs to one batch"
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
         assert self.table.sessions.held_bytes == held
 
