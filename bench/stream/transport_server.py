@@ -22,7 +22,8 @@ from feeder import __version__
 from feeder.metrics.records import NodeRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.poll_set import PollSet
+from feeder.node.messages import NodeReady
+from feeder.node.polling import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import PoolEvent, WorkerPool
@@ -30,6 +31,7 @@ from feeder.plan.epoch import ShardLayout
 from feeder.process.child import die_with_parent
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.events import WorkerJoined
+from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import Chunk, encode
 from feeder.wire.slot_layout import SlotLayout
@@ -46,7 +48,7 @@ _EPOCH_BATCHES: Final = 64
 class _InstantPool(WorkerPool):
     """One worker that reports each chunk as filled at once."""
 
-    def __init__(self, report: Callable[[PoolEvent], None]) -> None:
+    def __init__(self, report: Callable[[PoolEvent, float], None]) -> None:
         configure = Configure(datasets={}, open_shards=1, self_test=False)
         super().__init__(1, configure, PollSet(), report, NodeRecord())
         self.filled: deque[int] = deque()
@@ -62,8 +64,8 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     router = Router()
     router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
     layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1)
-    pool = _InstantPool(lambda event: service.on_worker(event))
-    service = NodeService(
+    pool = _InstantPool(lambda event, now_s: service.on_worker(event, now_s))
+    table = SessionTable(
         {DATASET_NAME: ServedDataset(fingerprint="bench", classes=("all",), layout=layout)},
         SessionLimits(
             sessions_max=8,
@@ -81,29 +83,24 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             self_test="none",
             libraries={},
         ),
-        router,
-        ClaimListener(),  # bound to nothing: no client can claim slots, so messages are measured
-        pool,
-        0,
-        None,
+        pool.record,
     )
-    service.on_worker(WorkerJoined(1))
-    poller = zmq.Poller()
-    poller.register(router.socket, zmq.POLLIN)
-    poller.register(router.monitor, zmq.POLLIN)
+    ready = NodeReady(
+        endpoints=(ipc, tcp), worker_pids=(), libraries={}, self_test="", decoder="", warnings=()
+    )
+    # The listener is bound to nothing: no client can claim slots, so messages are measured.
+    service = NodeService(table, router, ClaimListener(), pool, ready)
+    now_s = time.monotonic()
+    service.on_worker(WorkerJoined(1), now_s)
+    poll_set = PollSet()
+    poll_set.add(router.monitor, router.read_monitor)
+    service.clients.start(poll_set)
     while True:
-        wait_s = min(service.deadline_s - time.monotonic(), 60.0)
-        ready = dict(poller.poll(max(0, int(1000 * wait_s) + 1)))
-        now_s = time.monotonic()
-        if router.monitor in ready:
-            router.read_monitor(now_s)
-        while (received := router.receive(now_s)) is not None:
-            service.frames.take(*received)
-            while pool.filled:
-                service.on_worker(Filled(pool.filled.popleft()))
-        if router.take_ended():
-            service.recheck_slots(now_s)
-        service.run_due(now_s, now_s)
+        now_s = poll_set.run(min(service.due_s(now_s) - time.monotonic(), 60.0))
+        while pool.filled:
+            service.on_worker(Filled(pool.filled.popleft()), now_s)
+        service.on_disconnected(router.take_ended(), now_s)
+        service.run_due(now_s)
 
 
 def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:

@@ -95,7 +95,7 @@ class LookupServer:
         while not self._is_closed:
             poller.poll(_POLL_MS)
             if self._zap is not None:
-                self._zap.answer()
+                self._zap.answer(time.monotonic())
             with contextlib.suppress(zmq.Again):
                 while True:
                     peer, *frames = self._socket.recv_multipart(zmq.NOBLOCK)

@@ -34,15 +34,13 @@ from feeder.host.placement import parse_pin, plan_placement
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.metrics.fields import flatten
 from feeder.metrics.report import Verdict
-from feeder.node.client_frames import ClientFrames
+from feeder.node.clients import Clients
 from feeder.node.endpoint import Endpoint, parse_endpoint
 from feeder.node.messages import NodeConfig
-from feeder.node.poll_set import PollSet
+from feeder.node.polling import PollSet
 from feeder.node.router import Router, read_keys
-from feeder.node.sender import Sender
 from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import stop_signals_blocked
-from feeder.session.fair_share import FairShare
 from feeder.wire.messages import (
     ClientMessage,
     Hello,
@@ -115,9 +113,7 @@ class EarlyAnswers:
         except BaseException:
             self._router.close()
             raise
-        fair_share = FairShare()
-        self._sender = Sender(self._router, fair_share)
-        self._frames = ClientFrames(self._router, self._sender, fair_share, self._on_message)
+        self._clients = Clients(self._router, self._on_message)
         self._poll_set = PollSet()
         self._end = os.eventfd(0, os.EFD_CLOEXEC)
         self._is_over = False
@@ -143,46 +139,43 @@ class EarlyAnswers:
 
     def _run(self) -> None:
         self._poll_set.add(self._end, self._stop)
-        self._poll_set.add(self._router.monitor, self._on_monitor)
+        self._poll_set.add(self._router.monitor, self._router.read_monitor)
         if self._router.zap is not None:
             self._poll_set.add(self._router.zap.socket, self._router.zap.answer)
-        self._frames.start(self._poll_set)
+        self._clients.start(self._poll_set)
         extend_s = 0.0
         while not self._is_over:
             now_s = time.monotonic()
             if now_s >= extend_s:
                 self._extend()
                 extend_s = now_s + _INTERVAL_S
-            due_s = min(now_s + _TURN_S, self._frames.resume_s, self._router.deadline_s)
-            self._poll_set.run(max(0.0, due_s - now_s))
-            now_s = time.monotonic()
+            due_s = min(now_s + _TURN_S, self._clients.resume_s, self._router.deadline_s)
+            now_s = self._poll_set.run(due_s - now_s)
             self._router.run_due(now_s)
-            self._frames.run_due(now_s)
-            self._sender.add_disconnected(self._router.take_ended())
-            self._sender.take_lost(now_s)  # no session ends with them
+            if self._clients.resume_s <= now_s:
+                self._clients.resume()
+            self._clients.add_disconnected(self._router.take_ended())
+            self._clients.take_lost(now_s)  # no session ends with them
 
-    def _stop(self) -> None:
+    def _stop(self, _: float) -> None:
         self._is_over = True
 
-    def _on_monitor(self) -> None:
-        self._router.read_monitor(time.monotonic())
-
-    def _on_message(self, peer: bytes, message: ClientMessage) -> None:
+    def _on_message(self, peer: bytes, message: ClientMessage, now_s: float) -> None:
         match message:
             case Hello():
                 answer = NotReady(text=self._progress.text, advances=self._progress.advances)
-                self._sender.send(peer, answer)
+                self._clients.send(peer, answer)
             case HostStatsRequest():
-                if time.monotonic() >= self._watch.due_s:
+                if now_s >= self._watch.due_s:
                     self._watch.turn(())
                 verdict = Verdict(kind="packing", text=self._progress.text, is_problem=False)
                 report = msgspec.structs.replace(self._watch.report, verdict=verdict)
-                self._sender.send_report([peer], report)
+                self._clients.send_report([peer], report)
             case StatsRequest():
                 counters = {"packing": self._progress.text, **flatten(self._router.counters)}
-                self._sender.send(peer, Stats(counters=counters))
+                self._clients.send(peer, Stats(counters=counters))
             case NamesRequest():
-                self._sender.send(peer, Refused(code="dataset", message=self._progress.text))
+                self._clients.send(peer, Refused(code="dataset", message=self._progress.text))
             case _:  # of a session with the daemon before; its client greets, too
                 pass
 

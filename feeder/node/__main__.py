@@ -55,7 +55,7 @@ def main(channel_fd: int, parent: int) -> int:
     try:
         check_import_memory()
         warning = apply_placement(decode_placement(packet))
-        from feeder.node.start import serve_node
+        from feeder.node.loop import serve_node
 
         serve_node(end, decode_placement(packet), warning)
     except Exception as error:

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics.counters import ClaimCounters
 from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
-from feeder.node.poll_set import PollSet
+from feeder.node.polling import PollSet
 from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer
 from feeder.worker.slot_memory import SlotMemory
 
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 class ClaimHandler(Protocol):
     """Decides about claims."""
 
-    def on_claim(self, connection: int, session: int) -> None:
+    def on_claim(self, connection: int, session: int, now_s: float) -> None:
         """Answer with ``grant`` or ``refuse``, at once or later."""
 
-    def on_holder_gone(self, session: int, has_died: bool) -> None:
+    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
         """Handle that the client with a session's slots has ended its connection.
 
         ``has_died``: without a farewell.
@@ -68,14 +68,9 @@ class ClaimListener:
         self._next_connection = 1
         self._poll_set: PollSet | None = None
         self._handler: ClaimHandler | None = None
-        self._clock: Callable[[], float] = lambda: 0.0
         self._resume_s = float("inf")  # when the listeners are polled again
-
-    @property
-    def deadline_s(self) -> float:
+        self.deadline_s = float("inf")
         """When ``run_due`` is due."""
-        waiting = (c.claim_by_s for c in self._connections.values() if not c.has_claimed)
-        return min(self._resume_s, min(waiting, default=float("inf")))
 
     def bind(self, endpoints: Sequence[Endpoint]) -> None:
         """Listen beside each ipc endpoint; ResourceError when a path is in use."""
@@ -94,9 +89,9 @@ class ClaimListener:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
             self._files[path] = identify_file(path)
 
-    def start(self, poll_set: PollSet, handler: ClaimHandler, clock: Callable[[], float]) -> None:
+    def start(self, poll_set: PollSet, handler: ClaimHandler) -> None:
         """Begin to accept connections; earlier ones wait in the backlog."""
-        self._poll_set, self._handler, self._clock = poll_set, handler, clock
+        self._poll_set, self._handler = poll_set, handler
         self._poll_listeners()
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
@@ -138,6 +133,8 @@ class ClaimListener:
         if self._resume_s <= now_s:
             self._resume_s = float("inf")
             self._poll_listeners()
+        waiting = (c.claim_by_s for c in self._connections.values() if not c.has_claimed)
+        self.deadline_s = min(self._resume_s, min(waiting, default=float("inf")))
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
@@ -158,7 +155,7 @@ class ClaimListener:
         for listener in self._listeners.values():
             self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
-    def _on_caller(self, listener: socket.socket) -> None:
+    def _on_caller(self, listener: socket.socket, now_s: float) -> None:
         assert self._poll_set is not None, "called by the poll set"
         try:
             caller, _ = listener.accept()
@@ -168,17 +165,19 @@ class ClaimListener:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
             for each in self._listeners.values():
                 self._poll_set.remove(each.fileno())
-            self._resume_s = self._clock() + _RETRY_S
+            self._resume_s = now_s + _RETRY_S
+            self.deadline_s = min(self.deadline_s, self._resume_s)
             return
         caller.setblocking(False)
         waiting = [n for n, c in self._connections.items() if not c.has_claimed]
         if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
         number, self._next_connection = self._next_connection, self._next_connection + 1
-        self._connections[number] = _Connection(caller, self._clock() + _CLAIM_DEADLINE_S)
-        self._poll_set.add(caller.fileno(), lambda: self._on_packet(number))
+        self._connections[number] = _Connection(caller, now_s + _CLAIM_DEADLINE_S)
+        self.deadline_s = min(self.deadline_s, now_s + _CLAIM_DEADLINE_S)
+        self._poll_set.add(caller.fileno(), functools.partial(self._on_packet, number))
 
-    def _on_packet(self, number: int) -> None:
+    def _on_packet(self, number: int, now_s: float) -> None:
         """Read a claim or, after one, a farewell or the end of the connection."""
         assert self._handler is not None, "called by the poll set"
         connection = self._connections[number]
@@ -189,7 +188,9 @@ class ClaimListener:
         except ConnectionResetError:
             packet = b""
         if connection.has_claimed or not packet:
-            self._drop(number, has_died=not packet)
+            self._drop(number)
+            if connection.session is not None:
+                self._handler.on_holder_gone(connection.session, not packet, now_s)
             return
         try:
             session = decode_claim(packet)
@@ -197,12 +198,10 @@ class ClaimListener:
             self.refuse(number, str(error))
             return
         connection.has_claimed = True
-        self._handler.on_claim(number, session)
+        self._handler.on_claim(number, session, now_s)
 
-    def _drop(self, number: int, *, has_died: bool = False) -> None:
+    def _drop(self, number: int) -> None:
         assert self._poll_set is not None, "connections are accepted only once started"
         connection = self._connections.pop(number)
         self._poll_set.remove(connection.socket.fileno())
         connection.socket.close()
-        if connection.session is not None and self._handler is not None:
-            self._handler.on_holder_gone(connection.session, has_died)

@@ -12,7 +12,7 @@ because the number may have been reused.
 
 Messages and monitor events arrive separately. The event of an accepted connection precedes its
 first message, the event of its end precedes the reuse of its number, and events arrive in order. So
-where ``is_known`` is False, all pending events must be read before ``record_message``; then the
+where a peer is not known, all pending events must be read before ``record_message``; then the
 number is that of the connection that sent the message, or of a later one. At ``opened`` a
 connection may have ended already and its number may be another file's. Its end is then pending too:
 after ``opened`` all pending events must be read before ``make_room`` or ``run_due``. A number that
@@ -102,19 +102,19 @@ class Connections:
         connection = self._open.pop(fd, None)
         return frozenset() if connection is None else connection.peers
 
-    def is_known(self, fd: int, peer: bytes) -> bool:
-        """Return whether an open connection has this number and has sent messages of this peer."""
-        connection = self._open.get(fd)
-        return connection is not None and peer in connection.peers
+    def record_message(
+        self, fd: int, peer: bytes, message_bytes: int, now_s: float, *, is_known: bool = False
+    ) -> bool:
+        """Record a complete message; return whether its connection is open.
 
-    def record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> bool:
-        """Record a complete message; return whether its connection is open."""
+        ``is_known``: only if that has sent messages of this peer before.
+        """
         connection = self._open.get(fd)
-        if connection is None:
+        if connection is None or (is_known and peer not in connection.peers):
             return False
         connection.last_active_s = now_s
         connection.peers.add(peer)
-        self.record_part(fd, message_bytes)
+        connection.message_bytes += message_bytes + _MESSAGE_OVERHEAD_BYTES
         return True
 
     def record_part(self, fd: int, part_bytes: int) -> None:

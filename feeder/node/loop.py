@@ -1,20 +1,29 @@
 """The event loop of a node process: one thread polls clients, workers, supervisor and signals.
 
 It sleeps until a descriptor is readable or the next deadline has come, so an idle node process
-uses no CPU. What it reads, the service handles.
+uses no CPU. What it reads, the service handles. A turn has one time, which all share. What goes
+wrong before the first client is a FeederError, which the supervisor reports.
 """
 
 import contextlib
 import gc
 import logging
+import os
 import secrets
+import signal
+import socket
 import time
 from typing import Final
 
 from feeder import __version__
-from feeder.metrics.records import NodeRecord
+from feeder.host.memory_bandwidth import measure_copy_bandwidth
+from feeder.host.memory_budget import available_bytes
+from feeder.host.placement import NodePlacement, restore_affinity
+from feeder.jpeg.libraries import library_warnings
+from feeder.metrics.records import CacheRecord, NodeRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
+from feeder.node.endpoint import parse_endpoint
 from feeder.node.heartbeat import Heartbeats
 from feeder.node.messages import (
     Diagnosed,
@@ -27,20 +36,23 @@ from feeder.node.messages import (
     ReportPart,
     SupervisorToNode,
 )
-from feeder.node.poll_set import PollSet
-from feeder.node.router import Router
+from feeder.node.polling import PollSet
+from feeder.node.router import Router, read_keys
 from feeder.node.service import NodeService
-from feeder.node.snapshots import Snapshots
+from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
+from feeder.process.log_form import LineForm
+from feeder.process.log_lines import LineStream, start_logging
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import plan_cache
 from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked, WorkerJoined
 from feeder.session.jobs import JobWeights
+from feeder.session.table import SessionTable
 from feeder.worker.messages import Configure
 
 INCARNATION_BITS: Final = 63
@@ -50,36 +62,73 @@ _DRAIN_RECHECK_S: Final = 0.01
 _log = logging.getLogger(__name__)
 
 
+def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None) -> None:
+    """Run a node process to its end; ``warning`` is that of its placement, if any.
+
+    Raises FeederError when it cannot start.
+    """
+    control: Channel[NodeToSupervisor, SupervisorToNode] = Channel(end, SupervisorToNode)
+    # A closed channel: the supervisor has ended.
+    with contextlib.suppress(ChannelClosedError):
+        config = control.receive()
+        assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
+        form = LineForm(process=f"node {config.number}", format=config.log_format)
+        log = start_logging(config.log_level, form)
+        warnings = tuple(filter(None, (warning, restore_affinity(placement))))
+        wakeup = SignalWakeup([signal.SIGTERM])
+        with contextlib.closing(NodeLoop(config, control, log, wakeup, warnings)) as loop:
+            loop.run()
+
+
 class NodeLoop:
     """Serves clients until it has drained or the supervisor has ended."""
 
     def __init__(
         self,
         config: NodeConfig,
-        datasets: NodeDatasets,
-        router: Router,
-        claim_listener: ClaimListener,
         control: Channel[NodeToSupervisor, SupervisorToNode],
-        wakeup: SignalWakeup,
         log: LineStream,
-        cache: DecodedCache | None,
-        record: NodeRecord,
+        wakeup: SignalWakeup,
+        warnings: tuple[str, ...],
     ) -> None:
-        """The arguments stay the caller's to close; ``run`` starts and ends the workers."""
-        self._cache = cache
+        """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
+
+        ``warnings`` become part of the report to the supervisor.
+        """
         self._config = config
-        self._datasets = datasets
-        self._router = router
-        self._claim_listener = claim_listener
         self._control = control
-        self._wakeup = wakeup
         self._log = log
+        self._wakeup = wakeup
+        self._warnings = warnings
+        self._ready: NodeReady | None = None  # once all workers are up
+        self._service: NodeService | None = None  # once the neighbours are known
+        self._drain_by_s: float | None = None
+        self._verdict = ""  # of the supervisor
+        self._is_over = False
+        self._due_s = 0.0  # when the present turn was due
+        memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
+        with contextlib.ExitStack() as stack:
+            self._open_sockets(stack)
+            self._datasets = NodeDatasets(config.datasets, is_successor=config.is_successor)
+            sizes = self._datasets.open_all()
+            self._record = begin_record(
+                config.number, config.name, self._endpoints, memory_bytes_a_s
+            )
+            self._cache: DecodedCache | None = None
+            plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
+            if plan is not None:
+                self._cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
+                full_bytes = int(sum(size.total_bytes for size in sizes.values()))
+                self._record.cache = CacheRecord(
+                    budget_bytes=plan.total_bytes, full_bytes=full_bytes
+                )
+            self._open = stack.pop_all()
         self._poll_set = PollSet()
         self._poll_set.add(wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
-        self._poll_set.add(router.monitor, self._on_monitor)
-        if router.zap is not None:  # from the start: clients wait for it in their handshakes
-            self._poll_set.add(router.zap.socket, router.zap.answer)
+        self._poll_set.add(self._router.monitor, self._router.read_monitor)
+        if self._router.zap is not None:  # from the start: clients wait for it in handshakes
+            self._poll_set.add(self._router.zap.socket, self._router.zap.answer)
         self._pool = WorkerPool(
             config.workers,
             Configure(
@@ -87,54 +136,46 @@ class NodeLoop:
                 decoder=config.decoder,
                 open_shards=config.open_shards,
                 self_test=not config.is_successor,  # else one dataset could fail all workers
-                cache=None if cache is None else cache.plan,
+                cache=None if self._cache is None else self._cache.plan,
             ),
             self._poll_set,
             self._on_worker,
-            record,
-            None if cache is None else cache.fileno(),
+            self._record,
+            None if self._cache is None else self._cache.fileno(),
             module=config.worker_module,
         )
-        self._snapshots = Snapshots(record, self._pool, cache)
+        self._snapshots = Snapshots(self._record, self._pool, self._cache)
         self._heartbeats = Heartbeats(control, self._take_snapshot)
-        self._ready: NodeReady | None = None  # once all workers are up
-        self._service: NodeService | None = None  # once the neighbours are known
-        self._drain_by_s: float | None = None
-        self._verdict = ""  # of the supervisor
-        self._is_over = False
 
-    def run(
-        self,
-        endpoints: tuple[str, ...],
-        warnings: tuple[str, ...],
-        library_warnings: tuple[str, ...] = (),
-    ) -> None:
-        """Start the workers, report, serve, drain. Raises FeederError when workers cannot start.
+    def _open_sockets(self, stack: contextlib.ExitStack) -> None:
+        config = self._config
+        keys = read_keys(config)
+        if keys is not None and not keys.clients:
+            text = "%s lists no clients yet: put a client's public key there"
+            _log.warning(text, keys.clients.path)
+        mode = config.socket_mode
+        self._router = Router(keys, socket_mode=mode, connections_max=config.connections_max)
+        stack.enter_context(contextlib.closing(self._router))
+        self._claim_listener = ClaimListener(socket_mode=mode, callers_max=config.callers_max)
+        stack.enter_context(contextlib.closing(self._claim_listener))
+        wanted = [parse_endpoint(text) for text in config.endpoints]
+        self._endpoints = self._router.bind(wanted)
+        self._claim_listener.bind(wanted)
 
-        The arguments become part of the report.
-        """
+    def close(self) -> None:
+        """Close the sockets and the cache."""
+        self._open.close()
+
+    def run(self) -> None:
+        """Start the workers, report, serve, drain. Raises FeederError when workers cannot start."""
         try:
             self._pool.start()
             now_s = time.monotonic()
             while not self._is_over:
-                due_s = max(now_s, self._next_deadline_s())
-                self._poll_set.run(due_s - time.monotonic())
-                now_s = time.monotonic()
-                self._pool.run_due(now_s)
-                self._claim_listener.run_due(now_s)
-                self._router.run_due(now_s)
-                self._heartbeats.run_due(now_s)
-                self._log.report_dropped()
-                if self._datasets.are_mended(now_s):
-                    self._drain()
-                if self._service is not None:
-                    self._service.on_disconnected(self._router.take_ended(), now_s)
-                    self._service.run_due(now_s, due_s)
-                    self._service.frames.run_due(now_s)
-                elif self._ready is None and self._pool.is_complete:
-                    self._ready = self._report(endpoints, warnings, library_warnings)
-                if self._drain_by_s is not None:
-                    self._end_if_drained(now_s)
+                # From the turn's time on, so that a suspension in a turn is noticed as well.
+                self._due_s = max(now_s, self._next_due_s(now_s))
+                now_s = self._poll_set.run(self._due_s - time.monotonic(), self._begin_turn)
+                self._run_due(now_s)
         except Exception as error:
             shortage = explain_shortage(error)
             if shortage is None or self._ready is None:
@@ -146,31 +187,69 @@ class NodeLoop:
         finally:
             self._pool.close()
 
-    def _report(
-        self,
-        endpoints: tuple[str, ...],
-        warnings: tuple[str, ...],
-        library_warnings: tuple[str, ...],
-    ) -> NodeReady:
+    def _next_due_s(self, now_s: float) -> float:
+        due_s = min(
+            now_s + _SLEEP_MAX_S,
+            self._pool.deadline_s,
+            self._claim_listener.deadline_s,
+            self._router.deadline_s,
+            self._heartbeats.deadline_s,
+            self._datasets.due_s,
+        )
+        if self._service is not None:
+            due_s = min(due_s, self._service.due_s(now_s), self._service.clients.resume_s)
+        if self._drain_by_s is not None:
+            due_s = min(due_s, self._drain_by_s, now_s + _DRAIN_RECHECK_S)
+        return due_s
+
+    def _begin_turn(self, now_s: float) -> None:
+        if self._service is not None:
+            self._service.begin_turn(now_s, self._due_s)
+
+    def _run_due(self, now_s: float) -> None:
+        # Most turns have nothing due: the deadlines are compared here, without a call for each.
+        service = self._service
+        if self._pool.deadline_s <= now_s:
+            self._pool.run_due(now_s)
+        if self._claim_listener.deadline_s <= now_s:
+            self._claim_listener.run_due(now_s)
+        if self._router.deadline_s <= now_s:
+            self._router.run_due(now_s)
+        if self._heartbeats.deadline_s <= now_s:
+            self._heartbeats.run_due(now_s)
+            self._log.report_dropped()
+        if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
+            self._drain(now_s)
+        if service is not None:
+            if self._router.ended:
+                service.on_disconnected(self._router.take_ended(), now_s)
+            service.run_due(now_s)
+            if service.clients.resume_s <= now_s:
+                service.clients.resume()
+        elif self._ready is None and self._pool.is_complete:
+            self._ready = self._report(now_s)
+        if self._drain_by_s is not None:
+            self._end_if_drained(self._drain_by_s, now_s)
+
+    def _report(self, now_s: float) -> NodeReady:
         """Report to the supervisor that all workers are up; return the report."""
         started = self._pool.started
         assert started is not None, "all workers are up"
         ready = NodeReady(
-            endpoints=endpoints,
+            endpoints=self._endpoints,
             worker_pids=tuple(self._pool.pids.values()),
             libraries=started.libraries,
             self_test=started.self_test,
             decoder=started.decoder,
-            warnings=warnings,
-            library_warnings=library_warnings,
+            warnings=self._warnings,
+            library_warnings=library_warnings(),
         )
         self._control.send(ready)
         self._control.set_timeout(0)  # a supervisor that does not read must not block the loop
-        self._heartbeats.start(time.monotonic())
+        self._heartbeats.start(now_s)
         return ready
 
     def _take_snapshot(self, now_s: float) -> NodeRecord:
-        assert self._ready is not None, "heartbeats follow NodeReady"
         return self._snapshots.take(now_s, self._service)
 
     def _ask_for_report(self) -> None:
@@ -178,69 +257,53 @@ class NodeLoop:
         with contextlib.suppress(ChannelFullError, ChannelClosedError):
             self._control.send(ReportAsked())
 
-    def _begin_service(self, ready: NodeReady, neighbours: Neighbours) -> None:
+    def _begin_service(self, ready: NodeReady, neighbours: Neighbours, now_s: float) -> None:
         """Begin to serve clients; their earlier messages are queued in the socket."""
         config = self._config
-        self._service = NodeService(
-            self._datasets.served,
-            config.limits,
-            NodeIdentity(
-                node=_name_node(config, ready.endpoints),
-                number=config.number,
-                incarnation=secrets.randbits(INCARNATION_BITS),
-                siblings=neighbours.endpoints,
-                feeder_version=__version__,
-                self_test=ready.self_test,
-                libraries=ready.libraries,
-                workers=config.workers,
-            ),
+        # By its name clients rank a process; without one, the endpoint tells two daemons apart.
+        name = config.name if config.is_named else f"{config.name} {printable(self._endpoints[0])}"
+        identity = NodeIdentity(
+            node=name,
+            number=config.number,
+            incarnation=secrets.randbits(INCARNATION_BITS),
+            siblings=neighbours.endpoints,
+            feeder_version=__version__,
+            self_test=ready.self_test,
+            libraries=ready.libraries,
+            workers=config.workers,
+        )
+        weights = JobWeights(config.weights)
+        served = self._datasets.served
+        service = self._service = NodeService(
+            SessionTable(served, config.limits, identity, self._record, weights),
             self._router,
             self._claim_listener,
             self._pool,
-            len(ready.warnings),
-            self._cache,
-            library_warnings=len(ready.library_warnings),
-            decoder=ready.decoder,
+            ready,
             restarts=config.restarts,
+            cache=self._cache,
             ask_for_report=self._ask_for_report,
-            weights=JobWeights(config.weights),
         )
-        self._service.on_diagnosed(self._verdict)
+        service.on_diagnosed(self._verdict)
         for worker in self._pool.numbers:
-            self._service.on_worker(WorkerJoined(worker))
+            service.on_worker(WorkerJoined(worker), now_s)
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
-        self._service.frames.start(self._poll_set)
-        self._claim_listener.start(self._poll_set, self._service, time.monotonic)
+        service.clients.start(self._poll_set)
+        self._claim_listener.start(self._poll_set, service)
 
-    def _next_deadline_s(self) -> float:
-        now_s = time.monotonic()
-        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
-        deadlines += [self._router.deadline_s, self._heartbeats.deadline_s, self._datasets.due_s]
-        if self._log.has_dropped:
-            deadlines.append(now_s + REPORT_INTERVAL_S)
-        if self._service is not None:
-            deadlines += [self._service.wake_up_s(now_s), self._service.frames.resume_s]
-        if self._drain_by_s is not None:
-            deadlines += [self._drain_by_s, now_s + _DRAIN_RECHECK_S]
-        return min(deadlines)
-
-    def _end_if_drained(self, now_s: float) -> None:
-        assert self._drain_by_s is not None, "called only while draining"
+    def _end_if_drained(self, drain_by_s: float, now_s: float) -> None:
         if self._service is None or self._service.is_settled:
             self._is_over = True
-        elif now_s >= self._drain_by_s:
+        elif now_s >= drain_by_s:
             _log.warning("the drain ended before all requested batches were delivered")
             self._is_over = True
 
-    def _on_worker(self, report: PoolEvent) -> None:
+    def _on_worker(self, report: PoolEvent, now_s: float) -> None:
         if self._service is not None:  # else _begin_service reports the workers that are up
-            self._service.on_worker(report)
+            self._service.on_worker(report, now_s)
 
-    def _on_monitor(self) -> None:
-        self._router.read_monitor(time.monotonic())
-
-    def _on_control(self) -> None:
+    def _on_control(self, now_s: float) -> None:
         try:
             message = self._control.receive()
         except ChannelClosedError:
@@ -249,31 +312,23 @@ class NodeLoop:
             return
         match message:
             case Drain():
-                self._drain()
+                self._drain(now_s)
             case Neighbours():
                 assert self._ready is not None, "Neighbours follows NodeReady"
-                self._begin_service(self._ready, message)
+                self._begin_service(self._ready, message, now_s)
             case ReportPart() if self._service is not None:
-                self._service.on_report_part(message)
+                self._service.on_report_part(message, now_s)
             case Diagnosed(text=text):
                 self._verdict = text
                 if self._service is not None:
                     self._service.on_diagnosed(text)
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, now_s: float) -> None:
         if self._wakeup.take():
-            self._drain()
+            self._drain(now_s)
 
-    def _drain(self) -> None:
+    def _drain(self, now_s: float) -> None:
         if self._drain_by_s is None:
-            self._drain_by_s = time.monotonic() + self._config.drain_s
+            self._drain_by_s = now_s + self._config.drain_s
             if self._service is not None:
-                self._service.apply(DrainAsked())
-
-
-def _name_node(config: NodeConfig, endpoints: tuple[str, ...]) -> str:
-    """Return the name by which clients rank this process.
-
-    Without a name in the configuration, the endpoint distinguishes two daemons of a host.
-    """
-    return config.name if config.is_named else f"{config.name} {printable(endpoints[0])}"
+                self._service.apply(DrainAsked(), now_s)

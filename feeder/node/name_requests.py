@@ -48,14 +48,8 @@ class NameRequests:
         self._ticket = 0
         self._worker: int | None = None  # until it has answered
         self._next_s = 0.0
-
-    @property
-    def deadline_s(self) -> float:
+        self.deadline_s = float("inf")
         """When ``run_due`` is due."""
-        if not self._waiting:
-            return float("inf")
-        expires_s = self._waiting[0].expires_s
-        return expires_s if self._worker is not None else min(expires_s, self._next_s)
 
     def add(
         self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
@@ -69,6 +63,7 @@ class NameRequests:
             self._answer(peer, refusal)
             return
         self._waiting.append(_Request(peer, message, now_s + ANSWER_WITHIN_S))
+        self._set_deadline()
 
     def run_due(self, workers: Sequence[int], now_s: float) -> None:
         """Pass on the next request, if a worker may read names now; refuse those that expire."""
@@ -77,14 +72,15 @@ class NameRequests:
             request = self._waiting.popleft()
             self._ticket += 1  # of no request: a late answer is dropped
             self._answer(request.peer, _unreadable(request.message, late))
-        if not self._waiting or self._worker is not None or now_s < self._next_s:
-            return
-        self._next_s = now_s + _RETRY_S
-        if workers:
-            self._ticket += 1
-            self._worker = workers[self._ticket % len(workers)]
-            message = self._waiting[0].message
-            self._send(self._worker, ReadNames(self._ticket, message.dataset, message.sample_ids))
+        if self._waiting and self._worker is None and now_s >= self._next_s:
+            self._next_s = now_s + _RETRY_S
+            if workers:
+                self._ticket += 1
+                self._worker = workers[self._ticket % len(workers)]
+                message = self._waiting[0].message
+                read = ReadNames(self._ticket, message.dataset, message.sample_ids)
+                self._send(self._worker, read)
+        self._set_deadline()
 
     def on_read(self, read: NamesRead, now_s: float) -> None:
         """Handle a worker's answer."""
@@ -93,11 +89,19 @@ class NameRequests:
             request = self._waiting.popleft()
             answer = Names(names=read.names) if read.names else None
             self._answer(request.peer, answer or _unreadable(request.message, read.problem))
+        self._set_deadline()
 
     def on_lost(self, worker: int) -> None:
         """Handle the end of a worker: another one gets its request."""
         if worker == self._worker:
             self._worker = None
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self.deadline_s = float("inf")
+        if self._waiting:
+            expires_s = self._waiting[0].expires_s
+            self.deadline_s = expires_s if self._worker else min(expires_s, self._next_s)
 
 
 def _refuse(

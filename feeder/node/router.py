@@ -29,7 +29,6 @@ from zmq.utils.monitor import recv_monitor_message
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.addresses import own_addresses
 from feeder.metrics.counters import SocketCounters
-from feeder.node.accept_gate import AcceptGate
 from feeder.node.connections import Connections
 from feeder.node.endpoint import (
     Endpoint,
@@ -39,19 +38,25 @@ from feeder.node.endpoint import (
     temporary_path,
 )
 from feeder.node.messages import NodeConfig
+from feeder.node.polling import AcceptGate
 from feeder.node.slot_store import Tracker
 from feeder.node.zap_handler import KeyList, ZapHandler
 from feeder.process.path_text import path_from_bytes
 from feeder.process.shortage import ZMQ_THREADS, check_threads
 from feeder.security.keys import SecretKey, read_secret_key
 from feeder.session.admission import SESSION_CHUNKS_MAX
-from feeder.wire.messages import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
+from feeder.wire.messages import MAX_HEADER_BYTES, Chunk, encode
 from feeder.wire.slot_layout import ChunkArrays
 from feeder.wire.zap import DOMAIN
 
 _SEND_MARK: Final = 2 * SESSION_CHUNKS_MAX
 _RECEIVE_MARK: Final = 32
 """Unread messages of one peer: its window of requests and a ping a second."""
+
+# As int: an enum's operators are functions in Python.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE: Final = int(zmq.POLLIN)
 
 _BACKLOG: Final = 256
 _HANDSHAKE_MS: Final = 10_000
@@ -124,7 +129,8 @@ class Router:
         self.wasted_bytes = 0
         """The cost of misuse so far: bytes of dropped frames, and a fixed cost for each frame."""
         self._connections = Connections(self.counters, connections_max)
-        self._ended: list[bytes] = []
+        self.ended: list[bytes] = []
+        """The peers of connections that have ended, see ``take_ended``."""
         self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
@@ -144,6 +150,10 @@ class Router:
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and their device and inode
         self._body: zmq.Frame | None = None  # of the last message
         self._is_skipping = False  # the rest of a message of several frames
+        # The method in C, without pyzmq's Python layer that takes options for other socket types.
+        self._send = super(zmq.Socket, self.socket).send
+        self.deadline_s = float("inf")
+        """When ``run_due`` is due."""
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
         """Bind all endpoints, once; return them as bound, with the ports that the system chose.
@@ -158,25 +168,30 @@ class Router:
     @property
     def has_unread(self) -> bool:
         """Whether messages wait to be received."""
-        return self._is_skipping or self.socket.poll(0, zmq.POLLIN) != 0
+        return self._is_skipping or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
 
     def receive(self, now_s: float) -> tuple[bytes, bytes] | None:
         """Return the peer and the frame of the next message, None if there is none now.
 
         Messages of several frames are dropped and counted; None follows each.
         """
-        while not self._is_skipping:
-            try:
-                peer = self.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
-            with contextlib.suppress(zmq.ZMQError):  # the peer speaks ZMTP 2 or earlier
-                self._record_message(body.get(zmq.SRCFD), peer, len(body), now_s)
-            if not body.more:
-                return peer, body.bytes
-            self.counters.frames_dropped["several-frames"] += 1
-            self._is_skipping = True
+        if self._is_skipping:
+            self._skip_parts()
+            return None
+        if not int(self.socket.get(zmq.EVENTS)) & _READABLE:  # asking costs less than zmq.Again
+            return None
+        peer = self.socket.recv(_NOBLOCK)
+        body = self._body = self.socket.recv(_NOBLOCK, copy=False)
+        try:
+            fd = body.get(zmq.SRCFD)
+        except zmq.ZMQError:
+            pass  # the peer speaks ZMTP 2 or earlier
+        else:
+            self._record_message(fd, peer, len(body), now_s)
+        if not body.more:
+            return peer, body.bytes
+        self.counters.frames_dropped["several-frames"] += 1
+        self._is_skipping = True
         self._skip_parts()
         return None
 
@@ -187,7 +202,7 @@ class Router:
         with contextlib.suppress(zmq.ZMQError):  # as in ``receive``
             fd = self._body.get(zmq.SRCFD)
         for _ in range(_PARTS_A_TURN):
-            part = self.socket.recv(zmq.NOBLOCK, copy=False)
+            part = self.socket.recv(_NOBLOCK, copy=False)
             self._connections.record_part(fd, len(part))
             self.wasted_bytes += len(part) + _PART_WASTE_BYTES
             if not part.more:
@@ -205,41 +220,45 @@ class Router:
         That is its user over ipc, else the name of its key, else its address. The name is used with
         keys only: without them libzmq copies it from the client's own metadata.
         """
-        assert self._body is not None, "a message was received"
-        address = _metadata(self._body, "Peer-Address")
+        address = self._metadata("Peer-Address")
         if local := _LOCAL_PEER.fullmatch(address):
             return f"user {local[1]}"
-        name = "" if self._keys is None else _metadata(self._body, "User-Id")
+        name = "" if self._keys is None else self._metadata("User-Id")
         return name or f"address {address}"
 
     def is_ipc(self) -> bool:
         """Whether the last message came over ipc."""
-        assert self._body is not None, "a message was received"
-        return _LOCAL_PEER.fullmatch(_metadata(self._body, "Peer-Address")) is not None
+        return _LOCAL_PEER.fullmatch(self._metadata("Peer-Address")) is not None
 
     def is_local(self) -> bool:
         """Whether the last message's sender runs on this machine: ipc, or an address of its own.
 
         Addresses that it has got since this router was created are not known.
         """
-        assert self._body is not None, "a message was received"
-        if self.is_ipc():
+        text = self._metadata("Peer-Address")
+        if _LOCAL_PEER.fullmatch(text):
             return True
-        address = _metadata(self._body, "Peer-Address")
-        with contextlib.suppress(ValueError):  # not an address
-            found = ipaddress.ip_address(address)
-            found = getattr(found, "ipv4_mapped", None) or found
-            return found.is_loopback or found in self._own_addresses
-        return False
-
-    def send(self, peer: bytes, message: NodeMessage) -> None:
-        """Send a message of one frame; PeerUnreachableError when the peer cannot be sent to."""
-        self.send_encoded(peer, encode(message))
-
-    def send_encoded(self, peer: bytes, frame: bytes) -> None:
-        """Send a message that several peers get, encoded once; raises as ``send``."""
         try:
-            self.socket.send_multipart((peer, frame), zmq.NOBLOCK)
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return address.is_loopback or address in self._own_addresses
+
+    def _metadata(self, name: str) -> str:
+        """Return a property of the last message's connection, "" if libzmq does not have it."""
+        assert self._body is not None, "a message was received"
+        try:
+            return str(self._body.get(name))
+        except zmq.ZMQError:
+            return ""
+
+    def send(self, peer: bytes, frame: bytes) -> None:
+        """Send an encoded message; PeerUnreachableError when the peer cannot be sent to."""
+        try:
+            # Only the first frame can fail: it finds the peer and reserves a place in its queue.
+            self._send(peer, _MORE)
+            self._send(frame, _NOBLOCK)
         except zmq.ZMQError as error:
             raise _unreachable(error) from error
 
@@ -249,14 +268,13 @@ class Router:
         Raises PeerUnreachableError when the peer cannot be sent to; then nothing of it was sent.
         """
         pixels = zmq.Frame(arrays.pixels.data, track=True, copy=False)
-        send = self.socket.send
+        send = self._send
         try:
-            # Only the first frame can fail: it finds the peer and reserves a place in its queue.
-            send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            send(encode(header), zmq.NOBLOCK | zmq.SNDMORE)
-            send(pixels, zmq.NOBLOCK | zmq.SNDMORE)
-            send(arrays.labels.data, zmq.NOBLOCK | zmq.SNDMORE)
-            send(arrays.sample_ids.data, zmq.NOBLOCK)
+            send(peer, _MORE)
+            send(encode(header), _MORE)
+            send(pixels, _MORE)
+            send(arrays.labels.data, _MORE)
+            send(arrays.sample_ids.data, _NOBLOCK)
         except zmq.ZMQError as error:
             raise _unreachable(error) from error
         self.counters.bytes_sent += (
@@ -264,13 +282,6 @@ class Router:
         )
         tracker: Tracker = pixels.tracker
         return tracker
-
-    @property
-    def deadline_s(self) -> float:
-        """When ``run_due`` is due."""
-        # Without room the gate waits for connections to end, which the monitor reports.
-        rearm_s = self._gate.deadline_s if self._connections.has_room else float("inf")
-        return min(self._connections.deadline_s, rearm_s)
 
     def run_due(self, now_s: float) -> None:
         """Cut connections with too many unfinished bytes; accept again after a failure or burst."""
@@ -305,7 +316,7 @@ class Router:
                 self._gate.failed(now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
-                self._ended += self._connections.closed(value) or (b"",)
+                self.ended += self._connections.closed(value) or (b"",)
             else:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSAL_REASONS.get(value)
@@ -318,7 +329,7 @@ class Router:
         b"" stands for a connection that sent no message. Earlier messages of these peers may still
         be unread.
         """
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def close(self) -> None:
@@ -343,16 +354,22 @@ class Router:
 
     def _record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> None:
         """Assign a message to its connection, or record that this has ended."""
-        if not self._connections.is_known(fd, peer):
-            self.read_monitor(now_s)
-        if not self._connections.record_message(fd, peer, message_bytes, now_s):
-            self._ended.append(peer)
+        record = self._connections.record_message
+        if record(fd, peer, message_bytes, now_s, is_known=True):
+            return
+        self.read_monitor(now_s)
+        if not record(fd, peer, message_bytes, now_s):
+            self.ended.append(peer)
 
     def _make_room(self, now_s: float) -> None:
         """Cut connections beyond the maximum; with room, let each listener accept another one."""
-        self._connections.make_room(now_s)
-        if self._connections.has_room:
-            self._gate.rearm(now_s)
+        connections, gate = self._connections, self._gate
+        connections.make_room(now_s)
+        self.deadline_s = connections.deadline_s
+        if connections.has_room:
+            gate.rearm(now_s)
+            self.deadline_s = min(self.deadline_s, gate.deadline_s)
+        # Else the gate waits for connections to end, which the monitor reports.
 
     def _encrypt(self) -> None:
         """Set the options for addresses that only clients with keys may connect to."""
@@ -387,14 +404,6 @@ class Router:
                 temporary_path(path).unlink()
             raise _explain_bind(endpoint, error) from error
         return str(endpoint)
-
-
-def _metadata(frame: zmq.Frame, name: str) -> str:
-    """Return a property of a message's connection, "" if libzmq does not have it."""
-    try:
-        return str(frame.get(name))
-    except zmq.ZMQError:
-        return ""
 
 
 def _unreachable(error: zmq.ZMQError) -> PeerUnreachableError:

@@ -1,14 +1,16 @@
 """Turns a node process's input into events of the state machine, and carries out its instructions.
 
 All decisions are the state machine's. A chunk costs one message to the client, without a copy of
-its pixels, and one small packet to the worker.
+its pixels, and one small packet to the worker. Log lines about sessions have the id that the
+client's log has too: sessions that begin and end as they should are logged for debugging only, one
+that ended otherwise always.
 """
 
 import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from feeder import __version__
@@ -18,19 +20,11 @@ from feeder.metrics.fields import Counters, flatten
 from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
-from feeder.node.client_frames import ClientFrames
+from feeder.node.clients import Clients
 from feeder.node.host_reports import HostReports
-from feeder.node.messages import ReportPart
+from feeder.node.messages import NodeReady, ReportPart
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
-from feeder.node.sender import Sender
-from feeder.node.session_log import (
-    describe_stuck,
-    log_progress,
-    log_session_end,
-    log_session_start,
-    log_silence,
-)
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process import log_lines
@@ -39,9 +33,7 @@ from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
-from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
-from feeder.session.fair_share import FairShare
-from feeder.session.jobs import JobWeights
+from feeder.session.admission import ServedDataset
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
@@ -53,10 +45,11 @@ from feeder.wire.messages import (
     Stats,
     StatsRequest,
 )
+from feeder.wire.session_id import session_id
 from feeder.worker.messages import CloseSession, NamesRead, OpenSession
 
 _SESSION_BITS: Final = 63
-_NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
+_NAME_CHARS: Final = 100  # of a dataset's name in a counter's, which may have 128
 
 _log = logging.getLogger(__name__)
 
@@ -66,251 +59,128 @@ class NodeService:
 
     def __init__(
         self,
-        datasets: Mapping[str, ServedDataset | str],
-        limits: SessionLimits,
-        identity: NodeIdentity,
+        table: SessionTable,
         router: Router,
         claim_listener: ClaimListener,
         pool: WorkerPool,
-        placement_warnings: int,
-        cache: DecodedCache | None = None,
+        ready: NodeReady,
         *,
-        library_warnings: int = 0,
-        decoder: str = "",
         restarts: int = 0,
+        cache: DecodedCache | None = None,
         ask_for_report: Callable[[], None] = lambda: None,
-        weights: JobWeights | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``datasets`` has what sessions need of each, or why it cannot be served.
-
-        ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
-        ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
-        workers decode with. ``ask_for_report`` asks the supervisor for the report of the host,
-        which comes through ``on_report_part``. ``weights`` are those of jobs.
+        ``restarts`` is how many predecessors of this process have crashed. ``ask_for_report`` asks
+        the supervisor for the report of the host, which comes through ``on_report_part``.
         """
-        self._cache = cache
-        self.refused_datasets = {
-            name: reason for name, reason in datasets.items() if isinstance(reason, str)
-        }
-        """Those that cannot be served, and why."""
+        self.table = table
         self._router = router
         self._claim_listener = claim_listener
         self._pool = pool
-        self._limits = limits
+        self._cache = cache
+        self.refused_datasets = {
+            name: reason for name, reason in table.datasets.items() if isinstance(reason, str)
+        }
+        """Those that cannot be served, and why."""
         self._status = NodeStatus(
-            node=identity.node,
+            node=table.identity.node,
             feeder_version=__version__,
-            self_test=identity.self_test,
-            decoder=decoder,
+            self_test=ready.self_test,
+            decoder=ready.decoder,
             node_restarts=restarts,
-            placement_warnings=placement_warnings,
-            library_warnings=library_warnings,
-            library=dict(identity.libraries),
+            placement_warnings=len(ready.warnings),
+            library_warnings=len(ready.library_warnings),
+            library=dict(ready.libraries),
             dataset={
-                f"{name[:_NAME_SHOWN]}.loss": dataset.loss
-                for name, dataset in datasets.items()
+                f"{name[:_NAME_CHARS]}.loss": dataset.loss
+                for name, dataset in table.datasets.items()
                 if isinstance(dataset, ServedDataset) and dataset.loss
             },
-            slots_budget_bytes=limits.slots_bytes,
+            slots_budget_bytes=table.limits.slots_bytes,
             cache_budget_bytes=0 if cache is None else cache.plan.total_bytes,
             datasets_failed=len(self.refused_datasets),
         )
-        self._table = self.table = SessionTable(datasets, limits, identity, pool.record, weights)
         self._slots = SlotStore()
-        self._fair_share = FairShare()
-        self._sender = Sender(router, self._fair_share)
-        self.frames = ClientFrames(router, self._sender, self._fair_share, self._on_message)
-        """What clients send; it calls ``_on_message``."""
+        self.clients = Clients(router, self._on_message)
         self._reports = HostReports(ask_for_report)
-        self._names = NameRequests(datasets, pool.send, self._sender.send)
+        self._names = NameRequests(table.datasets, pool.send, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
         self._suspension = SuspensionWatch()
         self.caught_up_s = 0.0
         """When the backlog of the last stall is read; no lease or deadline expires before."""
 
-    @property
-    def deadline_s(self) -> float:
-        """When something is due."""
-        if self._sender.is_lost_due:
-            return 0.0
-        return min(
-            max(self._table.check_at_s, self.caught_up_s),
+    # --- Turns of the loop --------------------------------------------------------------------
+
+    def due_s(self, now_s: float) -> float:
+        """Return when the next turn is due if nothing happens before."""
+        if self.clients.is_lost_due:
+            return now_s
+        due_s = min(
+            max(self.table.check_at_s, self.caught_up_s),
             self._slots.recheck_at_s,
             self._reports.deadline_s,
             self._names.deadline_s,
         )
-
-    def wake_up_s(self, now_s: float) -> float:
-        """Return when to call ``run_due`` if nothing happens before."""
-        due_s = self.deadline_s
-        if self._table.sessions.open:
+        if self.table.sessions.open:
             due_s = min(due_s, now_s + SuspensionWatch.CHECK_S)
-        self._suspension.due_s = due_s
         return due_s
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all requested batches are filled, sent, and out of the socket."""
-        return self._table.is_idle and not self._slots.is_lent
+    def begin_turn(self, now_s: float, due_s: float) -> None:
+        """Notice a stall, before the messages that waited meanwhile: the turn was due at ``due_s``.
 
-    def apply(self, event: events.Event, at_s: float | None = None) -> None:
-        """Have the state machine handle an event, and carry out all that follows.
-
-        The event's time is ``at_s``, by default now.
+        No deadline expires for a while then, and the stall is discounted for the workers.
         """
-        self._note_stall(time.monotonic() if at_s is None else at_s)
-        events = deque([event])
-        while events:
-            now_s = time.monotonic() if at_s is None else at_s
-            for instruction in self._table.handle(events.popleft(), now_s):
-                following = self._carry_out(instruction, now_s)
-                if following is not None:
-                    events.append(following)
-
-    def on_worker(self, report: PoolEvent) -> None:
-        """Handle a worker's report."""
-        match report:
-            case FillFailed(shard=shard):
-                kind = of_kind(f"bad sample in {shard}" if shard else "chunk")
-                _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
-            case events.WorkerJoined(worker):
-                for session, message in self._open.items():
-                    self._pool.send(worker, message, self._slots.memory(session).fileno())
-            case events.WorkerLost(worker):
-                self._names.on_lost(worker)
-            case NamesRead():
-                self._names.on_read(report, time.monotonic())
-                return
-        self.apply(report)
-
-    def on_claim(self, connection: int, session: int) -> None:
-        """Handle a claim of a session's slots."""
-        self.apply(events.SlotsClaimed(session, connection))
-
-    def on_holder_gone(self, session: int, has_died: bool) -> None:
-        """Handle the end of the connection of a client that mapped a session's slots."""
-        self.apply(events.HolderGone(session, has_died))
-
-    def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
-        """Handle the end of peers' connections; b"" stands for one without messages."""
-        self._sender.add_disconnected(peers)
-        if peers:
-            self.recheck_slots(now_s)
-
-    def _on_message(self, peer: bytes, message: ClientMessage) -> None:
-        now_s = time.monotonic()
-        if isinstance(message, Hello):
-            router = self._router
-            self.apply(
-                events.MessageReceived(
-                    peer,
-                    message,
-                    secrets.randbits(_SESSION_BITS),
-                    available_bytes(),
-                    router.account(),
-                    router.is_local(),
-                    router.is_ipc(),
-                )
-            )
-        elif isinstance(message, StatsRequest):
-            self._sender.send(peer, Stats(counters=self.counters()))
-        elif isinstance(message, NamesRequest):
-            self._names.add(peer, message, self._table.watch.stalled_names, now_s)
-            self._names.run_due(self._pool.numbers, now_s)
-        elif isinstance(message, HostStatsRequest):
-            is_answer, report = self._reports.request(peer, now_s)
-            if is_answer:
-                self._sender.send_report([peer], report)
-        else:
-            if isinstance(message, Request):  # what it releases has been sent
-                self._note_sent(now_s, message.session)
-            self.apply(events.MessageReceived(peer, message))
-
-    def on_report_part(self, part: ReportPart) -> None:
-        """Handle a piece of the supervisor's report of the host."""
-        self._sender.send_report(*self._reports.add_part(part, time.monotonic()))
-
-    def on_diagnosed(self, verdict: str) -> None:
-        """Repeat the supervisor's verdict on the host in every Pong from now on."""
-        self._table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
-
-    def run_due(self, now_s: float, due_s: float) -> None:
-        """Do what is due by now: returned slots, leases, deadlines of workers.
-
-        ``due_s`` is when this call was due. After a stall the backlog of messages is read before
-        any lease expires.
-        """
-        self._note_stall(now_s, due_s)
-        for peer in self._sender.take_lost(now_s):
-            self.apply(events.PeerGone(peer))
-        if self._slots.recheck_at_s <= now_s:
-            self.recheck_slots(now_s)
-        if self._reports.deadline_s <= now_s:
-            self._sender.send_report(self._reports.take_expired(now_s), None)
-        if self._names.deadline_s <= now_s:
-            self._names.run_due(self._pool.numbers, now_s)
-        self._note_sent(now_s)
-        if max(self._table.check_at_s, self.caught_up_s) <= now_s:
-            looks = self._pool.look(self._table.watch.quiet_workers(now_s))
-            self.apply(events.ClockAdvanced(looks), now_s)
-
-    def _note_stall(self, now_s: float, due_s: float | None = None) -> None:
-        """After a stall, let no deadline expire for a while, and discount it for the workers."""
         lost_s = self._suspension.observe(now_s, due_s)
         if lost_s:
             self.caught_up_s = now_s + CATCH_UP_S
             self.apply(events.Resumed(lost_s), now_s)
 
-    def recheck_slots(self, now_s: float) -> None:
-        """Handle the slots that the socket has finished reading."""
-        for event in self._slots.recheck(now_s):
-            self.apply(event)
-
-    def _note_sent(self, now_s: float, session: int | None = None) -> None:
-        """Record which slots the socket has finished reading, in one session or in all."""
-        for event in self._slots.find_sent(now_s, session):
-            self.apply(event, now_s)
+    def run_due(self, now_s: float) -> None:
+        """Do what is due by now: returned slots, leases, deadlines of workers."""
+        for peer in self.clients.take_lost(now_s):
+            self.apply(events.PeerGone(peer), now_s)
+        if self._slots.recheck_at_s <= now_s:
+            self._recheck_slots(now_s)
+        if self._reports.deadline_s <= now_s:
+            self.clients.send_report(self._reports.take_expired(now_s), None)
+        if self._names.deadline_s <= now_s:
+            self._names.run_due(self._pool.numbers, now_s)
+        if self._slots.has_lent:
+            self._note_sent(now_s)
+        if max(self.table.check_at_s, self.caught_up_s) <= now_s:
+            looks = self._pool.look(self.table.watch.quiet_workers(now_s))
+            self.apply(events.ClockAdvanced(looks), now_s)
 
     @property
-    def sent_bytes(self) -> int:
-        """Bytes of batches that were copied over sockets."""
-        return self._router.counters.bytes_sent
+    def is_settled(self) -> bool:
+        """Whether all requested batches are filled, sent, and out of the socket."""
+        return self.table.is_idle and not self._slots.is_lent
 
-    def counters(self) -> Counters:
-        """Return all counters and gauges of this node process, by name."""
-        status, table, cache = self._status, self._table, self._cache
-        status.uptime_s = round(time.monotonic() - self._started_s, 3)
-        status.sessions = len(table.sessions.open)
-        status.slots_committed_bytes = table.sessions.used.slots_bytes
-        status.slots_held_bytes = table.sessions.held_bytes
-        if cache is not None:
-            status.cache_entries, status.cache_used_bytes = cache.entries, cache.used_bytes
-        status.datasets_stalled = len(table.watch.stalled)
-        status.workers = len(self._pool.pids)
-        return flatten(
-            status,
-            self._pool.record,
-            table.counters,
-            self._router.counters,
-            self._claim_listener.counters,
-            self._pool.counters,
-            log_lines.counters,
-        )
+    def apply(self, event: events.Event, now_s: float) -> None:
+        """Have the state machine handle an event, and carry out all that follows."""
+        pending: deque[events.Event | None] = deque((event,))
+        while pending:
+            event_or_none = pending.popleft()
+            if event_or_none is None:
+                continue
+            for instruction in self.table.handle(event_or_none, now_s):
+                match instruction:
+                    case events.Send(peer, message):
+                        self.clients.send(peer, message)
+                    case Fill():
+                        self._pool.send(instruction.worker, instruction)
+                    case events.SendChunk():
+                        self._send_chunk(instruction, now_s)
+                    case events.ReturnSlot(session, slot):
+                        pending.append(self._slots.want_back(session, slot, now_s))
+                    case _:
+                        pending.append(self._carry_out(instruction, now_s))
 
     def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
-        """Carry out an instruction; return the event that results from it, if any."""
+        """Carry out one of the rarer instructions; return the event that results, if any."""
         match instruction:
-            case events.SendChunk():
-                self._send_chunk(instruction, now_s)
-            case Fill():
-                self._pool.send(instruction.worker, instruction)
-            case events.ReturnSlot(session, slot):
-                return self._slots.want_back(session, slot, now_s)
-            case events.Send(peer, message):
-                self._sender.send(peer, message)
             case events.OpenSlots():
                 return self._open_slots(instruction)
             case events.ShareSlots(session, connection):
@@ -323,19 +193,19 @@ class NodeService:
                     self._pool.send_to_all(CloseSession(session=session))
                 return self._slots.want_closed(session, now_s)
             case events.LogEnd():
-                log_session_end(instruction, self._limits.lease_s)
+                log_session_end(instruction, self.table.limits.lease_s)
             case events.LogSilence():
-                log_silence(instruction, self._pool.pids.get(instruction.worker, 0))
+                _log_silence(instruction, self._pool.pids.get(instruction.worker, 0))
             case events.LogProgress():
-                log_progress(instruction, self._pool.pids.get(instruction.worker, 0))
+                _log_progress(instruction, self._pool.pids.get(instruction.worker, 0))
             case events.KillWorker():
-                self._pool.kill(instruction.worker, describe_stuck(instruction))
+                self._pool.kill(instruction.worker, _describe_stuck(instruction))
         return None
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
         chunk = sent.chunk
         arrays = self._slots.chunk(chunk.session, sent.slot, chunk.first, chunk.images)
-        tracker = self._sender.send_chunk(sent.peer, chunk, arrays)
+        tracker = self.clients.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
@@ -358,5 +228,176 @@ class NodeService:
             labels=wanted.layout.labels,
         )
         self._pool.send_to_all(message, memory.fileno())
-        log_session_start(wanted, self._table.sessions.open[wanted.session].account)
+        _log_session_start(wanted, self.table.sessions.open[wanted.session].account)
         return events.SlotsOpened(wanted.session)
+
+    # --- Input --------------------------------------------------------------------------------
+
+    def on_worker(self, report: PoolEvent, now_s: float) -> None:
+        """Handle a worker's report."""
+        match report:
+            case FillFailed(shard=shard):
+                kind = of_kind(f"bad sample in {shard}" if shard else "chunk")
+                _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
+            case events.WorkerJoined(worker):
+                for session, message in self._open.items():
+                    self._pool.send(worker, message, self._slots.memory(session).fileno())
+            case events.WorkerLost(worker):
+                self._names.on_lost(worker)
+            case NamesRead():
+                self._names.on_read(report, now_s)
+                return
+        self.apply(report, now_s)
+
+    def _on_message(self, peer: bytes, message: ClientMessage, now_s: float) -> None:
+        match message:
+            case Request():  # what it releases has been sent
+                if self._slots.has_lent:
+                    self._note_sent(now_s, message.session)
+            case Hello():
+                router = self._router
+                greeting = events.MessageReceived(
+                    peer,
+                    message,
+                    secrets.randbits(_SESSION_BITS),
+                    available_bytes(),
+                    router.account(),
+                    router.is_local(),
+                    router.is_ipc(),
+                )
+                self.apply(greeting, now_s)
+                return
+            case StatsRequest():
+                self.clients.send(peer, Stats(counters=self.counters(now_s)))
+                return
+            case NamesRequest():
+                self._names.add(peer, message, self.table.watch.stalled_names, now_s)
+                self._names.run_due(self._pool.numbers, now_s)
+                return
+            case HostStatsRequest():
+                is_answer, report = self._reports.request(peer, now_s)
+                if is_answer:
+                    self.clients.send_report([peer], report)
+                return
+        self.apply(events.MessageReceived(peer, message), now_s)
+
+    def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
+        """Handle the end of peers' connections; b"" stands for one without messages."""
+        self.clients.add_disconnected(peers)
+        self._recheck_slots(now_s)
+
+    def on_claim(self, connection: int, session: int, now_s: float) -> None:
+        """Handle a claim of a session's slots."""
+        self.apply(events.SlotsClaimed(session, connection), now_s)
+
+    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
+        """Handle the end of the connection of a client that mapped a session's slots."""
+        self.apply(events.HolderGone(session, has_died), now_s)
+
+    def on_report_part(self, part: ReportPart, now_s: float) -> None:
+        """Handle a piece of the supervisor's report of the host."""
+        self.clients.send_report(*self._reports.add_part(part, now_s))
+
+    def on_diagnosed(self, verdict: str) -> None:
+        """Repeat the supervisor's verdict on the host in every Pong from now on."""
+        self.table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
+
+    def _recheck_slots(self, now_s: float) -> None:
+        """Handle the slots that the socket has finished reading."""
+        for event in self._slots.recheck(now_s):
+            self.apply(event, now_s)
+
+    def _note_sent(self, now_s: float, session: int | None = None) -> None:
+        """Record which slots the socket has finished reading, in one session or in all."""
+        for event in self._slots.find_sent(now_s, session):
+            self.apply(event, now_s)
+
+    # --- What others show ---------------------------------------------------------------------
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of batches that were copied over sockets."""
+        return self._router.counters.bytes_sent
+
+    def counters(self, now_s: float) -> Counters:
+        """Return all counters and gauges of this node process, by name."""
+        status, table, cache = self._status, self.table, self._cache
+        status.uptime_s = round(now_s - self._started_s, 3)
+        status.sessions = len(table.sessions.open)
+        status.slots_committed_bytes = table.sessions.used.slots_bytes
+        status.slots_held_bytes = table.sessions.held_bytes
+        if cache is not None:
+            status.cache_entries, status.cache_used_bytes = cache.entries, cache.used_bytes
+        status.datasets_stalled = len(table.watch.stalled)
+        status.workers = len(self._pool.pids)
+        return flatten(
+            status,
+            self._pool.record,
+            table.counters,
+            self._router.counters,
+            self._claim_listener.counters,
+            self._pool.counters,
+            log_lines.counters,
+        )
+
+
+def _log_session_start(opened: events.OpenSlots, account: str) -> None:
+    """Log that a session's slots exist."""
+    shown = session_id(opened.session)
+    _log.debug(
+        "session %s of %s on %s: opened with %d slots",
+        *(shown, account, opened.dataset, opened.layout.slots),
+        extra={"session": shown, "client": account, "dataset": opened.dataset},
+    )
+
+
+def log_session_end(ended: events.LogEnd, lease_s: float) -> None:
+    """Log that a session is over."""
+    shown = session_id(ended.session)
+    job = f" in job {ended.job}" if ended.job else ""
+    client = f"{printable(ended.client + job)} ({ended.account})"
+    what = shown, client, ended.dataset
+    extra = {"session": shown, "client": ended.account, "dataset": ended.dataset}
+    match ended.how:
+        case "closed":
+            _log.debug("session %s of %s on %s: ended", *what, extra=extra)
+        case "lost":
+            text = "session %s of %s on %s: lost: its process or its connection has ended"
+            _log.info(text, *what, extra=extra)
+        case "expired":
+            text = "session %s of %s on %s: expired: its client was silent for %g s"
+            _log.warning(text, *what, lease_s, extra=extra)
+
+
+def _log_silence(silence: events.LogSilence, pid: int) -> None:
+    """Log that a worker has made no progress for a while, with what is known of it."""
+    shown = session_id(silence.session)
+    _log.warning(
+        "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
+        "rows %d .. %d of dataset %s for session %s",
+        *(silence.worker, pid, silence.silent_s, silence.kernel_state),
+        *(silence.first, silence.first + silence.count - 1, silence.dataset, shown),
+        extra={"worker": silence.worker, "session": shown},
+    )
+
+
+def _log_progress(progress: events.LogProgress, pid: int) -> None:
+    """Log that a silent worker has finished its chunk."""
+    _log.info(
+        "worker %d (pid %d) makes progress again, after %.1f s",
+        *(progress.worker, pid, progress.silent_s),
+        extra={"worker": progress.worker, "session": session_id(progress.session)},
+    )
+
+
+def _describe_stuck(stuck: events.KillWorker) -> str:
+    """Return why a worker is killed, as a part of a line."""
+    match stuck.condition:
+        case "stopped":
+            return f"stopped for {stuck.silent_s:.1f} s"
+        case "looping":
+            return f"using CPU time for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
+        case "asleep":
+            return f"asleep for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
+        case _:
+            return f"reading dataset {stuck.dataset}"

@@ -74,6 +74,11 @@ class SlotStore:
         """When ``recheck`` is due."""
 
     @property
+    def has_lent(self) -> bool:
+        """Whether ``find_sent`` may return slots."""
+        return bool(self._sending)
+
+    @property
     def is_lent(self) -> bool:
         """Whether the socket still reads any slot."""
         return not all(loans.are_all_back() for loans in self._loans.values())

@@ -115,7 +115,7 @@ class Snapshots:
         names = sorted(table.watch.stalled_names)[:_DATASETS]
         record.stalled_datasets = tuple(printable(name)[:_LABEL_CHARS] for name in names)
         record.failures = describe_failures(table, service.refused_datasets, now_s)
-        counters = service.counters()
+        counters = service.counters(now_s)
         record.counters = {printable(name)[:256]: value for name, value in counters.items()}
         slots = copy.copy(record.slots)  # those of sessions that have ended
         for session in sessions:

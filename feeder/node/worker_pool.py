@@ -27,7 +27,7 @@ from feeder.host.processes import look_at
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import NodeRecord
-from feeder.node.poll_set import PollSet
+from feeder.node.polling import PollSet
 from feeder.process.backoff import Backoff
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child, wait_for_exit
@@ -79,7 +79,7 @@ class WorkerPool:
         size: int,
         configure: Configure,
         poll_set: PollSet,
-        report: Callable[[PoolEvent], None],
+        report: Callable[[PoolEvent, float], None],
         record: NodeRecord,
         cache_fd: int | None = None,
         *,
@@ -151,14 +151,14 @@ class WorkerPool:
                 text, number = "worker %d did not start in %.0f s", worker.number
                 _log.warning(text, number, _START_DEADLINE_S, extra={"worker": number})
                 worker.process.kill()
-                self._reap(worker)
+                self._reap(worker, now_s)
             elif worker.killed_s + _KILL_GRACE_S <= now_s:
-                self._reap(worker, grace_s=0.0)
+                self._reap(worker, now_s, grace_s=0.0)
         for number, process in list(self._held.items()):
             if process.poll() is not None:
                 del self._held[number]
                 self.counters.workers_held = len(self._held)
-                self._report(WorkerReleased(number))
+                self._report(WorkerReleased(number), now_s)
         due = [at_s for at_s in self._starts_due_s if at_s <= now_s]
         self._starts_due_s = [at_s for at_s in self._starts_due_s if at_s > now_s]
         for started in range(len(due)):
@@ -238,13 +238,13 @@ class WorkerPool:
         self.send(worker.number, configure, self._cache_fd)
         self._set_deadline()
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: _Worker, now_s: float) -> None:
         """Handle one message of a worker; raise the error of one that cannot start, unless another
         has come up."""
         try:
             message = worker.channel.receive()
         except ChannelClosedError:
-            self._reap(worker)
+            self._reap(worker, now_s)
             return
         match message:
             case Filled():
@@ -258,17 +258,17 @@ class WorkerPool:
                 self.record.decoded_bytes += message.decoded_bytes
                 if message.fallbacks:
                     self.counters.fallbacks["turbojpeg"] += message.fallbacks
-                self._report(message)
+                self._report(message, now_s)
             case FillFailed() | NamesRead():
-                self._report(message)
+                self._report(message, now_s)
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
                 self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
                 self.started, worker.is_up = message, True
-                worker.started_s, worker.start_by_s = time.monotonic(), float("inf")
+                worker.started_s, worker.start_by_s = now_s, float("inf")
                 self._set_deadline()
-                self._report(WorkerJoined(worker.number))
+                self._report(WorkerJoined(worker.number), now_s)
             case CannotStart():
                 if self._may_give_up:
                     raise message.as_error()
@@ -276,7 +276,7 @@ class WorkerPool:
                     self._last_reason = message.message
                     _log.warning("worker %d cannot start: %s", worker.number, message.message)
 
-    def _reap(self, worker: _Worker, grace_s: float = _EXIT_GRACE_S) -> None:
+    def _reap(self, worker: _Worker, now_s: float, grace_s: float = _EXIT_GRACE_S) -> None:
         """Reap a worker or leave it to the kernel, and plan its successor.
 
         ResourceError when none has ever come up and they keep crashing.
@@ -297,7 +297,7 @@ class WorkerPool:
                 *(worker.number, worker.process.pid, ending),
                 extra={"worker": worker.number},
             )
-            self._report(WorkerLost(worker.number, was_killed, is_held=status is None))
+            self._report(WorkerLost(worker.number, was_killed, is_held=status is None), now_s)
             return
         self.counters.worker_starts_failed += 1
         self._crashed_starts += not was_killed

@@ -11,8 +11,6 @@ Invariant: one thread uses this object, and no call waits.
 
 import logging
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -93,18 +91,16 @@ class ZapHandler:
         context: "zmq.Context[zmq.Socket[bytes]]",
         keys: KeyList,
         counters: SocketCounters,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind the socket; requests wait until ``answer`` is called."""
         self._keys = keys
         self._counters = counters
-        self._clock = clock
         self._log_limit = LogLimiter(admitted_max=1, kinds_max=_LOGGED_MAX)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(ENDPOINT)
 
-    def answer(self) -> None:
+    def answer(self, now_s: float) -> None:
         """Answer pending requests, at most _REQUESTS_A_TURN."""
         for _ in range(_REQUESTS_A_TURN):
             try:
@@ -114,20 +110,20 @@ class ZapHandler:
             try:
                 request = parse_request(frames)
             except ProtocolError as error:
-                self._refuse("malformed", "", str(error))
+                self._refuse("malformed", "", str(error), now_s)
                 continue
-            status, name = self._decide(request.public_key, request.address)
+            status, name = self._decide(request.public_key, request.address, now_s)
             self.socket.send_multipart(format_answer(request, status, name))
 
     def close(self) -> None:
         """Close the socket."""
         self.socket.close(0)
 
-    def _decide(self, public_key: bytes, address: str) -> tuple[Status, str]:
+    def _decide(self, public_key: bytes, address: str, now_s: float) -> tuple[Status, str]:
         try:
-            name = self._keys.name_of(public_key, self._clock())
+            name = self._keys.name_of(public_key, now_s)
         except ConfigError as error:
-            self._refuse("no-list", "", f"no client is admitted: {error}")
+            self._refuse("no-list", "", f"no client is admitted: {error}", now_s)
             return NO_LIST, ""
         if name is None:
             shown = z85.encode(public_key).decode()[:_SHOWN_CHARS]
@@ -136,15 +132,16 @@ class ZapHandler:
                 shown,
                 f"a client at {address} is refused: its public key {shown}… is not in "
                 f"{self._keys.path}",
+                now_s,
             )
             return UNKNOWN_KEY, ""
         return ACCEPTED, name
 
-    def _refuse(self, reason: str, key: str, line: str) -> None:
+    def _refuse(self, reason: str, key: str, line: str, now_s: float) -> None:
         """Count a refusal, and log it unless the same was logged within the last minute."""
         self._counters.clients_refused[reason] += 1
         # Anyone can generate any number of keys, to fill the log: further ones share one line.
-        if self._log_limit.admit(f"{reason} {key}", self._clock()):
+        if self._log_limit.admit(f"{reason} {key}", now_s):
             _log.warning("%s", line, extra=KEPT)
 
 

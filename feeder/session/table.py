@@ -61,9 +61,9 @@ class SessionTable(Filling):
     ) -> None:
         """Counts in ``record``; ``weights`` are those of jobs, None: all are equal."""
         super().__init__(record, weights or JobWeights())
-        self._datasets = datasets
-        self._limits = limits
-        self._identity = identity
+        self.datasets = datasets
+        self.limits = limits
+        self.identity = identity
         self.jobs = JobRecords(weights or JobWeights())
         self.verdict = ""
         """Of the supervisor, on the whole host; repeated in every Pong."""
@@ -150,8 +150,8 @@ class SessionTable(Filling):
             return
         terms = admit(
             hello,
-            self._datasets,
-            self._limits,
+            self.datasets,
+            self.limits,
             self.sessions.used,
             self.sessions.used_by(event.account),
             event.available_bytes,
@@ -176,7 +176,7 @@ class SessionTable(Filling):
             is_ipc=event.is_ipc,
         )
         self.sessions.add(session)
-        self._check_by(self._now_s + self._limits.lease_s)
+        self._check_by(self._now_s + self.limits.lease_s)
         self._instructions.append(
             events.OpenSlots(
                 session.number, hello.dataset, hello.recipe, hello.seed, session.layout
@@ -253,9 +253,9 @@ class SessionTable(Filling):
             return
         session.is_open = True
         self.counters.sessions_opened += 1
-        dataset = self._datasets[session.dataset]
+        dataset = self.datasets[session.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
-        identity = self._identity
+        identity = self.identity
         welcome = Welcome(
             session=session.number,
             dataset=session.dataset,
@@ -301,7 +301,7 @@ class SessionTable(Filling):
         """End expired sessions, report silent and kill stuck workers, and set the next check."""
         self.check_at_s = float("inf")
         for session in list(self.sessions.open.values()):
-            expires_s = session.last_message_s + self._limits.lease_s
+            expires_s = session.last_message_s + self.limits.lease_s
             if expires_s <= self._now_s:
                 self.counters.sessions_expired += 1
                 self._end(session, "expired")

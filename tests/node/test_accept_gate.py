@@ -1,6 +1,6 @@
 """The gate of listeners: one connection at a time, at the rate of a token bucket."""
 
-from feeder.node.accept_gate import BURST, CONNECTIONS_A_S, AcceptGate
+from feeder.node.polling import BURST, CONNECTIONS_A_S, AcceptGate
 
 
 def accept_until_delayed(gate: AcceptGate, now_s: float) -> int:

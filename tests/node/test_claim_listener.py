@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from feeder.client.host_memory import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.poll_set import PollSet
+from feeder.node.polling import PollSet
 from feeder.wire.claim import (
     ANSWER_BYTES_MAX,
     claim_path,
@@ -49,12 +50,12 @@ class Node:
             [parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")]
         )
         self.poll_set = PollSet()
-        self.listener.start(self.poll_set, self, lambda: self.now_s)
+        self.listener.start(self.poll_set, self)
 
-    def on_claim(self, connection: int, session: int) -> None:
+    def on_claim(self, connection: int, session: int, now_s: float) -> None:
         self.claims.append((connection, session))
 
-    def on_holder_gone(self, session: int, has_died: bool) -> None:
+    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
         self.gone.append((session, has_died))
 
     def poll(self) -> None:
@@ -71,8 +72,10 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made = Node(tmp_path)
+    clock = SimpleNamespace(monotonic=lambda: made.now_s)
+    monkeypatch.setattr("feeder.node.polling.time", clock)
     yield made
     made.listener.close()
     assert os.listdir(tmp_path) == []

@@ -116,9 +116,8 @@ def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
 def test_ipc_and_the_machines_own_addresses_are_local(
     router: Router, monkeypatch: pytest.MonkeyPatch, address: str, is_local: bool
 ) -> None:
-    monkeypatch.setattr(router, "_body", object())
     monkeypatch.setattr(router, "_own_addresses", {ipaddress.ip_address("10.0.0.7")})
-    monkeypatch.setattr("feeder.node.router._metadata", lambda _, name: address)
+    monkeypatch.setattr(router, "_metadata", lambda _: address)
     assert router.is_local() is is_local
 
 

@@ -5,13 +5,13 @@ from typing import Literal
 
 import pytest
 
-from feeder.node.session_log import log_refusal, log_session_end
+from feeder.node.clients import log_refusal
+from feeder.node.service import log_session_end
 from feeder.session.events import LogEnd, SessionEnd
 from feeder.wire.messages import Refused
 from feeder.wire.session_id import session_id
 
 SESSION = 0x7FFF_FFFF_1A2B_3C4D
-NAME = "feeder.node.session_log"
 
 
 def test_a_session_id_is_the_end_of_its_number_in_eight_digits() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from feeder.errors import ResourceError
 from feeder.metrics.records import NodeRecord
-from feeder.node.poll_set import PollSet
+from feeder.node.polling import PollSet
 from feeder.node.worker_pool import WorkerPool
 from feeder.worker.messages import Configure
 

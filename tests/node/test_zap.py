@@ -70,14 +70,14 @@ class ZapClient:
         self.now_s = 0.0
         self.counters = SocketCounters()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.handler = ZapHandler(self.context, keys, self.counters, lambda: self.now_s)
+        self.handler = ZapHandler(self.context, keys, self.counters)
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.connect(ENDPOINT)
 
     def request(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
         """Return status and user of the answer, None if there is none."""
         self.socket.send_multipart(frames)
-        self.handler.answer()
+        self.handler.answer(self.now_s)
         if not self.socket.poll(0):
             return None
         answer = self.socket.recv_multipart()

@@ -1,4 +1,4 @@
-"""Makes libzmq's listeners accept one connection at a time, on permission and at a bounded rate.
+"""What a node process waits for: its own sources of input, and libzmq's listeners, on permission.
 
 libzmq accepts connections as fast as they arrive, in its I/O thread, and aborts the process when an
 ipc listener runs out of descriptors (``ipc_listener_t::accept``, up to 4.3.5). A cap that is
@@ -7,8 +7,8 @@ made one-shot: after one connection the kernel reports no other until ``rearm``,
 wait in the listener's backlog. A token bucket bounds the rate, because a connection costs what a
 hundred messages cost.
 
-The entry is found in /proc/PID/fdinfo (``tfd``, see proc(5)). Invariant: one thread uses this
-object, and not after the listener is closed.
+The entry is found in /proc/PID/fdinfo (``tfd``, see proc(5)). Invariant: one thread uses these
+objects, and the gate not after its listeners are closed.
 """
 
 import contextlib
@@ -18,8 +18,13 @@ import platform
 import re
 import select
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import zmq
+
+Source = zmq.Socket[bytes] | int
 
 _FDS: Final = Path("/proc/self/fd")
 _EPOLL: Final = "anon_inode:[eventpoll]"
@@ -35,6 +40,42 @@ _APPEAR_S: Final = 1.0
 
 _POLL_S: Final = 0.0005
 _RETRY_S: Final = 0.1
+
+
+class PollSet:
+    """ZeroMQ sockets and descriptors, each with a callback for its input or its end.
+
+    A turn of the loop has one time, which is read after the wait and passed to every callback.
+    """
+
+    def __init__(self) -> None:
+        self._poller = zmq.Poller()
+        self._callbacks: dict[Source, Callable[[float], None]] = {}
+
+    def add(self, source: Source, callback: Callable[[float], None]) -> None:
+        """Begin to poll a source."""
+        self._poller.register(source, zmq.POLLIN)
+        self._callbacks[source] = callback
+
+    def remove(self, source: Source) -> None:
+        """Stop polling a source."""
+        self._poller.unregister(source)
+        del self._callbacks[source]
+
+    def run(self, timeout_s: float, begin_turn: Callable[[float], None] | None = None) -> float:
+        """Wait for input, for ``timeout_s`` at most, and handle it; return the turn's time.
+
+        ``begin_turn`` is called with it before any callback.
+        """
+        ready = self._poller.poll(max(0, int(timeout_s * 1000) + 1))
+        now_s = time.monotonic()
+        if begin_turn is not None:
+            begin_turn(now_s)
+        for source, _ in ready:
+            callback = self._callbacks.get(source)
+            if callback is not None:  # else an earlier callback has removed it
+                callback(now_s)
+        return now_s
 
 
 class _Event(ctypes.Structure):
@@ -60,9 +101,11 @@ class AcceptGate:
 
         False if its epoll entry cannot be found: then libzmq accepts without limit.
         """
-        entry = _await_entry(listener)
-        if entry is None:
-            return False
+        give_up_s = time.monotonic() + _APPEAR_S
+        while (entry := _find_entry(listener)) is None:
+            if time.monotonic() >= give_up_s:
+                return False
+            time.sleep(_POLL_S)
         self._entries[listener] = entry
         self._rearm(listener)
         return True
@@ -90,22 +133,15 @@ class AcceptGate:
             raise OSError(ctypes.get_errno(), "epoll_ctl")
 
 
-def _await_entry(fd: int) -> tuple[int, int] | None:
-    """Return the epoll set that polls a descriptor and its user data; None if not found."""
-    give_up_s = time.monotonic() + _APPEAR_S
-    while (entry := _find_entry(fd)) is None and time.monotonic() < give_up_s:
-        time.sleep(_POLL_S)
-    return entry
-
-
 def _find_entry(fd: int) -> tuple[int, int] | None:
+    """Return the epoll set that polls a descriptor, and its user data; None if there is none."""
     with contextlib.suppress(OSError):
         for link in _FDS.iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
                 if os.readlink(link) != _EPOLL:
                     continue
-                shown = (_FDS.with_name("fdinfo") / link.name).read_text()
-                for found, events, data in _ENTRY.findall(shown):
-                    if int(found) == fd and int(events, 16) & select.EPOLLIN:
+                text = (_FDS.with_name("fdinfo") / link.name).read_text()
+                for number, events, data in _ENTRY.findall(text):
+                    if int(number) == fd and int(events, 16) & select.EPOLLIN:
                         return int(link.name), int(data, 16)
     return None

@@ -1,0 +1,218 @@
+"""The messages of clients, and what is sent to them.
+
+Each client is read at its rate, misuse at a rate for all, whatever it is. A peer that cannot be
+sent to, or has disconnected, is reported once its last messages have been read: otherwise a client
+would count as lost while its Bye is unread.
+
+Both a node process and the supervisor that still packs serve clients through this, so that the
+limits are the same.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from feeder.errors import ProtocolError
+from feeder.metrics.hangs import CATCH_UP_S
+from feeder.metrics.report import HostReport
+from feeder.node.polling import PollSet
+from feeder.node.router import PeerUnreachableError, Router
+from feeder.node.slot_store import Tracker
+from feeder.session.admission import MESSAGE_CHARS_MAX
+from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.wire.messages import (
+    BadRecipe,
+    Chunk,
+    ClientMessage,
+    HostStats,
+    Lent,
+    NodeMessage,
+    Refused,
+    RefusedCode,
+    VersionMismatch,
+    decode_from_client,
+    encode,
+)
+from feeder.wire.session_id import session_id
+from feeder.wire.slot_layout import ChunkArrays
+
+_FRAMES_A_TURN: Final = 64
+"""Frames of clients that are read before workers are polled again."""
+
+_WASTE_BYTES_A_S: Final = 25e6
+"""Limit of misuse that is read in a second, as counted by Router: some 6000 frames, 3 % of a core.
+More waits in its senders' sockets."""
+
+_WASTE_BYTES_A_TURN: Final = 256 * 1024
+"""A turn ends after this much; the pause after it is 10 ms, too short for clients to notice."""
+
+_OWN_LIMITS: Final = frozenset(("dataset", "memory", "clients", "recipes", "rate"))
+"""Refusals for what this feeder lacks; all others are for what the client did."""
+
+_log = logging.getLogger(__name__)
+
+
+class Clients:
+    """The clients of a router."""
+
+    def __init__(
+        self, router: Router, handle: Callable[[bytes, ClientMessage, float], None]
+    ) -> None:
+        """``handle`` is called with peer, message and the turn's time.
+
+        Nothing is read before ``start``: until then messages are queued in the socket.
+        """
+        self._router = router
+        self._handle = handle
+        self._fair_share = FairShare()
+        self._poll_set: PollSet | None = None
+        self._unreachable: dict[bytes, float] = {}  # when ``take_lost`` first saw it, inf: not yet
+        self.resume_s = float("inf")
+        """When ``resume`` is due: clients are polled again, after misuse."""
+
+    # --- What they send -----------------------------------------------------------------------
+
+    def start(self, poll_set: PollSet) -> None:
+        """Read clients' frames whenever there are any."""
+        self._poll_set = poll_set
+        poll_set.add(self._router.socket, self._read)
+
+    def resume(self) -> None:
+        """Poll clients again."""
+        assert self._poll_set is not None, "started before there was any misuse"
+        self.resume_s = float("inf")
+        self._poll_set.add(self._router.socket, self._read)
+
+    def _read(self, now_s: float) -> None:
+        assert self._poll_set is not None, "clients are polled from the start on"
+        router, wasted_before = self._router, self._router.wasted_bytes
+        for _ in range(_FRAMES_A_TURN):
+            received = router.receive(now_s)
+            if received is not None:
+                self.take(*received, now_s)
+            wasted = router.wasted_bytes - wasted_before
+            if received is None or wasted >= _WASTE_BYTES_A_TURN:
+                break
+        if wasted:
+            # libzmq reads from its peers in turn, so after the pause all get their share as before.
+            self._poll_set.remove(router.socket)
+            self.resume_s = now_s + wasted / _WASTE_BYTES_A_S
+
+    def take(self, peer: bytes, frame: bytes, now_s: float) -> None:
+        """Handle a frame from a client; count and drop what is malformed or over its rate."""
+        if not self._fair_share.allows(peer, now_s):
+            self._router.waste(len(frame))
+            self._router.counters.frames_dropped["over-rate"] += 1
+            if self._fair_share.is_report_due(peer, now_s):
+                self.send(peer, Refused(code="rate", message=_explain_rate(self._router.account())))
+            return
+        try:
+            message = decode_from_client(frame)
+        except ProtocolError as error:
+            self._drop_frame(peer, frame, error)
+            return
+        self._fair_share.charge(peer, cost_of(message))
+        self._handle(peer, message, now_s)
+
+    def _drop_frame(self, peer: bytes, frame: bytes, error: ProtocolError) -> None:
+        code: RefusedCode | None = None
+        if isinstance(error, VersionMismatch):
+            code = "version"
+        elif isinstance(error, BadRecipe):
+            code = "bad-recipe"
+        self._router.counters.frames_dropped[code or "malformed"] += 1
+        if code is not None:
+            self.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
+        self._router.waste(len(frame))
+        self._fair_share.charge(peer, MALFORMED_COST)
+
+    # --- What they get ------------------------------------------------------------------------
+
+    def send(self, peer: bytes, message: NodeMessage) -> None:
+        """Send a message without pixels."""
+        if isinstance(message, Lent):
+            self._fair_share.earn(peer)
+        elif isinstance(message, Refused):
+            log_refusal(message, self._router.account())
+        try:
+            self._router.send(peer, encode(message))
+        except PeerUnreachableError:
+            self._drop_message(peer)
+
+    def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
+        """Send a chunk without copying its pixels; None when the peer cannot be sent to."""
+        try:
+            tracker = self._router.send_chunk(peer, header, arrays)
+        except PeerUnreachableError:
+            self._unreachable.setdefault(peer, float("inf"))
+            return None
+        self._fair_share.earn(peer)
+        return tracker
+
+    def send_report(self, peers: Sequence[bytes], report: HostReport | None) -> None:
+        """Send the report of the host, encoded once, to the clients that asked for it."""
+        if not peers:
+            return
+        try:
+            frame = encode(HostStats(report=report))
+        except ProtocolError as error:  # too long, or out of bounds: a supervisor's fault
+            _log.warning("the report of the host cannot be sent: %s", error)
+            frame = encode(HostStats(report=None))
+        for peer in peers:
+            try:
+                self._router.send(peer, frame)
+            except PeerUnreachableError:
+                self._drop_message(peer)
+
+    def _drop_message(self, peer: bytes) -> None:
+        self._router.counters.sends_dropped += 1
+        self._unreachable.setdefault(peer, float("inf"))
+
+    # --- Whom they lose -----------------------------------------------------------------------
+
+    @property
+    def is_lost_due(self) -> bool:
+        """Whether ``take_lost`` would return peers: some are unreachable, and all is read."""
+        return bool(self._unreachable) and not self._router.has_unread
+
+    def add_disconnected(self, peers: Iterable[bytes]) -> None:
+        """Remember peers whose connections have ended; b"" stands for one without messages."""
+        for peer in filter(None, peers):
+            self._unreachable.setdefault(peer, float("inf"))
+
+    def take_lost(self, now_s: float) -> list[bytes]:
+        """Return the unreachable peers whose last messages have been read, and forget them.
+
+        Under a steady stream of messages of other peers this takes CATCH_UP_S at most.
+        """
+        if not self._unreachable:
+            return []
+        has_unread = self._router.has_unread
+        lost = []
+        for peer, since_s in list(self._unreachable.items()):
+            if since_s == float("inf"):
+                self._unreachable[peer] = now_s
+            elif not has_unread or now_s - since_s > CATCH_UP_S:
+                del self._unreachable[peer]
+                lost.append(peer)
+        return lost
+
+
+def log_refusal(refused: Refused, account: str) -> None:
+    """Log a refusal, of a session or of the request for one; a feeder's own limits are warnings."""
+    level = logging.WARNING if refused.code in _OWN_LIMITS else logging.INFO
+    if refused.session is None:
+        extra = {"client": account}
+        _log.log(level, "refused %s (%s): %s", account, refused.code, refused.message, extra=extra)
+        return
+    session = session_id(refused.session)
+    text = "refused session %s of %s (%s): %s"
+    extra = {"session": session, "client": account}
+    _log.log(level, text, session, account, refused.code, refused.message, extra=extra)
+
+
+def _explain_rate(account: str) -> str:
+    return (
+        f"{account or 'this client'} sends more messages than its batches need, so these are "
+        "dropped for now: request batches as others are released, and ping once a second"
+    )
