@@ -11,6 +11,7 @@ from feeder.metrics.fields import add
 from feeder.metrics.records import SlotSeconds
 from feeder.session.events import DrainAsked, SlotSent
 from feeder.session.state import SlotTimes
+from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import Ping, Pong
 from tests.support.session_shell import BATCH, Shell, limits
 
@@ -152,6 +153,26 @@ def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -
     shell.lose(workers[0])
     assert record.lost_worker_busy_s == by_worker[workers[0]]
     assert list(by_number) == workers[1:]
+
+
+def test_what_a_lost_worker_still_reports_counts_nothing() -> None:
+    """Its chunk is its successor's by then, and would count twice."""
+    shell = Shell()
+    shell.hello(b"a", window=1)
+    lost = shell.join()
+    shell.request(b"a", [(0, 0)], [])
+    ticket = shell.workers[lost][0]
+    shell.lose(lost)
+    successor = shell.join()
+    shell.apply(Filled(ticket, 5.0))
+    shell.apply(FillFailed(ticket, "dataset", "too late", 3))
+    assert (shell.record.images, shell.counters.chunks, shell.counters.bad_samples) == (0, 0, 0)
+    while shell.fills:
+        shell.fill(successor)
+    (session,) = shell.table.sessions.open.values()
+    assert (shell.record.images, session.record.images, shell.record.batches) == (BATCH, BATCH, 1)
+    assert session.record.worker_s == 0.0
+    assert not shell.counters.batches_failed
 
 
 def test_durations_count_from_request_and_from_dispatch() -> None:
