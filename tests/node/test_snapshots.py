@@ -1,6 +1,7 @@
-"""Snapshots of a node process: clients and workers, in bounded size."""
+"""Snapshots of a node process in bounded size: workers, and clients over all their sessions."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,25 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.diagnosis.interval import NodeInterval
 from feeder.host.processes import ProcessLoad
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.records import (
     CLIENTS_MAX,
+    OTHERS,
     WORKERS_MAX,
     ClientRecord,
     NodeRecord,
+    SlotSeconds,
     WorkerRecord,
 )
 from feeder.node import snapshots
 from feeder.node.messages import Heartbeat
 from feeder.node.snapshots import (
     SNAPSHOT_BYTES_MAX,
+    ClientBook,
     Snapshots,
     begin_record,
     fit_snapshot,
+    sum_clients,
 )
 from feeder.session.events import MessageReceived
-from feeder.session.state import Session
+from feeder.session.state import Session, SlotTimes
 from feeder.wire.messages import Hello
 from tests.support.session_shell import Shell, limits, recipe
 
@@ -150,3 +156,160 @@ def test_a_process_without_clients_describes_itself() -> None:
     assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
     packet = msgspec.msgpack.encode(snapshot)
     assert msgspec.msgpack.decode(packet, type=NodeRecord) == snapshot
+
+
+# --- Clients ----------------------------------------------------------------------------------
+
+
+def train(sessions: Sequence[Session], images: int, seconds: float = 1.0) -> None:
+    """Let the sessions get images, each in the seconds of their process's clock."""
+    for session in sessions:
+        session.record.images += images
+        session.record.clock_s += seconds
+
+
+def rates(before: Sequence[ClientRecord], now: Sequence[ClientRecord]) -> dict[str, float]:
+    """Return images a second by client, of two snapshots a second apart."""
+    first, last = (
+        NodeRecord(number=0, name="n", pid=1, clock_s=at_s, uptime_s=9.0, endpoints=(), clients=c)
+        for at_s, c in ((1.0, tuple(before)), (2.0, tuple(now)))
+    )
+    return {client.name: client.images_a_s for client in NodeInterval(first, last).clients}
+
+
+def test_a_clients_sessions_are_one() -> None:
+    one, other, third = open_sessions("a", "b", "a")
+    one.record.images, other.record.images, third.record.images = 5, 3, 7
+    third.record.is_local = False
+    first, second = ClientBook().update([one, other, third], 10.0)
+    assert (first.name, first.account, first.dataset) == ("a", "user 7", "d")
+    assert (first.sessions, first.images, first.window) == (2, 12, 4)
+    assert first.slots == SlotSeconds(free=40.0)
+    assert not first.is_local
+    assert (second.name, second.sessions, second.images, second.is_local) == ("b", 1, 3, True)
+
+
+def test_the_waits_of_a_processs_sessions_add_up_over_its_one_clock() -> None:
+    sessions = open_sessions(*["a"] * 8)
+    for session in sessions:
+        session.record.clock_s, session.record.waited_s, session.record.cpu_s = 10.0, 1.2, 4.0
+    (client,) = ClientBook().update(sessions, 10.0)
+    assert client.waited_s == pytest.approx(9.6)
+    assert (client.clock_s, client.cpu_s) == (10.0, 4.0)
+
+
+def test_a_session_that_ends_takes_nothing_from_its_client() -> None:
+    book, (one, other) = ClientBook(), open_sessions("a", "a")
+    train([one, other], 1_000_000)
+    before = book.update([one, other], 1.0)
+    train([one], 100)
+    now = book.update([one], 2.0)
+    assert rates(before, now) == {"a": 100.0}
+
+
+def test_a_client_that_connects_again_begins_anew() -> None:
+    book, (one, other) = ClientBook(), open_sessions("a", "a")
+    train([one], 500)
+    before = book.update([one], 1.0)
+    assert book.update([], 2.0) == ()
+    train([other], 30)
+    assert rates(before, book.update([other], 3.0)) == {"a": 30.0}
+
+
+def test_more_clients_than_places_are_counted_together() -> None:
+    sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
+    for number, session in enumerate(sessions):
+        session.record.images = number
+    *placed, rest = ClientBook().update(sessions, 1.0)
+    assert [client.images for client in placed] == list(range(73, 9, -1))
+    assert (rest.name, rest.clients, rest.sessions, rest.images) == (OTHERS, 10, 10, 45)
+
+
+def test_clients_that_are_equally_fast_keep_their_places_and_their_rates() -> None:
+    """A hundred ranks for hours, of which now one, now another is ahead."""
+    book, sessions = ClientBook(), open_sessions(*(f"rank {n}" for n in range(100)))
+    train(sessions, 1_000_000)
+    before = book.update(sessions, 1.0)
+    for turn in range(20):
+        train(sessions, 100)
+        train(sessions[turn::20], 64)
+        now = book.update(sessions, 2.0 + turn)
+        assert [client.name for client in now].count(OTHERS) == 1
+        assert {client.name for client in now} == {client.name for client in before}
+        for name, rate in rates(before, now).items():
+            if name == OTHERS:
+                assert 36 * 100 <= rate <= 36 * 164
+            else:
+                assert rate in (100, 164)
+        before = now
+
+
+def test_a_client_that_is_much_faster_gets_a_place_and_its_own_rate() -> None:
+    book, sessions = ClientBook(), open_sessions(*(f"rank {n}" for n in range(100)))
+    train(sessions, 1_000_000)
+    before = book.update(sessions, 1.0)
+    (fast,) = [s for s in sessions if s.hello.client not in {client.name for client in before}][:1]
+    for turn in range(200):
+        train(sessions, 100)
+        train([fast], 4900)
+        now = book.update(sessions, 2.0 + turn)
+        shown = rates(before, now)
+        assert sum(shown.values()) == pytest.approx(100 * 100 + 4900)
+        assert all(rate <= 5000 for name, rate in shown.items() if name != OTHERS)
+        before = now
+    assert before[0].name == fast.hello.client
+    assert shown[fast.hello.client] == 5000
+
+
+@pytest.fixture(scope="module")
+def pool() -> list[Session]:
+    return open_sessions(*(f"c{number % 90}" for number in range(120)))
+
+
+@given(st.data())
+def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.DataObject) -> None:
+    """Sessions of 90 clients open, get images, and end; each may end for good once."""
+    for session in pool:
+        session.slot_times = SlotTimes(session.layout.slots, 0.0)
+        session.record = ClientRecord(
+            name=session.hello.client, account="user 7", dataset="d", is_lent=False
+        )
+    book, left = ClientBook(), set(range(120))
+    before: tuple[ClientRecord, ...] = ()
+    was_open: set[int] = set()
+    for turn in range(5):
+        opened = data.draw(st.sets(st.sampled_from(sorted(left)), min_size=min(70, len(left))))
+        left -= was_open - opened
+        was_open = opened
+        delivered = 0
+        for number in sorted(opened):
+            images = (number * 7919 + turn * 104729) % 3000
+            pool[number].record.images += images
+            delivered += images
+        sessions = [pool[number] for number in sorted(opened)]
+        now = book.update(sessions, float(turn))
+        assert len(now) <= CLIENTS_MAX + 1
+        assert sum(client.clients for client in now) == len({s.hello.client for s in sessions})
+        assert sum(client.sessions for client in now) == len(sessions)
+        if before:
+            assert sum(rates(before, now).values()) <= delivered
+        before = now
+
+
+def test_a_sum_of_clients_keeps_their_number() -> None:
+    client = ClientRecord(name="a", account="u", dataset="d", is_lent=True, images=4)
+    others = sum_clients([client, sum_clients([client, client])])
+    assert (others.name, others.clients, others.images, others.is_lent) == (OTHERS, 3, 12, True)
+
+
+def test_a_client_is_silent_since_its_last_message_if_it_sends_pings() -> None:
+    sessions = open_sessions("a", "a", "b")
+    for session, at_s in zip(sessions, (5.0, 8.0, 5.0), strict=True):
+        session.last_message_s = at_s
+    sessions[0].record.clock_s = sessions[1].record.clock_s = 1.0
+    silent, without_pings = ClientBook().update(sessions, 9.0)
+    assert (silent.silent_s, without_pings.silent_s) == (4.0, 0.0)
+    (silent, _) = ClientBook().update(sessions, 9.0, heard_s=8.5)
+    assert silent.silent_s == 0.5
+    (silent, _) = ClientBook().update(sessions, 9.0, heard_s=9.5)
+    assert silent.silent_s == 0
