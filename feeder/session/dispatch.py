@@ -81,7 +81,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no chunk is in flight or to be dispatched."""
-        return not (self._chunks or self._turns or self._suspects)
+        return not (self._chunks or self._turns.ready or self._suspects)
 
     @property
     def queued_batches(self) -> int:
@@ -162,7 +162,7 @@ class Dispatcher:
         """Yield the chunks to send to ``chunk.worker`` now, until workers or chunks run out."""
         if self._stalled:
             self._queue_probes()
-        while self._turns or self._suspects:
+        while self._turns.ready or self._suspects:
             suspect = self._next_suspect() if self._suspects else None
             if suspect is not None:
                 worker = self._free_worker(is_idle=True, is_proven=True)
@@ -174,8 +174,10 @@ class Dispatcher:
             if worker is not None and chunk is not None:
                 yield self._give(chunk, worker, now_s)
                 continue
+            if suspect is None:
+                return
             worker = self._free_worker(is_idle=True)
-            if suspect is None or worker is None:
+            if worker is None:
                 return
             yield self._give_alone(suspect, worker, now_s)
 
@@ -281,7 +283,7 @@ class Dispatcher:
         for session in list(self._turns):
             if session.dataset in self._stalled and session.dataset not in probed:
                 probed.add(session.dataset)
-                self._suspect(self._take_from(session))
+                self._suspect(self._take_from(session, 0.0))
 
     def _take_chunk(self, worker: int) -> PendingChunk | None:
         """Take the next chunk of the session whose turn it is; None if there is none, or if its
@@ -294,39 +296,42 @@ class Dispatcher:
             if session.dataset in self._stalled:
                 skipped.add(session)
                 continue
-            is_ahead = self._turns.credit_s(session.job) < -AHEAD_S
-            if is_ahead and self._in_flight[worker].chunks:
+            credit_s = self._turns.credit_s(session.job)
+            if credit_s < -AHEAD_S and self._in_flight[worker].chunks:
                 return None
-            chunk = self._take_from(session)
+            chunk = self._take_from(session, credit_s)
             if skipped:
                 self._turns.pass_over(skipped)
             return chunk
         return None
 
-    def _take_from(self, session: Session) -> PendingChunk:
-        """Take a queued session's next chunk; others of its job come first from now on."""
+    def _take_from(self, session: Session, credit_s: float) -> PendingChunk:
+        """Take a queued session's next chunk; others of its job come first from now on.
+
+        ``credit_s`` is what its job is owed; it decides how large the chunk is.
+        """
         self._turns.serve(session)
         batch = session.queue[0]
         if batch.returned:
             chunk = batch.returned.pop()
         else:
-            rows = session.layout.batch_size - batch.unfilled
-            chunk = PendingChunk(batch, batch.unfilled, min(self._chunk_rows(session), rows))
-            batch.unfilled += chunk.count
+            most = self._chunk_rows(session, credit_s)
+            rows = min(most, session.layout.batch_size - batch.unfilled)
+            chunk = PendingChunk(batch, batch.unfilled, rows)
+            batch.unfilled += rows
         if not batch.has_chunks:
             session.queue.popleft()
             if not session.queue:
                 self._turns.remove(session)
         return chunk
 
-    def _chunk_rows(self, session: Session) -> int:
+    def _chunk_rows(self, session: Session, credit_s: float) -> int:
         """How many rows the next chunk of a session has at most.
 
         The windows of a job that falls behind are cut into WINDOW_CHUNKS chunks for each worker
         that it is entitled to, so that one waits whenever its turn comes. A job that is ahead gets
         a worker only while the others have no chunk, and gives it back soon.
         """
-        credit_s = self._turns.credit_s(session.job)
         if abs(credit_s) <= AHEAD_S:
             return session.chunk_images
         chunks = WINDOW_CHUNKS * len(self._in_flight) * self._turns.share(session.job)

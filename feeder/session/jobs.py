@@ -117,13 +117,10 @@ class Turns:
         self._weights = weights
         self._jobs: dict[JobKey, _JobTurns] = {}
         self._active: dict[JobKey, _JobTurns] = {}
-        self._sessions = 0  # that have chunks to dispatch
+        self.ready = 0
+        """How many sessions have chunks to dispatch."""
         self._in_flight = 0  # chunks of all jobs
         self._last_virtual_s = 0.0  # of the job that was active last
-
-    def __bool__(self) -> bool:
-        """Whether any session has a turn."""
-        return self._sessions > 0
 
     def __iter__(self) -> Iterator[Session]:
         """Yield the sessions, the next one first."""
@@ -136,18 +133,19 @@ class Turns:
 
     def add(self, session: Session) -> None:
         """Add a session that has chunks to dispatch, behind the others of its job."""
-        job = self._enter(session.job)
+        job = self._active.get(session.job) or self._enter(session.job)
         if not job.sessions:
             self._limit_credit(job, CREDIT_S * self._in_flight)
         job.sessions[session] = None
-        self._sessions += 1
+        self.ready += 1
 
     def remove(self, session: Session) -> None:
         """Remove a session that has nothing more to dispatch."""
         job = self._jobs[session.job]
         del job.sessions[session]
-        self._sessions -= 1
-        self._leave_if_settled(session.job, job)
+        self.ready -= 1
+        if not job.sessions:
+            self._leave_if_settled(session.job, job)
 
     def serve(self, session: Session) -> None:
         """Move a session behind the others of its job, after a chunk of it was taken."""
@@ -172,7 +170,7 @@ class Turns:
 
     def charge(self, key: JobKey, charged_s: float) -> None:
         """Charge a job the estimate for a chunk that is dispatched."""
-        job = self._enter(key)
+        job = self._active.get(key) or self._enter(key)
         job.virtual_s += charged_s / job.weight
         job.in_flight += 1
         self._in_flight += 1
@@ -187,13 +185,11 @@ class Turns:
             if other is not job and not (other.sessions or other.in_flight):
                 self._limit_credit(other, self.credit_s(other_key) - took_s)
                 self._leave_if_settled(other_key, other)
-        self._leave_if_settled(key, job)
+        if not job.sessions:
+            self._leave_if_settled(key, job)
 
     def _enter(self, key: JobKey) -> _JobTurns:
-        """A job's account, which is active from now on."""
-        job = self._active.get(key)
-        if job is not None:
-            return job
+        """The account of a job that becomes active."""
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= _JOBS_MAX:

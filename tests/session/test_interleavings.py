@@ -194,7 +194,7 @@ class Interleavings(RuleBasedStateMachine):
         assert self.shell.table.sessions.used.slots_bytes == 0
         assert not any(job.sessions for job in self.shell.table.jobs)
         turns = self.shell.table.dispatcher._turns
-        assert not turns, "no job wants anything"
+        assert not turns.ready, "no job wants anything"
         assert not any(job.sessions or job.in_flight for job in turns._active.values())
         assert not self.shell.open
 

@@ -545,4 +545,4 @@ def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
             shell.return_slot()
     dispatcher = shell.table.dispatcher
     assert dispatcher.queued_batches == 0
-    assert not dispatcher._turns
+    assert not dispatcher._turns.ready
