@@ -16,6 +16,7 @@ their rows go.
 """
 
 import os
+import struct
 import threading
 import time
 from collections import deque
@@ -23,12 +24,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.core import events
-from feeder.client.host_memory import NotSharedError, SlotBuffer, SlotClaim
+from feeder.client.host_memory import NotSharedError, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
-from feeder.plan.labels import INDEX_LABELS
+from feeder.plan.packing import pixel_layout_of
 from feeder.process.name_lookup import host_name_in
 from feeder.process.shortage import ZMQ_THREADS, check_threads
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
@@ -43,7 +43,6 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from feeder.wire.slot_layout import SlotLayout
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -63,6 +62,7 @@ _THREAD_DESCRIPTORS: Final = 2
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow
 _READABLE: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
+_MONITOR_EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor(3): the event and its value
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
@@ -99,10 +99,10 @@ class Link:
                 "the limit on open files (ulimit -n)"
             ) from None
         recipe = hello.recipe
-        pixel_bytes = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1).pixel_bytes
+        image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, pixel_bytes)),
+            (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, recipe.batch_size * image_bytes)),
             (zmq.RCVHWM, hello.window * recipe.batch_size + 64),  # were every chunk a single row
             (zmq.SNDHWM, 64),
             (zmq.RECONNECT_IVL, RECONNECT_MS),
@@ -136,18 +136,23 @@ class Link:
     def flush(self) -> None:
         """Send queued messages."""
         while self.unsent:
+            message = self.unsent[0]
+            frame = encode(message, is_checked=isinstance(message, Hello))  # Transport has done it
             try:
-                self.dealer.send(encode(self.unsent[0]), _DONTWAIT)
+                self.dealer.send(frame, _DONTWAIT)
             except zmq.Again:  # no room
                 return
             self.unsent.popleft()
 
-    def read_connection(self) -> Iterator[events.Event]:
+    def read_connection(self) -> Iterator[events.LinkEvent]:
         """Yield what happened to the connection."""
-        while self.monitor.poll(0):
-            message = recv_monitor_message(self.monitor)
-            event = message["event"]
-            problem = self._watch.on_event(int(event), int(message["value"]), time.monotonic())
+        while True:
+            try:
+                frames = self.monitor.recv_multipart(_DONTWAIT)
+            except zmq.Again:
+                return
+            event, value = _MONITOR_EVENT.unpack(frames[0])
+            problem = self._watch.on_event(event, value, time.monotonic())
             if problem is not None:
                 yield events.NodeIncompatible(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -205,8 +210,7 @@ class Link:
         if memory is None:
             return None
         self.claim = None  # its connection is the memory's
-        slots = [SlotBuffer(memory, number) for number in range(memory.layout.slots)]
-        return events.SlotsMapped(self.number, session, slots)
+        return events.SlotsMapped(self.number, session, memory.slots())
 
     def drop_claim(self) -> None:
         """Cancel the pending claim, if there is one."""

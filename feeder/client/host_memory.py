@@ -100,9 +100,13 @@ class LentMemory:
             "data": (self.address, False),
         }
 
-    def slot(self, number: int) -> ChunkArrays:
-        """Return views of all rows of a slot, never to be written to."""
-        return self.layout.chunk(np.asarray(self), number, 0, self.layout.batch_size)
+    def slots(self) -> list["SlotBuffer"]:
+        """Return all slots, never to be written to."""
+        pages, layout = np.asarray(self), self.layout  # whose views keep this object
+        return [
+            SlotBuffer(self, number, layout.chunk(pages, number, 0, layout.batch_size))
+            for number in range(layout.slots)
+        ]
 
     def before_unmapping(self, call: Callable[[], object]) -> None:
         """Register a callback before unmapping; it must not refer to this object."""
@@ -206,8 +210,7 @@ class HostRows(Protocol):
 class SlotBuffer:
     """A lent slot, which nothing may write; its arrays keep all slots mapped."""
 
-    def __init__(self, memory: LentMemory, number: int) -> None:
-        slot = memory.slot(number)
+    def __init__(self, memory: LentMemory, number: int, slot: ChunkArrays) -> None:
         self.memory = memory
         self.address = memory.address + number * memory.layout.slot_bytes
         self.is_page_locked: bool | None = None  # None: not tried yet

@@ -42,6 +42,37 @@ MAX_RATIO: Final = 100.0
 MAX_RAND_AUGMENT_OPS: Final = 16
 MAGNITUDE_BINS: Final = 31  # torchvision's default, and the only number of bins here
 MEAN_COLOUR: Final = (124, 116, 104)  # ImageNet's mean, which normalises to 0 within 0.01
+_CHOICES: Final[dict[str, tuple[object, ...]]] = {
+    "split": get_args(Split),
+    "crop": get_args(Crop),
+    "packing": get_args(Packing),
+    "last_batch": tuple(map(str, LastBatch)),
+    "partial_decode": (True, False),
+    "dct_scaling": (True, False),
+    "shuffle": (True, False),
+    "interpolation": get_args(Interpolation),
+    "auto_augment": get_args(AutoAugment),
+}
+_RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and its limits
+    "batch_size": (check_integer, 1, MAX_BATCH_SIZE),
+    "image_size": (check_integer, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE),
+    "resize_size": (check_integer, MIN_IMAGE_SIZE, MAX_RESIZE_SIZE),
+    "flip_probability": (check_probability,),
+    "scale": (check_interval, MIN_SCALE, 1.0),
+    "ratio": (check_interval, MIN_RATIO, MAX_RATIO),
+    "rand_augment_ops": (check_integer, 1, MAX_RAND_AUGMENT_OPS),
+    "rand_augment_magnitude": (check_integer, 0, MAGNITUDE_BINS - 1),
+    "brightness": (check_factors,),
+    "contrast": (check_factors,),
+    "saturation": (check_factors,),
+    "hue": (check_hue,),
+    "greyscale_probability": (check_probability,),
+    "erasing_probability": (check_probability,),
+    "erasing_scale": (check_interval, 0.0, 1.0),
+    "erasing_ratio": (check_interval, MIN_RATIO, MAX_RATIO),
+    "order_batch_size": (check_integer, 0, MAX_BATCH_SIZE),
+    "lanes": (check_integer, 0, LANES_LIMIT),
+}
 _FINGERPRINT_VERSION: Final = 1  # raise it when the same fields give other bytes than before
 
 
@@ -141,34 +172,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         """Check and normalise every field; ConfigError names field, value and range."""
-        check_choice("split", self.split, get_args(Split))
-        check_choice("crop", self.crop, get_args(Crop))
-        check_choice("packing", self.packing, get_args(Packing))
-        check_choice("last_batch", self.last_batch, [str(choice) for choice in LastBatch])
-        check_choice("partial_decode", self.partial_decode, (True, False))
-        check_choice("dct_scaling", self.dct_scaling, (True, False))
-        check_choice("shuffle", self.shuffle, (True, False))
-        check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        check_choice("auto_augment", self.auto_augment, get_args(AutoAugment))
-        checked: dict[str, object] = {
-            "last_batch": LastBatch(self.last_batch),
-            "batch_size": check_integer("batch_size", self.batch_size, 1, MAX_BATCH_SIZE),
-            "image_size": check_integer(
-                "image_size", self.image_size, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE
-            ),
-            "resize_size": check_integer(
-                "resize_size", self.resize_size, MIN_IMAGE_SIZE, MAX_RESIZE_SIZE
-            ),
-            "flip_probability": check_probability("flip_probability", self.flip_probability),
-            "scale": check_interval("scale", self.scale, MIN_SCALE, 1.0),
-            "ratio": check_interval("ratio", self.ratio, MIN_RATIO, MAX_RATIO),
-            **self._check_augmentations(),
-        }
-        order_batch_size = check_integer(
-            "order_batch_size", self.order_batch_size, 0, MAX_BATCH_SIZE
-        )
-        checked["order_batch_size"] = order_batch_size or checked["batch_size"]
-        checked["lanes"] = check_integer("lanes", self.lanes, 0, LANES_LIMIT)
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        force_setattr(self, "last_batch", LastBatch(self.last_batch))
+        for name, (check, *limits) in _RANGES.items():
+            force_setattr(self, name, check(name, getattr(self, name), *limits))
+        if self.erasing_value != "noise":
+            force_setattr(self, "erasing_value", check_colour("erasing_value", self.erasing_value))
+        force_setattr(self, "order_batch_size", self.order_batch_size or self.batch_size)
         if self.crop == "centre" and self.resize_size < self.image_size:
             raise ConfigError(
                 f"recipe: resize_size must be a whole number {self.image_size} .. "
@@ -180,36 +191,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "recipe: dct_scaling must be false for interpolation bilinear-no-antialias, got "
                 "True: scaled decoding averages pixels, which this interpolation must not"
             )
-        for name, value in checked.items():
-            force_setattr(self, name, value)
-
-    def _check_augmentations(self) -> dict[str, object]:
-        erasing_value: object = self.erasing_value
-        if erasing_value != "noise":
-            erasing_value = check_colour("erasing_value", erasing_value)
-        return {
-            "rand_augment_ops": check_integer(
-                "rand_augment_ops", self.rand_augment_ops, 1, MAX_RAND_AUGMENT_OPS
-            ),
-            "rand_augment_magnitude": check_integer(
-                "rand_augment_magnitude", self.rand_augment_magnitude, 0, MAGNITUDE_BINS - 1
-            ),
-            "brightness": check_factors("brightness", self.brightness),
-            "contrast": check_factors("contrast", self.contrast),
-            "saturation": check_factors("saturation", self.saturation),
-            "hue": check_hue("hue", self.hue),
-            "greyscale_probability": check_probability(
-                "greyscale_probability", self.greyscale_probability
-            ),
-            "erasing_probability": check_probability(
-                "erasing_probability", self.erasing_probability
-            ),
-            "erasing_scale": check_interval("erasing_scale", self.erasing_scale, 0.0, 1.0),
-            "erasing_ratio": check_interval(
-                "erasing_ratio", self.erasing_ratio, MIN_RATIO, MAX_RATIO
-            ),
-            "erasing_value": erasing_value,
-        }
 
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
         """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises."""

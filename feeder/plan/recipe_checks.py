@@ -33,15 +33,19 @@ def hint_at_nearest(
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Check that ``value`` is one of ``choices``, in type too."""
     # 1 == True, so the type must match too; isinstance accepts LastBatch.DROP for "drop".
-    if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
-        names = " or ".join(str(choice).lower() for choice in choices)
-        raise ConfigError(f"recipe: {name} must be {names}, got {_show(value)}")
+    for choice in choices:
+        if isinstance(value, type(choice)) and value == choice:
+            return
+    names = " or ".join(str(choice).lower() for choice in choices)
+    raise ConfigError(f"recipe: {name} must be {names}, got {_show(value)}")
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> int:
     """Return a whole number low .. high."""
     allowed = f"a whole number {low} .. {high}"
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if type(value) is not int and (  # which is quickly known
+        isinstance(value, bool) or not isinstance(value, SupportsIndex)
+    ):
         raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
     number = operator.index(value)
     if not low <= number <= high:
@@ -51,16 +55,17 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
 
 def check_probability(name: str, value: object) -> float:
     """Return a number 0 .. 1."""
-    if not _is_number(value) or not 0.0 <= value <= 1.0:
+    if not (type(value) is float or _is_number(value)) or not 0.0 <= value <= 1.0:
         raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {_show(value)}")
     return float(value) + 0.0  # -0.0 becomes 0.0
 
 
 def check_interval(name: str, value: object, low: float, high: float) -> tuple[float, float]:
     """Return two numbers (least, greatest) within low .. high."""
-    if isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value)):
+    if isinstance(value, tuple | list) and len(value) == 2:
         least, greatest = value
-        if low <= least <= greatest <= high:
+        are_floats = type(least) is type(greatest) is float  # as from a recipe that was checked
+        if (are_floats or all(map(_is_number, value))) and low <= least <= greatest <= high:
             return float(least) + 0.0, float(greatest) + 0.0
     raise ConfigError(
         f"recipe: {name} must be two numbers (least, greatest) with "
@@ -70,32 +75,32 @@ def check_interval(name: str, value: object, low: float, high: float) -> tuple[f
 
 def check_factors(name: str, value: object) -> tuple[float, float]:
     """Return the factors (least, greatest) of a jitter; a number b means (1 - b, 1 + b)."""
-    if _is_number(value) and 0.0 <= value <= MAX_FACTOR - 1.0:
-        return max(0.0, 1.0 - value), 1.0 + value
-    if not isinstance(value, tuple | list):
+    if isinstance(value, tuple | list):
+        return check_interval(name, value, 0.0, MAX_FACTOR)
+    if not (_is_number(value) and 0.0 <= value <= MAX_FACTOR - 1.0):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_FACTOR - 1.0:g} or two factors "
             f"(least, greatest), got {_show(value)}"
         )
-    return check_interval(name, value, 0.0, MAX_FACTOR)
+    return max(0.0, 1.0 - value), 1.0 + value
 
 
 def check_hue(name: str, value: object) -> tuple[float, float]:
     """Return the turns (least, greatest) of the hue; a number h means (-h, h)."""
-    if _is_number(value) and 0.0 <= value <= MAX_HUE:
-        return 0.0 - value, 0.0 + value
-    if not isinstance(value, tuple | list):
+    if isinstance(value, tuple | list):
+        return check_interval(name, value, -MAX_HUE, MAX_HUE)
+    if not (_is_number(value) and 0.0 <= value <= MAX_HUE):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_HUE:g} or two turns (least, greatest), "
             f"got {_show(value)}"
         )
-    return check_interval(name, value, -MAX_HUE, MAX_HUE)
+    return 0.0 - value, 0.0 + value
 
 
 def check_colour(name: str, value: object) -> tuple[int, int, int]:
     """Return three levels 0 .. 255."""
     if isinstance(value, tuple | list) and len(value) == 3:
-        red, green, blue = (check_integer(name, level, 0, 255) for level in value)
+        red, green, blue = [check_integer(name, level, 0, 255) for level in value]
         return red, green, blue
     raise ConfigError(
         f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {_show(value)}"

@@ -10,9 +10,11 @@ registered with a device alone. Invariant: no two slots and no two parts of a sl
 """
 
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import cached_property
+from typing import Any, Final, Self
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
@@ -24,8 +26,7 @@ _ALIGNMENT_BYTES: Final = 8  # of labels and sample ids
 _ID_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkArrays:
+class ChunkArrays(Struct, frozen=True, kw_only=True, eq=False):
     """Views of the rows of one chunk in a slot; C-contiguous, n rows each."""
 
     pixels: Pixels
@@ -36,7 +37,7 @@ class ChunkArrays:
     """(n,); -1 in rows of padding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for what is computed once
 class SlotLayout:
     """The shape of a session's slots: ``slots`` batches of ``batch_size`` rows, images of S × S."""
 
@@ -57,7 +58,7 @@ class SlotLayout:
             labels=labels,
         )
 
-    @property
+    @cached_property
     def pixel_layout(self) -> PixelLayout:
         """The layout of an image's pixels."""
         return pixel_layout_of(self.packing)
@@ -65,24 +66,24 @@ class SlotLayout:
     @property
     def pixel_bytes(self) -> int:
         """Bytes of one slot's pixels; the labels begin at the next multiple of 8."""
-        return self.batch_size * self.pixel_layout.image_bytes(self.image_size)
+        return self.batch_size * self._image_bytes
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row: its pixels, label and sample id."""
-        return self.pixel_layout.image_bytes(self.image_size) + self.labels.row_bytes + _ID_BYTES
+        return self._image_bytes + self._label_bytes + _ID_BYTES
 
     @property
     def batch_bytes(self) -> int:
         """Bytes of one batch: its pixels, labels and sample ids."""
-        return self.pixel_bytes + self.batch_size * (self.labels.row_bytes + _ID_BYTES)
+        return self.batch_size * self.row_bytes
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next, a multiple of PAGE_BYTES."""
         return _round_up(self._ids_start + _ID_BYTES * self.batch_size, PAGE_BYTES)
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         """Bytes of all slots together."""
         return self.slots * self.slot_bytes
@@ -98,29 +99,41 @@ class SlotLayout:
                 f"rows {first} .. {first + count - 1} of slot {slot}: there are {self.slots} slots "
                 f"of {self.batch_size} rows"
             )
-        layout = self.pixel_layout
-        row_bytes = layout.image_bytes(self.image_size)
         start = slot * self.slot_bytes
-        pixels_at = start + first * row_bytes
-        label_bytes = self.labels.row_bytes
+        image_bytes, label_bytes = self._image_bytes, self._label_bytes
+        pixels_at = start + first * image_bytes
         labels_at = start + self._labels_start + first * label_bytes
         ids_at = start + self._ids_start + first * _ID_BYTES
+        pixels = memory[pixels_at : pixels_at + count * image_bytes]
         labels = memory[labels_at : labels_at + count * label_bytes]
-        pixels = memory[pixels_at : pixels_at + count * row_bytes]
+        image_dtype, image_shape, label_dtype, label_shape = self._rows
         return ChunkArrays(
-            pixels=pixels.view(layout.dtype).reshape(count, *layout.image_shape(self.image_size)),
-            labels=labels.view(self.labels.dtype).reshape(count, *self.labels.row_shape),
+            pixels=pixels.view(image_dtype).reshape(count, *image_shape),
+            labels=labels.view(label_dtype).reshape(count, *label_shape),
             sample_ids=memory[ids_at : ids_at + count * _ID_BYTES].view(np.int64),
         )
 
-    @property
+    @cached_property
+    def _rows(self) -> tuple["np.dtype[Any]", tuple[int, ...], "np.dtype[Any]", tuple[int, ...]]:
+        """Type and shape of an image, and of its labels."""
+        layout, labels = self.pixel_layout, self.labels
+        return layout.dtype, layout.image_shape(self.image_size), labels.dtype, labels.row_shape
+
+    @cached_property
+    def _image_bytes(self) -> int:
+        return self.pixel_layout.image_bytes(self.image_size)
+
+    @cached_property
+    def _label_bytes(self) -> int:
+        return self.labels.row_bytes
+
+    @cached_property
     def _labels_start(self) -> int:
         return _round_up(self.pixel_bytes, _ALIGNMENT_BYTES)
 
-    @property
+    @cached_property
     def _ids_start(self) -> int:
-        labels_bytes = self.batch_size * self.labels.row_bytes
-        return _round_up(self._labels_start + labels_bytes, _ALIGNMENT_BYTES)
+        return _round_up(self._labels_start + self.batch_size * self._label_bytes, _ALIGNMENT_BYTES)
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.fetcher import BatchFetcher
-from feeder.client.host_memory import LentMemory, SlotBuffer, SlotClaim
+from feeder.client.host_memory import LentMemory, SlotClaim
 from feeder.dataset.opened import Dataset
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Lent, decode_from_node
@@ -84,7 +84,7 @@ def test_a_lent_batch_costs_the_socket_one_small_frame_and_has_the_right_bytes(
             assert len(frames) == 1, "no frame of pixels"
             assert len(frames[0]) < 100, "bytes for 10 images of 3,072"
             lent = decode(frames[0])
-            slot = memory.slot(lent.slot)
+            slot = memory.slots()[lent.slot]
             arrived = Arrived(slot.pixels, slot.labels, slot.sample_ids, 0, lent.valid)
             check_batch(dataset, recipe, (lent.epoch, lent.index), arrived)
             key = (lent.epoch, lent.index)
@@ -248,7 +248,7 @@ def test_slots_are_locked_once_and_unlocked_before_they_are_unmapped(
     with RawClient(daemon.endpoints[0]) as client:
         client.hello(small_recipe(), window=4)
         memory = claim(client, daemon, 4)
-        slots = [SlotBuffer(memory, number) for number in range(4)]
+        slots = memory.slots()
         for slot in (*slots, *slots):
             locks.lock(slot)
         assert [slot.is_page_locked for slot in slots] == [True, True, False, False]

@@ -134,7 +134,7 @@ def test_client_reads_what_workers_write_and_cannot_write(node: Node, memory: Sl
     lent = lend(node, memory)
     memory.chunk(1, 2, 3).pixels[...] = -9
     memory.chunk(1, 2, 3).labels[...] = 4
-    slot = lent.slot(1)
+    slot = lent.slots()[1]
     assert (slot.pixels[2:] == -9).all()
     assert slot.labels.tolist() == [0, 0, 4, 4, 4]
     start = slot.pixels.__array_interface__["data"][0]
@@ -165,7 +165,7 @@ def test_holder_is_gone_with_its_last_view(node: Node, memory: SlotMemory) -> No
     lent = lend(node, memory)
     ended: list[str] = []
     lent.before_unmapping(lambda: ended.append("unlocked"))
-    view = lent.slot(0).pixels[1:2]
+    view = lent.slots()[0].pixels[1:2]
     del lent
     gc.collect()
     node.poll()
@@ -239,7 +239,7 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
 def test_discarded_slots_read_as_zeros_without_a_bus_error(node: Node, memory: SlotMemory) -> None:
     lent = lend(node, memory)
     memory.chunk(0, 0, 5).pixels[...] = 1
-    view = lent.slot(0).pixels
+    view = lent.slots()[0].pixels
     assert view.all()
     memory.discard()
     memory.close()
@@ -396,5 +396,5 @@ def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, n
         chunk = memory.chunk(slot, 0, 5)
         chunk.sample_ids[...] = np.arange(5) + 10 * slot
     lent = lend(node, memory)
-    assert lent.slot(0).sample_ids.tolist() == [0, 1, 2, 3, 4]
-    assert lent.slot(1).sample_ids.tolist() == [10, 11, 12, 13, 14]
+    assert lent.slots()[0].sample_ids.tolist() == [0, 1, 2, 3, 4]
+    assert lent.slots()[1].sample_ids.tolist() == [10, 11, 12, 13, 14]

@@ -70,12 +70,12 @@ class Links:
         self._same_names: set[frozenset[str]] = set()  # that were reported
 
     def __iter__(self) -> Iterator[LinkState]:
-        return iter(self.by_number.values())
+        return iter([*self.by_number.values()])  # of one moment: another thread changes the dict
 
     @property
     def left_out(self) -> int:
         """How many endpoints, or feeders of a long list, cannot serve this job."""
-        incompatible = sum(link.incompatibility is not None for link in list(self))
+        incompatible = sum(link.incompatibility is not None for link in self)
         return max(incompatible, len(self._avoided_until_s))
 
     @property
@@ -85,19 +85,20 @@ class Links:
             return all(link.incompatibility is not None for link in self)
         return self._avoided_until_s.keys() >= set(self._roster.feeders)
 
-    @property
-    def owner_names(self) -> Iterable[str]:
-        """The names that own lanes: the list's where it has names or is long, else those of the
-        node processes that have answered."""
-        if self._roster.has_names or self._chosen is not None:
-            return self._roster.feeders
-        answered = [link for link in self if link.welcome and link.incompatibility is None]
-        return [link.node_name for link in answered if link.duplicate_of is None]
+    def name_owners(self) -> tuple[dict[int, str], Iterable[str]]:
+        """Return the name by which each link's node process owns lanes, and all that own any.
 
-    def owner_name(self, link: LinkState) -> str:
-        """Return the name by which a link's node process owns lanes."""
+        These are the list's names where it has some or is long, else those of the node processes
+        that have answered.
+        """
         is_listed = self._roster.has_names or self._chosen is not None
-        return link.feeder if is_listed else link.node_name
+        names: dict[int, str] = {}
+        answered: list[str] = []
+        for number, link in self.by_number.items():
+            names[number] = link.feeder if is_listed else link.node_name
+            if link.welcome and link.incompatibility is None and link.duplicate_of is None:
+                answered.append(link.node_name)
+        return names, self._roster.feeders if is_listed else answered
 
     # --- Which endpoints ----------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Links:
                 self._chosen = None
                 self._avoided_until_s.clear()
                 self.follow(now_s)
-            for link in self:
+            for link in self.by_number.values():
                 link.widen(self._job.hello.window, now_s)
             return has_changed
         over = [name for name, until_s in self._avoided_until_s.items() if until_s <= now_s]
@@ -145,7 +146,7 @@ class Links:
         self._chosen_for = chosen_for
         if self._chosen is None:  # lanes are owned by the list's names from now on
             self._chosen = set(self._roster.feeders)
-        preference.set_names(self.owner_names)
+        preference.set_names(self._roster.feeders)
         buffers = self._prefetch.buffers
         keys = self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers))
         chosen = self._choice.choose(
@@ -208,7 +209,7 @@ class Links:
         wanted = listed
         if chosen is not None:
             wanted = {endpoint: name for endpoint, name in listed.items() if name in chosen}
-        for link in list(self):
+        for link in self:
             is_busy = link.endpoint in listed and self._prefetch.load(link.number) > 0
             if link.endpoint not in wanted and not is_busy:
                 self.hang_up(link, now_s)
@@ -249,7 +250,7 @@ class Links:
 
     def greet_duplicates(self, lost: LinkState, now_s: float) -> None:
         """Greet the node process of a lost link over another link."""
-        for link in self:
+        for link in self.by_number.values():
             if link.duplicate_of == lost.number:
                 link.greet(now_s)
 
@@ -263,14 +264,14 @@ class Links:
 
     def find_session_with(self, link: LinkState, welcome: Welcome) -> LinkState | None:
         """Return another link that has a session with the same node process, or None."""
-        for other in self:
+        for other in self.by_number.values():
             if other is not link and other.has_session_with(welcome):
                 return other
         return None
 
     def report_same_name(self, link: LinkState, welcome: Welcome) -> None:
         """Log once if another node process that serves this client has the same name."""
-        for other in self:
+        for other in self.by_number.values():
             if other is link or other.session is None or other.welcome is None:
                 continue
             endpoints = frozenset((other.endpoint, link.endpoint))

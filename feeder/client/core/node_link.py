@@ -133,11 +133,6 @@ class LinkState:
         known = self.welcome if self.session is not None else None
         return known is not None and known.incarnation == welcome.incarnation
 
-    def is_redial_due(self, now_s: float) -> bool:
-        """Whether it is time to replace an incompatible link that has lost its connection."""
-        is_lost = self.incompatibility is not None and not self.is_connected
-        return is_lost and now_s >= self._redial_at_s
-
     def explain(self, now_s: float, progress: str) -> str:
         """Return, as one clause, why a wait is not over; ``progress`` is the next batch's."""
         if self.incompatibility is not None:
@@ -292,7 +287,8 @@ class LinkState:
     # --- Due work -----------------------------------------------------------------------------
 
     def due_s(self) -> float:
-        """Return when ``run_due`` has something to do; never later than that."""
+        """Return when ``run_due`` has something to do, or an incompatible link is to be replaced;
+        messages may defer it."""
         if not self.is_connected:
             return _NEVER if self.incompatibility is None else self._redial_at_s
         if self.incompatibility is not None or self.duplicate_of is not None:
@@ -308,8 +304,6 @@ class LinkState:
 
     def run_due(self, now_s: float, cpu_s: float) -> None:
         """Do what is due: ping, or greet again after silence or a temporary refusal."""
-        if self.incompatibility is not None or now_s < self.due_s():
-            return
         if self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
             self._log_loss(f"its node was silent for {SILENCE_S:g} s")
             self.greet(now_s)

@@ -119,10 +119,14 @@ class Preference:
         self._recipe = hello.recipe
         self._seed = hello.seed
         self._plans: dict[int, EpochPlan] = {}
+        self._given: object = None
         self._ownership = Ownership((), welcome.lanes)
 
     def set_names(self, names: Iterable[str]) -> None:
         """Have these names own the lanes from now on; cheap if they are the same as before."""
+        if names is self._given:
+            return
+        self._given = names
         ordered = tuple(sorted(set(names)))
         if ordered != self._ownership.names:
             self._ownership = Ownership(ordered, self._ownership.lanes)

@@ -26,7 +26,7 @@ request, or the answer, was lost.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from feeder.client.core.node_link import LinkState
@@ -84,7 +84,7 @@ class RequestScheduler:
         # Since the last change of links:
         self._links: Mapping[int, LinkState] = {}
         self._served: dict[int, LinkState] = {}
-        self._names: dict[int, str] = {}  # of owners, by link
+        self._names: Mapping[int, str] = {}  # of owners, by link
         self._by_name: dict[str, list[int]] = {}  # served links
         self._joining: list[LinkState] = []  # dialled, and nothing is known of the node yet
         self._preference: Preference | None = None
@@ -98,25 +98,21 @@ class RequestScheduler:
     def follow(
         self,
         links: Mapping[int, LinkState],
+        names: Mapping[int, str],
         preference: Preference,
-        owner_name: Callable[[LinkState], str],
     ) -> None:
         """Take note of what has changed in the links; they must not change until the next call.
 
-        ``owner_name`` returns the name by which ``preference`` knows a link's node.
+        ``names`` are those by which ``preference`` knows the links' nodes.
         """
-        self._links, self._preference = links, preference
-        self._names = {number: owner_name(link) for number, link in links.items()}
-        self._served = {number: link for number, link in links.items() if link.is_served}
-        self._by_name = {}
-        for number in self._served:
-            self._by_name.setdefault(self._names[number], []).append(number)
-        self._joining = [
-            link
-            for number, link in links.items()
-            if not (link.is_served or link.is_status_known)
-            and self._names[number] not in self._by_name
-        ]
+        self._links, self._names, self._preference = links, names, preference
+        self._served, self._by_name, self._joining = {}, {}, []
+        for number, link in links.items():
+            if link.is_served:
+                self._served[number] = link
+                self._by_name.setdefault(names[number], []).append(number)
+            elif not link.is_status_known:
+                self._joining.append(link)
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Return the batches to request now, by link, recorded as those of request ``number``."""
@@ -135,7 +131,11 @@ class RequestScheduler:
                 hedges += len(batch.requests) > 1
         for loan in {*prefetch.borrowed.values()}:
             self._load[loan.link] += 1
-        self._await_joining()
+        self._waited_for.clear()
+        for link in self._joining:
+            if self._names[link.number] not in self._by_name and now_s < link.dialled_s + _JOIN_S:
+                self._waited_for.add(self._names[link.number])
+                self.due_s = min(self.due_s, link.dialled_s + _JOIN_S)
         self.number += 1
         waiting: list[BatchKey] = []
         for key, batch in open_batches:
@@ -160,13 +160,6 @@ class RequestScheduler:
                     self._count_first(key)
         self.number -= not self._wants
         return self._wants
-
-    def _await_joining(self) -> None:
-        self._waited_for.clear()
-        for link in self._joining:
-            if self._now_s < link.dialled_s + _JOIN_S:
-                self._waited_for.add(self._names[link.number])
-                self.due_s = min(self.due_s, link.dialled_s + _JOIN_S)
 
     # --- One batch: each method requests it and returns True, or returns False -----------------
 

@@ -167,7 +167,7 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = list(self.links)  # one copy: another thread changes the dict
+        links = list(self.links)
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
@@ -177,7 +177,7 @@ class ClientSession:
 
         It is this client's own verdict where that node process does not answer.
         """
-        links = [link for link in list(self.links) if link.verdict or link.find_trouble(now_s)]
+        links = [link for link in self.links if link.verdict or link.find_trouble(now_s)]
         slowest = max(links, key=lambda link: link.waited_s, default=None)
         if slowest is None:
             return ""
@@ -188,7 +188,7 @@ class ClientSession:
     @property
     def is_gathered(self) -> bool:
         """Whether it is known of all endpoints if they serve this job."""
-        return self.error is not None or all(link.is_status_known for link in list(self.links))
+        return self.error is not None or all(link.is_status_known for link in self.links)
 
     @property
     def served_endpoints(self) -> list[str]:
@@ -379,25 +379,32 @@ class ClientSession:
         if self._have_links_changed or now_s >= self._links_due_s:
             self._run_due(now_s)
         if self._preference is None:
-            self.links.replace_spares(now_s)
+            if self.links.is_list_long:
+                self.links.replace_spares(now_s)
         elif self._have_links_changed or self.links.is_list_long:
             self._have_links_changed |= self.links.choose(self._preference, now_s)
-            self._preference.set_names(self.links.owner_names)
-            self.scheduler.follow(self.links.by_number, self._preference, self.links.owner_name)
+            if self._have_links_changed:
+                names, owners = self.links.name_owners()
+                self._preference.set_names(owners)
+                self.scheduler.follow(self.links.by_number, names, self._preference)
         if self._have_links_changed:
-            self._links_due_s = min([link.due_s() for link in self.links], default=_NEVER)
+            self._links_due_s = _NEVER
+            for link in self.links.by_number.values():
+                self._links_due_s = min(self._links_due_s, link.due_s())
         self._have_links_changed = self._has_changed = False
-        if self.welcome is None:
-            due_s = self.links.spares_due_s(now_s)
-        else:
+        self.due_s = self._links_due_s
+        if self.welcome is not None:
             self._request_batches(self.welcome, now_s)
-            due_s = self.scheduler.due_s
-        self.due_s = min(due_s, self._links_due_s)
+            self.due_s = min(self.due_s, self.scheduler.due_s)
+        elif self.links.is_list_long:
+            self.due_s = min(self.due_s, self.links.spares_due_s(now_s))
 
     def _run_due(self, now_s: float) -> None:
         self._have_links_changed = True
-        for link in list(self.links):
-            if link.is_redial_due(now_s):
+        for link in self.links:
+            if now_s < link.due_s():
+                continue
+            if link.incompatibility is not None:  # it has lost its connection long since
                 self.links.hang_up(link, now_s)
                 self.links.dial(link.endpoint, link.feeder, now_s)
                 continue
