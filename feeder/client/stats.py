@@ -140,9 +140,7 @@ class StatsLink:
         self._keys = keys
         self._context = context
         self._owns_context = context is None
-        self._dealer: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
-        self._watch: HandshakeWatch | None = None
+        self._connection: _Connection | None = None
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -175,13 +173,11 @@ class StatsLink:
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._is_asked:
             self._disconnect()
-        if self._dealer is None:
-            self._connect()
-        assert self._dealer is not None
+        dealer, _, _ = self._connection or self._connect()
         self._is_asked = True
         # libzmq may have given up the connection already; the monitor then has the reason.
         with contextlib.suppress(zmq.Again):
-            self._dealer.send(encode(request), zmq.DONTWAIT)
+            dealer.send(encode(request), zmq.DONTWAIT)
 
     def take(
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
@@ -191,84 +187,87 @@ class StatsLink:
 
         Raises PeerError once the request's time is over, and what ``request_counters`` does.
         """
+        assert self._connection is not None, "a request comes first"
+        until_s = min(time.monotonic() + wait_s, self._deadline_s)
         try:
-            return self._take(wanted, time.monotonic() + wait_s, readable)
+            while _await_message(self._connection, until_s, readable):
+                answer = self._read(self._connection[0], wanted)
+                if answer is not None:
+                    self._is_asked = False
+                    return answer
+            if time.monotonic() >= self._deadline_s:
+                raise PeerError(
+                    f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a feeder "
+                    "serving there?"
+                )
         except FeederError:
             self._disconnect()
             raise
-
-    def _take(
-        self, wanted: type[_Answer], until_s: float, readable: Collection[int]
-    ) -> _Answer | None:
-        assert self._dealer is not None
-        while self._await_message(min(until_s, self._deadline_s), readable):
-            try:
-                answer = decode_from_node(self._dealer.recv_multipart()[0])
-            except ProtocolError as error:
-                raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
-            if isinstance(answer, wanted):
-                self._is_asked = False
-                return answer
-            if isinstance(answer, Refused):
-                if answer.code == "rate" and wanted is Names:
-                    raise _RateError(answer.message)
-                kind = _REFUSALS.get(answer.code, ProtocolError)
-                raise kind(f"{self._endpoint}: {answer.message}")
-        if time.monotonic() >= self._deadline_s:
-            raise PeerError(
-                f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a feeder "
-                "serving there?"
-            )
         return None
 
-    def _await_message(self, until_s: float, readable: Collection[int]) -> bool:
-        """Return whether a message arrived. Raises HandshakeProblem if keys do not match."""
-        assert self._dealer is not None
-        assert self._monitor is not None
-        assert self._watch is not None
-        poller = zmq.Poller()
-        for source in (self._dealer, self._monitor, *readable):
-            poller.register(source, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
-            if self._dealer in ready:
-                return True
-            if self._monitor in ready:
-                event = recv_monitor_message(self._monitor)
-                problem = self._watch.on_event(
-                    int(event["event"]), int(event["value"]), time.monotonic()
-                )
-                if problem is not None:
-                    raise problem
-            elif ready or time.monotonic() >= until_s:
-                return False
+    def _read(self, dealer: "zmq.Socket[bytes]", wanted: type[_Answer]) -> _Answer | None:
+        """Return the message that has arrived if it is the answer; raise what it refuses."""
+        try:
+            answer = decode_from_node(dealer.recv_multipart()[0])
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
+        if isinstance(answer, Refused):
+            if answer.code == "rate" and wanted is Names:
+                raise _RateError(answer.message)
+            kind = _REFUSALS.get(answer.code, ProtocolError)
+            raise kind(f"{self._endpoint}: {answer.message}")
+        return answer if isinstance(answer, wanted) else None
 
-    def _connect(self) -> None:
+    def _connect(self) -> "_Connection":
         address = resolve_endpoint(self._endpoint, self._deadline_s - time.monotonic())
         if self._context is None:
             self._context = open_context(self._endpoint)
-        self._dealer = self._context.socket(zmq.DEALER)
-        self._dealer.set(zmq.LINGER, 0)
-        self._dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._monitor = self._dealer.get_monitor_socket(MONITORED)
-        self._watch = HandshakeWatch(self._endpoint, self._keys, address=address)
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.set(zmq.LINGER, 0)
+        dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        watch = HandshakeWatch(self._endpoint, self._keys, address=address)
+        self._connection = dealer, dealer.get_monitor_socket(MONITORED), watch
         try:
-            dial(self._dealer, address, self._keys)
+            dial(dealer, address, self._keys)
         except zmq.ZMQError as error:
             self._disconnect()
             raise ConfigError(
                 f"{self._endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
+        return self._connection
 
     def _disconnect(self) -> None:
         self._is_asked = False
-        if self._monitor is not None and self._dealer is not None:
-            self._dealer.disable_monitor()
-            self._monitor.close(linger=0)
-        if self._dealer is not None:
-            self._dealer.close(linger=0)
-        self._dealer = self._monitor = self._watch = None
+        if self._connection is not None:
+            dealer, monitor, _ = self._connection
+            dealer.disable_monitor()
+            monitor.close(linger=0)
+            dealer.close(linger=0)
+            self._connection = None
+
+
+_Connection = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", HandshakeWatch]
+"""DEALER, its monitor, and what reads that."""
+
+
+def _await_message(connection: _Connection, until_s: float, readable: Collection[int]) -> bool:
+    """Return whether a message arrived; raise HandshakeProblem if keys do not match."""
+    dealer, monitor, watch = connection
+    poller = zmq.Poller()
+    for source in (dealer, monitor, *readable):
+        poller.register(source, zmq.POLLIN)
+    while True:
+        ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
+        if dealer in ready:
+            return True
+        if monitor in ready:
+            event = recv_monitor_message(monitor)
+            problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
+            if problem is not None:
+                raise problem
+        elif ready or time.monotonic() >= until_s:
+            return False
 
 
 def _request(
