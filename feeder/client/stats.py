@@ -48,7 +48,7 @@ _RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client a
 
 
 def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:
-    """Return the counters of the node process at ``endpoint``, by name.
+    """The counters of the node process at ``endpoint``, by name.
 
     Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
     answers is not a feeder, ConfigError for what is no endpoint, ResourceError where descriptors or
@@ -59,7 +59,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
 
 
 def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> HostReport:
-    """Return the report of the whole host that ``endpoint`` is on.
+    """The report of the whole host that ``endpoint`` is on.
 
     Raises what ``request_counters`` does, and PeerError when the host's supervisor is silent.
     """
@@ -76,7 +76,7 @@ def request_names(
     *,
     fingerprint: str = "",
 ) -> dict[int, str]:
-    """Return the source names of samples by id, as ``path_text.decode_name`` returns them.
+    """The source names of samples by id, as ``path_text.decode_name`` returns them.
 
     ``fingerprint`` is that of the dataset; "" is whichever is served as ``dataset``. ``timeout_s``
     is the deadline of each answer, which has up to 64 names. Raises what ``request_counters`` does,
@@ -109,7 +109,7 @@ def request_names(
 
 
 def report_in(answer: HostStats, endpoint: str) -> HostReport:
-    """Return the report in an answer; PeerError if it holds none."""
+    """The report in an answer; PeerError if it holds none."""
     if answer.report is None:
         raise PeerError(
             f"{endpoint} answers, but the supervisor of its daemon has not answered: try another "
@@ -182,7 +182,7 @@ class StatsLink:
     def take(
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
     ) -> _Answer | None:
-        """Return the answer, None if it does not come within ``wait_s``, or once one of the
+        """The answer, None if it does not come within ``wait_s``, or once one of the
         descriptors ``readable`` is.
 
         Raises PeerError once the request's time is over, and what ``request_counters`` does.
@@ -206,7 +206,7 @@ class StatsLink:
         return None
 
     def _read(self, dealer: "zmq.Socket[bytes]", wanted: type[_Answer]) -> _Answer | None:
-        """Return the message that has arrived if it is the answer; raise what it refuses."""
+        """The message that has arrived if it is the answer; raise what it refuses."""
         try:
             answer = decode_from_node(dealer.recv_multipart()[0])
         except ProtocolError as error:
@@ -252,7 +252,7 @@ _Connection = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", HandshakeWatch]
 
 
 def _await_message(connection: _Connection, until_s: float, readable: Collection[int]) -> bool:
-    """Return whether a message arrived; raise HandshakeProblem if keys do not match."""
+    """Whether a message arrived; raise HandshakeProblem if keys do not match."""
     dealer, monitor, watch = connection
     poller = zmq.Poller()
     for source in (dealer, monitor, *readable):

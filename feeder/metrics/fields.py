@@ -50,7 +50,7 @@ class Field:
     value: str = ""
     """The label's value, where several fields are one metric."""
     values: tuple[str, ...] = ()
-    """Of a state, all; of a counter by reason, those that are there from the start, at 0: an
+    """All words of a state; reasons of a counter that are there from the start, at 0: an
     increase of a series that was absent before does not count as one."""
     merge: Literal["sum", "max", "all"] = "sum"
     """How the gauges of several records become one."""

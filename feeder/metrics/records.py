@@ -171,7 +171,7 @@ class FailureRecord(Struct, kw_only=True):
     dataset: Label
     batches: Total
     reason: Label
-    """Of the last one, as in the counter ``batches_failed``; so is the message. It is "dataset"
+    """The last one's, as in the counter ``batches_failed``; so is the message. It is "dataset"
     where the dataset cannot be opened, so that no batch of it is begun."""
     message: ShortText
     ago_s: Seconds

@@ -100,9 +100,9 @@ class HistoryPoint(Struct, frozen=True, kw_only=True):
     """The end."""
     images_a_s: Seconds
     busy_share: Seconds
-    """Of the workers' time."""
+    """A share of the workers' time."""
     wait_share: Seconds
-    """Of the clients' time."""
+    """A share of the clients' time."""
 
 
 class ServedDatasetReport(Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     host: Label
     feeder_version: Label
     pid: Total
-    """Of the supervisor."""
+    """The supervisor's."""
     name: Label = ""
     """As configured (serve.name); "" without one."""
     incarnation: Total = 0
@@ -168,7 +168,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
     """Oldest first."""
     warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
-    """Of the start: placement, libraries, machine."""
+    """Those of the start: placement, libraries, machine."""
     log_lines_dropped: Annotated[
         Total,
         counter(

@@ -44,7 +44,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that ``text`` names; ConfigError unless it is numeric, with a port."""
+    """The address that ``text`` names; ConfigError unless it is numeric, with a port."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     bare = _NAMES.get(host, bare)
@@ -75,7 +75,7 @@ class TokenFile:
         self._token = _read_token(path)
 
     def accepts(self, authorization: bytes) -> bool:
-        """Return whether an Authorization header has the token."""
+        """Whether an Authorization header has the token."""
         self._refresh()
         scheme, _, given = authorization.partition(b" ")
         if not self._token or scheme.lower() != b"bearer":

@@ -53,7 +53,7 @@ class Exposition(Collector):
         self._kept: dict[str, tuple[HostReport | None, bytes]] = {}  # by content type
 
     def render(self, report: HostReport | None, accept: str = "") -> tuple[bytes, str]:
-        """Return the text and its content type, in the format that an Accept header asks for.
+        """The text and its content type, in the format that an Accept header asks for.
 
         There is no report while the daemon packs.
         """
@@ -80,7 +80,7 @@ class Exposition(Collector):
 
 
 def choose_format(accept: str) -> str:
-    """Return the content type for an Accept header: one of two, whatever the header contains.
+    """The content type for an Accept header: one of two, whatever the header contains.
 
     The first format that is listed and known; Prometheus text if there is none. Prometheus lists
     the formats by preference. The library's own choice copies the version into the content type,
@@ -109,7 +109,7 @@ class WorkerPlaces:
         self._places: dict[int, dict[int, int]] = {}  # by node process, then by worker
 
     def of(self, node: int, workers: Sequence[int]) -> list[int]:
-        """Return the places of a node process's present workers, given their numbers."""
+        """The places of a node process's present workers, given their numbers."""
         former = self._places.get(node, {})
         places = {worker: former[worker] for worker in workers if worker in former}
         taken = set(places.values())
@@ -127,7 +127,7 @@ def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
     yield from families(HostReport, (), [((), report)])
     yield from families(Verdict, (), [((), report.verdict)])
     yield from families(HostLoad, (), [((), report.load)])
-    datasets = [((each.name, each.fingerprint[:12]), each) for each in report.datasets]
+    datasets = [((served.name, served.fingerprint[:12]), served) for served in report.datasets]
     yield from families(ServedDatasetReport, ("dataset", "fingerprint"), datasets)
     reports = [((str(node.number),), node) for node in report.nodes]
     yield from families(NodeReport, ("node",), reports)
@@ -196,7 +196,7 @@ def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
 
 
 def name_client(name: str) -> str:
-    """Return a client's label: its name without the process id, so that a job that is restarted
+    """A client's label: its name without the process id, so that a job that is restarted
     keeps its series."""
     return OTHER if name == OTHERS else _PID.sub("", name, count=1)[:_CLIENT_CHARS_MAX]
 

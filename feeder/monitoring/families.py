@@ -19,7 +19,7 @@ Labels: TypeAlias = tuple[str, ...]
 def gauge(
     name: str, text: str, labels: Sequence[str] = (), series: Mapping[Labels, float] | float = 0.0
 ) -> Metric:
-    """Return a gauge; ``series`` is by label values, or a number where there are no labels."""
+    """A gauge; ``series`` is by label values, or a number where there are no labels."""
     values: Mapping[Labels, float] = series if isinstance(series, Mapping) else {(): series}
     return _family(name, Field("gauge", text), labels, values)
 
@@ -72,7 +72,6 @@ def _family(name: str, field: Field, labels: Sequence[str], series: Mapping[Labe
 
 
 def _buckets(durations: Histogram) -> list[tuple[str, float]]:
-    """Return the buckets with what is in them and in those below."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], durations.counts, strict=False):

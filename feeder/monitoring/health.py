@@ -40,7 +40,7 @@ class HealthState:
 
 
 def unhealthy_reason(health: HealthState | str, now_s: float) -> str:
-    """Return in a line why the daemon is not healthy, "" if it is.
+    """Why the daemon is not healthy, in a line; "" if it is.
 
     A daemon that has no node processes yet has what it does instead, such as packing.
     """
@@ -56,7 +56,7 @@ def unhealthy_reason(health: HealthState | str, now_s: float) -> str:
 
 
 def not_ready_reason(health: HealthState | str, now_s: float) -> str:
-    """Return in a line why the daemon is not ready, "" if it is; a text is as above."""
+    """Why the daemon is not ready, in a line; "" if it is; a text is as above."""
     if isinstance(health, str):
         return health
     for node in health.report.nodes:

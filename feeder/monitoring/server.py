@@ -39,7 +39,7 @@ STARTING: Final = "starting: there is nothing to serve yet"
 ACCEPTS_A_S: Final = 200.0
 ACCEPTS_BURST: Final = 256.0
 ACCEPTS_A_TURN: Final = 16
-"""Of the event loop, which reads from a connection three turns after it was accepted. So a request
+"""A turn of the event loop, which reads from a connection three turns after accepting it. A request
 that has arrived is read before CONNECTIONS_MAX later connections can close its own."""
 
 _END: Final = b"\r\n\r\n"
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 def parse_head(head: bytes) -> tuple[str, str, dict[bytes, bytes]] | None:
-    """Return method, path without a query, and fields by lower-case name; None if malformed."""
+    """Method, path without a query, and fields by lower-case name; None if malformed."""
     line, *fields = head.split(b"\r\n")
     start = _REQUEST_LINE.fullmatch(line)
     if start is None:
@@ -184,7 +184,7 @@ class MetricsServer:
         self.connections[connection] = None
 
     def reply(self, head: bytes) -> bytes:
-        """Return the whole reply to a request, given its head."""
+        """The whole reply to a request, given its head."""
         request = parse_head(head)
         if request is None:
             return _compose(400, b"malformed request\n")
@@ -194,7 +194,7 @@ class MetricsServer:
         return _compose(*self._page(path, fields), has_body=method == "GET")
 
     def _page(self, path: str, fields: Mapping[bytes, bytes]) -> tuple[int, bytes, str, str]:
-        """Return status, body, type and additional header fields."""
+        """The status, body, type and additional header fields of a page."""
         match path:
             case "/":
                 return 200, _INDEX, "text/html; charset=utf-8", ""

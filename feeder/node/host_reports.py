@@ -74,7 +74,7 @@ class HostReports:
         return self._take_waiting(), report
 
     def take_expired(self, now_s: float) -> Sequence[bytes]:
-        """Return the peers to answer without a report, because the supervisor has not sent one."""
+        """The peers to answer without a report, because the supervisor has not sent one."""
         return self._take_waiting() if self.deadline_s <= now_s else ()
 
     def _take_waiting(self) -> Sequence[bytes]:

@@ -39,7 +39,7 @@ from feeder.session.state import Session
 from feeder.session.table import SessionTable
 
 SNAPSHOT_BYTES_MAX: Final = 100 * 1024
-"""Of its MessagePack; a packet of the channel has 128 KB."""
+"""Its MessagePack, without the envelope; a packet of the channel has 128 KB."""
 
 _LABEL_CHARS: Final = 128
 _TEXT_CHARS: Final = 512
@@ -63,7 +63,7 @@ _NOTHING: Final = ClientRecord(name=OTHERS, account="", dataset="", is_lent=True
 def begin_record(
     number: int, name: str, endpoints: Iterable[str], memory_bytes_a_s: float
 ) -> NodeRecord:
-    """Return the record of this process, at its start."""
+    """The record of this process, at its start."""
     return NodeRecord(
         number=number,
         name=printable(name)[:_TEXT_CHARS],
@@ -87,7 +87,7 @@ class Snapshots:
         self._read_chunks: dict[int, int] = {}  # by worker: its chunks when that was read
 
     def take(self, now_s: float, service: NodeService | None) -> NodeRecord:
-        """Return the process's present state; without ``service`` it takes no clients yet."""
+        """The process's present state; without ``service`` it takes no clients yet."""
         record = self._record
         record.clock_s, record.uptime_s = now_s, max(0.0, now_s - self._started_s)
         record.own_cpu_s, record.loop_cpu_s = time.process_time(), time.thread_time()
@@ -178,7 +178,7 @@ class Snapshots:
 
 
 def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> NodeRecord:
-    """Return the snapshot, with fewer clients, then without the flat counters, then with fewer
+    """The snapshot, with fewer clients, then without the flat counters, then with fewer
     workers, where it would not fit into a packet."""
     encoder = msgspec.msgpack.Encoder()
     while len(encoder.encode(snapshot)) > bytes_max:
@@ -200,7 +200,7 @@ def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> N
 def describe_failures(
     table: SessionTable, refused: Mapping[str, str], now_s: float
 ) -> tuple[FailureRecord, ...]:
-    """Return the failures of each dataset that has had some, the latest first, after those of the
+    """The failures of each dataset that has had some, the latest first, after those of the
     datasets that cannot be served."""
     failures = [
         FailureRecord(
@@ -241,7 +241,7 @@ class ClientBook:
     def update(
         self, sessions: Iterable[Session], now_s: float, heard_s: float = 0.0
     ) -> tuple[ClientRecord, ...]:
-        """Return the clients of the open sessions, the fastest first, then the rest as one.
+        """The clients of the open sessions, the fastest first, then the rest as one.
 
         Until ``heard_s`` their messages may have waited to be read: none was silent then.
         """
@@ -284,7 +284,7 @@ class ClientBook:
         self._seen = {number: self._seen[number] for number in self._seen.keys() & numbers}
 
     def _look(self, sessions: Sequence[Session], now_s: float, heard_s: float) -> ClientRecord:
-        """Return a client as it is now, its counters being what its sessions have done since the
+        """A client as it is now, its counters being what its sessions have done since the
         last update."""
         growths = []
         for session in sessions:
@@ -306,7 +306,7 @@ class ClientBook:
 
 
 def sum_clients(clients: Sequence[ClientRecord]) -> ClientRecord:
-    """Return clients as one, named OTHERS."""
+    """Clients as one, named OTHERS."""
     unnamed = {"name": OTHERS, "account": "", "dataset": "", "job": ""}
     return msgspec.structs.replace(merged(clients), **unnamed)
 
