@@ -43,7 +43,7 @@ from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import check_exposure, parse_endpoint
-from feeder.process.log_form import LOG_FORMATS, LogFormat
+from feeder.process.log_lines import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text
 from feeder.process.regular_file import read_regular
 

@@ -28,7 +28,7 @@ from feeder.errors import ConfigError
 from feeder.metrics.report import ServedDatasetReport
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
-from feeder.process.log_form import INFO, WARNING
+from feeder.process.log_lines import INFO, WARNING
 from feeder.process.path_text import printable
 
 ENDPOINTS: Final = "endpoints of node process "

@@ -52,7 +52,7 @@ from feeder.node.messages import (
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
-from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
+from feeder.process.log_lines import KEPT, LineStream
 from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
-
-_SLEEP_MAX_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -176,13 +174,14 @@ class Supervisor:
             self._end_all()
 
     def _next_deadline_s(self) -> float:
-        sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
-        if self._log.has_dropped:
-            sleep_s = min(sleep_s, REPORT_INTERVAL_S)
-        dues_s = (node.due_s for node in self._nodes)
-        deadlines = [time.monotonic() + sleep_s, self._watch.due_s, *dues_s]
-        deadlines.append(self._heartbeats.due_s)
-        return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
+        sleep_s = self._notifier.watchdog_interval_s or float("inf")
+        return min(
+            time.monotonic() + sleep_s,
+            self._watch.due_s,
+            self._heartbeats.due_s,
+            float("inf") if self._end_by_s is None else self._end_by_s,
+            *(node.due_s for node in self._nodes),
+        )
 
     def _run_due(self, now_s: float) -> None:
         """Start node processes whose backoff is over; end those that missed their deadline."""

@@ -42,8 +42,7 @@ from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.log_form import LineForm
-from feeder.process.log_lines import LineStream, start_logging
+from feeder.process.log_lines import LineForm, LineStream, start_logging
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup

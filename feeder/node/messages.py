@@ -17,7 +17,7 @@ import msgspec
 
 from feeder.jpeg.decoders import Decoder
 from feeder.metrics.records import NodeRecord
-from feeder.process.log_form import LogFormat
+from feeder.process.log_lines import LogFormat
 from feeder.session.admission import SessionLimits
 from feeder.worker.messages import CannotStart, DatasetSource
 

@@ -1,46 +1,72 @@
-"""Log lines of the daemon's processes: one line an event, on stderr.
+"""Log lines of the daemon's processes: one line an event on stderr, as text or as JSON.
 
-Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
-(``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
-there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
-not mix; longer ones are cut. Lines that repeat are limited, by their text or their kind
-(``of_kind``), except for errors, those with KEPT, and those for debugging, where each one may
-matter:
+    text    <4>feeder: node 0: warning: worker 3 is stuck: ended
+    json    <4>{"time":"2026-11-24T03:10:16.042Z","level":"warning","process":"node 0","pid":71,
+                "message":"worker 3 is stuck: ended"}           (one line)
+
+Every line begins with its priority, as in sd-daemon(3): 3 error, 4 warning, 6 info, 7 debug. The
+supervisor's relay (``stderr_relay``) keeps these marks for the journal and removes them elsewhere,
+so that only one place has to know where the log ends up. Lines without a mark come from C libraries
+and crashes; ``mark_line`` gives them one.
+
+Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block. When it is
+full, lines are dropped and counted, and the count is logged once there is room. Lines that repeat
+are limited, by their text or their kind (``of_kind``), except for errors, those with KEPT, and
+those for debugging, where each one may matter:
 
     0 s   a chunk cannot be filled: …                                   10 times
     …     counted, not logged
     60 s  37 more like this within 60 s, the latest: a chunk cannot be filled: …
+
+Invariant: a line has at most PIPE_BUF bytes, so it is one write(2), and lines of several processes
+do not mix; a line of JSON is a whole object.
 """
 
+import bisect
 import io
+import json
 import logging
 import os
+import re
 import select
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
 
 from feeder.metrics.counters import LogCounters
-from feeder.process.log_form import FIELDS, INFO, WARNING, LineForm, priority_of
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("text", "json")
+
+ERROR: Final = 3
+WARNING: Final = 4
+INFO: Final = 6
+DEBUG: Final = 7
+_WORDS: Final = {ERROR: "error", WARNING: "warning", INFO: "info", DEBUG: "debug"}
+
+SUPERVISOR: Final = "supervisor"
+FIELDS: Final = ("session", "client", "worker", "dataset")
+"""Attributes of log records, by ``extra=``, that become fields of the JSON object. The names in
+them are bounded by the wire, so that they always fit into a line."""
 
 INTERVAL_S: Final = 60.0
 ADMITTED_MAX: Final = 10
 """Of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
 KINDS_MAX: Final = 256
 
-REPORT_INTERVAL_S: Final = 1.0
-"""Between two attempts to report dropped lines."""
-
 KEPT: Final = {"is_kept": True}
 """As ``extra=`` of a log call: the line is not limited, however often it repeats."""
 
 _STDERR: Final = 2
-_CUT: Final = " … (cut)\n".encode()
-_TEXT_ALONE: Final = "%s"
+_CUT: Final = " … (cut)"
+_CUT_LINE: Final = f"{_CUT}\n".encode()
+_OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
+_formatter: Final = logging.Formatter()
 
 Suppressed: TypeAlias = tuple[int, logging.LogRecord, float]
 """How many lines of a kind were not logged, the last of them, and the seconds since the first."""
@@ -50,11 +76,105 @@ counters: Final = LogCounters()
 
 
 def of_kind(kind: str) -> dict[str, str]:
-    """Return the ``extra=`` of a log call whose line is limited with others of this kind only.
+    """The ``extra=`` of a log call whose line is limited with others of this kind only.
 
     Else the kind of a line is its text without its arguments.
     """
     return {"kind": kind}
+
+
+@dataclass(frozen=True, slots=True)
+class LineForm:
+    """How a process writes its lines; ``process`` is "supervisor" or such as "node 0"."""
+
+    process: str = SUPERVISOR
+    format: LogFormat = "text"
+
+    def render(
+        self,
+        priority: int,
+        message: str,
+        *,
+        exception: str = "",
+        fields: Mapping[str, object] | None = None,
+        at_s: float | None = None,
+    ) -> str:
+        """Render a message as one line; as text one or more, each with its mark and newline.
+
+        ``exception`` is a traceback, ``fields`` are more of the object in JSON, and ``at_s`` is the
+        time since the epoch, by default now.
+        """
+        if self.format == "json":
+            body = {"process": self.process, "pid": os.getpid(), **(fields or {})}
+            return _encode(priority, body, message, exception, at_s)
+        source = "" if self.process == SUPERVISOR else f"{self.process}: "
+        level = "" if priority >= INFO else f"{_WORDS[priority]}: "
+        text = f"feeder: {source}{level}{message}" + (f"\n{exception}" if exception else "")
+        return "".join(f"<{priority}>{line}\n" for line in text.split("\n"))
+
+    def render_raw(self, line: str) -> str:
+        """Render a line that was written to sys.stderr past logging: a traceback's, or an error."""
+        if self.format == "json":
+            return self.render(ERROR, _OWN.sub("", line, count=1))
+        return f"<{ERROR}>{line}\n"
+
+
+def mark_line(line: bytes, form: LogFormat, priority: int) -> bytes:
+    """Give a line, which has its newline, a mark; in JSON make it an object.
+
+    Its priority is ``priority``, unless it is Feeder's own from before logging has started: such a
+    line begins with "feeder: ", and an error or a warning with the word after it.
+    """
+    text = line.decode(errors="backslashreplace").rstrip("\n")
+    own = _OWN.match(text)
+    if own is not None:
+        priority = {"error": ERROR, "warning": WARNING}.get(own[1], INFO)
+    if form == "text":
+        return f"<{priority}>".encode() + line
+    if own is None:
+        return _encode(priority, {"process": "other"}, text).encode()
+    return _encode(priority, {"process": SUPERVISOR}, text[own.end() :]).encode()
+
+
+def _encode(
+    priority: int,
+    body: Mapping[str, object],
+    message: str,
+    exception: str = "",
+    at_s: float | None = None,
+) -> str:
+    """Encode an object as a line; where that is too long, cut the exception, then the message."""
+    time_s = time.time() if at_s is None else at_s
+    at = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")  # RFC 3339
+    head = {"time": at.replace("+00:00", "Z"), "level": _WORDS[priority], **body}
+
+    def encode(message: str, exception: str) -> bytes:
+        last = {"exception": exception} if exception else {}
+        text = json.dumps(
+            {**head, "message": message, **last}, ensure_ascii=False, separators=(",", ":")
+        )
+        # A lone half of a surrogate pair, as in names that are not UTF-8, is no text of JSON.
+        return f"<{priority}>{text}\n".encode(errors="replace")
+
+    line = encode(message, exception)
+    if len(line) > select.PIPE_BUF and exception:
+        # The end is kept, which names the error.
+        text = exception
+        start = bisect.bisect_left(
+            range(len(text)),
+            -select.PIPE_BUF,
+            key=lambda start: -len(encode(message, text[start:])),
+        )
+        exception = text[start:].partition("\n")[2]
+        line = encode(message, exception)
+    if len(line) > select.PIPE_BUF:
+        size = bisect.bisect_right(
+            range(len(message)),
+            select.PIPE_BUF,
+            key=lambda size: len(encode(message[:size] + _CUT, "")),
+        )
+        line = encode(message[: size - 1] + _CUT, "")
+    return line.decode()
 
 
 @dataclass(slots=True)
@@ -97,7 +217,7 @@ class LogLimiter:
         return False
 
     def take_due(self, now_s: float, *, is_end: bool = False) -> list[Suppressed]:
-        """Return the counts of the intervals that are over, each once; of all at the end."""
+        """Take the counts of the intervals that are over, each once; all of them at the end."""
         self._end_windows(now_s, is_end=is_end)
         due, self._due = self._due, []
         self.is_suppressing = any(window.suppressed for window in self._windows.values())
@@ -122,15 +242,10 @@ class LineStream(io.TextIOBase):
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
         self._lock = threading.RLock()
-        self._waiting: deque[tuple[str, bool]] = deque()  # the first is being written
+        self._waiting: deque[str] = deque()  # the first is being written
         self._begun = ""  # a line without its end
         self._unreported = 0
         self.handler = LineHandler(self)
-
-    @property
-    def has_dropped(self) -> bool:
-        """Whether ``report_dropped`` is to be called again soon."""
-        return self._unreported > 0 or self.handler.limiter.is_suppressing
 
     def writable(self) -> bool:
         return True
@@ -144,56 +259,50 @@ class LineStream(io.TextIOBase):
         They are errors, for what is written here past logging is a traceback or the error that
         ends the process.
         """
-        self._take(text, is_rendered=False)
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            self.write_rendered("".join(map(self.form.render_raw, lines)))
         return len(text)
 
     def report(self, message: str, priority: int = INFO) -> None:
         """Write a message, whatever the log's level is, and however often."""
         self.write_rendered(self.form.render(priority, message))
 
-    def write_rendered(self, lines: str) -> None:
-        """Write or drop whole lines that have their form."""
-        self._take(lines, is_rendered=True)
-
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
         if self.handler.limiter.is_suppressing:
             self.handler.report_limited()
-        self._take("", is_rendered=True)
+        if self._unreported:
+            self.write_rendered("")
 
-    def _take(self, text: str, *, is_rendered: bool) -> None:
+    def write_rendered(self, lines: str) -> None:
+        """Write or drop whole lines that have their form, after the number of dropped ones."""
         with self._lock:
-            self._waiting.append((text, is_rendered))
+            self._waiting.append(lines)
             if len(self._waiting) > 1:
                 return  # a reentrant call: the loop below, further up the stack, writes it
             try:
                 while self._waiting:
-                    self._put(*self._waiting[0])
+                    data = self._waiting[0].encode(errors="backslashreplace")
+                    self._report_unreported()
+                    for piece in cut_into_pieces(data):
+                        if not (self._report_unreported() and self._write_piece(piece)):
+                            self._unreported += piece.count(b"\n")
+                            counters.log_lines_dropped += piece.count(b"\n")
                     self._waiting.popleft()
             finally:
                 self._waiting.clear()  # an exception of a signal handler must not stop the stream
 
-    def _put(self, text: str, is_rendered: bool) -> None:
-        if not is_rendered:
-            whole, newline, self._begun = (self._begun + text).rpartition("\n")
-            lines = whole.split("\n") if newline else []
-            text = "".join(map(self.form.render_raw, lines))
-        self._report()
-        for piece in cut_into_pieces(text.encode(errors="backslashreplace")):
-            if not (self._report() and self._put_piece(piece)):
-                self._unreported += piece.count(b"\n")
-                counters.log_lines_dropped += piece.count(b"\n")
-
-    def _report(self) -> bool:
-        """Report dropped lines; return whether none are unreported."""
+    def _report_unreported(self) -> bool:
+        """Write how many lines were dropped; return whether none are unreported."""
         if self._unreported:
             s = "" if self._unreported == 1 else "s"
             line = f"{self._unreported:,} log line{s} dropped while stderr was not read"
-            if self._put_piece(self.form.render(WARNING, line).encode()):
+            if self._write_piece(self.form.render(WARNING, line).encode()):
                 self._unreported = 0
         return not self._unreported
 
-    def _put_piece(self, piece: bytes) -> bool:
+    def _write_piece(self, piece: bytes) -> bool:
         try:
             while piece:
                 piece = piece[os.write(self._fd, piece) :]
@@ -210,8 +319,8 @@ def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
     for line in lines.splitlines(keepends=True):
         if len(line) > select.PIPE_BUF:
             # errors="ignore" drops a character that the cut would split.
-            start = line[: select.PIPE_BUF - len(_CUT)].decode(errors="ignore").encode()
-            line = start + _CUT
+            start = line[: select.PIPE_BUF - len(_CUT_LINE)].decode(errors="ignore").encode()
+            line = start + _CUT_LINE
         if len(piece) + len(line) > select.PIPE_BUF:
             yield piece
             piece = b""
@@ -227,7 +336,6 @@ class LineHandler(logging.Handler):
         super().__init__()
         self.limiter = LogLimiter()
         self._stream = stream
-        self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or count it."""
@@ -236,7 +344,9 @@ class LineHandler(logging.Handler):
             self._write_counts(self.limiter.take_due(now_s))
             message = record.getMessage()  # before it is limited: what is kept must not fail later
             if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
-                kind = (record.name, record.levelno, _kind_of(record, message))
+                # A text that is only "%s" says nothing of the kind, so the message does.
+                text = message if record.msg == "%s" else str(record.msg)
+                kind = (record.name, record.levelno, getattr(record, "kind", text))
                 if not self.limiter.admit(kind, now_s, record):
                     counters.log_lines_limited += 1
                     return
@@ -257,33 +367,26 @@ class LineHandler(logging.Handler):
         self.report_limited(is_end=True)
         super().close()
 
-    def _write_counts(self, counts: Iterable[Suppressed]) -> None:
+    def _write_counts(self, counts: list[Suppressed]) -> None:
         for count, last, span_s in counts:
             within = f"{count:,} more like this within {max(1.0, span_s):.0f} s"
             self._write(last, f"{within}, the latest: {last.getMessage()}")
 
     def _write(self, record: logging.LogRecord, message: str) -> None:
-        exception = ""
-        if record.exc_info:
-            exception = self._formatter.formatException(record.exc_info)
-        self._stream.write_rendered(
-            self._stream.form.render(
-                priority_of(record.levelno),
-                message,
-                exception=exception,
-                fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
-                at_s=record.created,
-            )
+        line = self._stream.form.render(
+            _priority_of(record.levelno),
+            message,
+            exception=_formatter.formatException(record.exc_info) if record.exc_info else "",
+            fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
+            at_s=record.created,
         )
+        self._stream.write_rendered(line)
 
 
-def _kind_of(record: logging.LogRecord, message: str) -> str:
-    """What lines have in common that are limited together."""
-    given = vars(record).get("kind")
-    if given is not None:
-        return str(given)
-    text = str(record.msg)
-    return message if text == _TEXT_ALONE else text
+def _priority_of(level: int) -> int:
+    if level >= logging.WARNING:
+        return ERROR if level >= logging.ERROR else WARNING
+    return INFO if level >= logging.INFO else DEBUG
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:

@@ -8,7 +8,7 @@ started it. So descriptor 2 becomes a pipe of the daemon's own with a non-blocki
 pipe is also the buffer. Child processes inherit it, so that C libraries and faulthandler, which
 write to it directly, cannot block either. Only the thread here waits for the original stderr.
 
-Lines in the pipe begin with their priority (``log_form``), except for those of C libraries, of
+Lines in the pipe begin with their priority (``log_lines``), except for those of C libraries, of
 crashes, and from before logging has started. The relay keeps the marks for the journal, and there
 gives one to other lines too; elsewhere it removes them.
 
@@ -17,17 +17,18 @@ Invariant: nothing else in the daemon writes to the original stderr.
 
 import atexit
 import os
+import re
 import select
 import threading
 import time
 from collections.abc import Mapping
 from typing import Final
 
-from feeder.process.log_form import Unmarked, has_mark, without_mark
-from feeder.process.log_lines import cut_into_pieces
+from feeder.process.log_lines import INFO, LogFormat, cut_into_pieces, mark_line
 from feeder.process.stop_signals import stop_signals_blocked
 
 _STDERR: Final = 2
+_MARK: Final = re.compile(rb"<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
 
@@ -47,8 +48,9 @@ class StderrRelay:
 
     def __init__(self, *, is_journal: bool = False) -> None:
         """Replace descriptor 2 by the pipe; do nothing if it is closed."""
-        self.unmarked = Unmarked()
-        """What becomes of lines without a mark from now on; may be set at any time."""
+        # For lines without a mark from now on; may be set at any time.
+        self.format: LogFormat = "text"
+        self.priority = INFO
         self._is_journal = is_journal
         self._partial = b""
         self._thread: threading.Thread | None = None
@@ -96,35 +98,39 @@ class StderrRelay:
                 if is_read:
                     is_read = self._write(self._convert(piece))
 
+    @property
+    def _needs_whole_lines(self) -> bool:
+        return self._is_journal or self.format == "json"
+
     def _complete(self, read: bytes) -> bytes:
         """Return the lines to write now; the beginning of another one may wait for its end.
 
         As text it need not: then it may be a progress line, which has none. ``read`` is empty when
         nothing has come for _PARTIAL_S, or at the end.
         """
-        if self._partial and has_mark(read):
+        if self._partial and _MARK.match(read):
             read = b"\n" + read  # its writer has died, or goes on later
         text, self._partial = self._partial + read, b""
         if not self._needs_whole_lines:
             return text
         if not read and text:
             return text + b"\n"
-        whole, newline, partial = text.rpartition(b"\n")
+        lines, newline, partial = text.rpartition(b"\n")
         # One byte too many, so that the line is cut in the end; and no memory for the rest.
         self._partial = partial[: select.PIPE_BUF + 1]
-        return whole + newline
-
-    @property
-    def _needs_whole_lines(self) -> bool:
-        return self._is_journal or self.unmarked.format == "json"
+        return lines + newline
 
     def _convert(self, piece: bytes) -> bytes:
-        """Return whole lines as the original stderr gets them."""
-        lines = piece.split(b"\n")
-        lines = [line + b"\n" for line in lines[:-1]] + [lines[-1]] * bool(lines[-1])
+        """Convert whole lines to what the original stderr gets."""
+        lines = piece.splitlines(keepends=True)
         if self._needs_whole_lines:
-            lines = [line if has_mark(line) else self.unmarked.mark(line) for line in lines]
-        return b"".join(lines if self._is_journal else map(without_mark, lines))
+            lines = [
+                line if _MARK.match(line) else mark_line(line, self.format, self.priority)
+                for line in lines
+            ]
+        if not self._is_journal:
+            lines = [_MARK.sub(b"", line, 1) if _MARK.match(line) else line for line in lines]
+        return b"".join(lines)
 
     def _write(self, piece: bytes) -> bool:
         """Write to the original stderr; return False if its reader has gone."""

@@ -14,7 +14,7 @@ from feeder.daemon.start_report import (
     wrap_list,
 )
 from feeder.node.messages import NodeReady
-from feeder.process.log_form import INFO, WARNING
+from feeder.process.log_lines import INFO, WARNING
 
 
 def config(**overrides: object) -> Config:
