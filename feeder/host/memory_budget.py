@@ -7,6 +7,7 @@ a working set in the same way.)
 
 import errno
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Final, Literal
@@ -14,9 +15,12 @@ from typing import Final, Literal
 import psutil
 
 from feeder.errors import ResourceError
-from feeder.host.kernel_files import cgroup_folders, read_text
+from feeder.host.kernel_files import cgroup_folders, read_bytes, read_text
 
 _V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+_V2_NAMES: Final = ("memory.max", "memory.current")
+_TOTAL_INACTIVE: Final = re.compile(rb"^total_inactive_file (\d+)$", re.MULTILINE)
+_INACTIVE: Final = re.compile(rb"^inactive_file (\d+)$", re.MULTILINE)
 
 SLOTS_SHARE: Final = 0.5
 """Share of the available memory for slots; the rest is for workers, sockets and the page cache."""
@@ -78,18 +82,24 @@ def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available:
 
 
 @functools.lru_cache(maxsize=8)
-def _memory_groups(root: Path) -> tuple[tuple[Path, bool], ...]:
-    """The folders that limit this process's memory: found once, while descriptors are left."""
-    return tuple(cgroup_folders(root, "memory"))
+def _memory_groups(root: Path) -> tuple[tuple[Path, Path, Path], ...]:
+    """The files of limit, use and details of each cgroup that limits this process's memory: found
+    once, while descriptors are left."""
+    return tuple(
+        (folder / limit, folder / used, folder / "memory.stat")
+        for folder, unified in cgroup_folders(root, "memory")
+        for limit, used in (_V2_NAMES if unified else _V1_NAMES,)
+    )
 
 
-def _remaining_bytes(folder: Path, unified: bool) -> int | None:
+def _remaining_bytes(limit_file: Path, used_file: Path, details_file: Path) -> int | None:
     """What a cgroup may still use, in bytes; None where it has no limit."""
-    names = ("memory.max", "memory.current") if unified else _V1_NAMES
-    limit, used = (read_text(folder / name) for name in names)
-    if not limit.isdigit() or not used.isdigit():  # cgroup v2 writes "max" for no limit
+    limit = read_text(limit_file)
+    if not limit.isdigit():  # cgroup v2 writes "max" for no limit
         return None
-    lines = read_text(folder / "memory.stat").splitlines()
-    figures = dict(line.split(" ", 1) for line in lines if " " in line)
-    inactive = figures.get("total_inactive_file", figures.get("inactive_file", "0"))
-    return max(0, int(limit) - int(used) + int(inactive))
+    used = read_text(used_file)
+    if not used.isdigit():
+        return None
+    details = read_bytes(details_file)
+    inactive = _TOTAL_INACTIVE.search(details) or _INACTIVE.search(details)
+    return max(0, int(limit) - int(used) + int(inactive[1] if inactive else 0))

@@ -16,6 +16,7 @@ import errno
 import ipaddress
 import logging
 import re
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.addresses import own_addresses
@@ -57,6 +57,9 @@ _RECEIVE_MARK: Final = 32
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE: Final = int(zmq.POLLIN)
+
+_EVENT: Final = struct.Struct("=HI")
+"""An event of the monitor, and its value: a descriptor, or what went wrong."""
 
 _BACKLOG: Final = 256
 _HANDSHAKE_MS: Final = 10_000
@@ -293,14 +296,10 @@ class Router:
 
         It terminates, as each listener accepts one connection only until ``_make_room``.
         """
-        while True:
-            try:
-                message = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            except zmq.Again:
-                self._make_room(now_s)
-                return
-            event, value = message["event"], int(message["value"])
-            where = message["endpoint"].decode()
+        monitor = self.monitor
+        while int(monitor.get(zmq.EVENTS)) & _READABLE:
+            event, value = _EVENT.unpack(monitor.recv(_NOBLOCK))
+            where = monitor.recv(_NOBLOCK).decode()
             if event == zmq.EVENT_LISTENING:
                 if not self._gate.add(value):
                     _log.warning(
@@ -322,6 +321,7 @@ class Router:
                 reason = _REFUSAL_REASONS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
                     self.counters.clients_refused[reason] += 1
+        self._make_room(now_s)
 
     def take_ended(self) -> list[bytes]:
         """Return the peers of the connections that have ended since the last call.
