@@ -1,5 +1,6 @@
 """Crops have the distribution of torchvision's RandomResizedCrop with another generator."""
 
+import functools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ SAMPLES = 20_000
 UNLIKELY = 1.95  # p = 0.001 of the two-sample Kolmogorov-Smirnov test
 
 
+@functools.cache
 def torchvision_boxes(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.float64]:
