@@ -288,8 +288,8 @@ class Transport:
 
     def _explain(self) -> str:
         with self._lock:
-            reason = self._session.explain(time.monotonic(), self._directory.unresolved)
-        return name_some([reason, *self._directory.problems], "; ")
+            reason = self._session.explain(time.monotonic(), self._directory.unresolved.copy())
+        return name_some([reason, *self._directory.problems.values()], "; ")
 
     def _warn(self, what: str | BatchKey, text: str) -> None:
         dataset = self._session.job.hello.dataset

@@ -14,8 +14,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feeder.client.endpoint_list import FILE_BYTES_MAX, Listing, check_endpoint, parse_list
-from feeder.client.endpoints import Directory, open_source
+from feeder.client.endpoint_list import (
+    FILE_BYTES_MAX,
+    INTERVALS_S,
+    Listing,
+    check_endpoint,
+    open_source,
+    parse_list,
+)
+from feeder.client.endpoints import Directory
 from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 
@@ -35,8 +42,8 @@ def _no_thread_stays() -> Iterator[None]:
 @pytest.fixture
 def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feeder.client.endpoints._CHECK_INTERVAL_S", TURN_S)
-    monkeypatch.setattr("feeder.client.endpoints._File.interval_s", TURN_S)
-    monkeypatch.setattr("feeder.client.endpoints._Name.interval_s", TURN_S)
+    for scheme in INTERVALS_S:
+        monkeypatch.setitem(INTERVALS_S, scheme, TURN_S)
 
 
 class Changes:
@@ -78,7 +85,7 @@ def write(path: Path, text: str) -> None:
 )
 def test_a_valid_endpoint_is_accepted_unchanged(text: str) -> None:
     assert check_endpoint(text) == text
-    assert tuple(open_source(text).read()) == (text,)
+    assert tuple(open_source(text)()) == (text,)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +335,7 @@ def test_a_file_that_becomes_invalid_keeps_its_last_list_and_is_logged_once(
         assert len(directory.problems) == 1
         write(path, "tcp://b:1")
         assert tuple(directory.read()) == ("tcp://b:1",)
-        assert directory.problems == []
+        assert directory.problems == {}
         harm(path)
         directory.read()
         assert len(caplog.records) == 2, "it was well in between"
@@ -443,15 +450,13 @@ def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> Non
 def test_a_name_that_does_not_resolve_yet_is_looked_up_until_it_does(
     resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "feeder.client.endpoints._Name.interval_s", 3600.0
-    )  # a name that is not found is not delayed by it
+    monkeypatch.setitem(INTERVALS_S, "dns", 3600.0)  # only of a name that was found
     found, resolver.addresses = resolver.addresses[:1], ()
     directory, changes = Directory(["dns://feeders:5555", "tcp://10.0.0.3:1"]), Changes()
     assert tuple(directory.read()) == ("tcp://10.0.0.3:1",), "name servers may take their time"
     assert tuple(directory.refresh()) == ("tcp://10.0.0.3:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
-    assert directory.problems == ["dns://feeders:5555: No such file or directory"]
+    assert [*directory.problems.values()] == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
     resolver.addresses = found
     changes.wait_for("tcp://10.0.0.2:5555", "tcp://10.0.0.3:1")

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.daemon import free_port
-from feeder.client.endpoints import Directory
-from feeder.client.lookup import (
-    ANSWER_BYTES_MAX,
-    REQUEST,
-    LookupSource,
+from feeder.client.endpoint_list import (
+    FILE_BYTES_MAX,
+    LOOKUP_REQUEST,
+    Listing,
     format_answer,
+    open_source,
     parse_answer,
 )
+from feeder.client.endpoints import Directory
 from feeder.cluster.endpoint_list import format_list
 from feeder.cluster.lookup_server import LookupServer
 from feeder.errors import ConfigError
+from feeder.security.keys import ClientKeys
 from tests.support.key_pairs import KeyPair
 
 LIST = [("feeder-0", "tcp://10.0.0.1:5555"), ("feeder-1", "tcp://10.0.0.2:5555")]
@@ -37,11 +39,13 @@ def serving(secret_key: Path | str = "", client_keys: Path | str = "") -> Iterat
         server.close()
 
 
+def look_up(server: LookupServer, keys: ClientKeys | None = None) -> Listing:
+    return open_source(f"feeder://{server.address}", keys)()
+
+
 def test_the_published_list_is_found_with_its_names() -> None:
     with serving() as server:
-        assert dict(LookupSource(server.address, None).read()) == {
-            endpoint: name for name, endpoint in LIST
-        }
+        assert dict(look_up(server)) == {endpoint: name for name, endpoint in LIST}
 
 
 def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller() -> None:
@@ -54,7 +58,7 @@ def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller() ->
         server.publish(format_list([]))
         assert list(directory.refresh()) == ENDPOINTS[1:]
     assert list(directory.refresh()) == ENDPOINTS[1:]
-    assert "no controller answered" in directory.problems[0]
+    assert "no controller answered" in directory.problems[f"feeder://{server.address}"]
 
 
 def test_many_clients_are_answered_at_a_time() -> None:
@@ -62,7 +66,7 @@ def test_many_clients_are_answered_at_a_time() -> None:
         dealers = [context.socket(zmq.DEALER) for _ in range(200)]
         for dealer in dealers:
             dealer.connect(f"tcp://{server.address}")
-            dealer.send(REQUEST)
+            dealer.send(LOOKUP_REQUEST)
         for dealer in dealers:
             assert dealer.poll(30_000)
             assert b"".join(dealer.recv_multipart()) == format_answer(format_list(LIST))
@@ -74,34 +78,39 @@ def test_malformed_requests_are_not_answered_and_end_nothing() -> None:
         with context.socket(zmq.DEALER) as dealer:
             dealer.set(zmq.LINGER, 0)
             dealer.connect(f"tcp://{server.address}")
-            for frames in ([b""], [b"feeder-endpoints/2"], [REQUEST, REQUEST], [b"x" * 60] * 9):
+            for frames in (
+                [b""],
+                [b"feeder-endpoints/2"],
+                [LOOKUP_REQUEST, LOOKUP_REQUEST],
+                [b"x" * 60] * 9,
+            ):
                 dealer.send_multipart(frames)
-            dealer.send(REQUEST)
+            dealer.send(LOOKUP_REQUEST)
             assert dealer.poll(30_000)
             assert dealer.recv() == format_answer(format_list(LIST))
         with context.socket(zmq.DEALER) as dealer:
             dealer.set(zmq.LINGER, 0)
             dealer.connect(f"tcp://{server.address}")
             dealer.send(b"x" * 100_000)
-        assert list(LookupSource(server.address, None).read()) == ENDPOINTS
+        assert list(look_up(server)) == ENDPOINTS
 
 
 def test_with_keys_only_listed_clients_are_answered(tmp_path: Path) -> None:
     feeder, client, other = (KeyPair.make(tmp_path, name) for name in ("feeder", "client", "other"))
     with serving(feeder.secret, client.public) as server:
         keys = client.to(feeder)
-        assert list(LookupSource(server.address, keys).read()) == ENDPOINTS
+        assert list(look_up(server, keys)) == ENDPOINTS
         with pytest.raises(OSError, match="accepts only clients with keys"):
-            LookupSource(server.address, None).read()
+            look_up(server)
         with pytest.raises(OSError, match="does not accept these keys"):
-            LookupSource(server.address, other.to(feeder)).read()
-        assert list(LookupSource(server.address, keys).read()) == ENDPOINTS
+            look_up(server, other.to(feeder))
+        assert list(look_up(server, keys)) == ENDPOINTS
 
 
 def test_keys_for_a_controller_without_keys_are_reported(tmp_path: Path) -> None:
     feeder, client = (KeyPair.make(tmp_path, name) for name in ("feeder", "client"))
     with serving() as server, pytest.raises(OSError, match="the controller has no keys"):
-        LookupSource(server.address, client.to(feeder)).read()
+        look_up(server, client.to(feeder))
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:0", "host:99999", "::1:5"])
@@ -111,7 +120,14 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"tcp://a:1\n", REQUEST, REQUEST + b"\nnonsense", REQUEST + b"\n\xff"]
+    "data",
+    [
+        b"",
+        b"tcp://a:1\n",
+        LOOKUP_REQUEST,
+        LOOKUP_REQUEST + b"\nnonsense",
+        LOOKUP_REQUEST + b"\n\xff",
+    ],
 )
 def test_a_malformed_answer_is_an_error_of_one_line(data: bytes) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -123,7 +139,7 @@ def test_a_malformed_answer_is_an_error_of_one_line(data: bytes) -> None:
 @given(st.binary(max_size=300), st.booleans())
 def test_any_answer_is_a_list_or_an_error(data: bytes, is_headed: bool) -> None:
     try:
-        found = parse_answer(REQUEST + b"\n" + data if is_headed else data, "there")
+        found = parse_answer(LOOKUP_REQUEST + b"\n" + data if is_headed else data, "there")
     except ConfigError:
         return
     assert all(endpoint.startswith(("tcp://", "ipc:///")) for endpoint in found)
@@ -131,4 +147,4 @@ def test_any_answer_is_a_list_or_an_error(data: bytes, is_headed: bool) -> None:
 
 def test_a_list_that_is_too_long_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no list of endpoints"):
-        parse_answer(REQUEST + b"\n" + b"#" * ANSWER_BYTES_MAX, "there")
+        parse_answer(LOOKUP_REQUEST + b"\n" + b"#" * (FILE_BYTES_MAX + 1), "there")

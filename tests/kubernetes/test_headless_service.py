@@ -17,7 +17,7 @@ import pytest
 
 from bench.daemon import READY_LINE
 from bench.line_process import LineProcess
-from feeder.client.endpoints import NAME_INTERVAL_S
+from feeder.client.endpoint_list import INTERVALS_S
 from tests.kubernetes.name_server import NameServer
 from tests.support.daemon import Daemon, pack_small, wait_until
 from tests.support.lent_client import WAIT_S, digest, make_numpy_loader
@@ -36,16 +36,16 @@ WITH_RESOLVER = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/resolv.con
 
 CLIENT = """
 import sys
-import feeder.client.endpoints as endpoints
-endpoints._Name.interval_s = float(sys.argv.pop())
+from feeder.client.endpoint_list import INTERVALS_S
+INTERVALS_S["dns"] = float(sys.argv.pop())
 from tests.support.lent_client import main
 main()
 """
 
 READ = """
 import json, sys
-from feeder.client.endpoints import open_source
-print(json.dumps(list(open_source(sys.argv[1]).read())))
+from feeder.client.endpoint_list import open_source
+print(json.dumps(list(open_source(sys.argv[1])())))
 """
 
 
@@ -119,7 +119,7 @@ class Trainer:
 
 @pytest.mark.parametrize(
     "interval_s",
-    [1.0, pytest.param(NAME_INTERVAL_S, marks=pytest.mark.extensive)],
+    [1.0, pytest.param(INTERVALS_S["dns"], marks=pytest.mark.extensive)],
     ids=["a look-up a second", "as it is"],
 )
 def test_a_client_follows_the_changes_of_a_headless_service(
