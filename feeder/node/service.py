@@ -21,9 +21,8 @@ from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
-from feeder.node.host_reports import HostReports
 from feeder.node.messages import NodeReady, ReportPart
-from feeder.node.name_requests import NameRequests
+from feeder.node.relays import HostReports, NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import PoolEvent, WorkerPool
@@ -103,7 +102,7 @@ class NodeService:
         )
         self._slots = SlotStore()
         self.clients = Clients(router, self._on_message)
-        self._reports = HostReports(ask_for_report)
+        self._reports = HostReports(ask_for_report, self.clients.send_report)
         self._names = NameRequests(table.datasets, pool.send, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
@@ -144,7 +143,7 @@ class NodeService:
         if self._slots.recheck_at_s <= now_s:
             self._recheck_slots(now_s)
         if self._reports.deadline_s <= now_s:
-            self.clients.send_report(self._reports.take_expired(now_s), None)
+            self._reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
         if self._slots.has_lent:
@@ -275,9 +274,7 @@ class NodeService:
                 self._names.run_due(self._pool.numbers, now_s)
                 return
             case HostStatsRequest():
-                is_answer, report = self._reports.request(peer, now_s)
-                if is_answer:
-                    self.clients.send_report([peer], report)
+                self._reports.add(peer, now_s)
                 return
         self.apply(events.MessageReceived(peer, message), now_s)
 
@@ -296,7 +293,7 @@ class NodeService:
 
     def on_report_part(self, part: ReportPart, now_s: float) -> None:
         """Handle a piece of the supervisor's report of the host."""
-        self.clients.send_report(*self._reports.add_part(part, now_s))
+        self._reports.add_part(part, now_s)
 
     def on_diagnosed(self, verdict: str) -> None:
         """Repeat the supervisor's verdict on the host in every Pong from now on."""
