@@ -20,11 +20,10 @@ from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.memory_budget import available_bytes
 from feeder.host.placement import NodePlacement, restore_affinity
 from feeder.jpeg.libraries import library_warnings
-from feeder.metrics.records import CacheRecord, NodeRecord
+from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.heartbeat import Heartbeats
 from feeder.node.messages import (
     Diagnosed,
     Drain,
@@ -143,8 +142,7 @@ class NodeLoop:
             None if self._cache is None else self._cache.fileno(),
             module=config.worker_module,
         )
-        self._snapshots = Snapshots(self._record, self._pool, self._cache)
-        self._heartbeats = Heartbeats(control, self._take_snapshot)
+        self._snapshots = Snapshots(self._record, self._pool, self._cache, control)
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config
@@ -192,7 +190,7 @@ class NodeLoop:
             self._pool.deadline_s,
             self._claim_listener.deadline_s,
             self._router.deadline_s,
-            self._heartbeats.deadline_s,
+            self._snapshots.deadline_s,
             self._datasets.due_s,
         )
         if self._service is not None:
@@ -214,8 +212,8 @@ class NodeLoop:
             self._claim_listener.run_due(now_s)
         if self._router.deadline_s <= now_s:
             self._router.run_due(now_s)
-        if self._heartbeats.deadline_s <= now_s:
-            self._heartbeats.run_due(now_s)
+        if self._snapshots.deadline_s <= now_s:
+            self._snapshots.run_due(now_s, service)
             self._log.report_dropped()
         if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
             self._drain(now_s)
@@ -245,11 +243,8 @@ class NodeLoop:
         )
         self._control.send(ready)
         self._control.set_timeout(0)  # a supervisor that does not read must not block the loop
-        self._heartbeats.start(now_s)
+        self._snapshots.deadline_s = now_s
         return ready
-
-    def _take_snapshot(self, now_s: float) -> NodeRecord:
-        return self._snapshots.take(now_s, self._service)
 
     def _ask_for_report(self) -> None:
         # Without it the clients that wait are answered after a while, without a report.

@@ -1,6 +1,7 @@
-"""Takes snapshots of a node process, in bounded time and size: its record, with what is so now.
+"""Sends the supervisor a snapshot of the node process twice a second: its record and present state.
 
-With 64 workers and 512 sessions one takes 5 ms; it is taken twice a second, in the event loop.
+A snapshot is taken in the event loop, so it is also the heartbeat: it proves that the loop runs. It
+is bounded in time and size; with 64 workers and 512 sessions one takes 5 ms.
 
 At most CLIENTS_MAX clients are sent one by one, the rest as one. A client's counters are of the
 time since it has a place among them. They only grow while it has an open session, whichever of its
@@ -31,13 +32,16 @@ from feeder.metrics.records import (
     NodeRecord,
     WorkerRecord,
 )
+from feeder.node.messages import Heartbeat, NodeToSupervisor, SupervisorToNode
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import WorkerPool
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.path_text import printable
 from feeder.sample.cache_file import DecodedCache
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
 
+INTERVAL_S: Final = 0.5
 SNAPSHOT_BYTES_MAX: Final = 100 * 1024
 """Its MessagePack, without the envelope; a packet of the channel has 128 KB."""
 
@@ -51,12 +55,13 @@ _LONG_CHUNK_S: Final = 1.0
 before it finishes them. Its own figure, which then replaces this one, is larger: no total falls."""
 
 _LOADS_A_SNAPSHOT: Final = 64
-"""Workers whose files in /proc are read each time; with more of them, in turn."""
+"""Workers whose files in /proc are read each time, about; with more of them, in turn."""
 
 SWAP_RATIO: Final = 2.0
 PACE_S: Final = 30.0
 """Time constant of the mean rates that decide on places."""
 
+_NOT_READ: Final = (ProcessLoad(), 0)
 _NOTHING: Final = ClientRecord(name=OTHERS, account="", dataset="", is_lent=True)
 
 
@@ -66,28 +71,49 @@ def begin_record(
     """The record of this process, at its start."""
     return NodeRecord(
         number=number,
-        name=printable(name)[:_TEXT_CHARS],
+        name=_text(name),
         pid=os.getpid(),
-        endpoints=tuple(printable(endpoint)[:_TEXT_CHARS] for endpoint in endpoints),
+        endpoints=tuple(map(_text, endpoints)),
         cpus=format_cpulist(os.sched_getaffinity(0))[:_CPUS_CHARS],
         memory_bytes_a_s=memory_bytes_a_s,
     )
 
 
 class Snapshots:
-    """Takes the snapshots of a node process."""
+    """Takes and sends the snapshots of a node process, on a grid of INTERVAL_S."""
 
-    def __init__(self, record: NodeRecord, pool: WorkerPool, cache: DecodedCache | None) -> None:
+    def __init__(
+        self,
+        record: NodeRecord,
+        pool: WorkerPool,
+        cache: DecodedCache | None,
+        control: Channel[NodeToSupervisor, SupervisorToNode],
+    ) -> None:
+        """The channel to the supervisor must not block."""
         self._record = record
         self._pool = pool
         self._cache = cache
+        self._control = control
         self._clients = ClientBook()
         self._started_s = time.monotonic()
-        self._loads: dict[int, ProcessLoad] = {}  # by worker, as last read
-        self._read_chunks: dict[int, int] = {}  # by worker: its chunks when that was read
+        self._loads: dict[int, tuple[ProcessLoad, int]] = {}  # by worker: as read, at which chunk
+        self._taken = 0
+        self.deadline_s = float("inf")
+        """When ``run_due`` is due; set it to begin."""
+
+    def run_due(self, now_s: float, service: NodeService | None) -> None:
+        """Send a snapshot; without ``service`` the process takes no clients yet."""
+        # Those that a stall made late are left out: a process that was suspended sends no burst.
+        self.deadline_s += (int((now_s - self.deadline_s) // INTERVAL_S) + 1) * INTERVAL_S
+        try:
+            self._control.send(Heartbeat(snapshot=self.take(now_s, service)))
+        except ChannelFullError:
+            pass  # the supervisor is stopped or overloaded: the next one carries the same totals
+        except ChannelClosedError:
+            self.deadline_s = float("inf")  # the loop reads the end of the channel, and ends
 
     def take(self, now_s: float, service: NodeService | None) -> NodeRecord:
-        """The process's present state; without ``service`` it takes no clients yet."""
+        """The process's present state."""
         record = self._record
         record.clock_s, record.uptime_s = now_s, max(0.0, now_s - self._started_s)
         record.own_cpu_s, record.loop_cpu_s = time.process_time(), time.thread_time()
@@ -102,18 +128,13 @@ class Snapshots:
         record.workers = self._workers(table.workers, chunk_times, table.watch.silent_workers)
         record.clients = self._clients.update(sessions, now_s, service.caught_up_s)
         record.jobs = tuple(
-            msgspec.structs.replace(
-                job,
-                name=printable(job.name)[:_LABEL_CHARS],
-                account=printable(job.account)[:_LABEL_CHARS],
-            )
+            msgspec.structs.replace(job, name=_label(job.name), account=_label(job.account))
             for job in table.jobs
         )
         record.sent_bytes = service.sent_bytes
         record.queued_batches = table.queued_batches
         record.chunks_in_flight = table.dispatcher.chunks_in_flight
-        names = sorted(table.watch.stalled_names)[:_DATASETS]
-        record.stalled_datasets = tuple(printable(name)[:_LABEL_CHARS] for name in names)
+        record.stalled_datasets = tuple(map(_label, sorted(table.watch.stalled_names)[:_DATASETS]))
         record.failures = describe_failures(table, service.refused_datasets, now_s)
         counters = service.counters(now_s)
         record.counters = {printable(name)[:256]: value for name, value in counters.items()}
@@ -134,13 +155,14 @@ class Snapshots:
         workers = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:
             record = records.get(number) or WorkerRecord(number=number)
-            load, chunk_s = self._loads.get(number) or ProcessLoad(), chunk_times.get(number, 0.0)
-            is_silent, state = number in silent, "busy" if number in chunk_times else "idle"
+            load, _ = self._loads.get(number, _NOT_READ)
+            chunk_s, is_silent = chunk_times.get(number, 0.0), number in silent
+            state = "silent" if is_silent else "busy" if number in chunk_times else "idle"
             workers.append(
                 msgspec.structs.replace(
                     record,
                     pid=pid,
-                    state="starting" if number not in up else "silent" if is_silent else state,
+                    state=state if number in up else "starting",
                     silent_s=chunk_s if is_silent else 0.0,
                     kernel_state=load.state if is_silent else None,
                     cpu=load.cpu,
@@ -160,28 +182,28 @@ class Snapshots:
         chunk_times: Mapping[int, float],
     ) -> None:
         """Read the loads of the workers that have worked since they were last read, in turn."""
-        for gone in self._loads.keys() - pids.keys():
-            del self._loads[gone], self._read_chunks[gone]
-        due = [
-            number
-            for number, record in records.items()
-            if number in pids
-            and (number in chunk_times or record.chunks != self._read_chunks.get(number, 0))
-        ]
-        # Dicts keep their order, and what is read moves to the end: the oldest ones come first.
-        order = {number: place for place, number in enumerate(self._loads)}
-        due.sort(key=lambda number: order.get(number, -1))
-        for number in due[:_LOADS_A_SNAPSHOT]:
-            self._loads.pop(number, None)
-            self._loads[number] = read_process_load(pids[number])
-            self._read_chunks[number] = records[number].chunks
+        self._loads = {number: load for number, load in self._loads.items() if number in pids}
+        self._taken += 1
+        turns = 1 + len(pids) // (_LOADS_A_SNAPSHOT + 1)
+        for number, record in records.items():
+            if number in pids and number % turns == self._taken % turns:
+                _, chunks = self._loads.get(number, _NOT_READ)
+                if number in chunk_times or record.chunks != chunks:
+                    self._loads[number] = read_process_load(pids[number]), record.chunks
+
+
+def _text(text: str) -> str:
+    return printable(text)[:_TEXT_CHARS]
+
+
+def _label(text: str) -> str:
+    return printable(text)[:_LABEL_CHARS]
 
 
 def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> NodeRecord:
     """The snapshot, with fewer clients, then without the flat counters, then with fewer
     workers, where it would not fit into a packet."""
-    encoder = msgspec.msgpack.Encoder()
-    while len(encoder.encode(snapshot)) > bytes_max:
+    while len(msgspec.msgpack.encode(snapshot)) > bytes_max:
         clients, workers = snapshot.clients, snapshot.workers
         if len(clients) > 1:
             half = len(clients) // 2
@@ -211,8 +233,7 @@ def describe_failures(
     for record, at_s in reversed(table.failures.by_dataset.values()):
         failures.append(msgspec.structs.replace(record, ago_s=max(0.0, now_s - at_s)))
     for record in failures:
-        record.dataset = printable(record.dataset)[:_LABEL_CHARS]
-        record.message = printable(record.message)[:_TEXT_CHARS]
+        record.dataset, record.message = _label(record.dataset), _text(record.message)
     return tuple(failures[:_DATASETS])
 
 
@@ -223,8 +244,9 @@ class _Client:
     sessions: list[Session] = field(default_factory=list)
     latest: ClientRecord = _NOTHING
     """Its counters are what has grown since the last update."""
-    record: ClientRecord | None = None
-    """Since it has a place; None without one."""
+    has_place: bool = False
+    record: ClientRecord = _NOTHING
+    """Since it has a place."""
     pace: float = 0.0
     """Images of the last PACE_S or so, weighted by age."""
 
@@ -246,30 +268,28 @@ class ClientBook:
         Until ``heard_s`` their messages may have waited to be read: none was silent then.
         """
         self._find_clients(sessions)
-        clients = list(self._clients.values())
         fading = math.exp(min(0.0, self._at_s - now_s) / PACE_S)
         self._at_s = now_s
-        for client in clients:
+        for client in self._clients.values():
             client.latest = self._look(client.sessions, now_s, heard_s)
             client.pace = client.pace * fading + client.latest.images
+        clients = sorted(self._clients.values(), key=lambda client: -client.pace)
         _assign_places(clients)
-        placed = sorted((c for c in clients if c.record is not None), key=lambda c: -c.pace)
-        for client in placed:
-            assert client.record is not None
-            record = client.latest
-            add(record, client.record)
-            record.name = printable(record.name)[:_LABEL_CHARS]
-            record.account = printable(record.account)[:_LABEL_CHARS]
-            record.dataset = printable(record.dataset)[:_LABEL_CHARS]
-            record.job = printable(record.job)[:_LABEL_CHARS]
-            client.record = record
-        rest = [client.latest for client in clients if client.record is None]
+        for client in clients:
+            if client.has_place:
+                record = client.latest
+                add(record, client.record)
+                record.name, record.account = _label(record.name), _label(record.account)
+                record.dataset, record.job = _label(record.dataset), _label(record.job)
+                client.record = record
+        records = [client.record for client in clients if client.has_place]
+        rest = [client.latest for client in clients if not client.has_place]
         if rest:
             others = sum_clients(rest)
             add(others, self._rest)
             self._rest = others
-        records = [client.latest for client in placed]
-        return (*records, self._rest) if rest else tuple(records)
+            records.append(others)
+        return tuple(records)
 
     def _find_clients(self, sessions: Iterable[Session]) -> None:
         """Assign the sessions to their clients; forget those that have none."""
@@ -313,13 +333,13 @@ def sum_clients(clients: Sequence[ClientRecord]) -> ClientRecord:
 
 def _assign_places(clients: Sequence[_Client]) -> None:
     """Give places to the fastest clients without one, and to those that are much faster than the
-    slowest clients with one."""
-    placed = sorted((c for c in clients if c.record is not None), key=lambda client: client.pace)
-    waiting = sorted((c for c in clients if c.record is None), key=lambda client: -client.pace)
+    slowest clients with one. ``clients`` has the fastest first."""
+    placed = [client for client in reversed(clients) if client.has_place]
+    waiting = [client for client in clients if not client.has_place]
     free = CLIENTS_MAX - len(placed)
     for client in waiting[:free]:
-        client.record = _NOTHING
-    for slow, fast in zip(placed, waiting[max(0, free) :], strict=False):
+        client.has_place = True
+    for slow, fast in zip(placed, waiting[free:], strict=False):
         if fast.pace <= SWAP_RATIO * slow.pace:
             break
-        slow.record, fast.record = None, _NOTHING
+        slow.has_place, slow.record, fast.has_place = False, _NOTHING, True

@@ -4,16 +4,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
 from feeder.metrics.records import NodeRecord
-from feeder.node.heartbeat import INTERVAL_S, Heartbeats
-from feeder.node.messages import Diagnosed, Heartbeat, ReportAsked, ReportPart
-from feeder.process.channel import ChannelClosedError, ChannelFullError
+from feeder.node.messages import Diagnosed, ReportAsked, ReportPart
 from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong
 from tests.node.node_process import NodeUnderTest, running_node
 from tests.support.daemon import RawClient, pack_small, small_recipe
@@ -119,41 +115,6 @@ def test_a_node_process_sends_heartbeats_before_it_takes_clients(
         snapshot = node.snapshot()
         assert [worker.state for worker in snapshot.workers] == ["idle"]
         node.process.send_signal(signal.SIGKILL)
-
-
-def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
-    sent: list[float] = []
-
-    def send(message: Heartbeat) -> None:
-        sent.append(message.snapshot.clock_s)
-
-    beats = Heartbeats(SimpleNamespace(send=send), _snapshot)  # type: ignore[arg-type]
-    beats.run_due(5.0)
-    assert not sent
-    beats.start(10.0)
-    for now_s in (10.01, 10.3, 10.6, 17.4, 17.9, 18.05):
-        beats.run_due(now_s)
-    assert sent == [10.01, 10.6, 17.4, 17.9, 18.05]
-    assert beats.deadline_s == 18.0 + INTERVAL_S
-
-
-@pytest.mark.parametrize(
-    ("error", "goes_on"), [(ChannelFullError, True), (ChannelClosedError, False)]
-)
-def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
-    error: type[Exception], goes_on: bool
-) -> None:
-    def send(_: Any) -> None:
-        raise error
-
-    beats = Heartbeats(SimpleNamespace(send=send), _snapshot)  # type: ignore[arg-type]
-    beats.start(10.0)
-    beats.run_due(10.0)
-    assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
-
-
-def _snapshot(now_s: float) -> NodeRecord:
-    return NodeRecord(number=0, name="n", pid=1, clock_s=now_s, uptime_s=0.0, endpoints=())
 
 
 def _busy_s(snapshot: NodeRecord) -> float:

@@ -1,7 +1,8 @@
 """Snapshots of a node process in bounded size: workers, and clients over all their sessions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from feeder.metrics.records import (
 from feeder.node import snapshots
 from feeder.node.messages import Heartbeat
 from feeder.node.snapshots import (
+    INTERVAL_S,
     SNAPSHOT_BYTES_MAX,
     ClientBook,
     Snapshots,
@@ -31,6 +33,7 @@ from feeder.node.snapshots import (
     fit_snapshot,
     sum_clients,
 )
+from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.session.events import MessageReceived
 from feeder.session.state import Session, SlotTimes
 from feeder.wire.messages import Hello
@@ -91,6 +94,43 @@ class Pool:
         self.numbers = tuple(self.pids)
 
 
+def taker_of(
+    pool: Pool, record: NodeRecord | None = None, send: Callable[[Heartbeat], None] | None = None
+) -> Snapshots:
+    """What takes the snapshots of a node process with this pool, and sends them so."""
+    control: Any = SimpleNamespace(send=send)
+    workers: Any = pool
+    return Snapshots(record or NodeRecord(), workers, None, control)
+
+
+def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
+    sent: list[float] = []
+    beats = taker_of(Pool(1), send=lambda message: sent.append(message.snapshot.clock_s))
+    assert beats.deadline_s == float("inf")
+    beats.deadline_s = 10.0
+    for now_s in (10.01, 10.6, 17.4, 17.9, 18.05):
+        assert beats.deadline_s <= now_s
+        beats.run_due(now_s, None)
+        assert now_s < beats.deadline_s <= now_s + INTERVAL_S
+    assert sent == [10.01, 10.6, 17.4, 17.9, 18.05]
+    assert beats.deadline_s == 18.0 + INTERVAL_S
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"), [(ChannelFullError, True), (ChannelClosedError, False)]
+)
+def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
+    error: type[Exception], goes_on: bool
+) -> None:
+    def send(_: Heartbeat) -> None:
+        raise error
+
+    beats = taker_of(Pool(1), send=send)
+    beats.deadline_s = 10.0
+    beats.run_due(10.0, None)
+    assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
+
+
 def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,8 +142,8 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
 
     monkeypatch.setattr(snapshots, "read_process_load", record)
     monkeypatch.setattr(snapshots, "_LOADS_A_SNAPSHOT", 2)
-    pool: Any = Pool(4)
-    taker = Snapshots(NodeRecord(), pool, None)
+    pool = Pool(4)
+    taker = taker_of(pool)
     records = {number: WorkerRecord(number=number) for number in range(1, 5)}
     records[1].chunks = 1
     busy = {3: 0.1, 4: 0.2}
@@ -112,7 +152,9 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
     assert [each.state for each in workers] == ["idle", "idle", "busy", "busy"]
     assert [each.run_delay_s for each in workers] == [0.5, 0.0, 0.5, 0.0]
     taker._workers(records, busy, frozenset())
-    assert read[2:] == [1004, 1003]
+    assert read[2:] == [1004]
+    taker._workers(records, busy, frozenset())
+    assert read[3:] == [1003]
     del pool.pids[3], records[3]
     workers = taker._workers(records, busy, frozenset())
     assert read[4:] == [1004]
@@ -121,8 +163,8 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
 
 def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> None:
     """A total that fell would count from zero."""
-    pool: Any = Pool(1)
-    taker = Snapshots(NodeRecord(), pool, None)
+    pool = Pool(1)
+    taker = taker_of(pool)
 
     def busy_s(done_s: float, chunk_s: float) -> float:
         records = {1: WorkerRecord(number=1, busy_s=done_s)}
@@ -137,20 +179,20 @@ def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> N
 def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = ProcessLoad(state="stopped", cpu_s=3.0)
     monkeypatch.setattr(snapshots, "read_process_load", lambda pid: stopped)
-    pool: Any = Pool(2)
+    pool = Pool(2)
     records = {1: WorkerRecord(number=1), 2: WorkerRecord(number=2, cpu_s=1.0)}
     times = {1: 2.5, 2: 0.1}
-    one, other = Snapshots(NodeRecord(), pool, None)._workers(records, times, frozenset({1}))
+    one, other = taker_of(pool)._workers(records, times, frozenset({1}))
     assert (one.state, one.silent_s, one.kernel_state) == ("silent", 2.5, "stopped")
     assert (other.state, other.silent_s, other.kernel_state) == ("busy", 0.0, None)
     assert other.cpu_s == 3.0, "what the kernel counts comes before what chunks report"
 
 
 def test_a_process_without_clients_describes_itself() -> None:
-    pool: Any = Pool(2)
+    pool = Pool(2)
     pool.numbers = (1,)
     record = begin_record(3, "host/3\n", ("ipc:///run/\x07",), 1e10)
-    snapshot = Snapshots(record, pool, None).take(1e9, None)
+    snapshot = taker_of(pool, record).take(1e9, None)
     assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
     assert snapshot.endpoints == (r"ipc:///run/\x07",)
     assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
