@@ -165,7 +165,7 @@ class SimulatedHost:
             case events.Send(peer, message):
                 self._send(peer, message)
             case events.OpenSlots(session):
-                return [events.SlotsOpened(session)]
+                return [events.SlotsOpened(session.number)]
             case events.ReturnSlot(session, slot):
                 return [events.SlotReturned(session, slot)]
             case events.CloseSlots(session):

@@ -33,6 +33,7 @@ from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
 from feeder.session.admission import ServedDataset
+from feeder.session.state import PendingChunk, Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
@@ -180,8 +181,8 @@ class NodeService:
     def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
         """Carry out one of the rarer instructions; return the event that results, if any."""
         match instruction:
-            case events.OpenSlots():
-                return self._open_slots(instruction)
+            case events.OpenSlots(opened):
+                return self._open_slots(opened)
             case events.ShareSlots(session, connection):
                 if not self._claim_listener.grant(connection, session, self._slots.memory(session)):
                     return events.HolderGone(session)
@@ -191,12 +192,12 @@ class NodeService:
                 if self._open.pop(session, None) is not None:
                     self._pool.send_to_all(CloseSession(session=session))
                 return self._slots.want_closed(session, now_s)
-            case events.LogEnd():
-                log_session_end(instruction, self.table.limits.lease_s)
-            case events.LogSilence():
-                _log_silence(instruction, self._pool.pids.get(instruction.worker, 0))
-            case events.LogProgress():
-                _log_progress(instruction, self._pool.pids.get(instruction.worker, 0))
+            case events.LogEnd(ended, how):
+                log_session_end(ended, how, self.table.limits.lease_s)
+            case events.LogSilence(chunk, silent_s, kernel_state):
+                _log_silence(chunk, silent_s, kernel_state, self._pool.pids.get(chunk.worker, 0))
+            case events.LogProgress(chunk):
+                _log_progress(chunk, self._pool.pids.get(chunk.worker, 0))
             case events.KillWorker():
                 self._pool.kill(instruction.worker, _describe_stuck(instruction))
         return None
@@ -208,27 +209,33 @@ class NodeService:
         if tracker is not None:
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
-    def _open_slots(self, wanted: events.OpenSlots) -> events.SlotsOpened | events.SlotsRefused:
+    def _open_slots(self, session: Session) -> events.SlotsOpened | events.SlotsRefused:
+        layout = session.layout
         try:
-            memory = self._slots.open(wanted.session, wanted.layout)
+            memory = self._slots.open(session.number, layout)
         except OSError as error:
             return events.SlotsRefused(
-                wanted.session,
-                f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
+                session.number,
+                f"the feeder cannot create {layout.total_bytes / 1e6:.0f} MB of slot memory "
                 f"({error.strerror}): close other sessions, or "
-                f"{lift_limit(error.errno, wanted.layout.total_bytes)}",
+                f"{lift_limit(error.errno, layout.total_bytes)}",
             )
-        message = self._open[wanted.session] = OpenSession(
-            session=wanted.session,
-            dataset=wanted.dataset,
-            recipe=wanted.recipe,
-            seed=wanted.seed,
-            slots=wanted.layout.slots,
-            labels=wanted.layout.labels,
+        message = self._open[session.number] = OpenSession(
+            session=session.number,
+            dataset=session.dataset,
+            recipe=session.hello.recipe,
+            seed=session.hello.seed,
+            slots=layout.slots,
+            labels=layout.labels,
         )
         self._pool.send_to_all(message, memory.fileno())
-        _log_session_start(wanted, self.table.sessions.open[wanted.session].account)
-        return events.SlotsOpened(wanted.session)
+        shown = session_id(session.number)
+        _log.debug(
+            "session %s of %s on %s: opened with %d slots",
+            *(shown, session.account, session.dataset, layout.slots),
+            extra={"session": shown, "client": session.account, "dataset": session.dataset},
+        )
+        return events.SlotsOpened(session.number)
 
     # --- Input --------------------------------------------------------------------------------
 
@@ -338,24 +345,14 @@ class NodeService:
         )
 
 
-def _log_session_start(opened: events.OpenSlots, account: str) -> None:
-    """Log that a session's slots exist."""
-    shown = session_id(opened.session)
-    _log.debug(
-        "session %s of %s on %s: opened with %d slots",
-        *(shown, account, opened.dataset, opened.layout.slots),
-        extra={"session": shown, "client": account, "dataset": opened.dataset},
-    )
-
-
-def log_session_end(ended: events.LogEnd, lease_s: float) -> None:
+def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) -> None:
     """Log that a session is over."""
-    shown = session_id(ended.session)
-    job = f" in job {ended.job}" if ended.job else ""
-    client = f"{printable(ended.client + job)} ({ended.account})"
-    what = shown, client, ended.dataset
-    extra = {"session": shown, "client": ended.account, "dataset": ended.dataset}
-    match ended.how:
+    shown, hello = session_id(session.number), session.hello
+    job = f" in job {hello.job}" if hello.job else ""
+    client = f"{printable(hello.client + job)} ({session.account})"
+    what = shown, client, session.dataset
+    extra = {"session": shown, "client": session.account, "dataset": session.dataset}
+    match how:
         case "closed":
             _log.debug("session %s of %s on %s: ended", *what, extra=extra)
         case "lost":
@@ -366,24 +363,24 @@ def log_session_end(ended: events.LogEnd, lease_s: float) -> None:
             _log.warning(text, *what, lease_s, extra=extra)
 
 
-def _log_silence(silence: events.LogSilence, pid: int) -> None:
+def _log_silence(chunk: PendingChunk, silent_s: float, kernel_state: str, pid: int) -> None:
     """Log that a worker has made no progress for a while, with what is known of it."""
-    shown = session_id(silence.session)
+    shown = session_id(chunk.batch.session.number)
     _log.warning(
         "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
         "rows %d .. %d of dataset %s for session %s",
-        *(silence.worker, pid, silence.silent_s, silence.kernel_state),
-        *(silence.first, silence.first + silence.count - 1, silence.dataset, shown),
-        extra={"worker": silence.worker, "session": shown},
+        *(chunk.worker, pid, silent_s, kernel_state),
+        *(chunk.first, chunk.first + chunk.count - 1, chunk.batch.session.dataset, shown),
+        extra={"worker": chunk.worker, "session": shown},
     )
 
 
-def _log_progress(progress: events.LogProgress, pid: int) -> None:
+def _log_progress(chunk: PendingChunk, pid: int) -> None:
     """Log that a silent worker has finished its chunk."""
     _log.info(
         "worker %d (pid %d) makes progress again, after %.1f s",
-        *(progress.worker, pid, progress.silent_s),
-        extra={"worker": progress.worker, "session": session_id(progress.session)},
+        *(chunk.worker, pid, chunk.silent_s),
+        extra={"worker": chunk.worker, "session": session_id(chunk.batch.session.number)},
     )
 
 

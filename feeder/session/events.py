@@ -1,19 +1,18 @@
 """The events that ``SessionTable.handle`` takes, and the instructions that it returns.
 
-All are frozen values without behaviour. A *peer* is the ROUTER socket's name of a connection; a
-*worker* and a *ticket* (one chunk dispatched to one worker) are numbers that are never reused.
+A *peer* is the ROUTER socket's name of a connection; a *session*, a *worker* and a *ticket* (one
+chunk dispatched to one worker) are numbers that are never reused. Instructions that hold a session
+or a chunk itself are to be carried out before the next event.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from feeder.metrics.hangs import Condition, ProcessLook
-from feeder.plan.recipe import Recipe
+from feeder.session.state import PendingChunk, Session
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
-from feeder.wire.slot_layout import SlotLayout
 
 # --- Events -----------------------------------------------------------------------------------
 
@@ -164,11 +163,7 @@ class Send(NamedTuple):
 class OpenSlots(NamedTuple):
     """Create a session's memory, have all workers map it; answer SlotsOpened or SlotsRefused."""
 
-    session: int
-    dataset: str
-    recipe: Recipe
-    seed: int
-    layout: SlotLayout
+    session: Session
 
 
 class ShareSlots(NamedTuple):
@@ -209,14 +204,8 @@ class CloseSlots(NamedTuple):
 class LogEnd(NamedTuple):
     """Log that a session is over; its memory may still be in use."""
 
-    session: int
-    account: str
-    dataset: str
+    session: Session
     how: "SessionEnd"
-    client: str
-    """The client's name for itself, usually its host, process and rank."""
-    job: str
-    """The name of its job, "" if it gave none."""
 
 
 class KillWorker(NamedTuple):
@@ -231,27 +220,19 @@ class KillWorker(NamedTuple):
     """How long it made no progress."""
 
 
-# No tuple, which has a method ``count``.
-@dataclass(frozen=True, slots=True)
-class LogSilence:
-    """Log that a worker has made no progress with these rows for a while."""
+class LogSilence(NamedTuple):
+    """Log that the worker with this chunk has made no progress for a while."""
 
-    worker: int
+    chunk: PendingChunk
     silent_s: float
     kernel_state: str
     """Of its process, in words, such as "stopped by a signal"."""
-    session: int
-    dataset: str
-    first: int
-    count: int
 
 
 class LogProgress(NamedTuple):
-    """Log that a silent worker makes progress again."""
+    """Log that a silent worker has finished its chunk."""
 
-    worker: int
-    silent_s: float
-    session: int
+    chunk: PendingChunk
 
 
 Instruction = (

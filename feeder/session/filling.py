@@ -169,8 +169,7 @@ class Filling:
     def _on_finished(self, chunk: PendingChunk) -> None:
         """Account for a chunk that its worker has filled or could not fill."""
         if chunk.silent_s:
-            session = chunk.batch.session.number
-            self._instructions.append(events.LogProgress(chunk.worker, chunk.silent_s, session))
+            self._instructions.append(events.LogProgress(chunk))
 
     def _count_whole(self, session: Session, batch: PendingBatch) -> None:
         """Count a batch whose last row is written."""

@@ -177,11 +177,7 @@ class SessionTable(Filling):
         )
         self.sessions.add(session)
         self._check_by(self._now_s + self.limits.lease_s)
-        self._instructions.append(
-            events.OpenSlots(
-                session.number, hello.dataset, hello.recipe, hello.seed, session.layout
-            )
-        )
+        self._instructions.append(events.OpenSlots(session))
 
     def _on_request(self, session: Session, request: Request) -> None:
         for key in request.release:
@@ -312,11 +308,7 @@ class SessionTable(Filling):
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
         add(self.record.slots, session.slot_times.seconds(self._now_s))
-        hello = session.hello
-        ended = events.LogEnd(
-            session.number, session.account, hello.dataset, how, hello.client, hello.job
-        )
-        self._instructions.append(ended)
+        self._instructions.append(events.LogEnd(session, how))
         session.job_record.sessions -= 1
         self._cancel_all(session)
         self._close_if_unused(session)

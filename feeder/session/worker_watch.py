@@ -236,15 +236,7 @@ class WorkerWatch:
             usual_s = self.times.usual_s(chunk.batch.session.kind)
             if not work.is_reported and work.is_silent(now_s, usual_s):
                 work.is_reported = True
-                yield LogSilence(
-                    worker,
-                    now_s - work.progress_s,
-                    work.describe(),
-                    chunk.batch.session.number,
-                    chunk.batch.session.dataset,
-                    chunk.first,
-                    chunk.count,
-                )
+                yield LogSilence(chunk, now_s - work.progress_s, work.describe())
 
     def find_stuck(
         self, waiting: Collection[str], last_ticket: int, now_s: float

@@ -238,7 +238,9 @@ def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
             instruction = waiting.pop(0)
             if isinstance(instruction, OpenSlots):
                 accepted = True
-                waiting += table.handle(SlotsOpened(instruction.session), now_s=float(number))
+                waiting += table.handle(
+                    SlotsOpened(instruction.session.number), now_s=float(number)
+                )
             elif hasattr(instruction, "message"):
                 encode(instruction.message)
         assert table.sessions.used.slots_bytes <= limits.slots_bytes

@@ -7,9 +7,10 @@ import pytest
 
 from feeder.node.clients import log_refusal
 from feeder.node.service import log_session_end
-from feeder.session.events import LogEnd, SessionEnd
+from feeder.session.events import SessionEnd
 from feeder.wire.messages import Refused
 from feeder.wire.session_id import session_id
+from tests.support.session_shell import make_session
 
 SESSION = 0x7FFF_FFFF_1A2B_3C4D
 
@@ -31,17 +32,18 @@ def test_the_end_of_a_session_is_logged_with_its_id_and_client(
     how: SessionEnd, level: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    ended = LogEnd(SESSION, "user 1000", "set", how, client="gpu-3 pid 7 rank 5", job="resnet")
-    log_session_end(ended, 15.0)
-    line = f"session 1a2b3c4d of gpu-3 pid 7 rank 5 in job resnet (user 1000) on set: {text}"
+    log_session_end(
+        make_session(SESSION, "user 1000", "resnet", client="gpu-3 pid 7 rank 5"), how, 15.0
+    )
+    line = f"session 1a2b3c4d of gpu-3 pid 7 rank 5 in job resnet (user 1000) on d: {text}"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]
     assert vars(caplog.records[0])["session"] == "1a2b3c4d"
     assert vars(caplog.records[0])["client"] == "user 1000"
 
 
 def test_names_that_a_client_gives_move_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
-    log_session_end(LogEnd(SESSION, "user 1", "set", "expired", client="a\u202eb", job=""), 15.0)
-    assert r"session 1a2b3c4d of a\u202eb (user 1) on set: " in caplog.text
+    log_session_end(make_session(SESSION, "user 1", client="a\u202eb"), "expired", 15.0)
+    assert r"session 1a2b3c4d of a\u202eb (user 1) on d: " in caplog.text
 
 
 @pytest.mark.parametrize(

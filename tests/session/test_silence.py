@@ -24,10 +24,11 @@ def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
     fill_others(shell, 1)
     shell.wait(DEADLINE_MIN_S - 0.1)
     (silence,) = shell.silences
-    assert (silence.worker, silence.dataset, silence.first, silence.count) == (1, "d", 0, 3)
+    chunk, session = silence.chunk, silence.chunk.batch.session
+    assert (chunk.worker, session.dataset, chunk.first, chunk.count) == (1, "d", 0, 3)
     assert silence.kernel_state == "stopped by a signal"
     assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
-    assert silence.session in shell.open
+    assert session.number in shell.open
     assert shell.record.silences == 1
     assert shell.table.watch.silent_workers == {1}
 
@@ -39,11 +40,11 @@ def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
     fill_others(shell, 1)
     shell.states[1] = "runs", 1.0
     shell.fill(1)
-    (progress,) = [each for each in shell.resumed if each.worker == 1]
-    assert progress.silent_s == pytest.approx(2.5)
+    (progress,) = [each for each in shell.resumed if each.chunk.worker == 1]
+    assert progress.chunk.silent_s == pytest.approx(2.5)
     assert not shell.table.watch.silent_workers
     shell.fill(1)
-    assert len([each for each in shell.resumed if each.worker == 1]) == 1
+    assert len([each for each in shell.resumed if each.chunk.worker == 1]) == 1
     assert not shell.killed
 
 
@@ -237,7 +238,7 @@ def test_stops_do_not_teach_that_chunks_take_long() -> None:
     shell.silences.clear()
     shell.states[1] = "sleeps", 0.0
     shell.wait(SILENT_S + LATE_S)
-    assert [silence.worker for silence in shell.silences] == [1]
+    assert [silence.chunk.worker for silence in shell.silences] == [1]
 
 
 def test_a_worker_that_has_finished_no_chunk_yet_has_time_to_open_its_files() -> None:

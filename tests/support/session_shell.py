@@ -65,14 +65,20 @@ def recipe(**fields: object) -> Recipe:
 
 
 def make_session(
-    number: int, account: str, job: str = "", *, window: int = 2, **fields: object
+    number: int,
+    account: str,
+    job: str = "",
+    *,
+    window: int = 2,
+    client: str = "c",
+    **fields: object,
 ) -> Session:
     """Return a session that nobody has opened yet."""
     made = recipe(**fields)
     return Session(
         number=number,
         peer=b"%d" % number,
-        hello=Hello(dataset="d", recipe=made, seed=1, window=window, client="c", job=job),
+        hello=Hello(dataset="d", recipe=made, seed=1, window=window, client=client, job=job),
         plan=made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
         layout=SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
         chunk_images=CHUNK,
@@ -153,7 +159,7 @@ class Shell:
         self.next_worker = 1
         self.workers: dict[int, list[int]] = {}  # tickets in flight, oldest first
         self.fills: dict[int, Fill] = {}
-        self.open: dict[int, OpenSlots] = {}  # memory that exists
+        self.open: dict[int, Session] = {}  # memory that exists
         # By (session, slot): the batch that it was last filled for, until it is returned.
         self.holders: dict[Key, tuple[Key, Wanted | None]] = {}
         # By session whose slots a client maps: the batch lent in each slot.
@@ -340,9 +346,9 @@ class Shell:
     def _carry_out(self, instruction: Instruction) -> list[Event]:
         match instruction:
             case OpenSlots(session):
-                assert session not in self.open
-                self.open[session] = instruction
-                return [SlotsOpened(session)]
+                assert session.number not in self.open
+                self.open[session.number] = session
+                return [SlotsOpened(session.number)]
             case Fill():
                 self._check_fill(instruction)
             case SendChunk():
