@@ -11,9 +11,9 @@ def start() -> int:
 
 
 def _run() -> int:
-    from feeder.process.shortage import NUMPY_THREADS_BYTES, check_import_memory
+    from feeder.process.shortage import check_import_memory
 
-    check_import_memory(NUMPY_THREADS_BYTES)
+    check_import_memory(250_000_000)  # numpy with a few threads
     from .cli import run
 
     return run(sys.argv[1:])

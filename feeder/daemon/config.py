@@ -19,7 +19,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -174,41 +174,36 @@ class Config:
 def load_config(
     path: Path | None, overrides: Mapping[str, object], *, is_insecure: bool = False
 ) -> Config:
-    """Return the configuration of a file (None: defaults only) under the command line's overrides.
+    """Load the configuration of a file (None: defaults only) under the command line's overrides.
 
     `overrides` maps keys as in `provenance` to values, where text is read as the key's kind;
     "data" maps names to folders and adds to those of the file. None means that the option was
     not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one line
     that names the origin, the key, the value and the allowed values.
     """
-    values: dict[str, object] = {}
-    provenance: dict[str, str] = {}
+    layers: list[tuple[str, Path, Iterable[tuple[str, object]]]] = []
     if path is not None:
-        for key, value in _flatten(_read_toml(path), str(path)):
-            if isinstance(value, str) and _is_path(key):
-                value = _decode_path(value)
-            values[key] = _parse(key, value, str(path), path.resolve().parent)
-            provenance[key] = str(path)
-    for key, value in _flatten_overrides(overrides):
-        kind = _KINDS.get(key)
-        if isinstance(value, str) and kind is not None:
-            value = kind.from_text(value)
-        values[key] = _parse(key, value, COMMAND_LINE, _working_directory())
-        provenance[key] = COMMAND_LINE
-    # Every value has been parsed by its own key's kind, which the type checker cannot see.
-    serve: Any = _below("serve.", values)
-    cache: Any = _below("cache.", values)
-    data: Any = _below("data.", values)
-    weights: Any = _below(f"{WEIGHTS}.", values)
-    top_level: Any = {key: value for key, value in values.items() if key in _TOP_LEVEL}
+        document = _flatten(_read_toml(path), str(path))
+        layers.append((str(path), path.resolve().parent, map(_decode_path, document)))
+    given = {key: value for key, value in overrides.items() if value is not None}
+    options = map(_read_text, _flatten(given, COMMAND_LINE))
+    layers.append((COMMAND_LINE, _working_directory(), options))
+    # Every value is parsed by its own key's kind, which the type checker cannot see.
+    tables: dict[str, Any] = {table: {} for table in ("", *_TABLES)}
+    provenance = dict.fromkeys(_KINDS, DEFAULT)
+    for origin, base, items in layers:
+        for key, value in items:
+            table, _, name = key.partition(".") if "." in key else ("", "", key)
+            tables[table][name] = _parse(key, value, origin, base)
+            provenance[key] = origin
     config = Config(
-        serve=ServeConfig(**serve),
-        cache=CacheConfig(**cache),
-        data=data,
-        weights=weights,
-        provenance=dict.fromkeys(_KINDS, DEFAULT) | provenance,
+        serve=ServeConfig(**tables["serve"]),
+        cache=CacheConfig(**tables["cache"]),
+        data=tables["data"],
+        weights=tables[WEIGHTS],
+        provenance=provenance,
         is_insecure=is_insecure,
-        **top_level,
+        **tables[""],
     )
     _check_security(config)
     return config
@@ -227,8 +222,8 @@ def format_effective(config: Config) -> str:
         lines += [("", ""), (f"[{table}]", "")] if table else []
         for name, value in values.items():
             key = f"{table}.{name}" if table else name
-            shown = _KINDS[key].to_toml(value) if key in _KINDS else value
-            lines.append((f"{_quote_key(name)} = {_toml_value(shown)}", config.provenance[key]))
+            value = _KINDS[key].to_toml(value) if key in _KINDS else value
+            lines.append((f"{_quote_key(name)} = {_toml_value(value)}", config.provenance[key]))
     for client, weights in config.weights.items():
         origin = config.provenance[f"{WEIGHTS}.{client}"]
         lines += [("", ""), (f"[{WEIGHTS}.{_quote_key(client)}]", "")]
@@ -299,7 +294,7 @@ def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, obje
     """Return (key, value) with keys such as "serve.workers"; no other tables than these."""
     flat: list[tuple[str, object]] = []
     for name, value in document.items():
-        if name not in ("serve", "cache", "data", WEIGHTS):
+        if name not in _TABLES:
             flat.append((name, value))
         elif isinstance(value, Mapping):
             flat.extend((f"{name}.{key}", item) for key, item in value.items())
@@ -308,18 +303,19 @@ def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, obje
     return flat
 
 
-def _flatten_overrides(overrides: Mapping[str, object]) -> list[tuple[str, object]]:
-    given = {key: value for key, value in overrides.items() if value is not None}
-    data = given.pop("data", {})
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{COMMAND_LINE}: data is {_show(data)}: write --data NAME=FOLDER")
-    return list(given.items()) + [(f"data.{name}", str(text)) for name, text in data.items()]
+def _decode_path(item: tuple[str, object]) -> tuple[str, object]:
+    """Decode a path of the file, which is UTF-8, as Python does file names."""
+    key, value = item
+    is_path = key.startswith("data.") or (key in _KINDS and _KINDS[key].is_path)
+    return (key, os.fsdecode(encode_name(value))) if is_path and isinstance(value, str) else item
 
 
-def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
-    return {
-        key.removeprefix(table): value for key, value in values.items() if key.startswith(table)
-    }
+def _read_text(item: tuple[str, object]) -> tuple[str, object]:
+    """Read text of the command line as the kind of its key."""
+    key, value = item
+    if isinstance(value, str) and key in _KINDS:
+        return key, _KINDS[key].from_text(value)
+    return item
 
 
 def _working_directory() -> Path:
@@ -363,18 +359,6 @@ def _parse_dataset(key: str, value: object, where: str, base: Path) -> str:
     return value if "://" in value else str(base / value)  # a path would lose a slash of the URL
 
 
-def _is_path(key: str) -> bool:
-    return key.startswith("data.") or (key in _KINDS and _KINDS[key].is_path)
-
-
-def _decode_path(text: str) -> str:
-    """Return a path of the file, which is UTF-8, in Python's encoding of file names."""
-    try:
-        return os.fsdecode(encode_name(text))
-    except UnicodeEncodeError:  # a lone half of a surrogate pair, which no path has
-        return text
-
-
 def _nearest(key: str) -> str:
     """Return a hint at the known key, first of its own table, with the most similar last word."""
     known = {name.rpartition(".")[2]: name for name in _KINDS} | {
@@ -402,6 +386,7 @@ def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
     }
 
 
+_TABLES: Final = ("serve", "cache", "data", WEIGHTS)
 _TOP_LEVEL = _kinds(Config, "")
 _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache.")
 

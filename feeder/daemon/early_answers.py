@@ -25,13 +25,11 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import msgspec
 
 from feeder.daemon.config import Config
-from feeder.daemon.node_plan import plan_nodes
+from feeder.daemon.node_plan import plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S
 from feeder.daemon.notify import Notifier
 from feeder.daemon.watch import HostWatch
 from feeder.host.load import LoadReader
-from feeder.host.placement import parse_pin, plan_placement
-from feeder.host.topology import read_topology, usable_cpus
 from feeder.metrics.fields import flatten
 from feeder.metrics.report import Verdict
 from feeder.node.clients import Clients
@@ -91,16 +89,12 @@ class EarlyAnswers:
         self._progress = progress
         self._notifier = notifier
         self._metrics = metrics
-        root = Path(config.serve.topology_root)
-        usable = usable_cpus(root)
-        workers = None if config.serve.workers == "auto" else config.serve.workers
-        pin = parse_pin(config.serve.pin)
-        placements = plan_placement(read_topology(root), usable, workers, pin)
+        usable, placements = plan_placements(config)
         nodes = plan_nodes(config, {}, placements, raise_file_limit())
         self._watch = HostWatch(
             0,
             name=config.serve.name,
-            read_load=LoadReader(root, usable).read,
+            read_load=LoadReader(Path(config.serve.topology_root), usable).read,
             find_neighbours=lambda pids, now_s: (),
         )
         self._router = Router(
@@ -180,7 +174,8 @@ class EarlyAnswers:
                 pass
 
     def _extend(self) -> None:
-        self._notifier.extend_start(EXTENSION_S, self._progress.text)
+        microseconds = round(EXTENSION_S * 1e6)
+        self._notifier.send(f"EXTEND_TIMEOUT_USEC={microseconds}", self._progress.text)
 
 
 def _fixed_endpoints(nodes: Sequence[NodeConfig]) -> list[Endpoint]:

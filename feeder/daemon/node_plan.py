@@ -21,7 +21,8 @@ from feeder.host.memory_budget import (
     client_slots_budget,
     slots_budget,
 )
-from feeder.host.placement import NodePlacement
+from feeder.host.placement import NodePlacement, parse_pin, plan_placement
+from feeder.host.topology import UsableCpus, read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeConfig
 from feeder.remedies import more_files
@@ -49,13 +50,22 @@ _CONNECTIONS_SPARE: Final = 64
 """For clients that reconnect before their old connection is found dead, and for `feeder status`."""
 
 
+def plan_placements(config: Config) -> tuple[UsableCpus, tuple[NodePlacement, ...]]:
+    """Plan where each node process runs, within the CPUs that this process may use."""
+    serve = config.serve
+    root = Path(serve.topology_root)
+    usable = usable_cpus(root)
+    workers = None if serve.workers == "auto" else serve.workers
+    return usable, plan_placement(read_topology(root), usable, workers, parse_pin(serve.pin))
+
+
 def plan_nodes(
     config: Config,
     fingerprints: Mapping[str, str],
     placements: Sequence[NodePlacement],
     files_max: int,
 ) -> list[NodeConfig]:
-    """Return each node process's configuration; the first one binds the endpoints as configured.
+    """Plan each node process's configuration; the first one binds the endpoints as configured.
 
     ``fingerprints`` are those of the datasets, by name. Each process may open ``files_max`` files;
     ResourceError if these are too few.

@@ -33,60 +33,39 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "Notifier":
-        """Return the notifier that systemd configures; WATCHDOG_* for another pid are ignored.
+        """Take what systemd configures; WATCHDOG_* for another pid are ignored.
 
         `watchdog_interval_s` is half of what systemd allows, as sd_watchdog_enabled(3) advises.
         """
         return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
 
-    @property
-    def is_used(self) -> bool:
-        """Whether there is a socket to send to."""
-        return self._address is not None
-
-    def extend_start(self, seconds: float, status: str = "") -> None:
-        """Have systemd wait for the next message this long, even if the start takes too long."""
-        microseconds = f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"
-        self._send(microseconds, f"STATUS={_one_line(status)}" if status else "")
-
     def ready(self, status: str = "") -> None:
         """Report that batches can be served; ResourceError if systemd cannot be reached."""
-        if not self._send("READY=1", f"STATUS={_one_line(status)}" if status else ""):
+        if not self.send("READY=1", status):
             raise ResourceError(
                 f"systemd cannot be notified of readiness: NOTIFY_SOCKET={self._address} accepts "
                 "no message; check the sandbox's access to it"
             )
 
-    def status(self, status: str) -> None:
-        """Report a state in a line, which systemctl status shows."""
-        self._send(f"STATUS={_one_line(status)}")
-
-    def stopping(self, status: str = "") -> None:
-        """Report that the daemon drains and will end."""
-        self._send("STOPPING=1", f"STATUS={_one_line(status)}" if status else "")
-
     def watchdog(self) -> None:
         """Send a keep-alive; the main loop calls it every `watchdog_interval_s`."""
         if self.watchdog_interval_s is not None:
-            self._send("WATCHDOG=1")
+            self.send("WATCHDOG=1")
 
-    def _send(self, *lines: str) -> bool:
+    def send(self, assignment: str = "", status: str = "") -> bool:
+        """Send an assignment, a status that systemctl shows, or both; False if that fails."""
         if self._address is None:
             return True
+        # In one line: a newline would begin another assignment.
+        lines = (assignment, f"STATUS={' '.join(status.split())}" if status else "")
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
-        message = "\n".join(filter(None, lines)).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.settimeout(_SEND_DEADLINE_S)
-                sender.sendto(message, address)
+                sender.sendto("\n".join(filter(None, lines)).encode(), address)
         except OSError:
             return False
         return True
-
-
-def _one_line(text: str) -> str:
-    """Join lines: a newline would begin another assignment for systemd."""
-    return " ".join(text.split())
 
 
 def _watchdog_interval_s(environ: Mapping[str, str]) -> float | None:

@@ -17,9 +17,8 @@ read the lines that begin with ENDPOINTS and with READY.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from feeder.daemon.config import Config
 from feeder.dataset.first_read import check_readable
@@ -43,72 +42,61 @@ _FINGERPRINT_CHARS: Final = 12
 _PATH_CHARS_MAX: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLine:
-    """A line of the report, with its priority as in the log."""
-
-    text: str
-    priority: int = INFO
+Line: TypeAlias = tuple[str, int]
+"""A line of the report, and its priority as in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedDataset:
-    """A dataset, as reports of the host have it and as a line of the report of the start."""
-
-    report: ServedDatasetReport
-    line: str
-
-
-def describe_datasets(folders: Mapping[str, Path]) -> tuple[ServedDataset, ...]:
-    """Open each dataset and describe it, in the order of their names.
+def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetReport, str]]:
+    """Open each dataset and describe it, for reports of the host and in a line, by name.
 
     FeederError if there is none, or one is damaged or does not answer.
     """
     if not folders:
         raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
     check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
-    return tuple(_describe(name, folder) for name, folder in sorted(folders.items()))
+    return [_describe(name, folder) for name, folder in sorted(folders.items())]
 
 
-def _describe(name: str, folder: Path) -> ServedDataset:
+def _describe(name: str, folder: Path) -> tuple[ServedDatasetReport, str]:
     with Dataset.open(folder) as dataset:
-        layout, fingerprint = dataset.layout, dataset.fingerprint
+        layout = dataset.layout
         labels = dataset.labels.describe(len(dataset.classes))
         report = ServedDatasetReport(
             name=name,
             samples=layout.samples,
             classes=len(dataset.classes),
-            fingerprint=fingerprint,
+            fingerprint=dataset.fingerprint,
             folder=printable(str(folder))[-_PATH_CHARS_MAX:],
         )
     line = (
         f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
         f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
-        f"{fingerprint[:_FINGERPRINT_CHARS]}"
+        f"{report.fingerprint[:_FINGERPRINT_CHARS]}"
     )
-    return ServedDataset(report, line)
+    return report, line
 
 
 def compose_report(
     config: Config, ready: Sequence[NodeReady], data: Iterable[str], decoded_bytes: int
-) -> Iterator[ReportLine]:
+) -> Iterator[Line]:
     """Yield the lines after those on placement; ``ready`` is by number, ``data`` a line each.
 
     ``decoded_bytes`` is the decoded cache of a node process.
     """
-    for report in ready:
-        yield from (ReportLine(text, WARNING) for text in report.warnings)
+    warnings = [text for report in ready for text in report.warnings]
     # Node processes have the same ones, unless packages changed between their starts.
-    for text in dict.fromkeys(text for report in ready for text in report.library_warnings):
-        yield ReportLine(text, WARNING)
-    for number, report in enumerate(ready):
-        yield from map(ReportLine, wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints))
-    yield from map(ReportLine, data)
-    yield ReportLine(f"decoder: {ready[0].decoder}")
-    libraries = [f"{name} {text}" for name, text in ready[0].libraries.items()]
-    yield from map(ReportLine, wrap_list("libraries: ", libraries))
-    yield ReportLine(f"self-test: {ready[0].self_test[:_FINGERPRINT_CHARS]}")
-    yield ReportLine(describe_cache(config, decoded_bytes))
+    warnings += dict.fromkeys(text for report in ready for text in report.library_warnings)
+    yield from ((text, WARNING) for text in warnings)
+    facts = [
+        line
+        for number, report in enumerate(ready)
+        for line in wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints)
+    ]
+    facts += [*data, f"decoder: {ready[0].decoder}"]
+    facts += wrap_list("libraries: ", [" ".join(pair) for pair in ready[0].libraries.items()])
+    facts.append(f"self-test: {ready[0].self_test[:_FINGERPRINT_CHARS]}")
+    facts.append(describe_cache(config, decoded_bytes))
+    yield from ((text, INFO) for text in facts)
     yield describe_security(config)
 
 
@@ -125,7 +113,7 @@ def wrap_list(head: str, items: Sequence[str]) -> Iterator[str]:
 
 
 def describe_cache(config: Config, decoded_bytes: int) -> str:
-    """Return in one line the size of a node process's decoded cache and its origin."""
+    """The size of a node process's decoded cache and its origin, in a line."""
     where = config.provenance["cache.decoded_bytes"]
     if decoded_bytes == 0:
         return f"decoded cache: off (cache.decoded_bytes: {where})"
@@ -134,26 +122,25 @@ def describe_cache(config: Config, decoded_bytes: int) -> str:
     return f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process ({origin})"
 
 
-def describe_security(config: Config) -> ReportLine:
-    """Return which clients tcp accepts, as a warning if these are all."""
+def describe_security(config: Config) -> Line:
+    """Which clients tcp accepts, as a warning if these are all."""
     serve = config.serve
     endpoints = [parse_endpoint(text) for text in serve.bind]
     if all(endpoint.transport == "ipc" for endpoint in endpoints):
-        return ReportLine(f"security: ipc only, its sockets have mode {serve.socket_mode}")
+        return f"security: ipc only, its sockets have mode {serve.socket_mode}", INFO
     if serve.secret_key:
-        return ReportLine(f"security: tcp is encrypted, for the keys in {serve.client_keys}")
-    exposed = [str(endpoint) for endpoint in endpoints if not endpoint.is_local]
+        return f"security: tcp is encrypted, for the keys in {serve.client_keys}", INFO
+    exposed = ", ".join(str(endpoint) for endpoint in endpoints if not endpoint.is_local)
     if exposed:
-        text = f"--insecure: anyone who can reach {', '.join(exposed)} can connect"
-        return ReportLine(text, WARNING)
-    return ReportLine("security: plain tcp, for clients of this machine only")
+        return f"--insecure: anyone who can reach {exposed} can connect", WARNING
+    return "security: plain tcp, for clients of this machine only", INFO
 
 
 def describe_ready(ready: Sequence[NodeReady], datasets: Sequence[str]) -> str:
-    """Return the last line, which is systemd's status, too."""
+    """The last line, which is systemd's status, too."""
     workers = sum(len(report.worker_pids) for report in ready)
     endpoints = [endpoint for report in ready for endpoint in report.endpoints]
-    shown = datasets[0] if len(datasets) == 1 else f"{len(datasets)} datasets"
+    names = datasets[0] if len(datasets) == 1 else f"{len(datasets)} datasets"
     more = f" and {len(endpoints) - 1} more" if len(endpoints) > 1 else ""
     do = "worker serves" if workers == 1 else "workers serve"
-    return f"{READY}{workers} {do} {shown} at {endpoints[0]}{more}"
+    return f"{READY}{workers} {do} {names} at {endpoints[0]}{more}"

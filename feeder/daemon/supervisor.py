@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from feeder.daemon.config import Config
-from feeder.daemon.node_plan import describe_shortage, plan_nodes
+from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
@@ -30,15 +30,8 @@ from feeder.daemon.watch import Announcer, HostWatch
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
-from feeder.host.placement import (
-    check_placement,
-    format_table,
-    merge_checks,
-    parse_pin,
-    plan_placement,
-)
+from feeder.host.placement import check_placement, format_table, merge_checks
 from feeder.host.processes import NeighbourFinder, look_at
-from feeder.host.topology import read_topology, usable_cpus
 from feeder.metrics.report import NodeState
 from feeder.monitoring.access import parse_address
 from feeder.node.messages import (
@@ -86,35 +79,25 @@ class Supervisor:
         ``worker_module`` is what workers run.
         Raises FeederError if the daemon cannot work.
         """
-        serve = config.serve
+        serve, root = config.serve, Path(config.serve.topology_root)
         files_max = raise_file_limit()
         self._notifier = notifier
         self._log = log
         self._config = config
         folders = {name: Path(text) for name, text in config.data.items()}
         served = describe_datasets(folders)
-        self._data_lines = [each.line for each in served]
-        root = Path(serve.topology_root)
-        self._usable = usable_cpus(root)
-        placements = plan_placement(
-            read_topology(root),
-            self._usable,
-            None if serve.workers == "auto" else serve.workers,
-            parse_pin(serve.pin),
-        )
-        fingerprints = {each.report.name: each.report.fingerprint for each in served}
+        self._data_lines = [line for _, line in served]
+        self._usable, placements = plan_placements(config)
+        fingerprints = {dataset.name: dataset.fingerprint for dataset, _ in served}
         configs = plan_nodes(config, fingerprints, placements, files_max)
         self._nodes = [
             NodeProcess(msgspec.structs.replace(node, worker_module=worker_module), placement)
             for node, placement in zip(configs, placements, strict=True)
         ]
-        shortage = describe_shortage(files_max, self._nodes[0].config.limits)
-        self._warnings = [shortage] if shortage else []
-        if shortage:
-            _log.warning("%s", shortage)
-        for line in find_worst(root, list(folders.values())):
+        shortage = describe_shortage(files_max, configs[0].limits)
+        self._warnings = [*filter(None, [shortage]), *find_worst(root, list(folders.values()))]
+        for line in self._warnings:
             _log.warning("%s", line, extra=KEPT)
-            self._warnings.append(line)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
@@ -122,7 +105,7 @@ class Supervisor:
         self._watch = HostWatch(
             len(self._nodes),
             name=serve.name,
-            datasets=[each.report for each in served],
+            datasets=[dataset for dataset, _ in served],
             read_load=LoadReader(root, self._usable).read,
             find_neighbours=NeighbourFinder().look,
         )
@@ -132,8 +115,6 @@ class Supervisor:
         self._metrics = metrics
         if metrics is not None:
             metrics.health = lambda: self._watch.health
-        self._polls = select.poll()
-        self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
         self._was_ready = False
         self._serves = ""  # which datasets, and where: once ready
@@ -160,18 +141,27 @@ class Supervisor:
                 if self._watch.due_s <= now_s:
                     self._turn(now_s)
                 self._log.report_dropped()
-                ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
-                if any(fd == self._wakeup.fileno() for fd, _ in ready):
-                    self._on_signals()
-                found = dict(ready)
-                for node in self._nodes:
-                    if found.get(node.fd, 0) & select.POLLOUT:
-                        node.flush()
-                    if found.get(node.fd, 0) & ~select.POLLOUT:
-                        self._on_message(node)
-                self._await_room()
+                self._await_events(now_s)
         finally:
             self._end_all()
+
+    def _await_events(self, now_s: float) -> None:
+        """Wait for the next deadline; act on the signals and messages until then."""
+        polls = select.poll()
+        polls.register(self._wakeup.fileno(), select.POLLIN)
+        for node in self._nodes:
+            if node.is_running:
+                room = select.POLLOUT if node.has_unsent else 0
+                polls.register(node.fd, select.POLLIN | room)
+        ready = dict(polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1))
+        if self._wakeup.fileno() in ready:
+            self._on_signals()
+        for node in self._nodes:
+            events = ready.get(node.fd, 0)
+            if events & select.POLLOUT:
+                node.flush()
+            if events & ~select.POLLOUT:
+                self._on_message(node)
 
     def _next_deadline_s(self) -> float:
         sleep_s = self._notifier.watchdog_interval_s or float("inf")
@@ -218,7 +208,7 @@ class Supervisor:
             self._end_by_s = 0.0  # a second signal ends the daemon at once
             return
         self._end_by_s = time.monotonic() + HARD_END_S
-        self._notifier.stopping("draining")
+        self._notifier.send("STOPPING=1", "draining")
         _log.info("draining: finishing requested batches", extra=KEPT)
         for node in self._nodes:
             node.due_s = float("inf")
@@ -231,30 +221,36 @@ class Supervisor:
         except ChannelClosedError:
             self._reap(node)
             return
-        if isinstance(message, Heartbeat):
-            self._heartbeats.beat(node.config.number, time.monotonic())
-            self._watch.take(message.snapshot)
-        if isinstance(message, ReportAsked):
-            node.send_report(self._watch.report)
-        if isinstance(message, CannotStart):
-            error = message.as_error()
-            if isinstance(error, DisagreementError) or not node.config.is_successor:
-                raise error
-            _log.warning("%s cannot start: %s", node.name, error)
-        if isinstance(message, NodeReady) and self._end_by_s is None:
-            self._agreement.check(Producer(node.name, message.self_test, message.libraries))
-            node.ready, node.due_s = message, float("inf")
-            self._heartbeats.begin(node.config.number, node.pid or 0, time.monotonic())
-            self._watch.due_s = 0.0
-            node.prepare_successor(message.endpoints)
-            if self._was_ready:
-                node.send(self._neighbours())
-                _log.warning("%s serves again", node.name)
-            elif all(other.ready for other in self._nodes):
-                self._was_ready = True
-                for other in self._nodes:
-                    other.send(self._neighbours())
-                self._announce()
+        match message:
+            case Heartbeat():
+                self._heartbeats.beat(node.config.number, time.monotonic())
+                self._watch.take(message.snapshot)
+            case ReportAsked():
+                node.send_report(self._watch.report)
+            case CannotStart():
+                error = message.as_error()
+                if isinstance(error, DisagreementError) or not node.config.is_successor:
+                    raise error
+                _log.warning("%s cannot start: %s", node.name, error)
+            case NodeReady() if self._end_by_s is None:
+                self._on_ready(node, message)
+
+    def _on_ready(self, node: NodeProcess, ready: NodeReady) -> None:
+        self._agreement.check(Producer(node.name, ready.self_test, ready.libraries))
+        node.ready, node.due_s = ready, float("inf")
+        self._heartbeats.begin(node.config.number, node.pid or 0, time.monotonic())
+        self._watch.due_s = 0.0
+        node.prepare_successor(ready.endpoints)
+        # The endpoints of all node processes, including those that are restarting.
+        neighbours = Neighbours(endpoints=tuple(other.config.endpoints for other in self._nodes))
+        if self._was_ready:
+            node.send(neighbours)
+            _log.warning("%s serves again", node.name)
+        elif all(other.ready for other in self._nodes):
+            self._was_ready = True
+            for other in self._nodes:
+                other.send(neighbours)
+            self._announce()
 
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host, and announce its verdict if that is new; reap orphans."""
@@ -268,7 +264,7 @@ class Supervisor:
         for node in self._nodes:
             node.send_verdict(Diagnosed(text=verdict.text))
         if is_new and self._end_by_s is None and self._was_ready:
-            self._notifier.status(f"{self._serves}; {verdict.text}")
+            self._notifier.send(status=f"{self._serves}; {verdict.text}")
         if is_logged:
             level = logging.WARNING if verdict.is_problem else logging.INFO
             _log.log(level, "%s", verdict.text)
@@ -281,24 +277,13 @@ class Supervisor:
             return "ready" if self._end_by_s is None else "draining"
         return "restarting" if node.config.is_successor else "starting"
 
-    def _await_room(self) -> None:
-        """Poll for room in the channels for which messages wait."""
-        for node in self._nodes:
-            if node.is_running:
-                room = select.POLLOUT if node.has_unsent else 0
-                self._polls.modify(node.fd, select.POLLIN | room)
-
-    def _neighbours(self) -> Neighbours:
-        """Return the endpoints of all node processes, including those that are restarting."""
-        return Neighbours(endpoints=tuple(node.config.endpoints for node in self._nodes))
-
     def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
         self._watch.forget(node.config.number)
         self._heartbeats.end(node.config.number)
         self._watch.due_s = 0.0  # probes should see it at once
-        ending = self._end(node)
+        ending = node.end()
         if self._end_by_s is not None:
             return
         backoff_s = node.schedule_restart()
@@ -323,53 +308,42 @@ class Supervisor:
             ):
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.1f s", text, backoff_s)
-        finally:
-            if node.is_running:
-                self._polls.register(node.fd, select.POLLIN)
-
-    def _end(self, node: NodeProcess) -> str:
-        if node.is_running:
-            self._polls.unregister(node.fd)
-        return node.end()
 
     def _end_all(self) -> None:
         """End all node processes in parallel; the drain, if there was one, is over."""
         for node in self._nodes:
-            if node.is_running:
-                self._polls.unregister(node.fd)
-                node.close_channel()
-                if self._end_by_s is not None:
-                    node.kill()
+            node.close_channel()
+            if self._end_by_s is not None:
+                node.kill()
         for node in self._nodes:
             node.end()
 
     def _announce(self) -> None:
         """Show where everything runs, and report readiness."""
-        reports = [(node, node.ready) for node in self._nodes if node.ready is not None]
+        ready = [node.ready for node in self._nodes if node.ready is not None]
         checks = {}
-        for node, ready in reports:
-            pids = [pid for pid in (node.pid, *ready.worker_pids) if pid is not None]
-            found = [check_placement(pid, node.placement) for pid in pids]
-            checks[node.placement.node_id] = merge_checks([c for c in found if c is not None])
-        placements = [node.placement for node, _ in reports]
+        for node, report in zip(self._nodes, ready, strict=True):
+            pids = [pid for pid in (node.pid, *report.worker_pids) if pid is not None]
+            running = [check_placement(pid, node.placement) for pid in pids]
+            checks[node.placement.node_id] = merge_checks(filter(None, running))
+        placements = [node.placement for node in self._nodes]
         for line in format_table(placements, self._usable, checks):
             self._log.report(line)
-        all_ready = [report for _, report in reports]
         decoded_bytes = self._nodes[0].config.decoded_bytes
-        for each in compose_report(self._config, all_ready, self._data_lines, decoded_bytes):
-            self._log.report(each.text, each.priority)
+        for text, priority in compose_report(self._config, ready, self._data_lines, decoded_bytes):
+            self._log.report(text, priority)
         if self._metrics is not None:
             self._log.report(f"metrics: http://{self._metrics.address}/metrics")
-        theirs = (each for ready in all_ready for each in ready.warnings + ready.library_warnings)
+        theirs = (line for report in ready for line in report.warnings + report.library_warnings)
         self._watch.warn([*self._warnings, *dict.fromkeys(theirs)])
-        text = describe_ready(all_ready, sorted(self._config.data))
+        text = describe_ready(ready, sorted(self._config.data))
         self._serves = text.removeprefix(READY)
         self._log.report(text)
         self._notifier.ready(text)
 
 
 def open_metrics(config: Config) -> "MetricsServer | None":
-    """Return the metrics' server, bound and not started; None where none is configured.
+    """Open the metrics' server, bound and not started; None where none is configured.
 
     It answers that the daemon packs until it has the health of a supervisor.
 

@@ -130,10 +130,11 @@ class HostWatch:
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Have all reports repeat the warnings of the start."""
-        shown = tuple(
-            "".join(filter(str.isprintable, text))[:_WARNING_CHARS_MAX] for text in warnings
+        lines = tuple(
+            "".join(filter(str.isprintable, text))[:_WARNING_CHARS_MAX]
+            for text in warnings[:_WARNINGS_MAX]
         )
-        self.report = msgspec.structs.replace(self.report, warnings=shown[:_WARNINGS_MAX])
+        self.report = msgspec.structs.replace(self.report, warnings=lines)
 
     def take(self, snapshot: NodeRecord) -> None:
         """Keep a node process's snapshot; drop those of its predecessor, those from before a
@@ -146,7 +147,7 @@ class HostWatch:
         ):
             recent.clear()
         recent.append(snapshot)
-        if all(each and each[-1].clock_s > self.report.clock_s for each in self._recent):
+        if all(recent and recent[-1].clock_s > self.report.clock_s for recent in self._recent):
             self.due_s = 0.0
         while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
             recent.popleft()
@@ -160,7 +161,7 @@ class HostWatch:
         self._hangs[number] += 1
 
     def turn(self, states: Sequence[tuple[NodeState, int]]) -> HostReport:
-        """Return a new report, given each node process's state and number of restarts."""
+        """Make a new report, given each node process's state and number of restarts."""
         now_s = self._clock()
         self.due_s = now_s + TURN_S
         load = self._read_load()
@@ -169,38 +170,42 @@ class HostWatch:
         self._loads.append(load)
         while len(self._loads) > 2 and self._loads[1].clock_s <= load.clock_s - INTERVAL_S:
             self._loads.popleft()
-        report = msgspec.structs.replace(
-            self.report,
-            clock_s=now_s,
-            uptime_s=now_s - self._began_s,
-            nodes=tuple(
-                msgspec.structs.replace(
-                    _describe(number, state, restarts, self._recent[number]),
-                    hangs=self._hangs[number],
-                )
-                for number, (state, restarts) in enumerate(states)
-            ),
-            load=load,
-            load_before=self._loads[0],
-            log_lines_dropped=log_lines.counters.log_lines_dropped,
-            log_lines_limited=log_lines.counters.log_lines_limited,
-        )
-        self._add_point(report)
-        due_s = self._neighbours_due_s
-        if due_s is not None and now_s >= due_s:
+        if self._neighbours_due_s is not None and now_s >= self._neighbours_due_s:
             self._neighbours = tuple(
                 Neighbour(name=name, pid=pid, cpus=cpus)
                 for name, pid, cpus in self._find_neighbours(self._own_pids(), now_s)
             )
             self._neighbours_due_s = now_s + NEIGHBOURS_S
         report = msgspec.structs.replace(
-            report, history=tuple(self._history), neighbours=self._neighbours
+            self.report,
+            clock_s=now_s,
+            uptime_s=now_s - self._began_s,
+            nodes=tuple(
+                NodeReport(
+                    number=number,
+                    state=state,
+                    restarts=restarts,
+                    hangs=self._hangs[number],
+                    now=recent[-1] if recent else None,
+                    before=recent[0] if len(recent) > 1 else None,
+                )
+                for number, ((state, restarts), recent) in enumerate(
+                    zip(states, self._recent, strict=True)
+                )
+            ),
+            load=load,
+            load_before=self._loads[0],
+            neighbours=self._neighbours,
+            log_lines_dropped=log_lines.counters.log_lines_dropped,
+            log_lines_limited=log_lines.counters.log_lines_limited,
         )
+        self._add_point(report)
+        report = msgspec.structs.replace(report, history=tuple(self._history))
         verdict = self._judge.judge(self._recently(report), report)
         self.report = msgspec.structs.replace(report, verdict=verdict)
         if not self._judge.is_about("neighbour-bound"):
             self._neighbours, self._neighbours_due_s = (), None
-        elif due_s is None:  # the first sign: what they use is known at the next look
+        elif self._neighbours_due_s is None:  # what they use is known at the next look
             self._find_neighbours(self._own_pids(), now_s)
             self._neighbours_due_s = now_s
         self._states = tuple(
@@ -211,7 +216,7 @@ class HostWatch:
         return self.report
 
     def _recently(self, report: HostReport) -> HostReport:
-        """Return a report over the last JUDGED_S."""
+        """Narrow a report to the last JUDGED_S."""
         nodes = []
         for node, recent in zip(report.nodes, self._recent, strict=True):
             before = node.before
@@ -219,12 +224,12 @@ class HostWatch:
                 if snapshot.clock_s <= recent[-1].clock_s - JUDGED_S:
                     before = snapshot
             nodes.append(msgspec.structs.replace(node, before=before))
-        loads = [each for each in self._loads if each.clock_s <= report.load.clock_s - JUDGED_S]
+        loads = [load for load in self._loads if load.clock_s <= report.load.clock_s - JUDGED_S]
         load_before = loads[-1] if loads else report.load_before
         return msgspec.structs.replace(report, nodes=tuple(nodes), load_before=load_before)
 
     def _own_pids(self) -> set[int]:
-        """Return the processes of the daemon and its clients on this host."""
+        """The processes of the daemon and its clients on this host."""
         pids = {self.report.pid}
         for recent in self._recent:
             for snapshot in list(recent)[-1:]:
@@ -249,7 +254,11 @@ class HostWatch:
             self._point_before = report
         elif report.clock_s - before.clock_s >= POINT_S:
             self._point_before = report
-            interval = HostInterval(_between(before, report))
+            pairs = zip(before.nodes, report.nodes, strict=True)
+            nodes = tuple(msgspec.structs.replace(now, before=early.now) for early, now in pairs)
+            interval = HostInterval(
+                msgspec.structs.replace(report, nodes=nodes, load_before=before.load)
+            )
             self._history.append(
                 HistoryPoint(
                     clock_s=report.clock_s,
@@ -260,28 +269,9 @@ class HostWatch:
             )
 
 
-def _describe(
-    number: int, state: NodeState, restarts: int, recent: Sequence[NodeRecord]
-) -> NodeReport:
-    return NodeReport(
-        number=number,
-        state=state,
-        restarts=restarts,
-        now=recent[-1] if recent else None,
-        before=recent[0] if len(recent) > 1 else None,
-    )
-
-
 def _is_working(snapshot: NodeRecord) -> bool:
     """Whether a client has requested a batch that it has not released."""
     return any(client.wanted for client in snapshot.clients)
-
-
-def _between(before: HostReport, now: HostReport) -> HostReport:
-    """Return a report over the time between two of them."""
-    pairs = zip(before.nodes, now.nodes, strict=True)
-    nodes = tuple(msgspec.structs.replace(late, before=early.now) for early, late in pairs)
-    return msgspec.structs.replace(now, nodes=nodes, load_before=before.load)
 
 
 class Announcer:

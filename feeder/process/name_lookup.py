@@ -10,12 +10,8 @@ import ipaddress
 import queue
 import socket
 import threading
-from typing import Final
 
 from feeder.errors import ConfigError, PeerError, ResourceError
-
-_PREFERRED: Final = (socket.AF_INET, socket.AF_INET6)
-"""IPv4 first, as in libzmq."""
 
 
 class LookupTimeout(PeerError):  # noqa: N818 -- names what happened
@@ -23,7 +19,7 @@ class LookupTimeout(PeerError):  # noqa: N818 -- names what happened
 
 
 def host_name_in(endpoint: str) -> str:
-    """Return the host name in an endpoint that needs a look-up, "" if there is none."""
+    """The host name in an endpoint that needs a look-up, "" if there is none."""
     if not endpoint.startswith("tcp://"):
         return ""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
@@ -35,7 +31,7 @@ def host_name_in(endpoint: str) -> str:
 
 
 def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
-    """Return ``endpoint`` with its host name replaced by an address.
+    """Replace the host name in ``endpoint`` by an address.
 
     Anything but a tcp endpoint with a name is returned unchanged. Raises PeerError when the name
     has no address or none is found in time, ConfigError when it is not a valid name.
@@ -57,22 +53,31 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
 
 
 def describe_no_address(error: OSError) -> str:
-    """Return the end of a sentence about a name that could not be looked up, with the remedy."""
+    """The end of a sentence about a name that could not be looked up, with the remedy."""
     return f"does not resolve ({error.strerror}): correct it, or give the address"
 
 
 def look_up(host: str, timeout_s: float) -> str:
-    """Return an address of ``host``.
+    """Look up an address of ``host``.
 
     Raises LookupTimeout when there is no answer in time, OSError when there is no address,
     ValueError for an invalid name, ResourceError when no thread can be started.
     """
     answers: queue.SimpleQueue[str | OSError | ValueError] = queue.SimpleQueue()
-    thread = threading.Thread(
-        target=lambda: answers.put(_resolve(host)), name="feeder name look-up", daemon=True
-    )
+
+    def resolve() -> None:
+        try:
+            rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = {family: str(address[0]) for family, _, _, _, address in reversed(rows)}
+            # IPv4 first, as in libzmq.
+            answers.put(addresses.get(socket.AF_INET) or addresses[socket.AF_INET6])
+        except KeyError:
+            answers.put(OSError(None, "neither IPv4 nor IPv6"))
+        except (OSError, ValueError) as error:
+            answers.put(error)
+
     try:
-        thread.start()
+        threading.Thread(target=resolve, name="feeder name look-up", daemon=True).start()
     except RuntimeError as error:
         raise ResourceError(f"{error}: allow this process more threads") from None
     try:
@@ -85,15 +90,3 @@ def look_up(host: str, timeout_s: float) -> str:
     if isinstance(answer, str):
         return answer
     raise answer
-
-
-def _resolve(host: str) -> str | OSError | ValueError:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
-        return error
-    for family in _PREFERRED:
-        for each in found:
-            if each[0] == family:
-                return str(each[4][0])
-    return OSError(None, "neither IPv4 nor IPv6")

@@ -135,7 +135,7 @@ def guard_streams() -> None:
 
 
 def _text_stream(raw: io.RawIOBase, like: "TextIO | None") -> io.TextIOWrapper:
-    """Return a stream to ``raw`` with the settings of ``like`` (None: that stream is closed)."""
+    """Open a stream to ``raw`` with the settings of ``like`` (None: that stream is closed)."""
     buffered = io.BufferedWriter(raw)
     if not isinstance(like, io.TextIOWrapper):
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
@@ -160,8 +160,10 @@ class _Output(io.FileIO):
         if self._is_lost:
             return size
         try:
-            while (written := super().write(data)) is None:
-                self._await_room()  # another process made the pipe non-blocking
+            while (written := super().write(data)) is None:  # another process made it non-blocking
+                import select
+
+                select.select([], [self], [])
             return written
         except OSError as error:
             self._is_lost = True
@@ -173,13 +175,6 @@ class _Output(io.FileIO):
                 f"standard output cannot be written ({error.strerror}): the output is incomplete; "
                 "redirect it to a file system that is writable and has room"
             ) from None
-
-    def _await_room(self) -> None:
-        import select
-
-        polled = select.poll()
-        polled.register(self, select.POLLOUT)
-        polled.poll()
 
 
 class _Messages(io.FileIO):

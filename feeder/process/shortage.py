@@ -17,9 +17,6 @@ _NUMPY_BYTES: Final = 100_000_000
 """Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
 before it. OpenBLAS aborts the process if it gets less."""
 
-NUMPY_THREADS_BYTES: Final = 250_000_000
-"""The same with a few threads."""
-
 TORCH_BYTES: Final = 650_000_000
 """The same for torch, without CUDA."""
 
@@ -47,10 +44,7 @@ _NO_LIBRARY_TEXT: Final = "cannot open shared object file"
 
 
 def explain_shortage(error: BaseException) -> ResourceError | None:
-    """Return the one-line error for what the machine lacks; None for other kinds of error.
-
-    Takes any exception, also one wrapped by a library.
-    """
+    """Explain in a line what the machine lacks; None for other errors. Takes wrapped ones, too."""
     texts = [str(error), str(error.__cause__ or ""), str(error.__context__ or "")]
     if (
         isinstance(error, MemoryError)
@@ -81,30 +75,24 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
 
 
 def explain_os_error(error: OSError) -> ResourceError:
-    """Return the one-line error for an OSError that Feeder's code did not expect."""
-    if _may_be_working_directory(error):
+    """Explain in a line an OSError that Feeder's code did not expect."""
+    name = name_file(error)
+    may_be_relative = not isinstance(error.filename, int) and not os.path.isabs(name)
+    if error.errno in (errno.ENOENT, errno.ESTALE) and may_be_relative:
         try:
             os.getcwd()
         except OSError:
             return ResourceError(
                 "the working directory was deleted: change to one that exists, and retry"
             )
-    name = name_file(error)
     where = f": {name}" if name else ""
     return ResourceError(f"the operating system refused: {error.strerror or error}{where}")
 
 
 def name_file(error: OSError) -> str:
-    """Return the file name or descriptor number in an error, "" if it has neither."""
+    """The file name or descriptor number in an error, "" if it has neither."""
     name = error.filename
     return str(name) if isinstance(name, int) else os.fsdecode(name or "")
-
-
-def _may_be_working_directory(error: OSError) -> bool:
-    """Return whether a deleted working directory can be the cause of an error."""
-    if error.errno not in (errno.ENOENT, errno.ESTALE) or isinstance(error.filename, int):
-        return False
-    return not os.path.isabs(error.filename or "")
 
 
 def raise_file_limit() -> int:
@@ -156,7 +144,6 @@ def check_threads(count: int) -> None:
 
 
 def _more_memory() -> str:
-    """Return the remedy: raise this process's limit if there is one, else add memory."""
     limit_bytes = _address_space_limit()
     if limit_bytes is not None:
         return (
@@ -170,7 +157,7 @@ def _address_space_limit() -> int | None:
     # Not with the module resource, nor as text: neither its library nor a codec may be loadable.
     try:
         with open("/proc/self/limits", "rb") as limits:
-            line = next(each for each in limits if each.startswith(_ADDRESS_SPACE))
+            line = next(limit for limit in limits if limit.startswith(_ADDRESS_SPACE))
         return int(line.removeprefix(_ADDRESS_SPACE).split()[0])
     except (OSError, MemoryError, StopIteration, ValueError):
         return None

@@ -75,23 +75,19 @@ class StderrRelay:
             return
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
-        polls = select.poll()
-        polls.register(self._original, select.POLLOUT)
         end_s = time.monotonic() + _DRAIN_S
         last_ready_s = time.monotonic()
         while self._thread.is_alive() and time.monotonic() < min(end_s, last_ready_s + _STALL_S):
             self._thread.join(_POLL_S)
-            if polls.poll(0):
+            if select.select([], [self._original], [], 0)[1]:
                 last_ready_s = time.monotonic()
 
     def _relay(self) -> None:
-        polls = select.poll()
-        polls.register(self._reader, select.POLLIN)
         is_read = True
         is_open = True
         while is_open:
             read = b""
-            if not self._partial or polls.poll(_PARTIAL_S * 1000):
+            if not self._partial or select.select([self._reader], [], [], _PARTIAL_S)[0]:
                 read = os.read(self._reader, _READ_BYTES)
                 is_open = bool(read)
             for piece in cut_into_pieces(self._complete(read)):
@@ -138,9 +134,7 @@ class StderrRelay:
             try:
                 piece = piece[os.write(self._original, piece) :]
             except BlockingIOError:  # another process made it non-blocking
-                polls = select.poll()
-                polls.register(self._original, select.POLLOUT)
-                polls.poll()
+                select.select([], [self._original], [])
             except BrokenPipeError:
                 return False
             except OSError:

@@ -25,8 +25,8 @@ def test_messages_follow_the_protocol(systemd: tuple[socket.socket, str]) -> Non
     listener, name = systemd
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": name})
     notifier.ready("serving 2 datasets")
-    notifier.stopping("draining")
-    notifier.stopping()
+    notifier.send("STOPPING=1", "draining")
+    notifier.send("STOPPING=1")
     assert [listener.recv(4096) for _ in range(3)] == [
         b"READY=1\nSTATUS=serving 2 datasets",
         b"STOPPING=1\nSTATUS=draining",
@@ -34,24 +34,11 @@ def test_messages_follow_the_protocol(systemd: tuple[socket.socket, str]) -> Non
     ]
 
 
-def test_the_start_is_extended_with_a_status(systemd: tuple[socket.socket, str]) -> None:
-    listener, name = systemd
-    Notifier(name).extend_start(150.0, "packing 1/2")
-    Notifier(name).extend_start(0.5)
-    assert listener.recv(4096) == b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing 1/2"
-    assert listener.recv(4096) == b"EXTEND_TIMEOUT_USEC=500000"
-    Notifier(None).extend_start(1.0)
-
-
 def test_a_status_with_newlines_adds_no_assignment(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
-    Notifier(name).stopping("dataset\nMAINPID=1\r\nREADY=1")
+    Notifier(name).send("STOPPING=1", "dataset\nMAINPID=1\r\nREADY=1")
     assert listener.recv(4096) == b"STOPPING=1\nSTATUS=dataset MAINPID=1 READY=1"
-
-
-def test_a_status_alone_changes_nothing_else(systemd: tuple[socket.socket, str]) -> None:
-    listener, name = systemd
-    Notifier(name).status("compute-bound: decode takes\n78 %")
+    Notifier(name).send(status="compute-bound: decode takes\n78 %")
     assert listener.recv(4096) == b"STATUS=compute-bound: decode takes 78 %"
 
 
@@ -74,7 +61,7 @@ def test_a_watchdog_of_another_process_is_ignored(systemd: tuple[socket.socket, 
     notifier = Notifier.from_environment(environ)
     assert notifier.watchdog_interval_s is None
     notifier.watchdog()
-    notifier.stopping()
+    notifier.send("STOPPING=1")
     assert listener.recv(4096) == b"STOPPING=1", "no keep-alive came before"
 
 
@@ -84,7 +71,7 @@ def test_without_systemd_nothing_is_sent() -> None:
         assert notifier.watchdog_interval_s is None
         notifier.ready()
         notifier.watchdog()
-        notifier.stopping()
+        notifier.send("STOPPING=1")
 
 
 def test_readiness_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
@@ -96,7 +83,7 @@ def test_readiness_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
 def test_other_messages_that_cannot_be_sent_are_dropped(tmp_path: Path) -> None:
     notifier = Notifier(str(tmp_path / "gone"), watchdog_interval_s=1.0)
     notifier.watchdog()
-    notifier.stopping()
+    notifier.send("STOPPING=1")
 
 
 def test_a_listener_that_does_not_read_cannot_block_the_daemon(
@@ -104,7 +91,7 @@ def test_a_listener_that_does_not_read_cannot_block_the_daemon(
 ) -> None:
     listener, name = systemd
     notifier = Notifier(name)
-    while notifier._send("STATUS=x"):  # the kernel queues a few datagrams, then sending would block
+    while notifier.send(status="x"):  # the kernel queues a few datagrams, then sending would block
         pass
     assert listener.recv(4096) == b"STATUS=x"
 

@@ -36,7 +36,7 @@ def node(port: int, **overrides: object) -> NodeReady:
 
 def test_each_fact_is_a_line() -> None:
     lines = list(compose_report(config(), [node(6000), node(6002)], ["data d: 53 samples"], 0))
-    assert [line.text for line in lines] == [
+    assert [text for text, _ in lines] == [
         "endpoints of node process 0: tcp://127.0.0.1:6000",
         "endpoints of node process 1: tcp://127.0.0.1:6002",
         "data d: 53 samples",
@@ -46,8 +46,8 @@ def test_each_fact_is_a_line() -> None:
         "decoded cache: off (cache.decoded_bytes: default)",
         "security: plain tcp, for clients of this machine only",
     ]
-    assert {line.priority for line in lines} == {INFO}
-    assert all(len(f"feeder: {line.text}") <= WIDTH for line in lines)
+    assert {priority for _, priority in lines} == {INFO}
+    assert all(len(f"feeder: {text}") <= WIDTH for text, _ in lines)
 
 
 def test_warnings_are_marked_and_those_of_libraries_come_once() -> None:
@@ -56,7 +56,7 @@ def test_warnings_are_marked_and_those_of_libraries_come_once() -> None:
         node(6002, library_warnings=("old",)),
     ]
     lines = list(compose_report(config(), ready, [], 0))
-    assert [line.text for line in lines if line.priority == WARNING] == ["far", "old"]
+    assert [text for text, priority in lines if priority == WARNING] == ["far", "old"]
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=90), max_size=9))
@@ -86,15 +86,13 @@ def test_a_wrapped_list_keeps_its_items_in_lines_that_fit(items: list[str]) -> N
 def test_a_line_names_the_clients_that_may_connect(
     overrides: dict[str, object], text: str, priority: int
 ) -> None:
-    line = describe_security(config(**overrides))
-    assert (line.text, line.priority) == (text, priority)
+    assert describe_security(config(**overrides)) == (text, priority)
 
 
 def test_open_tcp_is_a_warning() -> None:
     exposed = load_config(None, {"serve.bind": ("tcp://0.0.0.0:5555",)}, is_insecure=True)
-    line = describe_security(exposed)
-    assert line.priority == WARNING
-    assert line.text == "--insecure: anyone who can reach tcp://0.0.0.0:5555 can connect"
+    text = "--insecure: anyone who can reach tcp://0.0.0.0:5555 can connect"
+    assert describe_security(exposed) == (text, WARNING)
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,12 @@ def test_a_signal_that_arrives_during_take_is_not_lost(wakeup: SignalWakeup) -> 
 def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
     packed = pack_small(tmp_path)
     again, small = describe_datasets({"small": packed, "again": packed})
-    assert again.line.startswith(f"data again: {SAMPLES} samples, 5 shards, 3 classes, ")
-    assert small.line.startswith("data small: ")
-    assert small.report.name == "small"
-    assert (small.report.samples, small.report.classes) == (SAMPLES, 3)
-    assert small.report.folder == str(packed)
-    assert small.line.endswith(small.report.fingerprint[:12])
+    assert again[1].startswith(f"data again: {SAMPLES} samples, 5 shards, 3 classes, ")
+    report, line = small
+    assert line.startswith("data small: ")
+    assert (report.name, report.folder) == ("small", str(packed))
+    assert (report.samples, report.classes) == (SAMPLES, 3)
+    assert line.endswith(report.fingerprint[:12])
     with pytest.raises(ConfigError, match="nothing to serve"):
         describe_datasets({})
     with pytest.raises(DatasetError):
