@@ -185,9 +185,9 @@ def load_config(
     if path is not None:
         document = _flatten(_read_toml(path), str(path))
         layers.append((str(path), path.resolve().parent, map(_decode_path, document)))
-    given = {key: value for key, value in overrides.items() if value is not None}
-    options = map(_read_text, _flatten(given, COMMAND_LINE))
-    layers.append((COMMAND_LINE, _working_directory(), options))
+    options = {key: value for key, value in overrides.items() if value is not None}
+    texts = _flatten(options, COMMAND_LINE)
+    layers.append((COMMAND_LINE, _working_directory(), map(_read_text, texts)))
     # Every value is parsed by its own key's kind, which the type checker cannot see.
     tables: dict[str, Any] = {table: {} for table in ("", *_TABLES)}
     provenance = dict.fromkeys(_KINDS, DEFAULT)
@@ -210,7 +210,7 @@ def load_config(
 
 
 def format_effective(config: Config) -> str:
-    """Return the configuration as TOML that loads again, each key with its origin."""
+    """Format the configuration as TOML that loads again, each key with its origin."""
     tables: tuple[tuple[str, Mapping[str, object]], ...] = (
         ("", {name: getattr(config, name) for name in _TOP_LEVEL}),
         ("serve", dataclasses.asdict(config.serve)),
@@ -237,10 +237,11 @@ def format_effective(config: Config) -> str:
 def _check_security(config: Config) -> None:
     serve = config.serve
     if bool(serve.secret_key) != bool(serve.client_keys):
-        given, missing = ("secret_key", "client_keys")[:: 1 if serve.secret_key else -1]
+        present, missing = ("secret_key", "client_keys")[:: 1 if serve.secret_key else -1]
+        origin = config.provenance[f"serve.{present}"]
         raise ConfigError(
-            f"{config.provenance[f'serve.{given}']}: serve.{given} is set and serve.{missing} is "
-            "not: set both (this feeder's own key, and the keys of the clients that may connect)"
+            f"{origin}: serve.{present} is set and serve.{missing} is not: set both (this feeder's "
+            "own key, and the keys of the clients that may connect)"
         )
     if serve.secret_key and config.is_insecure:
         raise ConfigError("--insecure and secret_key exclude each other: leave one of them out")
@@ -291,7 +292,7 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 
 def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, object]]:
-    """Return (key, value) with keys such as "serve.workers"; no other tables than these."""
+    """Flatten to (key, value), with keys such as "serve.workers"."""
     flat: list[tuple[str, object]] = []
     for name, value in document.items():
         if name not in _TABLES:
@@ -319,7 +320,7 @@ def _read_text(item: tuple[str, object]) -> tuple[str, object]:
 
 
 def _working_directory() -> Path:
-    """Return the base of the command line's relative paths; empty if the folder was deleted."""
+    """The base of the command line's relative paths; empty if the folder was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -327,7 +328,7 @@ def _working_directory() -> Path:
 
 
 def _parse(key: str, value: object, where: str, base: Path) -> object:
-    """Return the value to keep for a key; relative paths start at `base`."""
+    """Parse the value to keep for a key; relative paths start at `base`."""
     if key.startswith("data."):
         return _parse_dataset(key, value, where, base)
     if key.startswith(f"{WEIGHTS}."):
@@ -360,7 +361,7 @@ def _parse_dataset(key: str, value: object, where: str, base: Path) -> str:
 
 
 def _nearest(key: str) -> str:
-    """Return a hint at the known key, first of its own table, with the most similar last word."""
+    """Hint at the known key, first of its own table, with the most similar last word."""
     known = {name.rpartition(".")[2]: name for name in _KINDS} | {
         "serve": "[serve]",
         "cache": "[cache]",
@@ -377,7 +378,7 @@ def _nearest(key: str) -> str:
 
 
 def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
-    """Return the kind of every annotated key of a dataclass."""
+    """The kind of every annotated key of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
     return {
         prefix + field.name: hints[field.name].__metadata__[0]
@@ -392,7 +393,7 @@ _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache
 
 
 def _toml_value(value: object) -> str:
-    """Return text, a number or a list as TOML, which writes these as JSON does."""
+    """Write text, a number or a list as TOML, which has these as JSON has."""
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")  # the one control that TOML forbids and JSON allows
 
@@ -406,7 +407,7 @@ def _show_key(key: str) -> str:
 
 
 def _show(value: object) -> str:
-    """Return a value as JSON, in one short line without control characters."""
+    """Show a value as JSON, in one short line without control characters."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
         if not text.isprintable():

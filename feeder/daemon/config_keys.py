@@ -48,7 +48,7 @@ class Kind:
     allowed: str
     """The allowed values, for a message: "a whole number 1 .. 64"."""
     parse: Callable[[Any], object]
-    """Returns the value to keep; ValueError if it is not allowed."""
+    """Checks a value and gives the one to keep; ValueError if it is not allowed."""
     from_text: Callable[[str], object] = str
     """The value of the command line's text, not yet parsed."""
     to_toml: Callable[[Any], object] = lambda value: value
@@ -175,7 +175,7 @@ def _convert(to: Callable[[str], object], value: str) -> object:
 
 
 def parse_size(value: str) -> int:
-    """Return the bytes of a number with a unit, rounded; ValueError if it is anything else.
+    """Read a number of bytes with a unit, rounded; ValueError if it is anything else.
 
     The case of a unit does not matter. One letter alone, as in "4G", stands for 1000 in one program
     and for 1024 in another, so it is refused.
@@ -187,7 +187,7 @@ def parse_size(value: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Return a number of bytes in the largest unit that gives it exactly, with one decimal.
+    """Format a number of bytes in the largest unit that gives it exactly, with one decimal.
 
     Invariant: ``parse_size(format_size(n)) == n`` for every whole number of bytes.
     """
@@ -198,7 +198,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_weights(client: str, value: object) -> Mapping[str, float]:
-    """Return the table [weights.CLIENT]: JOB = the job's weight, 1 if it is not listed.
+    """Parse the table [weights.CLIENT]: JOB = the job's weight, 1 if it is not listed.
 
     CLIENT is what limits apply to: the name of a key, over ipc "user 1000", over plain tcp
     "address 10.1.2.3". JOB is the name that a job gives, "" for the sessions that give none.

@@ -180,4 +180,4 @@ class EarlyAnswers:
 
 def _fixed_endpoints(nodes: Sequence[NodeConfig]) -> list[Endpoint]:
     endpoints = [parse_endpoint(text) for node in nodes for text in node.endpoints]
-    return [each for each in endpoints if each.transport == "ipc" or each.port]
+    return [endpoint for endpoint in endpoints if endpoint.transport == "ipc" or endpoint.port]

@@ -170,7 +170,7 @@ def plan_descriptors(
 
 
 def describe_shortage(files_max: int, limits: SessionLimits) -> str | None:
-    """Return in one line which configured limits the descriptors do not allow for, or None."""
+    """Say in a line which configured limits the descriptors do not allow for, or None."""
     if limits.sessions_max <= limits.memories_max:
         return None  # client_sessions_max, even if larger, admits no more
     keys = {"clients_max": limits.sessions_max, "client_sessions_max": limits.client_sessions_max}

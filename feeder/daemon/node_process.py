@@ -34,7 +34,7 @@ HEARTBEATS: Final = Policy(look_s=2.0, silent_s=HUNG_S, stopped_s=HUNG_S, most_s
 """They come twice a second."""
 
 PART_BYTES: Final = 64 * 1024
-"""Of a report: half of the largest packet of a channel."""
+"""Size of a part of a report: half of the largest packet of a channel."""
 
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
@@ -103,7 +103,7 @@ class NodeProcess:
         return backoff_s
 
     def receive(self) -> NodeToSupervisor | None:
-        """Return its next message, None if there is none; ChannelClosedError when it has ended."""
+        """Receive its next message, None if there is none; ChannelClosedError when it has ended."""
         return None if self._channel is None else self._channel.receive()
 
     def prepare_successor(self, endpoints: tuple[str, ...]) -> None:
@@ -223,7 +223,7 @@ class HeartbeatWatch:
         return "silent" if watched is not None and watched.is_silent(now_s) else None
 
     def check(self, now_s: float) -> list[tuple[int, float, str]]:
-        """Return the node processes to replace, which are no longer watched: each one's number, the
+        """Find the node processes to replace, which are no longer watched: each one's number, the
         seconds without a heartbeat, and its kernel state in words."""
         hung: list[tuple[int, float, str]] = []
         late_s = now_s - self.due_s

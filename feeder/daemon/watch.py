@@ -40,7 +40,7 @@ from feeder.process.log_lines import LogLimiter
 from feeder.process.path_text import printable
 
 INTERVAL_S: Final = 10.0
-"""Of rates: long enough for several batches, short enough to see what happens now."""
+"""The interval of rates: long enough for several batches, short enough to see what happens now."""
 
 JUDGED_S: Final = 2.0
 """The interval of the verdict: a condition is named within three seconds."""
@@ -284,8 +284,8 @@ class Announcer:
         self._logged = ""
 
     def observe(self, verdict: Verdict, now_s: float) -> tuple[bool, bool] | None:
-        """Return whether a verdict to announce is of a new kind, which systemd should know, and
-        whether to log it; None if it is not to be announced."""
+        """Whether a verdict to announce is of a new kind, which systemd should know, and whether to
+        log it; None if it is not to be announced."""
         announced = self._announced
         is_new = announced is None or verdict.kind != announced.kind
         if announced is not None and not is_new:

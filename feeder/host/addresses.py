@@ -10,11 +10,11 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def own_addresses() -> frozenset[Address]:
-    """Return the addresses of all interfaces now; empty where the system does not list them."""
-    found: set[Address] = set()
+    """The addresses of all interfaces now; empty where the system does not list them."""
+    addresses: set[Address] = set()
     with contextlib.suppress(OSError):
         for interface in psutil.net_if_addrs().values():
-            for each in interface:
+            for row in interface:
                 with contextlib.suppress(ValueError):  # a hardware address
-                    found.add(ipaddress.ip_address(each.address.partition("%")[0]))
-    return frozenset(found)
+                    addresses.add(ipaddress.ip_address(row.address.partition("%")[0]))
+    return frozenset(addresses)

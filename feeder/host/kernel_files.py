@@ -29,7 +29,7 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")  # a space is written as \040
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a kernel file's bytes; none where it is absent or not readable."""
+    """Read a kernel file's bytes; none where it is absent or not readable."""
     try:
         return read_regular(path, _BYTES_MAX)
     except (OSError, ValueError):  # a ValueError: the path holds a zero byte
@@ -37,12 +37,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return a kernel file's text, stripped; "" where it is absent or not readable."""
+    """Read a kernel file's text, stripped; "" where it is absent or not readable."""
     return read_bytes(path).decode("utf-8", "surrogateescape").strip()
 
 
 def to_count(text: str, path: Path, *, least: int) -> int:
-    """Return the number in a file; ResourceError if it is not one or below ``least``."""
+    """Parse the number in a file; ResourceError if it is not one or below ``least``."""
     if not _COUNT.fullmatch(text) or int(text) < least:
         start = text if len(text) <= 40 else f"{text[:40]}…"
         raise malformed(path, f"{start!r} is not a count")
@@ -50,20 +50,19 @@ def to_count(text: str, path: Path, *, least: int) -> int:
 
 
 def malformed(path: Path, what: str) -> ResourceError:
-    """Return the error for a file that cannot be parsed."""
     return ResourceError(f"{path} cannot be parsed: {what}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One mount. ``shown`` is the folder of the file system that is seen at ``point``."""
+    """One mount. ``root`` is the folder of the file system that is seen at ``point``."""
 
-    shown: str
+    root: str
     point: PurePosixPath
     kind: str
     source: str
     options: tuple[str, ...]
-    """Of the file system, not of this mount: for cgroup v1 the controllers."""
+    """Those of the file system, not of this mount: for cgroup v1 the controllers."""
 
 
 def parse_mounts(text: str) -> Iterator[Mount]:
@@ -73,9 +72,9 @@ def parse_mounts(text: str) -> Iterator[Mount]:
         mounted, system = before.split(" "), after.split(" ")
         if len(mounted) < 5 or len(system) < 3 or not mounted[4].startswith("/"):
             continue
-        shown, point, source = map(_unescape, (*mounted[3:5], system[1]))
+        folder, point, source = map(_unescape, (*mounted[3:5], system[1]))
         yield Mount(
-            shown=shown,
+            root=folder,
             point=PurePosixPath("/" + point.lstrip("/")),  # two slashes would be another root
             kind=system[0],
             source=source,
@@ -110,8 +109,8 @@ def cgroup_folders(
             if not (hierarchy == "0" if unified else controller in controllers.split(",")):
                 continue
             group = PurePosixPath(name)
-            if ".." not in group.parts and group.is_relative_to(mount.shown):
-                below = group.relative_to(mount.shown).parts
+            if ".." not in group.parts and group.is_relative_to(mount.root):
+                below = group.relative_to(mount.root).parts
                 for depth in range(len(below) + 1):
                     yield top.joinpath(*below[:depth]), unified
             elif process == "self":  # moved here from outside: the mount's limits are nearest

@@ -55,7 +55,6 @@ class LoadReader:
             self._groups = ()
 
     def read(self) -> HostLoad:
-        """Return the load until now."""
         proc = self._root / "proc"
         busy_s, io_wait_s = parse_cpu_seconds(read_bytes(proc / "stat"), self._cpus)
         pressure_s = {
@@ -81,7 +80,7 @@ class LoadReader:
 
 
 def parse_cpu_seconds(stat: bytes, cpus: Collection[int]) -> tuple[float, float]:
-    """Return the busy and the I/O-wait seconds of some CPUs in /proc/stat."""
+    """The busy and the I/O-wait seconds of some CPUs in /proc/stat."""
     busy, waited = 0, 0
     for match in _CPU_LINE.finditer(stat):
         ticks = [int(word) for word in match[2].split()[:_FIELDS] if len(word) <= 18]

@@ -36,7 +36,7 @@ least not come from the disk."""
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still allocate without making the machine swap.
+    """The bytes that this process can still allocate without making the machine swap.
 
     The files of cgroups are read below ``root``. A limit that cannot be read for lack of
     descriptors is ignored. Raises ResourceError if the machine's memory cannot be read.
@@ -55,7 +55,7 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
-    """Return the slot memory of each of ``nodes`` node processes, in bytes.
+    """The slot memory of each of ``nodes`` node processes, in bytes.
 
     A configured figure is for each node process; ``auto`` divides SLOTS_SHARE of ``available``.
     """
@@ -65,14 +65,14 @@ def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: i
 
 
 def client_slots_budget(client_slots_bytes: int | Literal["auto"], budget_bytes: int) -> int:
-    """Return how much of a node process's slot memory one client may take, in bytes."""
+    """How much of a node process's slot memory one client may take, in bytes."""
     if client_slots_bytes == "auto":
         return int(budget_bytes * CLIENT_SHARE)
     return client_slots_bytes
 
 
 def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
-    """Return the decoded cache of each of ``nodes`` node processes, in bytes; 0 means none.
+    """The decoded cache of each of ``nodes`` node processes, in bytes; 0 means none.
 
     As ``slots_budget``, with CACHE_SHARE.
     """

@@ -60,7 +60,7 @@ class NodePlacement:
 
 
 def parse_pin(text: str) -> Pin:
-    """Return the meaning of "auto", "off" or a CPU list such as "0-3,8"; ConfigError otherwise."""
+    """Parse "auto", "off" or a CPU list such as "0-3,8"; ConfigError otherwise."""
     if text in ("auto", "off"):
         return frozenset() if text == "auto" else None
     try:
@@ -238,7 +238,7 @@ def check_placement(
 
 
 def count_pages(numa_maps: str) -> dict[int, int]:
-    """Return the base pages per node of a process's own memory: not of files.
+    """Count the base pages per node of a process's own memory: not of files.
 
     These, mostly libraries, are shared through the page cache and lie on the node that read them
     first.
@@ -257,7 +257,7 @@ def count_pages(numa_maps: str) -> dict[int, int]:
 
 
 def merge_checks(checks: Iterable[PlacementCheck]) -> PlacementCheck:
-    """Return the sum of the checks of several processes: a node process and its workers."""
+    """Add up the checks of several processes: a node process and its workers."""
     checks = list(checks)
     return PlacementCheck(
         cpus_ok=all(check.cpus_ok for check in checks),
@@ -272,7 +272,7 @@ def format_table(
     usable: UsableCpus,
     checks: Mapping[int, PlacementCheck],
 ) -> list[str]:
-    """Return a table with one line a node; `checks` is by node id and may lack some."""
+    """Format a table with one line a node; `checks` is by node id and may lack some."""
     rows: list[tuple[str, ...]] = [
         ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node")
     ]

@@ -75,7 +75,7 @@ class ProcessStat:
 
 
 def parse_stat(stat: bytes) -> ProcessStat | None:
-    """Return what a line holds; None if it has another form."""
+    """Parse a line; None if it has another form."""
     words = stat.rpartition(b")")[2].split()  # the name before it may contain anything
     if len(words) <= _SYSTEM_TICKS or words[_STATE] not in _STATES:
         return None
@@ -111,7 +111,7 @@ class ProcessLoad:
 
 
 def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:
-    """Return what the kernel counts of a process; zeros where it has ended."""
+    """Read what the kernel counts of a process; zeros where it has ended."""
     folder = f"{proc}/{pid}"
     stat = parse_stat(_read(f"{folder}/stat"))
     run_ns = _read(f"{folder}/schedstat").split()
@@ -127,7 +127,7 @@ def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:
 
 
 def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
-    """Return what a process does now; None if it has ended and was reaped, or is not readable.
+    """Look at what a process does now; None if it has ended and was reaped, or is not readable.
 
     Only its main thread counts: others, such as those of libzmq, may run on in one that hangs.
     """
@@ -173,7 +173,7 @@ class NeighbourFinder:
         self._looked_s = 0.0
 
     def look(self, known: Collection[int], now_s: float) -> tuple[Busy, ...]:
-        """Return the busiest processes since the last look, none at the first one.
+        """Find the busiest processes since the last look, none at the first one.
 
         ``known`` are processes of the daemon and its clients; so are the children of the former.
         """

@@ -49,12 +49,13 @@ class UsableCpus:
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
-    """Return the CPUs of a list in the kernel's syntax, "0-3,8,10-11"; none for an empty text.
+    """Parse a list of CPUs in the kernel's syntax, "0-3,8,10-11"; an empty text has none.
 
     Raises ConfigError on anything else.
     """
-    ranges: list[tuple[int, int]] = []
-    for part in filter(None, (part.strip() for part in text.strip().split(","))):
+    cpus: set[int] = set()
+    parts = dict.fromkeys(part.strip() for part in text.strip().split(","))  # each once
+    for part in filter(None, parts):
         match = _CPULIST_PART.fullmatch(part)
         first = int(match[1]) if match else 0
         last = int(match[2] or match[1]) if match else -1
@@ -63,17 +64,12 @@ def parse_cpulist(text: str) -> frozenset[int]:
                 f"{part!r} in {text.strip()!r} is not a CPU or a range of CPUs: write a list such "
                 "as 0-3,8"
             )
-        ranges.append((first, last))
-    cpus: set[int] = set()
-    reached = -1
-    for first, last in sorted(ranges):  # repeated ranges take no more time
-        cpus.update(range(max(first, reached + 1), last + 1))
-        reached = max(reached, last)
+        cpus.update(range(first, last + 1))
     return frozenset(cpus)
 
 
 def format_cpulist(cpus: Iterable[int]) -> str:
-    """Return CPUs in the kernel's list syntax, the inverse of parse_cpulist."""
+    """Format CPUs in the kernel's list syntax, the inverse of parse_cpulist."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -84,7 +80,7 @@ def format_cpulist(cpus: Iterable[int]) -> str:
 
 
 def read_cpulist(path: Path) -> frozenset[int]:
-    """Return the CPUs or nodes listed in a kernel file; none where the file is absent."""
+    """Read the CPUs or nodes listed in a kernel file; none where the file is absent."""
     try:
         return parse_cpulist(read_text(path))
     except ConfigError as error:
@@ -94,7 +90,7 @@ def read_cpulist(path: Path) -> frozenset[int]:
 def read_topology(
     root: Path = Path("/"), affinity: frozenset[int] | None = None
 ) -> tuple[NumaNode, ...]:
-    """Return the machine's NUMA nodes; if sysfs has none, one node with all online CPUs.
+    """Read the machine's NUMA nodes; if sysfs has none, one node with all online CPUs.
 
     If sysfs shows no CPUs either, the node has those of `affinity`, by default the calling
     process's.
@@ -129,7 +125,7 @@ def read_topology(
 def usable_cpus(
     root: Path = Path("/"), affinity: frozenset[int] | None = None, process: str = "self"
 ) -> UsableCpus:
-    """Return how many CPUs a process may keep busy: the lesser of its CPU mask and its quota.
+    """Count the CPUs that a process may keep busy: the lesser of its CPU mask and its quota.
 
     A quota of 2.5 CPUs counts as 2: the remainder is for the node process itself. `affinity`
     defaults to the calling process's; `process` is the folder in /proc, its number.
@@ -146,7 +142,7 @@ def usable_cpus(
 
 
 def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int | None:
-    """Return the node with the nearest memory; the file lists one figure per node, by id."""
+    """The node with the nearest memory; the file lists one figure per node, by id."""
     if memory[number]:
         return number
     figures = [to_count(word, distance, least=0) for word in read_text(distance).split()]
@@ -156,7 +152,7 @@ def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int 
 
 
 def _memory_bytes(meminfo: Path) -> int:
-    """Return the memory of a node or of the machine; 0 where the file does not have it."""
+    """The memory of a node or of the machine; 0 where the file does not have it."""
     match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", read_text(meminfo))
     return int(match[1]) * 1024 if match else 0
 

@@ -19,12 +19,10 @@ class Backoff:
         self._max_s = max_s
 
     def next_s(self) -> float:
-        """Return the seconds to wait this time."""
         wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, self._max_s)
         return wait_s
 
     def reset(self) -> None:
-        """Begin with the first wait again."""
         self._wait_s = self._first_s
 
 
@@ -42,7 +40,7 @@ class RestartPolicy:
         self.crashes = 0
 
     def on_crash(self, now_s: float, *, has_served: bool) -> float | None:
-        """Return the seconds until the restart, None to give up; ``has_served``: at any time."""
+        """Count a crash; return the seconds until the restart, None to give up."""
         self.crashes += 1
         if self._crashes_s and now_s - self._crashes_s[-1] >= WINDOW_S:
             self._backoff.reset()

@@ -47,8 +47,7 @@ class Channel(Generic[Outgoing, Incoming]):
         return cls(socket.socket(fileno=fd), incoming)
 
     def fileno(self) -> int:
-        """Return the descriptor, for polling; -1 once closed."""
-        return self._socket.fileno()
+        return self._socket.fileno()  # -1 once closed
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Let send and receive block for ``timeout_s`` at most; 0: not at all, None: for ever."""
@@ -76,7 +75,7 @@ class Channel(Generic[Outgoing, Incoming]):
             raise ChannelClosedError from error
 
     def receive(self) -> Incoming | None:
-        """Return the next message, None when there is none within the timeout.
+        """Receive the next message, None when there is none within the timeout.
 
         Raises ChannelClosedError when the channel is closed.
         """
@@ -89,7 +88,7 @@ class Channel(Generic[Outgoing, Incoming]):
         return self._decode(size)
 
     def receive_with_fd(self) -> tuple[Incoming | None, int | None]:
-        """Return the next message and the descriptor that came with it, which the caller closes."""
+        """Receive the next message and the descriptor with it, which the caller closes."""
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _ONE_FD_BYTES)
         except (BlockingIOError, TimeoutError):

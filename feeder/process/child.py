@@ -35,12 +35,12 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def python_command(module: str, *arguments: str | int, options: tuple[str, ...] = ()) -> list[str]:
-    """Return the command that runs ``module``, given interpreter ``options`` and ``arguments``."""
+    """The command that runs ``module``, given interpreter ``options`` and ``arguments``."""
     return [sys.executable, "-P", *options, "-m", module, *map(str, arguments)]
 
 
 def single_thread_environment() -> dict[str, str]:
-    """Return the variables that limit numeric libraries to one thread, if set before imports."""
+    """The variables that limit numeric libraries to one thread, if set before imports."""
     return dict.fromkeys(_NUMERIC_THREADS, "1")
 
 
@@ -50,7 +50,7 @@ def use_single_threads() -> None:
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a Feeder child process, with the variables ``more``."""
+    """The environment of a Feeder child process, with the variables ``more``."""
     import site
 
     root = str(Path(__file__).resolve().parents[2])
@@ -113,7 +113,7 @@ def start_child(
 
 
 def open_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends, which child processes do not inherit unless passed on."""
+    """Connect two ends, which child processes do not inherit unless passed on."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -121,7 +121,7 @@ def open_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def wait_for_exit(process: "subprocess.Popen[bytes]", wait_s: float) -> int | None:
-    """Return the exit status of a process, None if it does not end in time."""
+    """Wait for the exit status of a process, None if it does not end in time."""
     import subprocess
 
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -130,7 +130,7 @@ def wait_for_exit(process: "subprocess.Popen[bytes]", wait_s: float) -> int | No
 
 
 def describe_ending(status: int | None) -> str:
-    """Return how a child ended; None: it was killed but does not end, as a read does not return."""
+    """Describe how a child ended; None: it was killed and does not end."""
     if status is None:
         return "was killed and does not end, because it waits for a read"
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -56,7 +56,7 @@ them are bounded by the wire, so that they always fit into a line."""
 
 INTERVAL_S: Final = 60.0
 ADMITTED_MAX: Final = 10
-"""Of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
+"""Lines of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
 KINDS_MAX: Final = 256
 
 KEPT: Final = {"is_kept": True}

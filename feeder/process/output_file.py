@@ -79,7 +79,7 @@ def replace_file(
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a name beside ``path`` for this process: one being killed may still be writing."""
+    """A name beside ``path`` for this process: one being killed may still be writing."""
     return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
@@ -103,7 +103,7 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Return whether ``path`` is ``folder`` or would be below it, links followed."""
+    """Whether ``path`` is ``folder`` or would be below it, links followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
@@ -128,7 +128,7 @@ def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]
 
 
 def _open_irregular(path: Path) -> int | None:
-    """Return a descriptor to write into what is at ``path``; None where a file is to be replaced.
+    """Open what is at ``path`` to write into it; None where a file is to be replaced.
 
     The kernel may refuse to follow a link of another user in /tmp: so does this, by its stat.
     """
@@ -153,7 +153,7 @@ def _open_irregular(path: Path) -> int | None:
 
 
 def _own_descriptor(path: Path) -> int | None:
-    """Return the descriptor of this process that ``path`` names, as /dev/stdout and /dev/fd/1 do.
+    """The descriptor of this process that ``path`` names, as /dev/stdout and /dev/fd/1 do.
 
     Following such a link would lead to the file that was opened, or to a name that is none.
     """

@@ -10,32 +10,31 @@ from pathlib import Path
 
 
 def path_to_text(path: str | os.PathLike[str]) -> str:
-    """Return a path as text that names it in every locale."""
+    """A path as text that names it in every locale."""
     return decode_name(os.fsencode(path))
 
 
 def path_from_text(text: str) -> Path:
-    """Return the path of a text from ``path_to_text`` or from a UTF-8 file."""
+    """The path of a text from ``path_to_text`` or from a UTF-8 file."""
     return path_from_bytes(encode_name(text))
 
 
 def path_from_bytes(path: bytes) -> Path:
-    """Return a path from its bytes."""
     return Path(os.fsdecode(path))
 
 
 def encode_name(name: str) -> bytes:
-    """Return a file name as UTF-8, in which bytes that are not UTF-8 are kept."""
+    """Encode a file name as UTF-8, in which bytes that are not UTF-8 are kept."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def decode_name(data: bytes) -> str:
-    """Return the file name stored as ``data``; the inverse of encode_name for any bytes."""
+    """Decode the file name stored as ``data``; the inverse of encode_name for any bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def printable(name: str) -> str:
-    """Return ``name`` for a one-line message, with characters that are not printable escaped."""
+    """Escape the characters of ``name`` that are not printable, for a one-line message."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

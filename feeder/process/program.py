@@ -160,11 +160,11 @@ class _Output(io.FileIO):
         if self._is_lost:
             return size
         try:
-            while (written := super().write(data)) is None:  # another process made it non-blocking
+            while (size := super().write(data)) is None:  # another process made it non-blocking
                 import select
 
                 select.select([], [self], [])
-            return written
+            return size
         except OSError as error:
             self._is_lost = True
             from feeder.errors import OutputClosedError, OutputError
@@ -182,7 +182,6 @@ class _Messages(io.FileIO):
 
     def write(self, data: "ReadableBuffer") -> int:
         try:
-            written = super().write(data)
+            return super().write(data) or memoryview(data).nbytes
         except OSError:
-            written = None
-        return memoryview(data).nbytes if written is None else written
+            return memoryview(data).nbytes

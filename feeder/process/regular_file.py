@@ -49,7 +49,7 @@ class IrregularFileError(OSError):
 
 
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
-    """Return a descriptor to read the regular file at ``path``.
+    """Open a descriptor to read the regular file at ``path``.
 
     Raises OSError when it cannot be opened, IrregularFileError when it is not a regular file.
     """
@@ -69,12 +69,12 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
 
 
 def open_regular_file(path: str | Path) -> BinaryIO:
-    """Return the regular file at ``path``, open for reading; raises what ``open_regular`` does."""
+    """Open the regular file at ``path`` for reading; raises what ``open_regular`` does."""
     return open(path, "rb", opener=lambda name, _: open_regular(name))
 
 
 def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
-    """Return the first ``bytes_max`` bytes of the regular file at ``path``, all if it has fewer.
+    """Read the first ``bytes_max`` bytes of the regular file at ``path``, all if it has fewer.
 
     Raises what ``open_regular`` does.
     """
@@ -86,7 +86,7 @@ def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
 
 
 def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
-    """Return the first ``bytes_max`` bytes of an open file, all if it has fewer; raises OSError."""
+    """Read the first ``bytes_max`` bytes of an open file, all if it has fewer; raises OSError."""
     parts: list[bytes] = []
     expected = max(os.fstat(descriptor).st_size + 1, _READ_BYTES)  # and one byte for its end
     while bytes_max > 0:
@@ -109,7 +109,7 @@ def check_regular(status: os.stat_result, path: object) -> None:
 
 
 def read_private(path: Path, bytes_max: int, what: str) -> bytes:
-    """Return the first ``bytes_max`` bytes of a file with a secret.
+    """Read the first ``bytes_max`` bytes of a file with a secret.
 
     Only this process's user and root may have access to it, or root alone may have given it to a
     group of this process, to read (0440). Raises OSError where it cannot be read, ConfigError that
@@ -160,7 +160,7 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
 
 
 def stamp_status(status: os.stat_result) -> int:
-    """Return the stamp of the file with this status, 1 .. 2**64 - 1.
+    """The stamp of the file with this status, 1 .. 2**64 - 1.
 
     That is a hash which another file, or the same one written again, does not have: of size,
     modification time, change time and inode. A new file can be given the size and the modification
@@ -175,7 +175,7 @@ def stamp_status(status: os.stat_result) -> int:
 
 
 def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
-    """Return the stamp of the file at ``path``, links followed; 0 where none can be looked at."""
+    """The stamp of the file at ``path``, links followed; 0 where none can be looked at."""
     try:
         return stamp_status(os.stat(path))
     except OSError:

@@ -99,7 +99,7 @@ class StderrRelay:
         return self._is_journal or self.format == "json"
 
     def _complete(self, read: bytes) -> bytes:
-        """Return the lines to write now; the beginning of another one may wait for its end.
+        """Take the lines to write now; the beginning of another one may wait for its end.
 
         As text it need not: then it may be a progress line, which has none. ``read`` is empty when
         nothing has come for _PARTIAL_S, or at the end.

@@ -81,11 +81,10 @@ class SignalWakeup:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for input."""
         return self._reader
 
     def take(self) -> frozenset[signal.Signals]:
-        """Return the watched signals that arrived since the last call."""
+        """Take the watched signals that arrived since the last call."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, _READ_BYTES):
                 pass

@@ -15,7 +15,7 @@ def test_all_fields_are_read() -> None:
     )
     assert [*parse_mounts(table)] == [
         Mount(
-            shown="/docker/a1",
+            root="/docker/a1",
             point=PurePosixPath("/sys/fs/cgroup/cpu"),
             kind="cgroup",
             source="none",
