@@ -101,7 +101,7 @@ class LentMemory:
         }
 
     def slots(self) -> list["SlotBuffer"]:
-        """Return all slots, never to be written to."""
+        """All slots, never to be written to."""
         pages, layout = np.asarray(self), self.layout  # whose views keep this object
         return [
             SlotBuffer(self, number, layout.chunk(pages, number, 0, layout.batch_size))
@@ -130,7 +130,7 @@ class SlotClaim:
             raise NotSharedError(f"{path}: {error.strerror or error}") from error
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for the answer."""
+        """The descriptor to poll for the answer."""
         return self._connection.fileno()
 
     def take(self, layout: SlotLayout) -> LentMemory | None:

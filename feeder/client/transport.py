@@ -170,7 +170,7 @@ class Transport:
         return batch
 
     def rows(self, batch: CompleteBatch) -> SlotBuffer | BatchBuffer:
-        """Return the memory of a batch that was taken, valid until its buffer is returned."""
+        """The memory of a batch that was taken, valid until its buffer is returned."""
         if batch.lent is not None:
             return batch.lent  # type: ignore[return-value]  # a SlotBuffer, which Link makes
         buffer = self._buffers[batch.buffer]

@@ -25,7 +25,6 @@ _PLACEMENT_BYTES_MAX: Final = 64 * 1024
 
 
 def encode_placement(placement: NodePlacement) -> bytes:
-    """Return the packet with a node process's placement."""
     fields = {
         "node_id": placement.node_id,
         "cpus": sorted(placement.cpus),
@@ -37,7 +36,7 @@ def encode_placement(placement: NodePlacement) -> bytes:
 
 
 def decode_placement(packet: bytes) -> NodePlacement:
-    """Return the placement in a supervisor's first packet."""
+    """Read the first packet from the supervisor."""
     fields = json.loads(packet)
     return NodePlacement(**{**fields, "cpus": frozenset(fields["cpus"])})
 

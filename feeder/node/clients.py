@@ -181,7 +181,7 @@ class Clients:
             self._unreachable.setdefault(peer, float("inf"))
 
     def take_lost(self, now_s: float) -> list[bytes]:
-        """Return the unreachable peers whose last messages have been read, and forget them.
+        """Forget the unreachable peers whose last messages have been read, and return them.
 
         Under a steady stream of messages of other peers this takes CATCH_UP_S at most.
         """

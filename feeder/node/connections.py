@@ -184,9 +184,7 @@ class Connections:
 
 
 def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
-    """Return the one to cut: the longest idle, if over _IDLE_S; else one without messages; else
-    the newest.
-    """
+    """The longest idle, if over _IDLE_S; else one without messages; else the newest."""
     idlest = min(connections, key=lambda fd: connections[fd].last_active_s)
     if now_s - connections[idlest].last_active_s > _IDLE_S:
         return idlest
@@ -195,7 +193,7 @@ def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
 
 
 def _describe_peer(address: object) -> str:
-    """Return a peer's address as text; a unix socket's has none."""
+    """Its address as text; a unix socket's has none."""
     if isinstance(address, tuple):
         return f"{address[0]}:{address[1]}"
     return "a process of this machine"
@@ -210,7 +208,7 @@ def _identify(fd: int) -> tuple[int, int] | None:
 
 
 def _received_bytes(fd: int) -> int:
-    """Return the bytes that a tcp connection has received, 0 where the kernel does not count them.
+    """What a tcp connection has received; 0 where the kernel does not count it.
 
     0 also if the connection has ended and its number is another file's.
     """

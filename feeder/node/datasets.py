@@ -73,7 +73,7 @@ class NodeDatasets:
         return sizes
 
     def are_mended(self, now_s: float) -> bool:
-        """Return whether one that could not be opened can be now; looks at them every RETRY_S."""
+        """Whether one that could not be opened can be now; looks at them every RETRY_S."""
         if now_s < self.due_s:
             return False
         self.due_s = now_s + RETRY_S
@@ -91,8 +91,7 @@ def _open(source: DatasetSource) -> Dataset:
 
 
 def describe_dataset(dataset: Dataset) -> ServedDataset:
-    """Return what sessions need of a dataset; DatasetError if its class names do not fit into a
-    Welcome."""
+    """What sessions need of it; DatasetError if its class names do not fit into a Welcome."""
     classes = tuple(map(escape_surrogates, dataset.classes))
     check_classes(classes, str(dataset.path))
     return ServedDataset(

@@ -58,7 +58,7 @@ class Endpoint:
         return f"tcp://{host}:{self.port}"
 
     def for_node(self, number: int) -> "Endpoint":
-        """Return what node process ``number`` binds where this is the first one's endpoint."""
+        """What node process ``number`` binds where this is the first one's endpoint."""
         if number == 0:
             return self
         if self.transport == "ipc":
@@ -72,7 +72,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Return the endpoint that ``text`` names; ConfigError unless it is numeric tcp or ipc.
+    """Parse numeric tcp or ipc; anything else is a ConfigError.
 
     ``check_exposure`` decides whether other machines may reach it.
     """
@@ -127,18 +127,18 @@ def created_with_mode(mode: int) -> Iterator[None]:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return the name of a socket file until its listener is ready for clients."""
+    """The name of a socket file until its listener is ready for clients."""
     return path.with_name(path.name + _TEMPORARY_SUFFIX)
 
 
 def identify_file(path: Path) -> tuple[int, int]:
-    """Return device and inode, which differ from those of a file that takes the name over."""
+    """Device and inode, which differ from those of a file that takes the name over."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether the folder exists; OSError where that cannot be determined."""
+    """Whether the folder exists; OSError where that cannot be determined."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -206,7 +206,7 @@ def _parse_ipc(text: str) -> Endpoint:
 
 
 def _is_file_name(path: str) -> bool:
-    """Return whether ``path`` is the same file for libzmq, which takes UTF-8, as for the system.
+    """Whether ``path`` is the same file for libzmq, which takes UTF-8, as for the system.
 
     It is not if ``path`` has bytes that are not UTF-8, or non-ASCII ones in a locale without UTF-8.
     """

@@ -134,7 +134,7 @@ class AcceptGate:
 
 
 def _find_entry(fd: int) -> tuple[int, int] | None:
-    """Return the epoll set that polls a descriptor, and its user data; None if there is none."""
+    """The epoll set that polls a descriptor, and its user data; None if there is none."""
     with contextlib.suppress(OSError):
         for link in _FDS.iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile

@@ -249,7 +249,7 @@ class Router:
         return address.is_loopback or address in self._own_addresses
 
     def _metadata(self, name: str) -> str:
-        """Return a property of the last message's connection, "" if libzmq does not have it."""
+        """A property of the last message's connection; "" if libzmq does not have it."""
         assert self._body is not None, "a message was received"
         try:
             return str(self._body.get(name))

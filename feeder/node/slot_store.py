@@ -90,11 +90,9 @@ class SlotStore:
         return memory
 
     def memory(self, session: int) -> SlotMemory:
-        """Return the memory of an open session."""
         return self._memories[session]
 
     def chunk(self, session: int, slot: int, first: int, count: int) -> ChunkArrays:
-        """Return views of a chunk's rows."""
         return self._memories[session].chunk(slot, first, count)
 
     def lend(self, session: int, slot: int, tracker: Tracker, now_s: float) -> None:
@@ -103,7 +101,7 @@ class SlotStore:
         self._sending.setdefault(session, {})[slot] = now_s
 
     def find_sent(self, now_s: float, session: int | None = None) -> list[SlotSent]:
-        """Return the slots that the socket has finished reading, of one session or of all.
+        """Find the slots that the socket has finished reading, of one session or of all.
 
         libzmq reports nothing of its own, so this is called as things happen. It looks at all
         sessions every _LOOK_INTERVAL_S at most, and then at _SLOTS_A_LOOK slots or a few more, in
@@ -155,7 +153,7 @@ class SlotStore:
         return None
 
     def recheck(self, now_s: float) -> Iterable[SlotReturned | SlotsClosed]:
-        """Return the wanted slots and memories that the socket has finished with."""
+        """The wanted slots and memories that the socket has finished with meanwhile."""
         returned = [key for key in self._returning if self._loans[key[0]].is_back(key[1])]
         for key in returned:
             del self._returning[key]

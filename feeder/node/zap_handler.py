@@ -56,7 +56,7 @@ class KeyList:
         return len(self._names)
 
     def name_of(self, public_key: bytes, now_s: float) -> str | None:
-        """Return the name of a listed key, None if it is not listed.
+        """The name of a listed key; None if it is not listed.
 
         A change of the list takes effect within a second. Raises ConfigError as long as the list
         cannot be read.
@@ -150,7 +150,7 @@ def _read_names(path: Path) -> dict[bytes, str]:
 
 
 def _file_states(path: Path) -> FileStates | None:
-    """Return a value that changes when a key file does; None if there is none."""
+    """A value that changes when a key file does; None if there is none."""
     try:
         return tuple(
             (os.fspath(each), status.st_ino, status.st_mtime_ns, status.st_size)

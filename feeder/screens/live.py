@@ -201,7 +201,7 @@ class _Terminal:
             self._live.update(Group(frame), refresh=True)
 
     def read_keys(self) -> bytes:
-        """Return what was typed, "q" when the terminal has gone; handle signals. Never blocks."""
+        """What was typed; "q" when the terminal has gone. Handles signals and never blocks."""
         for number in _read(self._signalled) or b"":
             if number == signal.SIGTSTP:
                 self._release()
@@ -257,7 +257,7 @@ def _signal_descriptor() -> Iterator[int]:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """Return what can be read now, b"" at the end, None where there is nothing."""
+    """What can be read now; b"" at the end, None where there is nothing."""
     if not select.select([descriptor], [], [], 0)[0]:
         return None
     try:

@@ -119,7 +119,7 @@ def admit(
     available_bytes: int,
     account: str = "",
 ) -> tuple[EpochPlan, SlotLayout, int] | Refusal:
-    """Return the plan of epoch 0, the slots and the images of a chunk, or why there is no session.
+    """The plan of epoch 0, the slots and the images of a chunk; or why there is no session.
 
     ``account`` is the client, as people know it; ``available_bytes`` of memory have cgroup and
     machine. A dataset that cannot be served has the reason in its place in ``datasets``.
@@ -172,7 +172,7 @@ def admit(
 
 
 def count_chunk_images(recipe: Recipe, labels: LabelSpec, limits: SessionLimits) -> int:
-    """Return how many images a chunk of a recipe holds: fewer if they or their labels are large.
+    """Images of a chunk of a recipe: fewer where they or their labels are large.
 
     A worker must finish a chunk long before its deadline, and other sessions wait meanwhile: 32
     images of 2048 px with all augmentations take half a minute.
@@ -200,7 +200,6 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
 def _refusal_for_sessions(
     hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
 ) -> Refusal | None:
-    """Return the refusal if a limit on sessions or recipes would be exceeded, or None."""
     if used.sessions >= limits.sessions_max:
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")

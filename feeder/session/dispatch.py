@@ -209,7 +209,7 @@ class Dispatcher:
             batch.enqueued_s += lost_s
 
     def find_stuck(self, now_s: float) -> list[KillWorker]:
-        """Return the stuck workers to kill, each once; they get no chunk any more."""
+        """The workers to kill, each once; they get no chunk any more."""
         waiting = {session.dataset for session in self._turns}
         waiting |= {chunk.batch.session.dataset for chunk in self._suspects}
         stuck = self.watch.find_stuck(waiting, self._tickets, now_s)
@@ -218,7 +218,7 @@ class Dispatcher:
         return stuck
 
     def find_unanswered(self, now_s: float) -> list[PendingBatch]:
-        """Return the batches that have waited too long for a stalled dataset."""
+        """The batches that have waited too long for a stalled dataset."""
         stalled = self._unfilled_of_stalled()
         return [batch for batch in stalled if self.watch.is_unanswered(batch, now_s)]
 
@@ -229,7 +229,6 @@ class Dispatcher:
         return min(self.watch.check_at_s(now_s), recheck_s)
 
     def _unfilled_of_stalled(self) -> list[PendingBatch]:
-        """Return the unfinished batches of stalled datasets, each once."""
         if not self._stalled:
             return []
         batches = [batch for session in self._turns for batch in session.queue]
@@ -241,7 +240,7 @@ class Dispatcher:
         ]
 
     def _free_worker(self, *, is_idle: bool = False, is_proven: bool | None = None) -> int | None:
-        """Return the worker for the next chunk: the one with the fewest, waiting longest."""
+        """The worker with the fewest chunks; of several, the one that has waited longest."""
         for workers in self._by_load[: 1 if is_idle else WORKER_DEPTH]:
             for worker in workers:
                 if is_proven is None or self._in_flight[worker].is_proven == is_proven:
@@ -355,7 +354,7 @@ class Dispatcher:
 
 
 def _time_to_charge(work: WorkInFlight, now_s: float, busy_s: float | None = None) -> float:
-    """Return what a worker's oldest chunk costs its job: all of the time that it took.
+    """A worker's oldest chunk costs its job all of the time that it took.
 
     Time in which the worker was stopped, or stuck without using its CPU, is not the job's fault:
     such a chunk costs its estimate at most. All others are bounded by CHUNK_DEADLINE_S, after which

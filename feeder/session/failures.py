@@ -26,7 +26,7 @@ class Failures:
         """With the time of the last failure; the datasets that failed last at the end."""
 
     def reason_for(self, failed: FillFailed, dataset: str) -> FailureReason:
-        """Return why a worker could not fill a chunk; record the sample at fault."""
+        """Why a worker could not fill a chunk; records the sample at fault."""
         if failed.code == "resource":
             return "resource"
         if failed.sample is None:
@@ -57,7 +57,6 @@ class Failures:
 
 
 def blame_chunk(chunk: PendingChunk) -> str:
-    """Return why a chunk is given up."""
     rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
     if chunk.deaths >= DEATHS_MAX:
         return (
@@ -76,7 +75,6 @@ def blame_chunk(chunk: PendingChunk) -> str:
 
 
 def blame_dataset(dataset: str) -> str:
-    """Return why the batches of a stalled dataset are given up."""
     return (
         f"dataset {dataset} cannot be read: no answer in {UNANSWERED_S:.0f} s, is its file system "
         "alive?"

@@ -42,7 +42,6 @@ class _TokenBucket:
 
 
 def cost_of(message: ClientMessage) -> float:
-    """Return what a message costs its sender."""
     match message:
         case Hello():
             return 16.0  # memory, and a message to each worker

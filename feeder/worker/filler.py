@@ -168,7 +168,7 @@ class ChunkFiller:
         )
 
     def read_names(self, dataset: str, sample_ids: Iterable[int]) -> tuple[bytes, ...]:
-        """Return the source names of the first of the samples, at least one, until it takes long.
+        """Read source names of the first of the samples, at least one, until it takes long.
 
         Raises DatasetError and ResourceError as ``fill``.
         """
@@ -181,7 +181,7 @@ class ChunkFiller:
         return tuple(names)
 
     def shard_path(self, session: int, sample_id: int) -> str:
-        """Return the file of the shard with a sample of an open session."""
+        """The file that holds a sample of an open session."""
         return str(self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id))
 
     def _dataset(self, name: str) -> Dataset:

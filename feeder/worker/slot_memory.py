@@ -58,18 +58,18 @@ class SlotMemory:
         return cls(fd, layout)
 
     def fileno(self) -> int:
-        """Return the descriptor; -1 once closed."""
+        """The descriptor; -1 once closed."""
         return self._fd
 
     def open_read_only(self) -> int:
-        """Return a read-only descriptor of the file, which cannot be mapped writable.
+        """Open the file again, read-only: such a descriptor cannot be mapped writable.
 
         Raises OSError if /proc is missing or no descriptor is left.
         """
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def chunk(self, slot: int, first: int, count: int) -> ChunkArrays:
-        """Return views of rows first .. first + count - 1 of a slot."""
+        """Views of rows first .. first + count - 1 of a slot."""
         if self._memory is None:
             raise ValueError("the slots of this session are closed")
         return self.layout.chunk(self._memory, slot, first, count)

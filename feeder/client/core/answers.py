@@ -23,7 +23,7 @@ def name_batch(key: BatchKey) -> str:
 
 
 def count_valid(recipe: Recipe, samples: int, index: int) -> int:
-    """Return how many rows of a batch are real; 0 once all samples are used up."""
+    """Rows of a batch that are real; 0 once all samples are used up."""
     return max(0, min(recipe.batch_size, samples - index * recipe.batch_size))
 
 
@@ -52,7 +52,7 @@ def check_chunk(
 def find_incompatibility(
     hello: Hello, first: Welcome | None, welcome: Welcome, *, is_back: bool
 ) -> FeederError | None:
-    """Return why a node that answers ``hello`` with ``welcome`` would make other bytes, or None.
+    """Why a node that answers ``hello`` with ``welcome`` would make other bytes, or None.
 
     ``first`` is the welcome that all must agree with; ``is_back``: the endpoint served this job
     before.
@@ -87,7 +87,7 @@ def find_incompatibility(
 
 
 def _find_contradiction(hello: Hello, welcome: Welcome) -> str | None:
-    """Return where a welcome does not answer ``hello``, or contradicts itself."""
+    """Where a welcome does not answer ``hello``, or contradicts itself."""
     recipe, samples = hello.recipe, welcome.samples
     if welcome.dataset != hello.dataset:
         return f"it grants dataset {welcome.dataset!r}, {hello.dataset!r} was requested"

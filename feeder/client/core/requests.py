@@ -115,7 +115,7 @@ class RequestScheduler:
                 self._joining.append(link)
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
-        """Return the batches to request now, by link, recorded as those of request ``number``."""
+        """Choose the batches to request now, by link, and record them as requested."""
         prefetch = self._prefetch
         self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
         self._load = dict.fromkeys(self._links, 0)
@@ -255,8 +255,7 @@ class RequestScheduler:
         return number in self._served and self._served[number].quiet_at_s > self._now_s
 
     def _prefer(self, key: BatchKey) -> list[int]:
-        """Return the links of all nodes that can make a batch, in the order of preference; those
-        that are quiet last."""
+        """The links of all nodes that can make a batch, in order of preference; quiet ones last."""
         batch = self._prefetch.held[key]
         names = self._order(key) if len(self._by_name) > 1 else tuple(self._by_name)
         preferred: list[int] = []
@@ -268,7 +267,7 @@ class RequestScheduler:
         return preferred + quiet
 
     def _sort(self, numbers: Sequence[int], key: BatchKey) -> Sequence[int]:
-        """Return a feeder's node processes in the order of preference for a batch."""
+        """A feeder's node processes, in order of preference for a batch."""
         if len(numbers) < 2 or self._preference is None:
             return numbers
         weigh = self._preference.weigher(key)
@@ -285,7 +284,7 @@ class RequestScheduler:
     # --- How busy nodes are -------------------------------------------------------------------
 
     def _count_near(self) -> int:
-        """Return how many of the next batches an idle node may take from their owner.
+        """Of how many next batches an idle node may take some from their owner.
 
         More where the buffers hardly suffice: a node without a rank's batches then idles, and the
         consumer soon waits. All where they cannot keep a few nodes busy in any case.
@@ -303,19 +302,18 @@ class RequestScheduler:
         return max(_NEAR_MIN, math.ceil(share * buffers))
 
     def _count_needed(self, number: int) -> int:
-        """Return how many batches keep a node busy, of all ranks that it serves."""
+        """Batches that keep a node busy, of all ranks that it serves."""
         welcome = self._served[number].welcome
         assert welcome is not None, "it is served"
         chunks = math.ceil(self._prefetch.recipe.batch_size / welcome.chunk_images)
         return 1 + math.ceil(_CHUNKS_A_WORKER * welcome.workers / chunks)
 
     def _count_free(self, number: int) -> int:
-        """Return how many more batches a node accepts."""
         welcome = self._served[number].welcome
         return (welcome.window if welcome else 0) - self._load[number]
 
     def _count_lacking(self, number: int) -> int:
-        """Return how many batches a node lacks to be busy with this rank's part of its work.
+        """Batches that a node lacks to be busy with this rank's part of its work.
 
         That is enough chunks for all workers, each with one to fill and the next one at hand, and a
         batch that is on its way, over the ranks that it serves; or this client's even share of the
