@@ -117,11 +117,11 @@ def _taken_without_waits(interval: HostInterval) -> float:
     how long it waits."""
     if any(client.wait_share is None for client in interval.clients):
         return inf
-    taken = 0.0
+    images_a_s = 0.0
     for group in interval.by_client.values():
         waited = sum(client.wait_share or 0.0 for client in group)
-        taken += sum(client.images_a_s for client in group) / max(0.01, 1.0 - waited)
-    return taken or inf
+        images_a_s += sum(client.images_a_s for client in group) / max(0.01, 1.0 - waited)
+    return images_a_s or inf
 
 
 def feeder_cpus(interval: HostInterval) -> float:

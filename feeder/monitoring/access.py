@@ -77,10 +77,10 @@ class TokenFile:
     def accepts(self, authorization: bytes) -> bool:
         """Whether an Authorization header has the token."""
         self._refresh()
-        scheme, _, given = authorization.partition(b" ")
+        scheme, _, credentials = authorization.partition(b" ")
         if not self._token or scheme.lower() != b"bearer":
             return False
-        return hmac.compare_digest(given.strip(), self._token)
+        return hmac.compare_digest(credentials.strip(), self._token)
 
     def _refresh(self) -> None:
         stamp = self._status()

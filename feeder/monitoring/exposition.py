@@ -58,9 +58,9 @@ class Exposition(Collector):
         There is no report while the daemon packs.
         """
         content_type = choose_format(accept)
-        kept = self._kept.get(content_type)
-        if kept is not None and kept[0] is report:
-            return kept[1], content_type
+        page = self._kept.get(content_type)
+        if page is not None and page[0] is report:
+            return page[1], content_type
         self._report = report
         encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
         text: bytes = encode(self._registry)
@@ -112,8 +112,8 @@ class WorkerPlaces:
         """The places of a node process's present workers, given their numbers."""
         former = self._places.get(node, {})
         places = {worker: former[worker] for worker in workers if worker in former}
-        taken = set(places.values())
-        free = (place for place in range(len(workers) + len(taken)) if place not in taken)
+        used = set(places.values())
+        free = (place for place in range(len(workers) + len(used)) if place not in used)
         for worker in workers:
             if worker not in places:
                 places[worker] = next(free)

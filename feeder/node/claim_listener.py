@@ -163,8 +163,8 @@ class ClaimListener:
             return
         except OSError as error:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
-            for each in self._listeners.values():
-                self._poll_set.remove(each.fileno())
+            for listener in self._listeners.values():
+                self._poll_set.remove(listener.fileno())
             self._resume_s = now_s + _RETRY_S
             self.deadline_s = min(self.deadline_s, self._resume_s)
             return

@@ -31,11 +31,11 @@ from feeder.metrics.counters import SocketCounters
 from feeder.process.log_lines import LogLimiter
 
 UNFINISHED_BYTES_MAX: Final = 24 << 20
-"""Of a tcp connection. A well-behaved peer can have sent 32 messages of 64 KiB that wait here, and
-what the kernel buffers; this is twice that."""
+"""Limit of a tcp connection. A well-behaved peer can have sent 32 messages of 64 KiB that wait
+here, and what the kernel buffers; this is twice that."""
 
 UNFINISHED_TOTAL_BYTES_MAX: Final = 512 << 20
-"""Of all tcp connections; enough for 8000 clients with 64 KiB in flight each."""
+"""Limit of all tcp connections; enough for 8000 clients with 64 KiB in flight each."""
 
 CHECK_INTERVAL_S: Final = 0.2
 """Between checks for unfinished bytes. A check takes 2 µs for each tcp connection; until the next
@@ -127,7 +127,7 @@ class Connections:
         """Cut connections beyond the maximum."""
         if self.has_room:
             return
-        staying = {fd: each for fd, each in self._open.items() if not each.is_cut}
+        staying = {fd: connection for fd, connection in self._open.items() if not connection.is_cut}
         while len(staying) > self._max:
             fd = _choose_excess(staying, now_s)
             del staying[fd]
@@ -189,7 +189,7 @@ def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
     if now_s - connections[idlest].last_active_s > _IDLE_S:
         return idlest
     *_, newest = connections
-    return next((fd for fd, each in connections.items() if not each.peers), newest)
+    return next((fd for fd, connection in connections.items() if not connection.peers), newest)
 
 
 def _describe_peer(address: object) -> str:

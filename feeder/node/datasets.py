@@ -53,7 +53,9 @@ class NodeDatasets:
         in a successor if one does not answer.
         """
         if self._is_successor:  # else the supervisor has just checked
-            folders = {name: path_from_bytes(each.folder) for name, each in self._sources.items()}
+            folders = {
+                name: path_from_bytes(source.folder) for name, source in self._sources.items()
+            }
             check_readable(
                 {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
             )

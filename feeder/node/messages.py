@@ -41,7 +41,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """By name, each with the fingerprint that the daemon has found at its start."""
     limits: SessionLimits
     weights: dict[str, dict[str, float]]
-    """Of the jobs of each client, those that are not 1."""
+    """By client and job; a weight of 1 is left out."""
     decoded_bytes: int
     """Budget of the decoded cache; 0 is none."""
     nodes: int
@@ -77,7 +77,7 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
 
     is_last: bool
     data: bytes
-    """Of the report in MessagePack."""
+    """A part of the report in MessagePack."""
 
 
 class Diagnosed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -208,8 +208,8 @@ def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> N
         if len(clients) > 1:
             half = len(clients) // 2
             others = sum_clients(clients[half:])
-            kept = (*clients[:half], others) if half > 1 else (sum_clients(clients),)
-            snapshot = msgspec.structs.replace(snapshot, clients=kept)
+            few = (*clients[:half], others) if half > 1 else (sum_clients(clients),)
+            snapshot = msgspec.structs.replace(snapshot, clients=few)
         elif snapshot.counters:
             snapshot = msgspec.structs.replace(snapshot, counters={})
         elif workers:

@@ -126,11 +126,11 @@ class ZapHandler:
             self._refuse("no-list", "", f"no client is admitted: {error}", now_s)
             return NO_LIST, ""
         if name is None:
-            shown = z85.encode(public_key).decode()[:_SHOWN_CHARS]
+            shortened = z85.encode(public_key).decode()[:_SHOWN_CHARS]
             self._refuse(
                 "unknown-key",
-                shown,
-                f"a client at {address} is refused: its public key {shown}… is not in "
+                shortened,
+                f"a client at {address} is refused: its public key {shortened}… is not in "
                 f"{self._keys.path}",
                 now_s,
             )
@@ -153,9 +153,9 @@ def _file_states(path: Path) -> FileStates | None:
     """A value that changes when a key file does; None if there is none."""
     try:
         return tuple(
-            (os.fspath(each), status.st_ino, status.st_mtime_ns, status.st_size)
-            for each in find_public_key_files(path)
-            for status in (each.stat(),)
+            (os.fspath(file), status.st_ino, status.st_mtime_ns, status.st_size)
+            for file in find_public_key_files(path)
+            for status in (file.stat(),)
         )
     except OSError:
         return None

@@ -78,9 +78,9 @@ class Usage:
     ended: int = 0
     """Those whose memory is not freed yet, as while a client still maps it."""
     slots_bytes: int = 0
-    """Of open and ended sessions."""
+    """The memory of open and ended sessions."""
     recipes: Counter[tuple[str, Recipe]] = field(default_factory=Counter)
-    """Of open sessions, each with its dataset's name."""
+    """Datasets' names and recipes of open sessions, with the number of these."""
 
     @property
     def sessions(self) -> int:

@@ -66,7 +66,6 @@ class Dispatcher:
         self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self.watch = WorkerWatch()
-        """Of the workers."""
         self._in_flight = self.watch.workers
         # Workers that can take a chunk, by the number of chunks in flight; dicts as ordered sets,
         # longest waiting first. Workers that have a suspect or are being killed are in none.

@@ -153,7 +153,7 @@ class Session:
     peer: bytes
     hello: Hello
     plan: EpochPlan
-    """Of epoch 0; the number of batches and their sizes are the same in every epoch."""
+    """The plan of epoch 0; number and sizes of batches are the same in every epoch."""
     layout: SlotLayout
     chunk_images: int
     """Most rows of a chunk."""

@@ -57,7 +57,7 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
     seed: int
     slots: int
     labels: LabelSpec = INDEX_LABELS
-    """Of the dataset with the fingerprint that Configure names."""
+    """Labels of the dataset whose fingerprint Configure names."""
 
 
 class CloseSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -46,7 +46,7 @@ _FIRST_DELAY_S: Final = 2.0
 """Before any latency is known: the first batch waits for cold files and the dataset's opening."""
 
 NEAR_SHARE: Final = 0.5
-"""Of the buffers: the batches that an idle node may take from a busy owner. With fewer, nodes idle
+"""An idle node may take this part of the buffers' batches from a busy owner. With fewer, nodes idle
 while the consumer waits for a busy one; with more, batches leave their owners without need. See
 ``feeder-bench cluster --any``."""
 
@@ -284,7 +284,7 @@ class RequestScheduler:
     # --- How busy nodes are -------------------------------------------------------------------
 
     def _count_near(self) -> int:
-        """Of how many next batches an idle node may take some from their owner.
+        """How many of the next batches an idle node may take from their owner.
 
         More where the buffers hardly suffice: a node without a rank's batches then idles, and the
         consumer soon waits. All where they cannot keep a few nodes busy in any case.
