@@ -117,10 +117,14 @@ def _taken_without_waits(interval: HostInterval) -> float:
     how long it waits."""
     if any(client.wait_share is None for client in interval.clients):
         return inf
-    images_a_s = 0.0
-    for group in interval.by_client.values():
-        waited = sum(client.wait_share or 0.0 for client in group)
-        images_a_s += sum(client.images_a_s for client in group) / max(0.01, 1.0 - waited)
+    waits = {
+        key: sum(client.wait_share or 0.0 for client in group)
+        for key, group in interval.by_client.items()
+    }
+    images_a_s = sum(
+        client.images_a_s / max(0.01, 1.0 - waits[client.account, client.name])
+        for client in interval.clients
+    )
     return images_a_s or inf
 
 

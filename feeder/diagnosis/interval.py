@@ -228,7 +228,9 @@ class HostInterval:
         self.by_client: dict[tuple[str, str], list[ClientInterval]] = {}
         for client in self.clients:
             self.by_client.setdefault((client.account, client.name), []).append(client)
-        self.client_count = sum(_number(group) for group in self.by_client.values())
+        self.client_count = sum(
+            max(client.clients for client in group) for group in self.by_client.values()
+        )
 
     @cached_property
     def wait_share(self) -> float | None:
@@ -236,12 +238,15 @@ class HostInterval:
 
         A client's waits for several node processes add up; clients count equally.
         """
-        waited, count = 0.0, 0
-        for group in self.by_client.values():
-            if heard := [client for client in group if client.wait_share is not None]:
-                waited += sum(client.wait_share or 0.0 for client in heard) * _number(heard)
-                count += _number(heard)
-        return min(1.0, waited / count) if count else None
+        numbers: dict[tuple[str, str], int] = {}  # of clients that have reported
+        for client in self.clients:
+            if client.wait_share is not None:
+                key = client.account, client.name
+                numbers[key] = max(numbers.get(key, 0), client.clients)
+        waited = sum(
+            (c.wait_share or 0.0) * numbers.get((c.account, c.name), 0) for c in self.clients
+        )
+        return min(1.0, waited / sum(numbers.values())) if numbers else None
 
     @property
     def stages(self) -> Mapping[str, float]:
@@ -353,8 +358,3 @@ def _busy_s(node: NodeRecord) -> float:
 def _mean_slots(slots: SlotSeconds, rate: _Rate) -> SlotSeconds:
     """The mean number of slots in each state."""
     return SlotSeconds(**{name: rate(getattr(slots, name)) for name in slots.__struct_fields__})
-
-
-def _number(group: Iterable[ClientInterval]) -> int:
-    """How many clients an account and name stands for: 1, or those of OTHERS."""
-    return max(client.clients for client in group)
