@@ -1,4 +1,4 @@
-"""The sockets of one endpoint (DEALER, monitor, the claim of the session's slots), and contexts.
+"""The sockets of one endpoint, a DEALER and its monitor, and the contexts that they live in.
 
 The monitor reports when the connection comes and goes: so nothing is sent while the node is away,
 and an error can state whether anything has accepted the connection. IMMEDIATE stays off, because
@@ -17,16 +17,13 @@ their rows go.
 
 import os
 import struct
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 import zmq
 
 from feeder.client.core import events
-from feeder.client.host_memory import NotSharedError, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.plan.packing import pixel_layout_of
 from feeder.process.name_lookup import host_name_in
@@ -54,16 +51,36 @@ HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
 NAME_THREADS: Final = 7
-_DESCRIPTORS: Final = 12
-"""Descriptors of a context with one I/O thread, a first connection and a claim of slots."""
-_THREAD_DESCRIPTORS: Final = 2
-"""Descriptors of each further I/O thread."""
+_DESCRIPTORS: Final = (
+    12  # of a context with one I/O thread, a first connection and a claim of slots
+)
+_THREAD_DESCRIPTORS: Final = 2  # of each further I/O thread
 
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow
 _READABLE: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _MONITOR_EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor(3): the event and its value
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+
+
+class LinkContext:
+    """The context of a client's links, which chooses an I/O thread for each."""
+
+    def __init__(self, name: str, endpoints: Iterable[str]) -> None:
+        """``name`` begins the ResourceError.
+
+        If no host name is among the first ``endpoints``, later ones share one I/O thread.
+        """
+        self._name_threads = NAME_THREADS if any(map(host_name_in, endpoints)) else 1
+        self._threads: dict[str, int] = {}  # by host name
+        self.context = open_context(name, self._name_threads)
+
+    def choose_threads(self, endpoint: str) -> int:
+        """The ZMQ_AFFINITY of a socket for ``endpoint``: a bit for each I/O thread."""
+        host = host_name_in(endpoint)
+        if not host:
+            return 1
+        return 2 << self._threads.setdefault(host, len(self._threads) % self._name_threads)
 
 
 class Link:
@@ -75,20 +92,13 @@ class Link:
         endpoint: str,
         hello: Hello,
         keys: ClientKeys | None,
-        context: Context,
-        threads: int,
+        context: LinkContext,
     ) -> None:
-        """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
-
-        ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use.
-        """
+        """Dial; ConfigError for what is no endpoint, ResourceError without a socket."""
         self.number = number
-        self.claim: SlotClaim | None = None  # a pending one; its descriptor is to be polled
-        self.unsent: deque[ClientMessage] = deque()  # they wait for room: ``flush`` at POLLOUT
-        self._claimed: events.ClaimSlots | None = None
         dealer: zmq.Socket[bytes] | None = None
         try:
-            self.dealer = dealer = context.socket(zmq.DEALER)
+            self.dealer = dealer = context.context.socket(zmq.DEALER)
             self.monitor = dealer.get_monitor_socket(_CONNECTION_EVENTS)
         except zmq.ZMQError as error:
             if dealer is not None:  # its context could not end before it
@@ -104,18 +114,18 @@ class Link:
             (zmq.LINGER, LINGER_MS),
             (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, recipe.batch_size * image_bytes)),
             (zmq.RCVHWM, hello.window * recipe.batch_size + 64),  # were every chunk a single row
-            (zmq.SNDHWM, 64),
+            (zmq.SNDHWM, 0),  # no limit: the window and the interval of pings bound what is sent
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-            (zmq.AFFINITY, threads),
+            (zmq.AFFINITY, context.choose_threads(endpoint)),
         ):
             dealer.set(option, value)
         self._watch = HandshakeWatch(endpoint, keys)
         try:
-            dial(self.dealer, endpoint, keys)
+            dial(dealer, endpoint, keys)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
@@ -129,42 +139,14 @@ class Link:
         return bool(cast(int, self.dealer.get(_EVENTS)) & _READABLE)
 
     def send(self, message: ClientMessage) -> None:
-        """Send a message as soon as there is room."""
-        self.unsent.append(message)
-        self.flush()
-
-    def flush(self) -> None:
-        """Send queued messages."""
-        while self.unsent:
-            message = self.unsent[0]
-            frame = encode(message, is_checked=isinstance(message, Hello))  # Transport has done it
-            try:
-                self.dealer.send(frame, _DONTWAIT)
-            except zmq.Again:  # no room
-                return
-            self.unsent.popleft()
-
-    def read_connection(self) -> Iterator[events.LinkEvent]:
-        """Yield what happened to the connection."""
-        while True:
-            try:
-                frames = self.monitor.recv_multipart(_DONTWAIT)
-            except zmq.Again:
-                return
-            event, value = _MONITOR_EVENT.unpack(frames[0])
-            problem = self._watch.on_event(event, value, time.monotonic())
-            if problem is not None:
-                yield events.NodeIncompatible(self.number, problem)
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                yield events.Connected(self.number)
-            elif event == zmq.EVENT_DISCONNECTED:
-                self.unsent.clear()
-                yield events.Disconnected(self.number)
-            elif event != zmq.EVENT_CONNECTED:
-                yield events.AttemptFailed(self.number)
+        """Send a message, without waiting."""
+        try:  # Transport has checked the Hello
+            self.dealer.send(encode(message, is_checked=isinstance(message, Hello)), _DONTWAIT)
+        except zmq.Again:  # libzmq has given up the connection, which the monitor reports
+            return
 
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
-        """Return the next message and the frames after its header, None when there is none.
+        """The next message and the frames after its header, None when there is none.
 
         Raises ProtocolError for what is no message of a feeder.
         """
@@ -184,103 +166,33 @@ class Link:
             raise ProtocolError(f"{type(message).__name__} came with frames it must not have")
         return message, frames[1:]
 
-    def begin_claim(self, wanted: events.ClaimSlots) -> events.Event | None:
-        """Claim a session's slots; return the outcome if it is already known."""
-        self.drop_claim()
-        self._claimed = wanted
-        try:
-            self.claim = SlotClaim(wanted.path, wanted.session)
-        except NotSharedError as error:
-            return events.SlotsNotShared(self.number, wanted.session, str(error))
-        return None
-
-    def take_claim(self) -> events.SlotsMapped | events.SlotsNotShared | None:
-        """Return the outcome of the claim, None while it is pending.
-
-        A poll may report its descriptor for a former claim, whose number it has reused.
-        """
-        assert self.claim is not None, "it is polled while there is one"
-        assert self._claimed is not None, "it was begun"
-        session = self._claimed.session
-        try:
-            memory = self.claim.take(self._claimed.layout)
-        except NotSharedError as error:
-            self.drop_claim()
-            return events.SlotsNotShared(self.number, session, str(error))
-        if memory is None:
-            return None
-        self.claim = None  # its connection is the memory's
-        return events.SlotsMapped(self.number, session, memory.slots())
-
-    def drop_claim(self) -> None:
-        """Cancel the pending claim, if there is one."""
-        if self.claim is not None:
-            self.claim.close()
-            self.claim = None
+    def read_connection(self) -> Iterator[events.LinkEvent]:
+        """Yield what happened to the connection."""
+        while True:
+            try:
+                frames = self.monitor.recv_multipart(_DONTWAIT)
+            except zmq.Again:
+                return
+            event, value = _MONITOR_EVENT.unpack(frames[0])
+            problem = self._watch.on_event(event, value, time.monotonic())
+            if problem is not None:
+                yield events.NodeIncompatible(self.number, problem)
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                yield events.Connected(self.number)
+            elif event == zmq.EVENT_DISCONNECTED:
+                yield events.Disconnected(self.number)
+            elif event != zmq.EVENT_CONNECTED:
+                yield events.AttemptFailed(self.number)
 
     def close(self) -> None:
-        """Close all sockets; what cannot be sent without waiting is dropped."""
-        self.flush()
-        self.drop_claim()
+        """Close both sockets."""
         self.dealer.disable_monitor()
         self.monitor.close(0)
         self.dealer.close(LINGER_MS)
 
 
-class LinkContext:
-    """One context for a client's links, to be used by one thread."""
-
-    def __init__(self, name: str, linger_ms: int, endpoints: Iterable[str]) -> None:
-        """``name`` begins the ResourceError; ``linger_ms`` is that of the sockets.
-
-        If no host name is among the first ``endpoints``, later ones share one I/O thread.
-        """
-        self._name_threads = NAME_THREADS if any(map(host_name_in, endpoints)) else 1
-        self.context = open_context(name, self._name_threads)
-        self._linger_s = linger_ms / 1000
-        self._threads: dict[str, int] = {}  # by host name
-        self._has_closed = threading.Event()
-        self._ender: threading.Thread | None = None
-
-    def choose_threads(self, endpoint: str) -> int:
-        """Return the ZMQ_AFFINITY of a socket for ``endpoint``: a bit for each I/O thread."""
-        host = host_name_in(endpoint)
-        if not host:
-            return 1
-        if self._ender is None:  # now, as no thread starts while the interpreter shuts down
-            ender = threading.Thread(target=self._end, name="feeder client ends", daemon=True)
-            try:
-                ender.start()
-            except RuntimeError as error:
-                raise ResourceError(f"{error}: allow this process more threads") from None
-            self._ender = ender
-        return 2 << self._threads.setdefault(host, len(self._threads) % self._name_threads)
-
-    def close(self) -> None:
-        """Send the last messages, all sockets being closed, without waiting for a name server."""
-        if self._ender is None:
-            self.context.term()
-        else:
-            self._has_closed.set()
-            self._ender.join(2 * self._linger_s)
-
-    def _end(self) -> None:
-        self._has_closed.wait()
-        self.context.term()
-
-
-def no_room(name: str) -> ResourceError:
-    """Return the error for a process without spare descriptors."""
-    return ResourceError(
-        f"{name}: there is no room for a connection: raise the limit on open files (ulimit -n)"
-    )
-
-
 def open_context(name: str, further_threads: int = 0) -> Context:
-    """Return a context with one I/O thread or more.
-
-    Raises ResourceError, which begins with ``name``, where there is no room for it.
-    """
+    """A context with one I/O thread or more; ResourceError, about ``name``, without room for it."""
     spare: list[int] = []
     try:
         for _ in range(_DESCRIPTORS + _THREAD_DESCRIPTORS * further_threads):
@@ -292,3 +204,10 @@ def open_context(name: str, further_threads: int = 0) -> Context:
             os.close(fd)
     check_threads(ZMQ_THREADS + further_threads)
     return zmq.Context(1 + further_threads)
+
+
+def no_room(name: str) -> ResourceError:
+    """The error for a process without spare descriptors."""
+    return ResourceError(
+        f"{name}: there is no room for a connection: raise the limit on open files (ulimit -n)"
+    )

@@ -23,7 +23,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +134,8 @@ class SlotClaim:
         return self._connection.fileno()
 
     def take(self, layout: SlotLayout) -> LentMemory | None:
-        """Return the mapped slots once the answer has come; None before.
-
-        Raises NotSharedError when they were refused or the file is wrong.
-        """
+        """The mapped slots once the answer has come, None before; NotSharedError for a refusal or a
+        wrong file."""
         try:
             packet, fds, _, _ = socket.recv_fds(self._connection, ANSWER_BYTES_MAX, 1)
         except BlockingIOError:
@@ -147,24 +145,21 @@ class SlotClaim:
         try:
             if not packet:
                 raise NotSharedError("the feeder closed the connection")
-            try:
-                refusal = decode_answer(packet)
-            except ProtocolError as error:
-                raise NotSharedError(str(error)) from error
+            refusal = decode_answer(packet)
             if refusal or not fds:
                 raise NotSharedError(refusal or "no descriptor came with the answer")
             return LentMemory(fds[0], layout, self._connection)
+        except ProtocolError as error:
+            raise NotSharedError(str(error)) from error
         finally:
             for fd in fds:
                 os.close(fd)
 
     def close(self) -> None:
-        """Cancel the claim."""
         self._connection.close()
 
 
 def _check_file(fd: int, size_bytes: int) -> None:
-    """Raise NotSharedError unless a file has this size, sealed."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes:
         raise NotSharedError(f"the file has {status.st_size} bytes, it must have {size_bytes}")
@@ -194,17 +189,6 @@ def _unmap(
 
 
 # --- Batches, as the consumer reads them ------------------------------------------------------
-
-
-class HostRows(Protocol):
-    """A complete batch in host memory: pixels, labels and int64 ids, as they are on the wire."""
-
-    @property
-    def pixels(self) -> Pixels: ...
-    @property
-    def labels(self) -> LabelRows: ...
-    @property
-    def sample_ids(self) -> NDArray[np.int64]: ...
 
 
 class SlotBuffer:
@@ -250,6 +234,10 @@ class BatchBuffer:
         self._pixel_rows[:] = self._grey
         self.labels[:] = self._label_padding
         self.sample_ids[:] = PADDING_SAMPLE_ID
+
+
+HostRows: TypeAlias = SlotBuffer | BatchBuffer
+"""A complete batch in host memory: pixels, labels and int64 ids, as they are on the wire."""
 
 
 class BatchBuffers(dict[int, BatchBuffer]):

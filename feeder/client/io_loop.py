@@ -16,15 +16,16 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import zmq
 
-from feeder.client.connection import LINGER_MS, Link, LinkContext
+from feeder.client.connection import Link, LinkContext
 from feeder.client.core import events
 from feeder.client.core.session import ClientSession
-from feeder.client.host_memory import BatchBuffers
+from feeder.client.host_memory import BatchBuffers, NotSharedError, SlotClaim
 from feeder.errors import FeederError, ProtocolError
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Chunk
@@ -40,8 +41,7 @@ AWAY_S: Final = 2.0
 CATCH_UP_MS: Final = 100
 """Time for libzmq's thread, which was stopped as well, to read them."""
 
-_READABLE: Final = int(zmq.POLLIN)  # plain numbers: arithmetic on the enumeration is slow
-_WRITABLE: Final = int(zmq.POLLOUT)
+_READABLE: Final = int(zmq.POLLIN)  # a plain number: arithmetic on the enumeration is slow
 
 _log = logging.getLogger(__name__)
 
@@ -70,15 +70,14 @@ class IoLoop:
         self._lock = lock
         self._buffers = buffers
         self._keys = keys
-        self.wakeup_fd = wakeup.fileno()
         self._wakeup = wakeup
         self._context: LinkContext | None = None
         self._links: dict[int, Link] = {}
-        self._sources: dict[_Source, Link] = {}  # dealers, monitors and descriptors of claims
-        self._crowded: set[Link] = set()  # links that wait for room to send
+        self._claims: dict[int, SlotClaim] = {}  # pending ones, by link
+        self._readers: dict[_Source, Callable[[float], None]] = {}
         self._poller = zmq.Poller()
-        self._poller.register(self.wakeup_fd, _READABLE)
         self._polled_s = time.monotonic()
+        self._watch(wakeup.fileno(), self._drain_wakeups)
 
     def turn(self, wait_ms: int) -> None:
         """Do what is due, wait for events and handle them; ``wait_ms`` is the longest wait."""
@@ -101,10 +100,9 @@ class IoLoop:
             ready = self._poller.poll(CATCH_UP_MS)
             self._polled_s = time.monotonic()
         for source, _ in ready:
-            if source == self.wakeup_fd:
-                self._drain_wakeups()
-            elif source in self._sources:  # else an earlier event has closed its link
-                self._read(source, self._sources[source], self._polled_s)
+            read = self._readers.get(source)
+            if read is not None:  # else an earlier event has closed its link
+                read(self._polled_s)
 
     def say_bye(self) -> None:
         """Send the last messages."""
@@ -114,47 +112,58 @@ class IoLoop:
 
     def close(self) -> None:
         """Close all sockets."""
+        for claim in self._claims.values():
+            claim.close()
         for link in self._links.values():
             link.close()
-        if self._context is not None:
-            self._context.close()
+        self._readers.clear()  # they refer to this object, and so to the buffers
         self._wakeup.close()
+
+    def wait_until_sent(self) -> None:
+        """Wait, once closed, until the last messages have left, or LINGER_MS have passed.
+
+        While a name server is silent it waits for that, too.
+        """
+        if self._context is not None:
+            self._context.context.term()
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def _watch(self, source: _Source, read: Callable[[float], None]) -> None:
+        self._readers[source] = read
+        self._poller.register(source, _READABLE)
+
+    def _unwatch(self, source: _Source) -> None:
+        del self._readers[source]
+        self._poller.unregister(source)
 
     def _follow_list(self, now_s: float) -> None:
         with self._lock:
             listed, self.listed = self.listed or {}, None
         if self._context is None:
-            self._context = LinkContext(self._session.job.name, LINGER_MS, listed)
+            self._context = LinkContext(self._session.job.name, listed)
         names = {endpoint: name for endpoint, name in listed.items() if name}
         self._handle(events.EndpointsListed(tuple(listed), names), now_s)
 
-    def _drain_wakeups(self) -> None:
+    def _drain_wakeups(self, _now_s: float) -> None:
         try:
             while self._wakeup.recv(4096):
                 pass
         except BlockingIOError:
             return
 
-    def _read(self, source: _Source, link: Link, now_s: float) -> None:
-        if source is link.dealer:
-            if link in self._crowded:
-                link.flush()
-                self._watch_room(link)
-            for _ in range(MESSAGES_IN_A_ROW):
-                # A message without rows is soon handled: the next one has a turn of its own.
-                if not self._read_message(link, now_s) or not link.has_message:
-                    break
-        elif source is link.monitor:
-            for event in link.read_connection():
-                if isinstance(event, events.Disconnected):  # after all that came before it
-                    while link.has_message and self._read_message(link, now_s) is not None:
-                        pass
-                self._handle(event, now_s)
-        elif link.claim is not None:
-            outcome = link.take_claim()
-            if outcome is not None:
-                self._forget_source(source)
-                self._handle(outcome, now_s)
+    def _read_connection(self, link: Link, now_s: float) -> None:
+        for event in link.read_connection():
+            if isinstance(event, events.Disconnected):  # after all that came before it
+                while link.has_message and self._read_message(link, now_s) is not None:
+                    pass
+            self._handle(event, now_s)
+
+    def _read_messages(self, link: Link, now_s: float) -> None:
+        for _ in range(MESSAGES_IN_A_ROW):
+            # A message without rows is soon handled: the next one has a turn of its own.
+            if not self._read_message(link, now_s) or not link.has_message:
+                break
 
     def _read_message(self, link: Link, now_s: float) -> bool | None:
         """Handle one message; return whether it had rows, None if there was no valid one."""
@@ -173,6 +182,8 @@ class IoLoop:
         self._handle(events.ChunkArrived(link.number, message, sizes), now_s, frames)
         return True
 
+    # --- What the session decides -------------------------------------------------------------
+
     def _handle(self, event: events.Event, now_s: float, frames: _Frames = ()) -> None:
         """Have the session handle an event, and execute what follows; ``frames`` are a chunk's."""
         with self._lock:
@@ -190,72 +201,64 @@ class IoLoop:
                     self._buffers[placement.buffer].write(placement.first, *rows)
                     self._handle(events.ChunkStored(placement), now_s)
                 case events.Send(number, message):
-                    link = self._links[number]
-                    link.send(message)
-                    if link.unsent:
-                        self._watch_room(link)
+                    self._links[number].send(message)
                 case events.Dial(number, endpoint):
                     self._dial(number, endpoint, now_s)
                 case events.HangUp(number):
                     self._hang_up(number)
-                case events.ClaimSlots(number):
-                    self._claim(self._links[number], instruction, now_s)
+                case events.ClaimSlots():
+                    self._claim(instruction, now_s)
                 case events.DropClaim(number):
-                    self._drop_claim(self._links[number])
+                    self._drop_claim(number)
                 case events.Log(text, is_warning):
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-
-    def _watch_room(self, link: Link) -> None:
-        """Poll for room to send as long as messages wait for it."""
-        if link.unsent:
-            self._crowded.add(link)
-            self._poller.register(link.dealer, _READABLE | _WRITABLE)
-        else:
-            self._crowded.discard(link)
-            self._poller.register(link.dealer, _READABLE)
 
     def _dial(self, number: int, endpoint: str, now_s: float) -> None:
         assert self._context is not None, "endpoints were listed"
         try:
-            link = Link(
-                number,
-                endpoint,
-                self._session.job.hello,
-                self._keys,
-                self._context.context,
-                self._context.choose_threads(endpoint),
-            )
+            link = Link(number, endpoint, self._session.job.hello, self._keys, self._context)
         except FeederError as error:
             self._handle(events.NodeIncompatible(number, error), now_s)
             return
         self._links[number] = link
-        for source in (link.monitor, link.dealer):  # read in this order
-            self._sources[source] = link
-            self._poller.register(source, _READABLE)
+        self._watch(link.monitor, partial(self._read_connection, link))  # read in this order
+        self._watch(link.dealer, partial(self._read_messages, link))
 
     def _hang_up(self, number: int) -> None:
+        self._drop_claim(number)
         link = self._links.pop(number, None)
         if link is not None:  # else it could not be dialled
-            self._drop_claim(link)
-            self._crowded.discard(link)
-            self._forget_source(link.monitor)
-            self._forget_source(link.dealer)
+            self._unwatch(link.monitor)
+            self._unwatch(link.dealer)
             link.close()
 
-    def _claim(self, link: Link, wanted: events.ClaimSlots, now_s: float) -> None:
-        self._drop_claim(link)
-        outcome = link.begin_claim(wanted)
-        if outcome is not None:
-            self._handle(outcome, now_s)
-        elif link.claim is not None:
-            self._sources[link.claim.fileno()] = link
-            self._poller.register(link.claim.fileno(), _READABLE)
+    def _claim(self, wanted: events.ClaimSlots, now_s: float) -> None:
+        self._drop_claim(wanted.link)
+        try:
+            claim = SlotClaim(wanted.path, wanted.session)
+        except NotSharedError as error:
+            self._handle(events.SlotsNotShared(wanted.link, wanted.session, str(error)), now_s)
+            return
+        self._claims[wanted.link] = claim
+        self._watch(claim.fileno(), partial(self._take_claim, wanted, claim))
 
-    def _drop_claim(self, link: Link) -> None:
-        if link.claim is not None:
-            self._forget_source(link.claim.fileno())
-            link.drop_claim()
+    def _take_claim(self, wanted: events.ClaimSlots, claim: SlotClaim, now_s: float) -> None:
+        outcome: events.SlotsMapped | events.SlotsNotShared
+        try:
+            memory = claim.take(wanted.layout)
+        except NotSharedError as error:
+            self._drop_claim(wanted.link)
+            outcome = events.SlotsNotShared(wanted.link, wanted.session, str(error))
+        else:
+            if memory is None:  # this event was a former claim's, with the same descriptor number
+                return
+            self._unwatch(claim.fileno())
+            del self._claims[wanted.link]  # not closed: its connection is the memory's
+            outcome = events.SlotsMapped(wanted.link, wanted.session, memory.slots())
+        self._handle(outcome, now_s)
 
-    def _forget_source(self, source: _Source) -> None:
-        del self._sources[source]
-        self._poller.unregister(source)
+    def _drop_claim(self, number: int) -> None:
+        claim = self._claims.pop(number, None)
+        if claim is not None:
+            self._unwatch(claim.fileno())
+            claim.close()

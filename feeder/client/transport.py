@@ -33,7 +33,7 @@ from feeder.client.core.prefetch import BatchSequence, CompleteBatch
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
-from feeder.client.host_memory import Allocate, BatchBuffer, BatchBuffers, SlotBuffer
+from feeder.client.host_memory import Allocate, BatchBuffer, BatchBuffers, HostRows
 from feeder.client.io_loop import IDLE_MS, IoLoop
 from feeder.errors import (
     ConfigError,
@@ -89,6 +89,8 @@ class Transport:
             raise no_room(self._name) from error
         self._waker.setblocking(False)
         wakeup.setblocking(False)
+        self._rest = select.poll()
+        self._rest.register(wakeup, select.POLLIN)
         self._lock = threading.RLock()  # the session's
         recipe = session.job.hello.recipe
         self._buffers = BatchBuffers(lambda: BatchBuffer(recipe, session.labels, allocate))
@@ -99,6 +101,7 @@ class Transport:
         self._handed_back_s = float("-inf")
         self._has_failed = False
         self._is_closing = False
+        self._has_ended = False  # but for a wait for the last messages, or for a name server
         self._thread = threading.Thread(
             target=self._run, name=f"feeder client of {self._name}"[:64], daemon=True
         )
@@ -114,7 +117,7 @@ class Transport:
     # --- The consumer's calls -----------------------------------------------------------------
 
     def wait_for_welcome(self, timeout_s: float, *, for_packing: bool = True) -> Welcome:
-        """Return the first welcome; PeerError when there is none within ``timeout_s``.
+        """The first welcome; PeerError when there is none within ``timeout_s``.
 
         With ``for_packing`` that begins again with all progress of a feeder that packs its source.
         Waits a moment longer for the other feeders, so that incompatible ones are an error now
@@ -145,7 +148,7 @@ class Transport:
     def take(
         self, key: BatchKey, timeout_s: float, before_waiting: Callable[[], object] = lambda: None
     ) -> CompleteBatch:
-        """Return the next batch, which is ``key``; PeerError when it is not complete in time.
+        """The next batch, which is ``key``; PeerError when it is not complete in time.
 
         ``before_waiting`` is called if it is not complete yet, and can release slots: the node
         may need one of them for this batch.
@@ -169,10 +172,10 @@ class Transport:
             raise AssertionError(f"{name_batch(key)} is due, but {name_batch(batch.key)} has come")
         return batch
 
-    def rows(self, batch: CompleteBatch) -> SlotBuffer | BatchBuffer:
+    def rows(self, batch: CompleteBatch) -> HostRows:
         """The memory of a batch that was taken, valid until its buffer is returned."""
         if batch.lent is not None:
-            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, which Link makes
+            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from SlotsMapped
         buffer = self._buffers[batch.buffer]
         if batch.padding:
             buffer.fill_padding()
@@ -213,8 +216,8 @@ class Transport:
         self._is_closing = True
         self._wake()
         if threading.get_ident() not in (self._thread.ident, self._consumer):
-            self._thread.join(CLOSE_TIMEOUT_S)
-            if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)  # which a silent name server uses up
+            if not self._has_ended:
                 _log.warning("%s: the client's I/O thread did not end in time", self._name)
         self._waker.close()
 
@@ -306,30 +309,28 @@ class Transport:
             self._fail(ResourceError(f"{self._name}: the I/O thread failed: {error!r}"))
             raise
         finally:
+            is_closing = self._is_closing  # else an error has ended the session
             with self._sockets:
-                self._end()
+                try:
+                    if is_closing:
+                        self._loop.say_bye()
+                finally:
+                    self._loop.close()
+            self._has_ended = True
+            self._loop.wait_until_sent()
+            if is_closing:
+                with self._lock:
+                    self._session.release_slots()  # before the Bye it would look like a crash
 
     def _serve(self) -> None:
-        rest = select.poll()
-        rest.register(self._loop.wakeup_fd, select.POLLIN)
         while not (self._is_closing or self._has_failed):
             resume_s = self._handed_back_s + HAND_BACK_S - time.monotonic()
             if self._consumer is not None:
-                rest.poll(1000 * HAND_BACK_S)
-            elif resume_s <= 0 or rest.poll(1000 * resume_s):
+                self._rest.poll(1000 * HAND_BACK_S)
+            elif resume_s <= 0 or self._rest.poll(1000 * resume_s):
                 with self._sockets:
                     if self._consumer is None:  # else it has not noticed that this thread is here
                         self._loop.turn(IDLE_MS)
-
-    def _end(self) -> None:
-        try:
-            if self._is_closing:
-                self._loop.say_bye()
-        finally:
-            self._loop.close()
-            if self._is_closing:
-                with self._lock:
-                    self._session.release_slots()  # before the Bye it would look like a crash
 
     def _fail(self, error: FeederError) -> None:
         with self._lock:

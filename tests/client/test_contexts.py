@@ -15,8 +15,6 @@ from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
 from tests.trainer_client.test_loader import make_loader
 
-LINGER_MS = 200
-
 
 @contextlib.contextmanager
 def no_further_file(spare: int) -> Iterator[None]:
@@ -40,33 +38,30 @@ def no_further_file(spare: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "endpoint", ["tcp://10.0.0.1:5555", "tcp://[fe80::1%eth0]:5555", "ipc:///run/feeder/s"]
 )
-def test_addresses_share_an_io_thread_and_closing_ends_the_context(endpoint: str) -> None:
-    context = LinkContext("job", LINGER_MS, [endpoint])
+def test_addresses_share_an_io_thread(endpoint: str) -> None:
+    context = LinkContext("job", [endpoint])
     assert context.choose_threads(endpoint) == context.choose_threads("tcp://127.0.0.1:1") == 1
-    context.close()
-    assert context.context.closed
+    context.context.term()
 
 
 def test_names_are_spread_over_the_other_io_threads() -> None:
     names = [f"tcp://host-{number}:5555" for number in range(3 * NAME_THREADS)]
-    context = LinkContext("job", LINGER_MS, names[:1])
+    context = LinkContext("job", names[:1])
     chosen = Counter(context.choose_threads(name) for name in names)
     assert chosen == {2 << number: 3 for number in range(NAME_THREADS)}
     assert context.choose_threads("tcp://host-0:5556") == context.choose_threads(names[0])
-    context.close()
-    wait_until(lambda: context.context.closed, "it has ended")
+    context.context.term()
 
 
 def test_names_that_join_addresses_share_an_io_thread() -> None:
-    context = LinkContext("job", LINGER_MS, ["tcp://127.0.0.1:1"])
+    context = LinkContext("job", ["tcp://127.0.0.1:1"])
     assert {context.choose_threads(f"tcp://host-{number}:5555") for number in range(3)} == {2}
-    context.close()
-    wait_until(lambda: context.context.closed, "it has ended")
+    context.context.term()
 
 
 def test_without_descriptors_a_context_is_refused() -> None:
     with no_further_file(spare=4), pytest.raises(ResourceError, match=r"^job: .*\(ulimit -n\)"):
-        LinkContext("job", LINGER_MS, [])
+        LinkContext("job", [])
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 5, 9, 10, 12, 16, 20])

@@ -64,6 +64,7 @@ class Script:
                 self.loop.turn(IDLE_MS)
         finally:
             self.loop.close()
+            self.loop.wait_until_sent()
             self._waker.close()
 
     def stop(self) -> None:

@@ -126,16 +126,16 @@ def test_an_exception_in_a_wait_leaves_the_loader_usable(node: FakeNode) -> None
 def test_an_exception_while_messages_are_handled_ends_the_session(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main, turn = threading.get_ident(), IoLoop._read
+    main, handle = threading.get_ident(), IoLoop._handle
 
     def interrupted(self: IoLoop, *args: object) -> None:
         if threading.get_ident() == main:
             raise Stopped
-        turn(self, *args)  # type: ignore[arg-type]
+        handle(self, *args)  # type: ignore[arg-type]
 
     with make_loader(node) as loader:
         hold_back(node)
-        monkeypatch.setattr(IoLoop, "_read", interrupted)
+        monkeypatch.setattr(IoLoop, "_handle", interrupted)
         with pytest.raises(Stopped):
             next(iter(loader))
         with pytest.raises(ResourceError, match=r"interrupted while it handled .*: make a new one"):
