@@ -144,7 +144,7 @@ class EarlyAnswers:
                 self._extend()
                 extend_s = now_s + _INTERVAL_S
             due_s = min(now_s + _TURN_S, self._clients.resume_s, self._router.deadline_s)
-            now_s = self._poll_set.run(due_s - now_s)
+            now_s = self._poll_set.run(due_s)
             self._router.run_due(now_s)
             if self._clients.resume_s <= now_s:
                 self._clients.resume()

@@ -28,7 +28,7 @@ _BYTES_MAX: Final = 16 << 20
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")  # a space is written as \040
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
     """Read a kernel file's bytes; none where it is absent or not readable."""
     try:
         return read_regular(path, _BYTES_MAX)

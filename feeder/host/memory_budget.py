@@ -15,7 +15,7 @@ from typing import Final, Literal
 import psutil
 
 from feeder.errors import ResourceError
-from feeder.host.kernel_files import cgroup_folders, read_bytes, read_text
+from feeder.host.kernel_files import cgroup_folders, read_bytes
 
 _V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V2_NAMES: Final = ("memory.max", "memory.current")
@@ -50,8 +50,11 @@ def available_bytes(root: Path = Path("/")) -> int:
                 f"the free memory of this machine cannot be read ({error}): let the daemon read "
                 "/proc/meminfo"
             ) from error
-    remaining = (_remaining_bytes(*group) for group in _memory_groups(root))
-    return min([*limits, *(size for size in remaining if size is not None)])
+    for group in _memory_groups(root):
+        remaining = _remaining_bytes(*group)
+        if remaining is not None:
+            limits.append(remaining)
+    return min(limits)
 
 
 def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
@@ -82,22 +85,22 @@ def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available:
 
 
 @functools.lru_cache(maxsize=8)
-def _memory_groups(root: Path) -> tuple[tuple[Path, Path, Path], ...]:
+def _memory_groups(root: Path) -> tuple[tuple[str, str, str], ...]:
     """The files of limit, use and details of each cgroup that limits this process's memory: found
     once, while descriptors are left."""
     return tuple(
-        (folder / limit, folder / used, folder / "memory.stat")
+        (f"{folder}/{limit}", f"{folder}/{used}", f"{folder}/memory.stat")
         for folder, unified in cgroup_folders(root, "memory")
         for limit, used in (_V2_NAMES if unified else _V1_NAMES,)
     )
 
 
-def _remaining_bytes(limit_file: Path, used_file: Path, details_file: Path) -> int | None:
+def _remaining_bytes(limit_file: str, used_file: str, details_file: str) -> int | None:
     """What a cgroup may still use, in bytes; None where it has no limit."""
-    limit = read_text(limit_file)
+    limit = read_bytes(limit_file).strip()
     if not limit.isdigit():  # cgroup v2 writes "max" for no limit
         return None
-    used = read_text(used_file)
+    used = read_bytes(used_file).strip()
     if not used.isdigit():
         return None
     details = read_bytes(details_file)

@@ -66,7 +66,8 @@ class Clients:
         self._handle = handle
         self._fair_share = FairShare()
         self._poll_set: PollSet | None = None
-        self._unreachable: dict[bytes, float] = {}  # when ``take_lost`` first saw it, inf: not yet
+        self.unreachable: dict[bytes, float] = {}
+        """When ``take_lost`` first saw each, infinite: not yet."""
         self.resume_s = float("inf")
         """When ``resume`` is due: clients are polled again, after misuse."""
 
@@ -104,7 +105,9 @@ class Clients:
             self._router.waste(len(frame))
             self._router.counters.frames_dropped["over-rate"] += 1
             if self._fair_share.is_report_due(peer, now_s):
-                self.send(peer, Refused(code="rate", message=_explain_rate(self._router.account())))
+                self.send(
+                    peer, Refused(code="rate", message=_explain_rate(self._router.sender()[0]))
+                )
             return
         try:
             message = decode_from_client(frame)
@@ -133,7 +136,7 @@ class Clients:
         if isinstance(message, Lent):
             self._fair_share.earn(peer)
         elif isinstance(message, Refused):
-            log_refusal(message, self._router.account())
+            log_refusal(message, self._router.sender()[0])
         try:
             self._router.send(peer, encode(message))
         except PeerUnreachableError:
@@ -144,7 +147,7 @@ class Clients:
         try:
             tracker = self._router.send_chunk(peer, header, arrays)
         except PeerUnreachableError:
-            self._unreachable.setdefault(peer, float("inf"))
+            self.unreachable.setdefault(peer, float("inf"))
             return None
         self._fair_share.earn(peer)
         return tracker
@@ -166,34 +169,27 @@ class Clients:
 
     def _drop_message(self, peer: bytes) -> None:
         self._router.counters.sends_dropped += 1
-        self._unreachable.setdefault(peer, float("inf"))
+        self.unreachable.setdefault(peer, float("inf"))
 
     # --- Whom they lose -----------------------------------------------------------------------
-
-    @property
-    def is_lost_due(self) -> bool:
-        """Whether ``take_lost`` would return peers: some are unreachable, and all is read."""
-        return bool(self._unreachable) and not self._router.has_unread
 
     def add_disconnected(self, peers: Iterable[bytes]) -> None:
         """Remember peers whose connections have ended; b"" stands for one without messages."""
         for peer in filter(None, peers):
-            self._unreachable.setdefault(peer, float("inf"))
+            self.unreachable.setdefault(peer, float("inf"))
 
     def take_lost(self, now_s: float) -> list[bytes]:
         """Forget the unreachable peers whose last messages have been read, and return them.
 
         Under a steady stream of messages of other peers this takes CATCH_UP_S at most.
         """
-        if not self._unreachable:
-            return []
         has_unread = self._router.has_unread
         lost = []
-        for peer, since_s in list(self._unreachable.items()):
+        for peer, since_s in list(self.unreachable.items()):
             if since_s == float("inf"):
-                self._unreachable[peer] = now_s
+                self.unreachable[peer] = now_s
             elif not has_unread or now_s - since_s > CATCH_UP_S:
-                del self._unreachable[peer]
+                del self.unreachable[peer]
                 lost.append(peer)
         return lost
 

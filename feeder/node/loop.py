@@ -103,7 +103,6 @@ class NodeLoop:
         self._drain_by_s: float | None = None
         self._verdict = ""  # of the supervisor
         self._is_over = False
-        self._due_s = 0.0  # when the present turn was due
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
         with contextlib.ExitStack() as stack:
             self._open_sockets(stack)
@@ -170,8 +169,9 @@ class NodeLoop:
             now_s = time.monotonic()
             while not self._is_over:
                 # From the turn's time on, so that a suspension in a turn is noticed as well.
-                self._due_s = max(now_s, self._next_due_s(now_s))
-                now_s = self._poll_set.run(self._due_s - time.monotonic(), self._begin_turn)
+                due_s = max(now_s, self._next_due_s(now_s))
+                begin_turn = None if self._service is None else self._service.begin_turn
+                now_s = self._poll_set.run(due_s, begin_turn)
                 self._run_due(now_s)
         except Exception as error:
             shortage = explain_shortage(error)
@@ -198,10 +198,6 @@ class NodeLoop:
         if self._drain_by_s is not None:
             due_s = min(due_s, self._drain_by_s, now_s + _DRAIN_RECHECK_S)
         return due_s
-
-    def _begin_turn(self, now_s: float) -> None:
-        if self._service is not None:
-            self._service.begin_turn(now_s, self._due_s)
 
     def _run_due(self, now_s: float) -> None:
         # Most turns have nothing due: the deadlines are compared here, without a call for each.

@@ -62,15 +62,15 @@ class PollSet:
         self._poller.unregister(source)
         del self._callbacks[source]
 
-    def run(self, timeout_s: float, begin_turn: Callable[[float], None] | None = None) -> float:
-        """Wait for input, for ``timeout_s`` at most, and handle it; return the turn's time.
+    def run(self, due_s: float, begin_turn: Callable[[float, float], None] | None = None) -> float:
+        """Wait for input, until ``due_s`` at most, and handle it; return the turn's time.
 
-        ``begin_turn`` is called with it before any callback.
+        ``begin_turn`` is called with it and ``due_s`` before any callback.
         """
-        ready = self._poller.poll(max(0, int(timeout_s * 1000) + 1))
+        ready = self._poller.poll(max(0, int((due_s - time.monotonic()) * 1000) + 1))
         now_s = time.monotonic()
         if begin_turn is not None:
-            begin_turn(now_s)
+            begin_turn(now_s, due_s)
         for source, _ in ready:
             callback = self._callbacks.get(source)
             if callback is not None:  # else an earlier callback has removed it

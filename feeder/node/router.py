@@ -217,36 +217,25 @@ class Router:
         """Count a frame that was dropped."""
         self.wasted_bytes += frame_bytes + _FRAME_WASTE_BYTES
 
-    def account(self) -> str:
-        """Return the account of the last message's sender, to which limits apply.
+    def sender(self) -> tuple[str, bool, bool]:
+        """The last message's sender: its account, whether it runs on this machine, and over ipc.
 
-        That is its user over ipc, else the name of its key, else its address. The name is used with
-        keys only: without them libzmq copies it from the client's own metadata.
-        """
-        address = self._metadata("Peer-Address")
-        if local := _LOCAL_PEER.fullmatch(address):
-            return f"user {local[1]}"
-        name = "" if self._keys is None else self._metadata("User-Id")
-        return name or f"address {address}"
-
-    def is_ipc(self) -> bool:
-        """Whether the last message came over ipc."""
-        return _LOCAL_PEER.fullmatch(self._metadata("Peer-Address")) is not None
-
-    def is_local(self) -> bool:
-        """Whether the last message's sender runs on this machine: ipc, or an address of its own.
-
-        Addresses that it has got since this router was created are not known.
+        Limits apply to accounts: its user over ipc, else the name of its key, else its address.
+        Addresses that this machine has got since this router was created are not known.
         """
         text = self._metadata("Peer-Address")
-        if _LOCAL_PEER.fullmatch(text):
-            return True
+        if local := _LOCAL_PEER.fullmatch(text):
+            return f"user {local[1]}", True, True
+        # Without keys libzmq copies the name from the client's own metadata.
+        name = "" if self._keys is None else self._metadata("User-Id")
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
-            return False
-        address = getattr(address, "ipv4_mapped", None) or address
-        return address.is_loopback or address in self._own_addresses
+            is_local = False
+        else:
+            address = getattr(address, "ipv4_mapped", None) or address
+            is_local = address.is_loopback or address in self._own_addresses
+        return name or f"address {text}", is_local, False
 
     def _metadata(self, name: str) -> str:
         """A property of the last message's connection; "" if libzmq does not have it."""

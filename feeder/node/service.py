@@ -115,7 +115,7 @@ class NodeService:
 
     def due_s(self, now_s: float) -> float:
         """Return when the next turn is due if nothing happens before."""
-        if self.clients.is_lost_due:
+        if self.clients.unreachable and not self._router.has_unread:
             return now_s
         due_s = min(
             max(self.table.check_at_s, self.caught_up_s),
@@ -139,15 +139,16 @@ class NodeService:
 
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
-        for peer in self.clients.take_lost(now_s):
-            self.apply(events.PeerGone(peer), now_s)
+        if self.clients.unreachable:
+            for peer in self.clients.take_lost(now_s):
+                self.apply(events.PeerGone(peer), now_s)
         if self._slots.recheck_at_s <= now_s:
             self._recheck_slots(now_s)
         if self._reports.deadline_s <= now_s:
             self._reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
-        if self._slots.has_lent:
+        if self._slots.loans:
             self._note_sent(now_s)
         if max(self.table.check_at_s, self.caught_up_s) <= now_s:
             looks = self._pool.look(self.table.watch.quiet_workers(now_s))
@@ -184,7 +185,8 @@ class NodeService:
             case events.OpenSlots(opened):
                 return self._open_slots(opened)
             case events.ShareSlots(session, connection):
-                if not self._claim_listener.grant(connection, session, self._slots.memory(session)):
+                memory = self._slots.memories[session]
+                if not self._claim_listener.grant(connection, session, memory):
                     return events.HolderGone(session)
             case events.RefuseClaim(connection, reason):
                 self._claim_listener.refuse(connection, reason)
@@ -204,7 +206,8 @@ class NodeService:
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
         chunk = sent.chunk
-        arrays = self._slots.chunk(chunk.session, sent.slot, chunk.first, chunk.images)
+        memory = self._slots.memories[chunk.session]
+        arrays = memory.chunk(sent.slot, chunk.first, chunk.images)
         tracker = self.clients.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
@@ -247,7 +250,7 @@ class NodeService:
                 _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
             case events.WorkerJoined(worker):
                 for session, message in self._open.items():
-                    self._pool.send(worker, message, self._slots.memory(session).fileno())
+                    self._pool.send(worker, message, self._slots.memories[session].fileno())
             case events.WorkerLost(worker):
                 self._names.on_lost(worker)
             case NamesRead():
@@ -258,19 +261,11 @@ class NodeService:
     def _on_message(self, peer: bytes, message: ClientMessage, now_s: float) -> None:
         match message:
             case Request():  # what it releases has been sent
-                if self._slots.has_lent:
+                if self._slots.loans:
                     self._note_sent(now_s, message.session)
             case Hello():
-                router = self._router
-                greeting = events.MessageReceived(
-                    peer,
-                    message,
-                    secrets.randbits(_SESSION_BITS),
-                    available_bytes(),
-                    router.account(),
-                    router.is_local(),
-                    router.is_ipc(),
-                )
+                number, sender = secrets.randbits(_SESSION_BITS), self._router.sender()
+                greeting = events.MessageReceived(peer, message, number, available_bytes(), *sender)
                 self.apply(greeting, now_s)
                 return
             case StatsRequest():

@@ -4,12 +4,12 @@ The socket may still read a slot that its session has released. Until it has fin
 rechecked with exponential backoff: a client that has stopped reading can hold its slots for hours.
 """
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from feeder.process.backoff import Backoff
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
-from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
 
 _FIRST_RECHECK_S: Final = 0.002
@@ -29,76 +29,51 @@ class Tracker(Protocol):
         """Whether the socket has finished with the frame."""
 
 
-class SlotLoans:
-    """The frames of a session's slots that the socket may still read.
+@dataclass(slots=True, eq=False)
+class _Loan:
+    """A slot with frames that the socket may still read."""
 
-    Trackers are checked only when a slot is wanted back, not for each chunk.
-    """
+    trackers: list[Tracker]
+    seen_s: float
+    """When it was last known to read one."""
 
-    def __init__(self) -> None:
-        self._trackers: dict[int, list[Tracker]] = {}
-
-    def lend(self, slot: int, tracker: Tracker) -> None:
-        """Record that a frame of the slot was passed to the socket."""
-        self._trackers.setdefault(slot, []).append(tracker)
-
-    def is_back(self, slot: int) -> bool:
-        """Whether the socket has finished with all frames of the slot."""
-        trackers = self._trackers.get(slot)
-        if trackers is not None and not trackers[-1].done:
-            return False  # quick: the socket finishes frames in order
-        unfinished = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
-        if unfinished:
-            self._trackers[slot] = unfinished
-        return not unfinished
-
-    def are_all_back(self) -> bool:
-        """Whether the socket has finished with all frames of all slots."""
-        return all(self.is_back(slot) for slot in list(self._trackers))
+    @property
+    def is_over(self) -> bool:
+        # The socket finishes frames in order, so mostly the last one answers for all.
+        return self.trackers[-1].done and all(tracker.done for tracker in self.trackers)
 
 
 class SlotStore:
     """Memory and loans by session."""
 
     def __init__(self) -> None:
-        self._memories: dict[int, SlotMemory] = {}
-        self._loans: dict[int, SlotLoans] = {}
+        self.memories: dict[int, SlotMemory] = {}
+        """Of the sessions whose slots are open."""
+        self.loans: dict[int, dict[int, _Loan]] = {}
+        """By session and slot, the session that was looked at last behind all others."""
         self._returning: dict[tuple[int, int], None] = {}  # (session, slot), oldest first
         self._closing: dict[int, None] = {}
-        self._sending: dict[
-            int, dict[int, float]
-        ] = {}  # by session, slot: when it was last seen so
         self._looked_s = 0.0
         self._backoff = Backoff(_FIRST_RECHECK_S, _LAST_RECHECK_S)
         self.recheck_at_s = float("inf")
         """When ``recheck`` is due."""
 
     @property
-    def has_lent(self) -> bool:
-        """Whether ``find_sent`` may return slots."""
-        return bool(self._sending)
-
-    @property
     def is_lent(self) -> bool:
         """Whether the socket still reads any slot."""
-        return not all(loans.are_all_back() for loans in self._loans.values())
+        return not all(map(self._are_all_back, self.loans))
 
     def open(self, session: int, layout: SlotLayout) -> SlotMemory:
         """Create a session's memory; OSError when the machine has none."""
-        memory = self._memories[session] = SlotMemory.create(layout)
-        self._loans[session] = SlotLoans()
+        memory = self.memories[session] = SlotMemory.create(layout)
         return memory
-
-    def memory(self, session: int) -> SlotMemory:
-        return self._memories[session]
-
-    def chunk(self, session: int, slot: int, first: int, count: int) -> ChunkArrays:
-        return self._memories[session].chunk(slot, first, count)
 
     def lend(self, session: int, slot: int, tracker: Tracker, now_s: float) -> None:
         """Record that the socket reads the slot until the tracker is done."""
-        self._loans[session].lend(slot, tracker)
-        self._sending.setdefault(session, {})[slot] = now_s
+        loans = self.loans.setdefault(session, {})
+        earlier = loans[slot].trackers if slot in loans else []
+        unfinished = [frame for frame in earlier if not frame.done]
+        loans[slot] = _Loan([*unfinished, tracker], now_s)
 
     def find_sent(self, now_s: float, session: int | None = None) -> list[SlotSent]:
         """Find the slots that the socket has finished reading, of one session or of all.
@@ -111,29 +86,26 @@ class SlotStore:
             if now_s - self._looked_s < _LOOK_INTERVAL_S:
                 return []
             self._looked_s = now_s
-        numbers = list(self._sending) if session is None else [session]
         sent: list[SlotSent] = []
         looked = 0
-        for number in numbers:
-            slots, loans = self._sending.pop(number, None), self._loans.get(number)
-            if slots is None or loans is None:
-                continue
-            looked += len(slots)
-            for slot, seen_s in list(slots.items()):
-                if loans.is_back(slot):
-                    del slots[slot]
-                    sent.append(SlotSent(number, slot, (seen_s + now_s) / 2))
+        for number in list(self.loans) if session is None else [session]:
+            loans = self.loans.pop(number, {})
+            looked += len(loans)
+            for slot, loan in list(loans.items()):
+                if loan.is_over:
+                    del loans[slot]
+                    sent.append(SlotSent(number, slot, (loan.seen_s + now_s) / 2))
                 else:
-                    slots[slot] = now_s
-            if slots:
-                self._sending[number] = slots  # behind all others
+                    loan.seen_s = now_s
+            if loans:
+                self.loans[number] = loans
             if looked >= _SLOTS_A_LOOK:
                 break
         return sent
 
     def want_back(self, session: int, slot: int, now_s: float) -> SlotReturned | None:
         """Return SlotReturned if the socket has finished with the slot; else ``recheck`` will."""
-        if self._loans[session].is_back(slot):
+        if self._is_back(session, slot):
             return SlotReturned(session, slot)
         self._returning[session, slot] = None
         self._recheck_soon(now_s)
@@ -144,20 +116,18 @@ class SlotStore:
 
         A session without memory counts as closed.
         """
-        if session not in self._memories:
-            return SlotsClosed(session)
-        if self._loans[session].are_all_back():
+        if session not in self.memories or self._are_all_back(session):
             return self._close(session)
         self._closing[session] = None
         self._recheck_soon(now_s)
         return None
 
-    def recheck(self, now_s: float) -> Iterable[SlotReturned | SlotsClosed]:
+    def recheck(self, now_s: float) -> list[SlotReturned | SlotsClosed]:
         """The wanted slots and memories that the socket has finished with meanwhile."""
-        returned = [key for key in self._returning if self._loans[key[0]].is_back(key[1])]
+        returned = [key for key in self._returning if self._is_back(*key)]
         for key in returned:
             del self._returning[key]
-        closed = [session for session in self._closing if self._loans[session].are_all_back()]
+        closed = [session for session in self._closing if self._are_all_back(session)]
         events = [SlotReturned(*key) for key in returned] + [self._close(s) for s in closed]
         if events:
             self._backoff.reset()
@@ -165,16 +135,23 @@ class SlotStore:
         self.recheck_at_s = now_s + self._backoff.next_s() if waiting else float("inf")
         return events
 
+    def _is_back(self, session: int, slot: int) -> bool:
+        loan = self.loans.get(session, {}).get(slot)
+        return loan is None or loan.is_over
+
+    def _are_all_back(self, session: int) -> bool:
+        return all(loan.is_over for loan in self.loans.get(session, {}).values())
+
     def _recheck_soon(self, now_s: float) -> None:
         self._backoff.reset()
         self.recheck_at_s = now_s + self._backoff.next_s()
 
     def _close(self, session: int) -> SlotsClosed:
-        memory = self._memories.pop(session)
-        memory.discard()  # frees the pages even if a client keeps its mapping
-        memory.close()
-        del self._loans[session]
-        self._sending.pop(session, None)
+        memory = self.memories.pop(session, None)
+        if memory is not None:
+            memory.discard()  # frees the pages even if a client keeps its mapping
+            memory.close()
+        self.loans.pop(session, None)
         self._closing.pop(session, None)
         self._returning = {key: None for key in self._returning if key[0] != session}
         return SlotsClosed(session)

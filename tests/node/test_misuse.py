@@ -159,8 +159,8 @@ def test_account_is_not_taken_from_the_clients_own_metadata(tmp_path: Path) -> N
                     lambda: router.receive(time.monotonic()) is not None, "its frame has arrived"
                 )
             is_ipc = endpoint.startswith("ipc")
-            assert router.account() == (f"user {os.getuid()}" if is_ipc else "address 127.0.0.1")
-            assert router.is_local()
+            account = f"user {os.getuid()}" if is_ipc else "address 127.0.0.1"
+            assert router.sender() == (account, True, is_ipc)
     finally:
         router.close()
 

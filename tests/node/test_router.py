@@ -118,7 +118,7 @@ def test_ipc_and_the_machines_own_addresses_are_local(
 ) -> None:
     monkeypatch.setattr(router, "_own_addresses", {ipaddress.ip_address("10.0.0.7")})
     monkeypatch.setattr(router, "_metadata", lambda _: address)
-    assert router.is_local() is is_local
+    assert router.sender()[1] is is_local
 
 
 @pytest.mark.parametrize("has_sent", [True, False])

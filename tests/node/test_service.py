@@ -54,9 +54,7 @@ class Host:
             counters=SocketCounters(),
             has_unread=False,
             waste=lambda _: None,
-            account=lambda: "",
-            is_local=lambda: True,
-            is_ipc=lambda: True,
+            sender=lambda: ("", True, True),
             send=lambda peer, frame: self.sent.append(decode_from_node(frame)),
         )
         self.asked = 0  # times that the supervisor was asked for a report

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
 from feeder.host.memory_budget import available_bytes, slots_budget
-from feeder.node.slot_store import SlotLoans, SlotStore
+from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
 from feeder.wire.slot_layout import PAGE_BYTES, SlotLayout
@@ -137,16 +137,18 @@ def test_close_frees_descriptors_and_is_idempotent() -> None:
 
 
 def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> None:
-    loans, first, second = SlotLoans(), Tracker(), Tracker()
-    assert loans.is_back(0)
-    loans.lend(0, first)
-    loans.lend(0, second)
-    loans.lend(1, Tracker())
-    first.done = True
-    assert not loans.is_back(0)
+    store, first, second, other = SlotStore(), Tracker(), Tracker(), Tracker()
+    store.open(7, small_layout())
+    for slot, tracker in ((0, first), (0, second), (1, other)):
+        store.lend(7, slot, tracker, 0.0)
     second.done = True
-    assert loans.is_back(0)
-    assert not loans.are_all_back()
+    assert store.want_back(7, 0, 0.0) is None
+    first.done = True
+    assert store.recheck(1.0) == [SlotReturned(7, 0)]
+    assert store.is_lent
+    other.done = True
+    assert not store.is_lent
+    assert store.want_closed(7, 1.0) == SlotsClosed(7)
 
 
 def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
@@ -160,12 +162,12 @@ def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     for _ in range(12):
         backoffs_s.append(store.recheck_at_s - now_s)
         now_s = store.recheck_at_s
-        assert list(store.recheck(now_s)) == []
+        assert store.recheck(now_s) == []
     assert backoffs_s[0] == pytest.approx(0.002)
     assert backoffs_s[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
     assert backoffs_s[-1] == pytest.approx(1.0)
     tracker.done = True
-    assert list(store.recheck(now_s)) == [SlotReturned(7, 1)]
+    assert store.recheck(now_s) == [SlotReturned(7, 1)]
     assert store.recheck_at_s == float("inf")
     store.want_closed(7, now_s)
 
@@ -212,7 +214,7 @@ def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     assert store.want_closed(7, 0.0) is None
     assert store.is_lent
     tracker.done = True
-    events = list(store.recheck(1.0))
+    events = store.recheck(1.0)
     assert events[-1] == SlotsClosed(7)
     assert psutil.Process().num_fds() <= before
     assert store.recheck_at_s == float("inf")
