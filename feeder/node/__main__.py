@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import asdict
 from typing import Final
 
 from feeder.errors import FeederError
@@ -25,14 +26,7 @@ _PLACEMENT_BYTES_MAX: Final = 64 * 1024
 
 
 def encode_placement(placement: NodePlacement) -> bytes:
-    fields = {
-        "node_id": placement.node_id,
-        "cpus": sorted(placement.cpus),
-        "memory_node": placement.memory_node,
-        "workers": placement.workers,
-        "pinned": placement.pinned,
-    }
-    return json.dumps(fields).encode()
+    return json.dumps({**asdict(placement), "cpus": sorted(placement.cpus)}).encode()
 
 
 def decode_placement(packet: bytes) -> NodePlacement:

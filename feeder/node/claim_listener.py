@@ -11,15 +11,22 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics.counters import ClaimCounters
-from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
+from feeder.node.endpoint import (
+    Endpoint,
+    clear_stale_socket,
+    created_with_mode,
+    identify_file,
+    remove_own,
+)
 from feeder.node.polling import PollSet
+from feeder.session.events import HolderGone, SlotsClaimed
 from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer
 from feeder.worker.slot_memory import SlotMemory
 
@@ -31,19 +38,6 @@ _RETRY_S: Final = 0.1
 would spin."""
 
 _log = logging.getLogger(__name__)
-
-
-class ClaimHandler(Protocol):
-    """Decides about claims."""
-
-    def on_claim(self, connection: int, session: int, now_s: float) -> None:
-        """Answer with ``grant`` or ``refuse``, at once or later."""
-
-    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
-        """Handle that the client with a session's slots has ended its connection.
-
-        ``has_died``: without a farewell.
-        """
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +61,7 @@ class ClaimListener:
         self._connections: dict[int, _Connection] = {}
         self._next_connection = 1
         self._poll_set: PollSet | None = None
-        self._handler: ClaimHandler | None = None
+        self._handle: Callable[[HolderGone | SlotsClaimed, float], None] | None = None
         self._resume_s = float("inf")  # when the listeners are polled again
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
@@ -89,9 +83,14 @@ class ClaimListener:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
             self._files[path] = identify_file(path)
 
-    def start(self, poll_set: PollSet, handler: ClaimHandler) -> None:
-        """Begin to accept connections; earlier ones wait in the backlog."""
-        self._poll_set, self._handler = poll_set, handler
+    def start(
+        self, poll_set: PollSet, handle: Callable[[HolderGone | SlotsClaimed, float], None]
+    ) -> None:
+        """Begin to accept connections; earlier ones wait in the backlog.
+
+        ``handle`` gets claims, which ``grant`` or ``refuse`` answers, and what ends the holders.
+        """
+        self._poll_set, self._handle = poll_set, handle
         self._poll_listeners()
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
@@ -144,10 +143,7 @@ class ClaimListener:
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        for path, identity in self._files.items():
-            with contextlib.suppress(OSError):  # its folder may be read-only by now
-                if identify_file(path) == identity:  # else another daemon has taken the path over
-                    path.unlink()
+        remove_own(self._files)
         self._files.clear()
 
     def _poll_listeners(self) -> None:
@@ -179,7 +175,7 @@ class ClaimListener:
 
     def _on_packet(self, number: int, now_s: float) -> None:
         """Read a claim or, after one, a farewell or the end of the connection."""
-        assert self._handler is not None, "called by the poll set"
+        assert self._handle is not None, "called by the poll set"
         connection = self._connections[number]
         try:
             packet = connection.socket.recv(CLAIM_BYTES + 1)
@@ -190,7 +186,7 @@ class ClaimListener:
         if connection.has_claimed or not packet:
             self._drop(number)
             if connection.session is not None:
-                self._handler.on_holder_gone(connection.session, not packet, now_s)
+                self._handle(HolderGone(connection.session, has_died=not packet), now_s)
             return
         try:
             session = decode_claim(packet)
@@ -198,7 +194,7 @@ class ClaimListener:
             self.refuse(number, str(error))
             return
         connection.has_claimed = True
-        self._handler.on_claim(number, session, now_s)
+        self._handle(SlotsClaimed(session, number), now_s)
 
     def _drop(self, number: int) -> None:
         assert self._poll_set is not None, "connections are accepted only once started"

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -135,6 +135,14 @@ def identify_file(path: Path) -> tuple[int, int]:
     """Device and inode, which differ from those of a file that takes the name over."""
     status = path.lstat()
     return status.st_dev, status.st_ino
+
+
+def remove_own(files: Mapping[Path, tuple[int, int]]) -> None:
+    """Remove the socket files that are still those identified before, as far as possible."""
+    for path, identity in files.items():
+        with contextlib.suppress(OSError):  # its folder may be read-only by now
+            if identify_file(path) == identity:  # else another daemon has taken the path over
+                path.unlink()
 
 
 def _is_folder(path: Path) -> bool:

@@ -146,9 +146,9 @@ class NodeLoop:
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config
         keys = read_keys(config)
-        if keys is not None and not keys.clients:
+        if keys is not None and not keys[1]:
             text = "%s lists no clients yet: put a client's public key there"
-            _log.warning(text, keys.clients.path)
+            _log.warning(text, keys[1].path)
         mode = config.socket_mode
         self._router = Router(keys, socket_mode=mode, connections_max=config.connections_max)
         stack.enter_context(contextlib.closing(self._router))
@@ -280,7 +280,7 @@ class NodeLoop:
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
         service.clients.start(self._poll_set)
-        self._claim_listener.start(self._poll_set, service)
+        self._claim_listener.start(self._poll_set, service.apply)
 
     def _end_if_drained(self, drain_by_s: float, now_s: float) -> None:
         if self._service is None or self._service.is_settled:

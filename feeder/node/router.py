@@ -20,7 +20,6 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +34,7 @@ from feeder.node.endpoint import (
     clear_stale_socket,
     created_with_mode,
     identify_file,
+    remove_own,
     temporary_path,
 )
 from feeder.node.messages import NodeConfig
@@ -97,12 +97,8 @@ class PeerUnreachableError(Exception):
     """Raised when a peer's connection has ended, or the peer has not read for too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerKeys:
-    """What tcp needs to be encrypted: the server's secret key and the clients' public keys."""
-
-    own: SecretKey
-    clients: KeyList
+ServerKeys = tuple[SecretKey, KeyList]
+"""What tcp needs to be encrypted: the server's secret key and the clients' public keys."""
 
 
 def read_keys(config: NodeConfig) -> ServerKeys | None:
@@ -110,7 +106,7 @@ def read_keys(config: NodeConfig) -> ServerKeys | None:
     if not config.secret_key:
         return None
     clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
-    return ServerKeys(read_secret_key(path_from_bytes(config.secret_key)), clients)
+    return read_secret_key(path_from_bytes(config.secret_key)), clients
 
 
 class Router:
@@ -140,7 +136,7 @@ class Router:
         self._own_addresses = own_addresses()
         check_threads(ZMQ_THREADS)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self.zap = None if keys is None else ZapHandler(self._context, keys.clients, self.counters)
+        self.zap = None if keys is None else ZapHandler(self._context, keys[1], self.counters)
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.set(zmq.LINGER, 0)
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -336,10 +332,7 @@ class Router:
         with contextlib.suppress(RuntimeError):  # no thread available: the process is about to exit
             ending.start()
             ending.join(_TERM_DEADLINE_S)
-        for path, identity in self._files.items():
-            with contextlib.suppress(OSError):  # its folder may be read-only by now
-                if identify_file(path) == identity:  # else another daemon has taken the path over
-                    path.unlink()
+        remove_own(self._files)
 
     def _record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> None:
         """Assign a message to its connection, or record that this has ended."""
@@ -364,8 +357,9 @@ class Router:
         """Set the options for addresses that only clients with keys may connect to."""
         if self._keys is None:
             return
+        secret_key, _ = self._keys
         self.socket.set(zmq.CURVE_SERVER, 1)
-        self.socket.set(zmq.CURVE_SECRETKEY, self._keys.own.text.encode())
+        self.socket.set(zmq.CURVE_SECRETKEY, secret_key.text.encode())
         self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
         self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler no client is admitted
 

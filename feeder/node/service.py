@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from feeder import __version__
@@ -140,16 +140,15 @@ class NodeService:
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
         if self.clients.unreachable:
-            for peer in self.clients.take_lost(now_s):
-                self.apply(events.PeerGone(peer), now_s)
+            self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
         if self._slots.recheck_at_s <= now_s:
-            self._recheck_slots(now_s)
+            self._apply_all(self._slots.recheck(now_s), now_s)
         if self._reports.deadline_s <= now_s:
             self._reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
         if self._slots.loans:
-            self._note_sent(now_s)
+            self._apply_all(self._slots.find_sent(now_s), now_s)
         if max(self.table.check_at_s, self.caught_up_s) <= now_s:
             looks = self._pool.look(self.table.watch.quiet_workers(now_s))
             self.apply(events.ClockAdvanced(looks), now_s)
@@ -178,6 +177,10 @@ class NodeService:
                         pending.append(self._slots.want_back(session, slot, now_s))
                     case _:
                         pending.append(self._carry_out(instruction, now_s))
+
+    def _apply_all(self, happened: Iterable[events.Event], now_s: float) -> None:
+        for event in happened:
+            self.apply(event, now_s)
 
     def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
         """Carry out one of the rarer instructions; return the event that results, if any."""
@@ -262,7 +265,7 @@ class NodeService:
         match message:
             case Request():  # what it releases has been sent
                 if self._slots.loans:
-                    self._note_sent(now_s, message.session)
+                    self._apply_all(self._slots.find_sent(now_s, message.session), now_s)
             case Hello():
                 number, sender = secrets.randbits(_SESSION_BITS), self._router.sender()
                 greeting = events.MessageReceived(peer, message, number, available_bytes(), *sender)
@@ -283,15 +286,7 @@ class NodeService:
     def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
         """Handle the end of peers' connections; b"" stands for one without messages."""
         self.clients.add_disconnected(peers)
-        self._recheck_slots(now_s)
-
-    def on_claim(self, connection: int, session: int, now_s: float) -> None:
-        """Handle a claim of a session's slots."""
-        self.apply(events.SlotsClaimed(session, connection), now_s)
-
-    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
-        """Handle the end of the connection of a client that mapped a session's slots."""
-        self.apply(events.HolderGone(session, has_died), now_s)
+        self._apply_all(self._slots.recheck(now_s), now_s)
 
     def on_report_part(self, part: ReportPart, now_s: float) -> None:
         """Handle a piece of the supervisor's report of the host."""
@@ -300,16 +295,6 @@ class NodeService:
     def on_diagnosed(self, verdict: str) -> None:
         """Repeat the supervisor's verdict on the host in every Pong from now on."""
         self.table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
-
-    def _recheck_slots(self, now_s: float) -> None:
-        """Handle the slots that the socket has finished reading."""
-        for event in self._slots.recheck(now_s):
-            self.apply(event, now_s)
-
-    def _note_sent(self, now_s: float, session: int | None = None) -> None:
-        """Record which slots the socket has finished reading, in one session or in all."""
-        for event in self._slots.find_sent(now_s, session):
-            self.apply(event, now_s)
 
     # --- What others show ---------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.polling import PollSet
+from feeder.session.events import HolderGone, SlotsClaimed
 from feeder.wire.claim import (
     ANSWER_BYTES_MAX,
     claim_path,
@@ -50,13 +51,13 @@ class Node:
             [parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")]
         )
         self.poll_set = PollSet()
-        self.listener.start(self.poll_set, self)
+        self.listener.start(self.poll_set, self._handle)
 
-    def on_claim(self, connection: int, session: int, now_s: float) -> None:
-        self.claims.append((connection, session))
-
-    def on_holder_gone(self, session: int, has_died: bool, now_s: float) -> None:
-        self.gone.append((session, has_died))
+    def _handle(self, event: HolderGone | SlotsClaimed, now_s: float) -> None:
+        if isinstance(event, SlotsClaimed):
+            self.claims.append((event.connection, event.session))
+        else:
+            self.gone.append((event.session, event.has_died))
 
     def poll(self) -> None:
         """Handle a connection, its packet and its end."""
