@@ -294,7 +294,9 @@ class WorkerPool:
         if worker.is_up:
             _log.warning(
                 "worker %d (pid %d) %s: replaced",
-                *(worker.number, worker.process.pid, ending),
+                worker.number,
+                worker.process.pid,
+                ending,
                 extra={"worker": worker.number},
             )
             self._report(WorkerLost(worker.number, was_killed, is_held=status is None), now_s)

@@ -28,7 +28,6 @@ class Filling:
         self.sessions = SessionRegistry()
         self.dispatcher = Dispatcher(weights)
         self.watch = self.dispatcher.watch
-        """Of the workers."""
         self.workers: dict[int, WorkerRecord] = {}
         """By number; those that are up."""
         self.failures = Failures(self.counters)
@@ -242,7 +241,7 @@ class Filling:
             self._give_slots(session)
 
     def _return_slot(self, session: Session, batch: PendingBatch) -> None:
-        """Return a released batch's slot, unless a worker still writes to it."""
+        """Give a released batch's slot back, unless a worker still writes to it."""
         slot, times = batch.slot, session.slot_times
         if batch.in_flight or slot is None:
             return

@@ -73,7 +73,7 @@ _DECAY: Final = 0.995
 """For each chunk: it forgets a peak by half in 140 chunks, which is some seconds."""
 
 _LEARNED: Final = 1 / 4
-"""Of the difference to the mean, with each chunk."""
+"""With each chunk the mean moves by this part of the difference."""
 
 _LEAST_S: Final = 1e-3
 _FIRST_ROW_S: Final = 1e-3
@@ -131,7 +131,7 @@ class WorkInFlight(Watch):
     stuck_as: Condition | None = None
     """What it did when it was found to be stuck; it is being killed for that."""
     stuck_ticket: int = 0
-    """Of the chunk that it did not finish then; it may finish it before it is killed."""
+    """The chunk that it did not finish then; it may finish it before it is killed."""
 
     @property
     def oldest(self) -> PendingChunk:
@@ -241,7 +241,7 @@ class WorkerWatch:
     def find_stuck(
         self, waiting: Collection[str], last_ticket: int, now_s: float
     ) -> list[KillWorker]:
-        """Return the workers to kill, each once; the datasets of some of them stall from now on.
+        """Find the workers to kill, each once; the datasets of some of them stall from now on.
 
         ``waiting`` are the datasets that have chunks to dispatch.
         """

@@ -46,8 +46,15 @@ class Trainee:
     def __init__(self, endpoint: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.diagnosis.trainee", endpoint),
-                *("--parent", str(os.getpid()), "--batch-size", str(BATCH), *arguments),
+                sys.executable,
+                "-m",
+                "tests.diagnosis.trainee",
+                endpoint,
+                "--parent",
+                str(os.getpid()),
+                "--batch-size",
+                str(BATCH),
+                *arguments,
             ],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
@@ -56,14 +63,14 @@ class Trainee:
         )
 
     def read(self) -> int:
-        """Return the images taken so far, with the next report; the first one is the first step."""
+        """Images taken so far, with the next report; the first one is the first step."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the training loop ended with status {self._process.wait()}"
         return int(line)
 
     def measure(self, seconds: float) -> float:
-        """Return the images a second over some time, counted here."""
+        """Images a second over some time, counted here."""
         images, began_s = self.read(), time.monotonic()
         while time.monotonic() - began_s < seconds:
             later = self.read()
@@ -99,15 +106,12 @@ class Scene:
     """The verdicts on the way, in short."""
 
     def socket(self) -> str:
-        """Return a new ipc endpoint."""
         return f"ipc://{tempfile.mkdtemp(dir=self.work)}/node"
 
     def folder(self) -> Path:
-        """Return a new folder."""
         return Path(tempfile.mkdtemp(dir=self.work))
 
     def copy(self) -> Path:
-        """Return a copy of the dataset."""
         return Path(shutil.copytree(self.dataset, self.folder() / "copy"))
 
     def watch(self, daemon: Daemon, watched_s: float = WATCHED_S) -> None:
@@ -155,7 +159,7 @@ def serving(scene: Scene, *arguments: str, prefix: Sequence[str] = ()) -> Iterat
 
 
 def full_rate(scene: Scene, *arguments: str) -> float:
-    """Return what a daemon with these arguments gives to a training loop that only takes."""
+    """Images/s that a daemon with these arguments gives to a training loop that only takes."""
     with serving(scene, *arguments) as daemon, Trainee(daemon.endpoint) as trainee:
         trainee.measure(2.0)
         return trainee.measure(4.0)

@@ -13,12 +13,12 @@ UNDECIDED = Verdict(kind="starting", text="", is_problem=False)
 
 
 def worker(number: int, **totals: Any) -> WorkerRecord:
-    """Return a worker's snapshot at the end."""
+    """Its record at the end."""
     return WorkerRecord(**({"number": number, "pid": 100 + number, "state": "busy"} | totals))
 
 
 def client(name: str, **totals: Any) -> ClientRecord:
-    """Return a client's snapshot at the end."""
+    """Its record at the end."""
     fields = {
         "account": "user 0",
         "dataset": "d",
@@ -40,7 +40,7 @@ def node(
     before: Mapping[str, Any] | None = None,
     **totals: Any,
 ) -> NodeReport:
-    """Return a node process's report; ``before`` are fields of its first snapshot."""
+    """A node process; ``before`` are fields of its first record."""
     empty = NodeRecord(
         number=number,
         name=f"host/{number}",
@@ -48,8 +48,8 @@ def node(
         clock_s=1000.0,
         uptime_s=500.0,
         endpoints=("ipc:///n",),
-        workers=tuple(_start_of_worker(each) for each in workers),
-        clients=tuple(_start_of_client(each) for each in clients),
+        workers=tuple(WorkerRecord(number=w.number, pid=w.pid, state="idle") for w in workers),
+        clients=tuple(map(_start_of_client, clients)),
         **(before or {}),
     )
     now = msgspec.structs.replace(
@@ -64,7 +64,7 @@ def node(
 
 
 def report(*nodes: NodeReport, cpus: int = 8, busy_cpus: float = 0.0, **load: Any) -> HostReport:
-    """Return a host's report; ``load`` are totals of its machine."""
+    """A host; ``load`` are totals of its machine."""
     before = HostLoad(clock_s=1000.0, usable_cpus=float(cpus), cpus=cpus)
     now = msgspec.structs.replace(
         before, clock_s=1000.0 + SECONDS, busy_s=busy_cpus * SECONDS, **load
@@ -81,10 +81,6 @@ def report(*nodes: NodeReport, cpus: int = 8, busy_cpus: float = 0.0, **load: An
         load_before=before,
         verdict=UNDECIDED,
     )
-
-
-def _start_of_worker(worker: WorkerRecord) -> WorkerRecord:
-    return WorkerRecord(number=worker.number, pid=worker.pid, state="idle")
 
 
 def _start_of_client(client: ClientRecord) -> ClientRecord:

@@ -71,8 +71,12 @@ def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[tuple[str, Callable[[
     port = endpoint.rpartition(":")[2]
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.diagnosis.slow_link"),
-            *(port, str(bytes_a_s), str(os.getpid())),
+            sys.executable,
+            "-m",
+            "tests.diagnosis.slow_link",
+            port,
+            str(bytes_a_s),
+            str(os.getpid()),
         ],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,

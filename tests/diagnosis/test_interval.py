@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import HostInterval, NodeInterval
 from feeder.metrics.records import OTHERS, NodeRecord, SlotSeconds, WorkerRecord
+from feeder.metrics.report import NodeReport
 from tests.diagnosis.reports import client, node, report, worker
 
 totals = st.integers(0, 10**9)
@@ -44,10 +45,10 @@ def test_any_two_snapshots_give_finite_shares(before: NodeRecord, now: NodeRecor
     interval = NodeInterval(before, now)
     assert interval.seconds >= 0
     assert 0 <= interval.busy_workers <= len(now.workers)
-    for each in interval.workers:
-        shares = each.cpu_share + each.run_delay_share + each.blocked_share
-        assert shares == pytest.approx(each.busy_share)
-        assert 0 <= each.busy_share <= 1
+    for busy in interval.workers:
+        shares = busy.cpu_share + busy.run_delay_share + busy.blocked_share
+        assert shares == pytest.approx(busy.busy_share)
+        assert 0 <= busy.busy_share <= 1
     assert interval.images_a_s >= 0
 
 
@@ -77,22 +78,22 @@ def test_a_replaced_process_counts_from_its_start() -> None:
 
 
 def test_the_work_of_workers_that_have_ended_counts() -> None:
-    made = node(workers=(worker(2, busy_s=1.0),))
-    now = msgspec.structs.replace(made.now, lost_worker_busy_s=4.0)
-    assert made.before is not None
-    assert NodeInterval(made.before, now).busy_workers == 0.5
+    process = node(workers=(worker(2, busy_s=1.0),))
+    now = msgspec.structs.replace(process.now, lost_worker_busy_s=4.0)
+    assert process.before is not None
+    assert NodeInterval(process.before, now).busy_workers == 0.5
 
 
 def test_a_client_of_two_node_processes_waits_for_both() -> None:
-    waits = [client("a", waited_s=2.0), client("a", waited_s=3.0)]
-    host = report(*(node(number, clients=(each,)) for number, each in enumerate(waits)))
+    nodes = [node(number, clients=(client("a", waited_s=2.0 + number),)) for number in (0, 1)]
+    host = report(*nodes)
     assert HostInterval(host).wait_share == pytest.approx(0.5)
 
 
 def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
     host = report(node(clients=(client("a", clock_s=0.0), client("b", waited_s=1.0))))
     interval = HostInterval(host)
-    assert [each.wait_share for each in interval.clients] == [None, pytest.approx(0.1)]
+    assert [row.wait_share for row in interval.clients] == [None, pytest.approx(0.1)]
     assert interval.wait_share == pytest.approx(0.1)
 
 
@@ -105,8 +106,8 @@ def test_each_of_the_others_counts_as_a_client() -> None:
 
 
 def test_others_without_a_start_have_done_nothing_yet() -> None:
-    made = node(clients=(client("a", images=100), client(OTHERS, images=10**6, worker_s=10**4)))
-    before, now = _ends(made)
+    process = node(clients=(client("a", images=100), client(OTHERS, images=10**6, worker_s=10**4)))
+    before, now = _ends(process)
     first = msgspec.structs.replace(before, clients=before.clients[:1])
     more = msgspec.structs.replace(before.clients[1], images=2 * 10**6)
     shrunk = msgspec.structs.replace(before, clients=(before.clients[0], more))
@@ -129,11 +130,13 @@ def test_slots_are_mean_numbers() -> None:
 
 
 def test_stages_are_shares_of_the_time_in_chunks() -> None:
-    made = node(workers=(worker(1, busy_s=10.0), worker(2, busy_s=10.0)), stages={"decode": 15.0})
-    assert HostInterval(report(made)).stages == {"decode": 0.75}
+    busy = tuple(worker(number, busy_s=10.0) for number in (1, 2))
+    assert HostInterval(report(node(workers=busy, stages={"decode": 15.0}))).stages == {
+        "decode": 0.75
+    }
 
 
-def _ends(made) -> tuple[NodeRecord, NodeRecord]:  # type: ignore[no-untyped-def]
-    assert made.before is not None
-    assert made.now is not None
-    return made.before, made.now
+def _ends(process: NodeReport) -> tuple[NodeRecord, NodeRecord]:
+    assert process.before is not None
+    assert process.now is not None
+    return process.before, process.now

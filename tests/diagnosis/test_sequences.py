@@ -4,7 +4,6 @@ A host is simulated that does one thing, and then another: its node process send
 second, its clients ping once a second.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -40,7 +39,7 @@ class Trainer:
     wait: float = 0.0
     """Share of its time in which it waits."""
     share: float = 1.0
-    """Of the workers' time."""
+    """Its part of the workers' time."""
     is_tcp: bool = False
     sending: float = 0.0
     """Slots on the way, of 4."""
@@ -220,20 +219,15 @@ class Host:
         return self.watch.report
 
 
-def beginnings() -> Iterator[float]:
-    """When, between two snapshots and two pings, a condition begins."""
-    yield from (0.0, 0.2, 0.45, 0.7, 0.95)
-
-
 def check(before: Pace, after: Pace, kind: VerdictKind, within_s: float = NAMED_WITHIN_S) -> Host:
     """Check that a condition is named in time, and steadily, whenever it begins."""
-    for beginning_s in beginnings():
+    for beginning_s in (0.0, 0.2, 0.45, 0.7, 0.95):  # between two snapshots and two pings
         host = Host()
         host.run(before, BEFORE_S + beginning_s)
         began_s = host.now_s
         host.run(after, AFTER_S)
-        late = [(at_s, each) for at_s, each in host.since(began_s) if at_s > within_s]
-        assert {each for _, each in late} == {kind}, (beginning_s, host.since(began_s))
+        late = {named for at_s, named in host.since(began_s) if at_s > within_s}
+        assert late == {kind}, (beginning_s, host.since(began_s))
     return host
 
 

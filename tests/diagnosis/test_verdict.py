@@ -29,7 +29,7 @@ def host(
     machine: dict[str, Any] | None = None,
     **fields: Any,
 ) -> HostReport:
-    """Return a report of workers that are ``busy``, ``cpu`` of that on a CPU, for ten seconds."""
+    """Workers that are ``busy``, ``cpu`` of that on a CPU, for ten seconds."""
     workers = tuple(
         worker(n, busy_s=10 * busy, cpu_s=10 * busy * cpu, run_delay_s=10 * busy * delay, images=9)
         for n in range(1, count + 1)
@@ -114,8 +114,8 @@ def test_a_new_kind_must_be_found_twice() -> None:
     judge = Judge()
 
     def look(clock_s: float, **fields: Any) -> str:
-        seen = msgspec.structs.replace(host(**fields), clock_s=clock_s)
-        return judge.judge(seen, seen).kind
+        now = msgspec.structs.replace(host(**fields), clock_s=clock_s)
+        return judge.judge(now, now).kind
 
     quiet = {"waits": 0.01, "busy": 0.6}
     assert look(100.0, **quiet) == "healthy"
@@ -321,8 +321,7 @@ def test_clients_without_pings_count_as_waiting_while_all_workers_are_busy() -> 
 
 @given(before=snapshots, now=snapshots)
 def test_any_two_snapshots_have_a_verdict_that_fits(before: NodeRecord, now: NodeRecord) -> None:
-    made = node()
-    verdict = diagnose(report(msgspec.structs.replace(made, before=before, now=now)))
+    verdict = diagnose(report(msgspec.structs.replace(node(), before=before, now=now)))
     assert 0 < len(verdict.text) <= VERDICT_CHARS_MAX
     assert "nan" not in verdict.text
     assert "inf" not in verdict.text

@@ -22,12 +22,12 @@ BASES = ("compute_bound", "silent_worker", "restarting_node", "just_started")
 
 
 def shaken(value: Any, draw: st.DataObject, path: tuple[str, ...] = ()) -> Any:
-    """Return a value with some of its numbers replaced by extremes, its lists by shorter ones."""
+    """A value with some of its numbers replaced by extremes, its lists by shorter ones."""
     if isinstance(value, dict):
         return {name: shaken(item, draw, (*path, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        kept = value[: draw.draw(st.sampled_from((0, 1, 99)))] if path != () else value
-        return [shaken(item, draw, path) for item in kept]
+        items = value[: draw.draw(st.sampled_from((0, 1, 99)))] if path != () else value
+        return [shaken(item, draw, path) for item in items]
     if isinstance(value, float) and draw.draw(st.integers(0, 3)) == 0:
         return draw.draw(st.sampled_from(FLOATS))
     is_number = isinstance(value, int) and not isinstance(value, bool)

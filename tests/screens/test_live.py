@@ -64,8 +64,8 @@ def test_a_daemon_is_silent_after_an_interval_and_a_while(state: LiveState) -> N
 
 def test_the_reason_of_a_silence_is_shown_without_its_own_deadline(state: LiveState) -> None:
     state.fail("no answer from tcp://h:1 within 5 s: is a feeder serving there?")
-    shown = "no answer from tcp://h:1 for 2 min: is a feeder serving there?"
-    assert state.silence(220.0) == shown
+    line = "no answer from tcp://h:1 for 2 min: is a feeder serving there?"
+    assert state.silence(220.0) == line
     state.fail("the key is not known\x1b[2J")
     assert state.silence(220.0).endswith("2 min: the key is not known?[2J")
 

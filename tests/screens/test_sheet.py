@@ -49,9 +49,9 @@ def test_numbers_of_a_table_are_whole(width: int, names: list[str]) -> None:
 def test_a_line_that_is_too_long_shows_that_it_was_cut() -> None:
     """Else 10,000 would become 10,00 on a narrow terminal."""
     columns = [Column("node"), Column("state", is_left=True), Column("images/s")]
-    for glyphs, shown in ((BLOCKS, "0  ready    10,0…"), (ASCII, "0  ready    10,0~")):
+    for glyphs, expected in ((BLOCKS, "0  ready    10,0…"), (ASCII, "0  ready    10,0~")):
         _, row = Sheet(20, glyphs).table(columns, [["0", "ready", "10,000"]])
-        assert row.plain.strip() == shown
+        assert row.plain.strip() == expected
     assert Sheet(3, BLOCKS).fit(Text("abc")).plain == "abc"
     assert Sheet(1, BLOCKS).fit(Text("abc")).plain == "…"
 
@@ -150,10 +150,10 @@ def test_a_small_share_is_not_zero(share: float, text: str) -> None:
 
 @given(st.text())
 def test_printable_text_moves_no_cursor(text: str) -> None:
-    shown = printable(text)
-    assert len(shown) == len(text)
-    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", shown)
-    assert printable(shown) == shown
+    clean = printable(text)
+    assert len(clean) == len(text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", clean)
+    assert printable(clean) == clean
 
 
 def test_printable_keeps_names_of_all_scripts() -> None:

@@ -28,7 +28,7 @@ EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
 
 
 def draw(report: HostReport, width: int = 80, glyphs: Glyphs = BLOCKS) -> str:
-    """Return what is printed; checks that every line fits."""
+    """What is printed; every line must fit."""
     lines = draw_status(report, Sheet(width, glyphs))
     assert all(line.cell_len <= width for line in lines)
     return "\n".join(line.plain for line in lines)
@@ -42,10 +42,10 @@ def words(text: str) -> str:
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
 @pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
 def test_every_report_fits_every_width(name: str, width: int, glyphs: Glyphs) -> None:
-    shown = draw(REPORTS[name](), width, glyphs)
-    assert not re.search(r"\b(nan|inf|None)\b", shown)
+    screen = draw(REPORTS[name](), width, glyphs)
+    assert not re.search(r"\b(nan|inf|None)\b", screen)
     if glyphs is ASCII:
-        assert shown.isascii()
+        assert screen.isascii()
 
 
 @EVERY_REPORT
@@ -79,7 +79,7 @@ def test_nothing_that_is_zero_is_shown(name: str, width: int) -> None:
 @EVERY_REPORT
 @pytest.mark.parametrize("width", [80, 160])
 def test_no_number_is_cut(name: str, width: int) -> None:
-    """Numbers are whole: the same ones are shown however wide the terminal is."""
+    """Numbers are whole: the same ones are screen however wide the terminal is."""
     report = REPORTS[name]()
     facts = draw(report, 400).split("\n\n")[1]
     for number in re.findall(r"[\d,.]+ (?:images/s|MB/s|%|GB)", facts):
@@ -87,15 +87,15 @@ def test_no_number_is_cut(name: str, width: int) -> None:
 
 
 def test_a_silent_worker_is_named_with_its_process_and_state() -> None:
-    shown = words(draw(silent_worker()))
-    assert "silent: worker 1 (pid 5001) of node process 0 for 6.9 s stopped by a signal" in shown
+    screen = words(draw(silent_worker()))
+    assert "silent: worker 1 (pid 5001) of node process 0 for 6.9 s stopped by a signal" in screen
 
 
 def test_restarts_are_shown_only_where_there_were_some() -> None:
     assert "restart" not in draw(many_nodes())
-    shown = draw(restarting_node())
-    assert "Incidents  node restarts 3  worker restarts 1" in shown
-    assert re.search(r"^ +1 +restarting +3$", shown, re.MULTILINE)
+    screen = draw(restarting_node())
+    assert "Incidents  node restarts 3  worker restarts 1" in screen
+    assert re.search(r"^ +1 +restarting +3$", screen, re.MULTILINE)
 
 
 def test_warnings_of_the_start_are_shown() -> None:
@@ -103,8 +103,8 @@ def test_warnings_of_the_start_are_shown() -> None:
 
 
 def test_without_clients_there_are_no_rates_and_no_waits() -> None:
-    shown = draw(no_clients())
-    assert not re.search(r"Delivers|Waits|Stages|client +images", shown)
+    screen = draw(no_clients())
+    assert not re.search(r"Delivers|Waits|Stages|client +images", screen)
 
 
 def test_a_client_of_several_node_processes_is_one_row() -> None:
@@ -118,9 +118,9 @@ def test_clients_are_named_with_their_jobs() -> None:
     jobs = [f"{'imagenet-' * 6}lr-0.1-{number:02}" for number in range(2)]
     names = [f"gpu-{number} pid 4711 rank {number}" for number in range(2)]
     pairs = zip(names, jobs, strict=True)
-    shown = draw(host_report(HostShape(clients=[ClientShape(name=n, job=j) for n, j in pairs])))
+    screen = draw(host_report(HostShape(clients=[ClientShape(name=n, job=j) for n, j in pairs])))
     for name, job in zip(names, jobs, strict=True):
-        assert re.search(rf"^{name}  imagen.*{job[-4:]} +1,000 +6 of 8 ", shown, re.MULTILINE)
+        assert re.search(rf"^{name}  imagen.*{job[-4:]} +1,000 +6 of 8 ", screen, re.MULTILINE)
     assert " job " not in draw(host_report(HostShape(clients=[ClientShape(name="c")])))
 
 
@@ -148,9 +148,9 @@ def test_rates_of_jobs_with_names_of_64_characters_are_shown_at_80_columns() -> 
 
 
 def test_a_long_list_of_clients_is_summed_up() -> None:
-    shown = draw(many_clients())
-    assert shown.count("notebook-") == CLIENTS_SHOWN
-    assert "49 more get 2,211 images/s" in shown
+    screen = draw(many_clients())
+    assert screen.count("notebook-") == CLIENTS_SHOWN
+    assert "49 more get 2,211 images/s" in screen
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,9 @@ def test_the_workers_side_of_waiting_is_what_they_are_not_busy() -> None:
 
 def test_transport_says_how_batches_reach_clients() -> None:
     def delivers(*lent: bool) -> str:
-        clients = [ClientShape(name=str(number), is_lent=each) for number, each in enumerate(lent)]
+        clients = [
+            ClientShape(name=str(number), is_lent=is_lent) for number, is_lent in enumerate(lent)
+        ]
         return draw(host_report(HostShape(clients=clients)))
 
     assert "batches in place" in delivers(True, True)
@@ -182,9 +184,9 @@ def test_transport_says_how_batches_reach_clients() -> None:
 
 
 def test_quota_and_throttling_are_shown_where_there_is_one() -> None:
-    shown = draw(host_report(HostShape(usable_cpus=2.5, throttled_cpus=2.2)))
-    assert "quota 2.5 CPUs" in shown
-    assert "throttled 30 %" in shown
+    screen = draw(host_report(HostShape(usable_cpus=2.5, throttled_cpus=2.2)))
+    assert "quota 2.5 CPUs" in screen
+    assert "throttled 30 %" in screen
     assert "quota" not in draw(host_report(HostShape()))
 
 
@@ -196,18 +198,18 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
         "sessions_opened": 9,
         "dataset.train.loss": "5 of 9 resized",
     }
-    shown = draw(host_report(HostShape(counters=counters)))
-    assert "Incidents  frames dropped malformed 12  batches failed bad-sample 3" in shown
-    assert "Packed     train  5 of 9 resized" in shown
-    assert "sessions" not in shown
-    assert "bad samples" not in shown
+    screen = draw(host_report(HostShape(counters=counters)))
+    assert "Incidents  frames dropped malformed 12  batches failed bad-sample 3" in screen
+    assert "Packed     train  5 of 9 resized" in screen
+    assert "sessions" not in screen
+    assert "bad samples" not in screen
 
 
 def test_the_supervisor_s_lines_count_with_those_of_its_node_processes() -> None:
     shape = HostShape(nodes=2, counters={"log_lines_limited": 10})
-    shown = draw(host_report(shape, log_lines_limited=3, log_lines_dropped=4))
-    assert "log lines limited 23" in words(shown)
-    assert "log lines dropped 4" in words(shown)
+    screen = draw(host_report(shape, log_lines_limited=3, log_lines_dropped=4))
+    assert "log lines limited 23" in words(screen)
+    assert "log lines dropped 4" in words(screen)
 
 
 def test_fallbacks_are_shown_apart_from_incidents() -> None:
@@ -216,11 +218,11 @@ def test_fallbacks_are_shown_apart_from_incidents() -> None:
         "fallbacks.copied-tcp": 7,
         "fallbacks.copied-refused": 0,
     }
-    shown = draw(host_report(HostShape(nodes=2, counters=counters)))
-    assert "Fallbacks  2,624 images decoded by TurboJPEG\n" in shown
-    assert "14 batches copied over tcp: ipc reads in place" in words(shown)
-    assert "Incidents" not in shown
-    assert "refused" not in shown
+    screen = draw(host_report(HostShape(nodes=2, counters=counters)))
+    assert "Fallbacks  2,624 images decoded by TurboJPEG\n" in screen
+    assert "14 batches copied over tcp: ipc reads in place" in words(screen)
+    assert "Incidents" not in screen
+    assert "refused" not in screen
 
 
 def test_control_characters_of_names_reach_no_terminal() -> None:
@@ -235,9 +237,9 @@ def test_control_characters_of_names_reach_no_terminal() -> None:
         ),
         warnings=(evil,),
     )
-    shown = draw(report)
-    assert "a?b?[31mc?d?" in shown
-    assert not re.search(r"[\x1b\u202e\u2028\u200f]", shown)
+    screen = draw(report)
+    assert "a?b?[31mc?d?" in screen
+    assert not re.search(r"[\x1b\u202e\u2028\u200f]", screen)
 
 
 def test_wide_characters_take_two_cells() -> None:

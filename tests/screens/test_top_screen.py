@@ -41,8 +41,8 @@ def text(report: HostReport, width: int, height: int, offset: int = 0) -> str:
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_every_report_fits_every_screen(name: str, size: tuple[int, int]) -> None:
-    shown = text(REPORTS[name](), *size, offset=3)
-    assert not re.search(r"\b(nan|inf|None)\b", shown)
+    screen = text(REPORTS[name](), *size, offset=3)
+    assert not re.search(r"\b(nan|inf|None)\b", screen)
 
 
 def test_ascii_terminals_get_ascii() -> None:
@@ -52,25 +52,25 @@ def test_ascii_terminals_get_ascii() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
 def test_the_head_has_verdict_curves_stages_and_machine(size: tuple[int, int]) -> None:
-    shown = text(compute_bound(), *size)
-    assert shown.splitlines()[0].endswith("p pause  q quit")
-    assert shown.splitlines()[1].startswith("compute-bound: decode takes 68 %")
+    screen = text(compute_bound(), *size)
+    assert screen.splitlines()[0].endswith("p pause  q quit")
+    assert screen.splitlines()[1].startswith("compute-bound: decode takes 68 %")
     for line in (r"images/s +3,000 +[▁-█]{20}", r"busy +99 % +[▁-█]+", r"wait +31 % +[▁-█]+"):
-        assert re.search(line, shown)
-    assert re.search(r"stages +█+▓+▒+░+", shown)
-    assert "█ decode 68 %" in shown
-    assert "8.0 of 8 CPUs busy" in shown
+        assert re.search(line, screen)
+    assert re.search(r"stages +█+▓+▒+░+", screen)
+    assert "█ decode 68 %" in screen
+    assert "8.0 of 8 CPUs busy" in screen
 
 
 def test_workers_have_number_core_state_and_share() -> None:
-    shown = text(compute_bound(), 80, 24)
+    screen = text(compute_bound(), 80, 24)
     for number in range(8):
-        assert re.search(rf"\b{number} cpu {number} busy +━+ +99 %", shown)
+        assert re.search(rf"\b{number} cpu {number} busy +━+ +99 %", screen)
 
 
 def test_a_silent_worker_comes_first() -> None:
-    shown = text(silent_worker(), 80, 24)
-    assert re.search(r"^1 cpu 1 silent 6\.9 s, pid 5001", shown, re.MULTILINE)
+    screen = text(silent_worker(), 80, 24)
+    assert re.search(r"^1 cpu 1 silent 6\.9 s, pid 5001", screen, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_nothing_scrolls_where_all_fits() -> None:
 
 
 def test_on_a_low_screen_lists_come_before_curves() -> None:
-    shown = text(many_nodes(), 80, 16)
-    assert "▁" not in shown
-    assert "workers, busy 71 %" in shown
+    screen = text(many_nodes(), 80, 16)
+    assert "▁" not in screen
+    assert "workers, busy 71 %" in screen
 
 
 def test_without_history_there_is_no_curve() -> None:
