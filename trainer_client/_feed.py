@@ -5,8 +5,8 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -93,6 +93,11 @@ class LoaderOptions:
     client_key: str | os.PathLike[str] | None
     summary: Callable[[str], None] | None
     job: str = ""
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Self:
+        """Return the options among a constructor's arguments, its ``locals()`` at its start."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 
     def make_recipe(self) -> Recipe:
         """Return the recipe; ConfigError for invalid options."""

@@ -116,26 +116,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         when no feeder replies within ``timeout_s`` or, at once, when keys do not match, and
         ProtocolError when the peer has another protocol version or is no feeder.
         """
-        options = LoaderOptions(
-            endpoint=endpoint,
-            dataset=dataset,
-            split=split,
-            batch_size=batch_size,
-            seed=seed,
-            image_size=image_size,
-            rank=rank,
-            world_size=world_size,
-            window=window,
-            window_bytes=window_bytes,
-            timeout_s=timeout_s,
-            recipe=recipe,
-            classes_of=classes_of,
-            share_memory=share_memory,
-            server_key=server_key,
-            client_key=client_key,
-            summary=summary,
-            job=job,
-        )
+        options = LoaderOptions.among(locals())
         made = options.make_recipe()
         self._is_default_device = device is None
         self.device = resolve_device(device)

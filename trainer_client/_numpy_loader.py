@@ -245,26 +245,7 @@ class NumpyLoader(Loader[Batch[Array]]):
 
         Raises what ``FeederLoader`` raises.
         """
-        options = LoaderOptions(
-            endpoint=endpoint,
-            dataset=dataset,
-            split=split,
-            batch_size=batch_size,
-            seed=seed,
-            image_size=image_size,
-            rank=rank,
-            world_size=world_size,
-            window=window,
-            window_bytes=window_bytes,
-            timeout_s=timeout_s,
-            recipe=recipe,
-            classes_of=classes_of,
-            share_memory=share_memory,
-            server_key=server_key,
-            client_key=client_key,
-            summary=summary,
-            job=job,
-        )
+        options = LoaderOptions.among(locals())
         made = options.make_recipe()
         if dtype not in get_args(ArrayType):
             raise ConfigError(f"dtype must be 'int8' or 'float32', got {dtype!r}")
