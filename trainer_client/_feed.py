@@ -182,7 +182,8 @@ class Feed(Generic[AnyBatch]):
         except BaseException:
             self.close()
             raise
-        layout = SlotLayout.of_recipe(recipe, self.welcome.labels, slots=1)
+        if self.welcome.labels != INDEX_LABELS:
+            layout = SlotLayout.of_recipe(recipe, self.welcome.labels, slots=1)
         self.batch_bytes: int = layout.batch_bytes
         """Bytes of a batch: its pixels, labels and sample ids."""
 

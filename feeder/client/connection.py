@@ -170,10 +170,10 @@ class Link:
         """Yield what happened to the connection."""
         while True:
             try:
-                frames = self.monitor.recv_multipart(_DONTWAIT)
+                event, value = _MONITOR_EVENT.unpack(self.monitor.recv(_DONTWAIT))
             except zmq.Again:
                 return
-            event, value = _MONITOR_EVENT.unpack(frames[0])
+            self.monitor.recv()  # the second frame: the address
             problem = self._watch.on_event(event, value, time.monotonic())
             if problem is not None:
                 yield events.NodeIncompatible(self.number, problem)

@@ -72,7 +72,7 @@ class LabelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     width: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(LabelKind):
+        if self.kind not in _WIDTHS_MAX:
             kinds = " or ".join(get_args(LabelKind))
             raise ConfigError(f"labels: kind must be {kinds}, got {str(self.kind)[:80]!r}")
         most = _WIDTHS_MAX[self.kind]

@@ -73,6 +73,7 @@ _RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and 
     "order_batch_size": (check_integer, 0, MAX_BATCH_SIZE),
     "lanes": (check_integer, 0, LANES_LIMIT),
 }
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _FINGERPRINT_VERSION: Final = 1  # raise it when the same fields give other bytes than before
 
 
@@ -208,8 +209,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def fingerprint(self) -> str:
         """Return 32 hex digits, equal for equal recipes on any machine, else different."""
         fields = {"version": _FINGERPRINT_VERSION, **msgspec.structs.asdict(self)}
-        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-        return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(_CANONICAL.encode(fields).encode(), digest_size=16).hexdigest()
 
 
 def parse_field(text: str) -> tuple[str, object]:

@@ -66,8 +66,8 @@ def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) ->
 
     Raises zmq.ZMQError for what is not an endpoint.
     """
-    # Not for names: libzmq would resolve them to IPv6 addresses only.
-    dealer.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
+    if endpoint.startswith("tcp://["):  # not for names: libzmq would resolve them to IPv6 only
+        dealer.set(zmq.IPV6, 1)
     if keys is not None and endpoint.startswith("tcp://"):
         dealer.set(zmq.CURVE_SERVERKEY, keys.server.text.encode())
         dealer.set(zmq.CURVE_PUBLICKEY, keys.own.public().text.encode())
@@ -101,7 +101,8 @@ class HandshakeWatch:
         match event:
             case zmq.EVENT_CONNECTED:
                 self._connected_s = now_s
-                self._peer = _peer_of(value) or self._peer
+                if not isinstance(self._peer, str):  # a path needs no name server
+                    self._peer = _peer_of(value) or self._peer
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._hang_ups = 0
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH:

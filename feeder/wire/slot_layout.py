@@ -9,16 +9,15 @@ Slots follow one another in a session's memory. Each starts on a page, so that i
 registered with a device alone. Invariant: no two slots and no two parts of a slot overlap.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, Self
+import math
+from typing import Final, Self
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
-from feeder.plan.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, pixel_layout_of
+from feeder.plan.packing import DEFAULT_PACKING, Packing, Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
 
 PAGE_BYTES: Final = 4096
@@ -37,15 +36,38 @@ class ChunkArrays(Struct, frozen=True, kw_only=True, eq=False):
     """(n,); -1 in rows of padding."""
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, for what is computed once
 class SlotLayout:
     """The shape of a session's slots: ``slots`` batches of ``batch_size`` rows, images of S × S."""
 
-    slots: int
-    batch_size: int
-    image_size: int
-    packing: Packing = DEFAULT_PACKING
-    labels: LabelSpec = INDEX_LABELS
+    def __init__(
+        self,
+        *,
+        slots: int,
+        batch_size: int,
+        image_size: int,
+        packing: Packing = DEFAULT_PACKING,
+        labels: LabelSpec = INDEX_LABELS,
+    ) -> None:
+        self.pixel_layout = pixels = pixel_layout_of(packing)
+        label_dtype, label_shape = labels.dtype, labels.row_shape
+        self.slots = slots
+        self.batch_size = batch_size
+        self.image_size = image_size
+        self.labels = labels
+        self._image_bytes = pixels.image_bytes(image_size)
+        self._label_bytes = label_dtype.itemsize * math.prod(label_shape)
+        self._rows = pixels.dtype, pixels.image_shape(image_size), label_dtype, label_shape
+        self.pixel_bytes = batch_size * self._image_bytes
+        """Bytes of one slot's pixels; the labels begin at the next multiple of 8."""
+        self.row_bytes = self._image_bytes + self._label_bytes + _ID_BYTES
+        """Bytes of one row: its pixels, label and sample id."""
+        self.batch_bytes = batch_size * self.row_bytes
+        self._labels_start = _round_up(self.pixel_bytes, _ALIGNMENT_BYTES)
+        labels_end = self._labels_start + batch_size * self._label_bytes
+        self._ids_start = _round_up(labels_end, _ALIGNMENT_BYTES)
+        self.slot_bytes = _round_up(self._ids_start + _ID_BYTES * batch_size, PAGE_BYTES)
+        """Bytes from one slot to the next, a multiple of PAGE_BYTES."""
+        self.total_bytes = slots * self.slot_bytes
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, labels: LabelSpec, *, slots: int) -> Self:
@@ -57,36 +79,6 @@ class SlotLayout:
             packing=recipe.packing,
             labels=labels,
         )
-
-    @cached_property
-    def pixel_layout(self) -> PixelLayout:
-        """The layout of an image's pixels."""
-        return pixel_layout_of(self.packing)
-
-    @property
-    def pixel_bytes(self) -> int:
-        """Bytes of one slot's pixels; the labels begin at the next multiple of 8."""
-        return self.batch_size * self._image_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row: its pixels, label and sample id."""
-        return self._image_bytes + self._label_bytes + _ID_BYTES
-
-    @property
-    def batch_bytes(self) -> int:
-        """Bytes of one batch: its pixels, labels and sample ids."""
-        return self.batch_size * self.row_bytes
-
-    @cached_property
-    def slot_bytes(self) -> int:
-        """Bytes from one slot to the next, a multiple of PAGE_BYTES."""
-        return _round_up(self._ids_start + _ID_BYTES * self.batch_size, PAGE_BYTES)
-
-    @cached_property
-    def total_bytes(self) -> int:
-        """Bytes of all slots together."""
-        return self.slots * self.slot_bytes
 
     def chunk(self, memory: NDArray[np.uint8], slot: int, first: int, count: int) -> ChunkArrays:
         """Return views of rows first .. first + count - 1 of a slot.
@@ -112,28 +104,6 @@ class SlotLayout:
             labels=labels.view(label_dtype).reshape(count, *label_shape),
             sample_ids=memory[ids_at : ids_at + count * _ID_BYTES].view(np.int64),
         )
-
-    @cached_property
-    def _rows(self) -> tuple["np.dtype[Any]", tuple[int, ...], "np.dtype[Any]", tuple[int, ...]]:
-        """Type and shape of an image, and of its labels."""
-        layout, labels = self.pixel_layout, self.labels
-        return layout.dtype, layout.image_shape(self.image_size), labels.dtype, labels.row_shape
-
-    @cached_property
-    def _image_bytes(self) -> int:
-        return self.pixel_layout.image_bytes(self.image_size)
-
-    @cached_property
-    def _label_bytes(self) -> int:
-        return self.labels.row_bytes
-
-    @cached_property
-    def _labels_start(self) -> int:
-        return _round_up(self.pixel_bytes, _ALIGNMENT_BYTES)
-
-    @cached_property
-    def _ids_start(self) -> int:
-        return _round_up(self._labels_start + self.batch_size * self._label_bytes, _ALIGNMENT_BYTES)
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -102,6 +102,7 @@ def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
 def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("feeder.client.connection.RECONNECT_MS", 10)  # far below CATCH_UP_MS
     seen: list[tuple[type[Event], bool]] = []
     now = time.monotonic
 

@@ -21,6 +21,7 @@ dealt out by rank, so that every feeder is a spare for as many ranks, give or ta
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from feeder.client.core.prefetch import Prefetch
 from feeder.wire.messages import Welcome
 
 LINKS_MAX: Final = 64
@@ -59,23 +60,19 @@ class Roster:
 
     def __init__(self) -> None:
         self._listed: tuple[str, ...] = ()
-        self._names: dict[str, str] = {}  # by listed endpoint, where the list gives any
+        self.names: Mapping[str, str] = {}
+        """The feeders' names by listed endpoint, where the list gives any."""
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
         self.feeders: tuple[str, ...] = ()
         """The names of all listed feeders, each once."""
         self.endpoints: dict[str, str] = {}
         """All endpoints, the listed ones first, each with its feeder's name."""
 
-    @property
-    def has_names(self) -> bool:
-        """Whether the list names any feeder: then lanes are owned by these names."""
-        return bool(self._names)
-
     def set_listed(self, endpoints: Sequence[str], names: Mapping[str, str]) -> None:
         """Replace the list."""
-        self._listed, self._names = tuple(endpoints), dict(names)
-        self.feeders = tuple(dict.fromkeys(self._names.get(text, text) for text in self._listed))
+        self._listed, self.names = tuple(endpoints), names
         self._find_endpoints()
+        self.feeders = tuple(dict.fromkeys(self.endpoints[text] for text in self._listed))
 
     def record_siblings(self, endpoint: str, welcome: Welcome) -> bool:
         """Record the siblings that the node process at an endpoint reports; return whether they
@@ -90,19 +87,19 @@ class Roster:
         return is_new
 
     def _find_endpoints(self) -> None:
-        self.endpoints = {text: self._names.get(text, text) for text in self._listed}
+        self.endpoints = {text: self.names.get(text, text) for text in self._listed}
         for listed in self._listed:
             for sibling in self._siblings.get(listed, ()):
                 self.endpoints.setdefault(sibling, self.endpoints[listed])
 
 
-def limit_links(feeders: int, *, world_size: int, buffers: int) -> int:
-    """Return the number of feeders that a client of ``world_size`` may have links to.
+def limit_links(feeders: int, prefetch: Prefetch) -> int:
+    """Return the number of ``feeders`` that a client may have links to.
 
-    At least one for each of its ``buffers``, which may all be of other lanes, and the spares.
+    At least one for each of its buffers, which may all be of other lanes, and the spares.
     """
-    even = SESSIONS_A_FEEDER * feeders // world_size
-    return max(buffers + SPARES, min(LINKS_MAX, even))
+    even = SESSIONS_A_FEEDER * feeders // prefetch.world_size
+    return max(prefetch.buffers + SPARES, min(LINKS_MAX, even))
 
 
 class LinkChoice:

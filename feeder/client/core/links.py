@@ -10,7 +10,6 @@ and a link that is hung up has no requests left.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -38,8 +37,7 @@ LONG_LIST_WINDOW: Final = 2
 slots take memory at the feeder, for hundreds of such sessions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What the client requests from its nodes; the same for the client's whole life."""
 
     name: str
@@ -69,20 +67,18 @@ class Links:
         self._avoided_until_s: dict[str, float] = {}  # by feeder
         self._same_names: set[frozenset[str]] = set()  # that were reported
 
-    def __iter__(self) -> Iterator[LinkState]:
-        return iter([*self.by_number.values()])  # of one moment: another thread changes the dict
-
     @property
     def left_out(self) -> int:
         """How many endpoints, or feeders of a long list, cannot serve this job."""
-        incompatible = sum(link.incompatibility is not None for link in self)
+        links = [*self.by_number.values()]  # of one moment: another thread changes the dict
+        incompatible = sum(link.incompatibility is not None for link in links)
         return max(incompatible, len(self._avoided_until_s))
 
     @property
     def are_all_left_out(self) -> bool:
         """Whether no feeder remains that may serve this job."""
         if self._chosen is None:
-            return all(link.incompatibility is not None for link in self)
+            return all(link.incompatibility is not None for link in self.by_number.values())
         return self._avoided_until_s.keys() >= set(self._roster.feeders)
 
     def name_owners(self) -> tuple[dict[int, str], Iterable[str]]:
@@ -91,7 +87,7 @@ class Links:
         These are the list's names where it has some or is long, else those of the node processes
         that have answered.
         """
-        is_listed = self._roster.has_names or self._chosen is not None
+        is_listed = self._chosen is not None or bool(self._roster.names)
         names: dict[int, str] = {}
         answered: list[str] = []
         for number, link in self.by_number.items():
@@ -107,16 +103,16 @@ class Links:
         self._roster.set_listed(listed.endpoints, listed.names)
         self._chosen_for = None
         feeders = self._roster.feeders
-        self.is_list_long = len(feeders) > self._limit
+        limit = limit_links(len(feeders), self._prefetch)
+        self.is_list_long = len(feeders) > limit
         if self.is_list_long:
-            served = [link.feeder for link in self if link.is_served]
+            served = [link.feeder for link in self.by_number.values() if link.is_served]
             avoided = self._avoided_until_s.keys() & set(feeders)
             self._avoided_until_s = {name: self._avoided_until_s[name] for name in avoided}
-            self._chosen = self._choice.choose(feeders, served, avoided, self._limit)
+            self._chosen = self._choice.choose(feeders, served, avoided, limit)
+            self.follow(now_s)
         else:
-            self._chosen = None
-            self._avoided_until_s.clear()
-        self.follow(now_s)
+            self._link_all(now_s)
 
     def record_siblings(self, link: LinkState, welcome: Welcome, now_s: float) -> None:
         """Dial the other node processes of a daemon."""
@@ -126,21 +122,18 @@ class Links:
     def choose(self, preference: Preference, now_s: float) -> bool:
         """Link to the owners of the batches to request now and next, if the list is long; return
         whether links have changed."""
-        self.is_list_long = len(self._roster.feeders) > self._limit
+        limit = limit_links(len(self._roster.feeders), self._prefetch)
+        self.is_list_long = len(self._roster.feeders) > limit
         if not self.is_list_long:
-            has_changed = self._chosen is not None
-            if has_changed:
-                self._chosen = None
-                self._avoided_until_s.clear()
-                self.follow(now_s)
-            for link in self.by_number.values():
-                link.widen(self._job.hello.window, now_s)
-            return has_changed
+            if self._chosen is None:
+                return False
+            self._link_all(now_s)
+            return True
         over = [name for name, until_s in self._avoided_until_s.items() if until_s <= now_s]
         for name in over:
             del self._avoided_until_s[name]
-        away = frozenset(link.feeder for link in self if link.is_away)
-        chosen_for = (self._prefetch.coming(1), away, tuple(self._avoided_until_s), self._limit)
+        away = frozenset(link.feeder for link in self.by_number.values() if link.is_away)
+        chosen_for = (self._prefetch.coming(1), away, tuple(self._avoided_until_s), limit)
         if chosen_for == self._chosen_for:
             return False
         self._chosen_for = chosen_for
@@ -153,25 +146,38 @@ class Links:
             self._roster.feeders,
             self._find_wanted(keys, preference, away),
             self._avoided_until_s,
-            self._limit,
+            limit,
         )
-        has_others = any(link.feeder not in chosen for link in self)  # they were busy
-        has_changed = chosen != self._chosen or has_others
+        linked = {link.feeder for link in self.by_number.values()}
+        has_changed = chosen != self._chosen or not linked <= chosen  # some were busy
         if has_changed:
             self._chosen = chosen
             self.follow(now_s)
         return has_changed
+
+    def _link_all(self, now_s: float) -> None:
+        if self._chosen is not None:
+            self._chosen = None
+            self._avoided_until_s.clear()
+            for link in self.by_number.values():
+                link.widen(self._job.hello.window, now_s)
+        self.follow(now_s)
 
     def replace_spares(self, now_s: float) -> None:
         """Link to further feeders of a long list while none of the spares has answered.
 
         Before the first welcome the dataset is not known, and so no owner.
         """
-        silent = {link.feeder for link in self if link.is_away or now_s >= link.dialled_s + SPARE_S}
+        silent = {
+            link.feeder
+            for link in self.by_number.values()
+            if link.is_away or now_s >= link.dialled_s + SPARE_S
+        }
         if self._chosen is None or self._chosen - silent:
             return
-        more = self._choice.choose(self._roster.feeders, (), silent, self._limit)
-        chosen = set(sorted(silent)[: self._limit - len(more)]) | more
+        limit = limit_links(len(self._roster.feeders), self._prefetch)
+        more = self._choice.choose(self._roster.feeders, (), silent, limit)
+        chosen = set(sorted(silent)[: limit - len(more)]) | more
         if chosen != self._chosen:
             self._chosen = chosen
             self.follow(now_s)
@@ -180,7 +186,7 @@ class Links:
         """Return when ``replace_spares`` may find that a spare has not answered."""
         if self._chosen is None:
             return float("inf")
-        due_s = [link.dialled_s + SPARE_S for link in self]
+        due_s = [link.dialled_s + SPARE_S for link in self.by_number.values()]
         return min([at_s for at_s in due_s if at_s > now_s], default=float("inf"))
 
     def _find_wanted(
@@ -194,14 +200,6 @@ class Links:
                     if name not in away:
                         break
 
-    @property
-    def _limit(self) -> int:
-        return limit_links(
-            len(self._roster.feeders),
-            world_size=max(self._job.world_size, self._prefetch.world_size),
-            buffers=self._prefetch.buffers,
-        )
-
     def follow(self, now_s: float) -> None:
         """Dial the endpoints that are new, and close the links of those that are gone."""
         chosen = self._chosen
@@ -209,11 +207,11 @@ class Links:
         wanted = listed
         if chosen is not None:
             wanted = {endpoint: name for endpoint, name in listed.items() if name in chosen}
-        for link in self:
+        for link in [*self.by_number.values()]:
             is_busy = link.endpoint in listed and self._prefetch.load(link.number) > 0
             if link.endpoint not in wanted and not is_busy:
                 self.hang_up(link, now_s)
-        known = {link.endpoint: link for link in self}
+        known = {link.endpoint: link for link in self.by_number.values()}
         for endpoint, feeder in wanted.items():
             if endpoint in known:
                 known[endpoint].feeder = feeder
@@ -262,15 +260,14 @@ class Links:
         self._avoided_until_s[link.feeder] = now_s + AVOID_S
         return is_new
 
-    def find_session_with(self, link: LinkState, welcome: Welcome) -> LinkState | None:
-        """Return another link that has a session with the same node process, or None."""
+    def find_duplicate(self, link: LinkState, welcome: Welcome) -> LinkState | None:
+        """Return another link that has a session with the same node process, or None.
+
+        Logs once if another node process that serves this client has the same name.
+        """
         for other in self.by_number.values():
             if other is not link and other.has_session_with(welcome):
                 return other
-        return None
-
-    def report_same_name(self, link: LinkState, welcome: Welcome) -> None:
-        """Log once if another node process that serves this client has the same name."""
         for other in self.by_number.values():
             if other is link or other.session is None or other.welcome is None:
                 continue
@@ -282,3 +279,4 @@ class Links:
                     f"{link.endpoint}: they own the same lanes; give each a serve.name of its own"
                 )
                 self._out.append(events.Log(text, is_warning=True))
+        return None

@@ -230,7 +230,7 @@ class LinkState:
         self._end_session()
         self.duplicate_of = duplicate_of
         self._retry_at_s = None
-        self._send(Bye(session=welcome.session))
+        self._out.append(Send(self.number, Bye(session=welcome.session)))
 
     def leave(self, now_s: float, error: FeederError | None = None) -> None:
         """End the session; after an ``error`` there is no other one on this connection."""
@@ -313,14 +313,13 @@ class LinkState:
             self._settle_transfer(f"no answer to the claim within {CLAIM_S:g} s")
         else:
             self._pinged_s = now_s
-            self._send(
-                Ping(
-                    session=self.session,
-                    clock_s=max(0.0, now_s - self._began_s),
-                    waited_s=max(0.0, self.waited_s - self._waited_before_s),
-                    cpu_s=max(0.0, cpu_s - self._cpu_before_s),
-                )
+            ping = Ping(
+                session=self.session,
+                clock_s=max(0.0, now_s - self._began_s),
+                waited_s=max(0.0, self.waited_s - self._waited_before_s),
+                cpu_s=max(0.0, cpu_s - self._cpu_before_s),
             )
+            self._out.append(Send(self.number, ping))
 
     def greet(self, now_s: float) -> None:
         """Request a session, and end the present one.
@@ -331,13 +330,14 @@ class LinkState:
         self._end_session()
         self._refusal, self._retry_at_s = refusal, None
         self._greeted_s = self._pinged_s = now_s
-        self._send(self._hello)
+        self._out.append(Send(self.number, self._hello))
 
     def widen(self, window: int, now_s: float) -> None:
-        """Greet again if the session was requested with fewer slots than ``window``."""
-        if self.session is not None and self._hello.window < window:
+        """Request ``window`` slots; greet again if the session was requested with fewer."""
+        if self._hello.window < window:
             self._hello = msgspec.structs.replace(self._hello, window=window)
-            self.greet(now_s)
+            if self.session is not None:
+                self.greet(now_s)
 
     def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
         # If the slots of this session are not mapped, the next session claims its own again.
@@ -363,16 +363,13 @@ class LinkState:
 
     def _end_session(self) -> None:
         if self.session is not None:  # harmless where the node lost it too
-            self._send(Bye(session=self.session))
+            self._out.append(Send(self.number, Bye(session=self.session)))
         if self._claim_by_s is not None:
             self._out.append(DropClaim(self.number))
         self.session = self.duplicate_of = self._refusal = self._claim_by_s = None
         self.is_served = self._is_draining = False
         self.slots = ()  # those with a batch that is not yet consumed stay mapped
         self._prefetch.forget(self.number)
-
-    def _send(self, message: Hello | Ping | Bye) -> None:
-        self._out.append(Send(self.number, message))
 
 
 def name_session(welcome: Welcome | None) -> str:

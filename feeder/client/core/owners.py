@@ -114,13 +114,11 @@ class Preference:
     """Orders names for the batches of a job. The names are the same for all clients of a list."""
 
     def __init__(self, welcome: Welcome, hello: Hello) -> None:
-        self._layout = ShardLayout(samples=welcome.samples, shards=welcome.shards)
-        self._batches = welcome.batches
-        self._recipe = hello.recipe
-        self._seed = hello.seed
+        self._welcome, self._hello = welcome, hello
         self._plans: dict[int, EpochPlan] = {}
         self._given: object = None
-        self._ownership = Ownership((), welcome.lanes)
+        self._names: tuple[str, ...] = ()
+        self._ownership: Ownership | None = None  # of these names, once a batch has a choice
 
     def set_names(self, names: Iterable[str]) -> None:
         """Have these names own the lanes from now on; cheap if they are the same as before."""
@@ -128,13 +126,15 @@ class Preference:
             return
         self._given = names
         ordered = tuple(sorted(set(names)))
-        if ordered != self._ownership.names:
-            self._ownership = Ownership(ordered, self._ownership.lanes)
+        if ordered != self._names:
+            self._names, self._ownership = ordered, None
 
     def order(self, key: BatchKey) -> tuple[str, ...]:
         """Return all names for a batch, the preferred ones first."""
-        if len(self._ownership.names) < 2:
-            return self._ownership.names
+        if len(self._names) < 2:
+            return self._names
+        if self._ownership is None:
+            self._ownership = Ownership(self._names, self._welcome.lanes)
         lane = self.lane(key)
         if lane is None:
             return self._ownership.order_of_leftovers(*key)
@@ -149,11 +149,12 @@ class Preference:
     def lane(self, key: BatchKey) -> int | None:
         """Return the lane of a batch's first sample; None where it is a leftover or padding."""
         epoch, index = key
-        if index >= self._batches:
+        if index >= self._welcome.batches:
             return None
         plan = self._plans.get(epoch)
         if plan is None:
-            plan = self._recipe.plan_epoch(self._layout, seed=self._seed, epoch=epoch)
+            layout = ShardLayout(samples=self._welcome.samples, shards=self._welcome.shards)
+            plan = self._hello.recipe.plan_epoch(layout, seed=self._hello.seed, epoch=epoch)
             self._plans[epoch] = plan
             while len(self._plans) > _PLANS_MAX:
                 del self._plans[next(iter(self._plans))]

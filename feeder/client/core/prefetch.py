@@ -117,13 +117,16 @@ class Assembly(Struct, kw_only=True):
 class Prefetch:
     """The batches between the nodes and the consumer. Not thread-safe."""
 
-    def __init__(self, recipe: Recipe, *, buffers: int) -> None:
-        """Start with all buffers, numbered from 0, free and nothing wanted."""
+    def __init__(self, recipe: Recipe, *, buffers: int, world_size: int = 1) -> None:
+        """Start with all buffers, numbered from 0, free and nothing wanted.
+
+        ``world_size`` is that known before the first sequence, which has the final one.
+        """
         self.recipe = recipe
         self.buffers = buffers
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
-        self.world_size = 1  # ranks that share the sequence's epochs; 1 before there is one
+        self.world_size = world_size  # ranks that share the sequence's epochs
         self.held: dict[BatchKey, Assembly] = {}  # in the sequence's order
         self.borrowed: dict[int, Loan] = {}  # by buffer, of batches that were taken
         self.releases: dict[int, list[BatchKey]] = {}
@@ -156,8 +159,8 @@ class Prefetch:
 
     @property
     def free(self) -> int:
-        """Number of buffers that have no batch."""
-        return len(self._free)
+        """Number of buffers that a batch of the sequence could have."""
+        return min(len(self._free), self._end - self._position)
 
     def coming(self, count: int) -> list[BatchKey]:
         """Return the next ``count`` batches that the consumer takes, with or without a buffer."""
@@ -271,8 +274,9 @@ class Prefetch:
         """Record that a link's session is lost: its batches must be requested again."""
         self.releases.pop(link, None)
         # Lent batches stay readable, but no node waits for their release.
-        for buffer in [b for b, loan in self.borrowed.items() if loan.link == link]:
-            del self.borrowed[buffer]
+        for buffer, loan in [*self.borrowed.items()]:
+            if loan.link == link:
+                del self.borrowed[buffer]
         for assembly in self.held.values():
             assembly.requests.pop(link, None)
             assembly.failures.pop(link, None)

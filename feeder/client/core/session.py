@@ -68,7 +68,7 @@ class ClientSession:
         self.due_s = _NEVER
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
         self._out: list[events.Instruction] = []
-        self.prefetch = Prefetch(job.hello.recipe, buffers=buffers)
+        self.prefetch = Prefetch(job.hello.recipe, buffers=buffers, world_size=job.world_size)
         self.links = Links(job, self.prefetch, self._out)
         self.scheduler = RequestScheduler(self.prefetch)
         self._preference: Preference | None = None  # once the dataset is known
@@ -149,7 +149,8 @@ class ClientSession:
         """
         progress = self.prefetch.progress()
         awaited = self.prefetch.awaited_links
-        links = sorted(self.links, key=lambda link: link.number not in awaited)
+        links = [*self.links.by_number.values()]
+        links.sort(key=lambda link: link.number not in awaited)
         if not links:
             return "no endpoint is known yet"
         reasons = [
@@ -167,7 +168,7 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = list(self.links)
+        links = [*self.links.by_number.values()]
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
@@ -177,7 +178,8 @@ class ClientSession:
 
         It is this client's own verdict where that node process does not answer.
         """
-        links = [link for link in self.links if link.verdict or link.find_trouble(now_s)]
+        links = [*self.links.by_number.values()]
+        links = [link for link in links if link.verdict or link.find_trouble(now_s)]
         slowest = max(links, key=lambda link: link.waited_s, default=None)
         if slowest is None:
             return ""
@@ -188,12 +190,16 @@ class ClientSession:
     @property
     def is_gathered(self) -> bool:
         """Whether it is known of all endpoints if they serve this job."""
-        return self.error is not None or all(link.is_status_known for link in self.links)
+        if self.error is None:
+            for link in self.links.by_number.values():
+                if not link.is_status_known:
+                    return False
+        return True
 
     @property
     def served_endpoints(self) -> list[str]:
         """The endpoints of the node processes that serve this client now."""
-        return [link.endpoint for link in list(self.links) if link.is_served]
+        return [link.endpoint for link in [*self.links.by_number.values()] if link.is_served]
 
     # --- Events -------------------------------------------------------------------------------
 
@@ -230,13 +236,13 @@ class ClientSession:
         """Return the last messages, so that nodes need not wait for the leases to expire."""
         return [
             events.Send(link.number, Bye(session=link.session))
-            for link in self.links
+            for link in self.links.by_number.values()
             if link.session is not None
         ]
 
     def release_slots(self) -> None:
         """Release all mapped slots, also those with a batch; nothing can be taken after this."""
-        for link in self.links:
+        for link in self.links.by_number.values():
             link.slots = ()
         self.prefetch.held.clear()
 
@@ -297,11 +303,10 @@ class ClientSession:
             self._out.append(events.Send(link.number, Bye(session=welcome.session)))
             self._leave_out(link, error, welcome)
             return
-        other = self.links.find_session_with(link, welcome)
+        other = self.links.find_duplicate(link, welcome)
         if other is not None:
             link.decline(welcome, other.number)
         else:
-            self.links.report_same_name(link, welcome)
             self.welcome = self.welcome or welcome
             self._preference = self._preference or Preference(welcome, self.job.hello)
             self.reconnects += is_back
@@ -377,20 +382,21 @@ class ClientSession:
         if self._waits_since_s is not None:
             self._count_wait(now_s, self.prefetch.awaited_links)
         if self._have_links_changed or now_s >= self._links_due_s:
-            self._run_due(now_s)
+            self._have_links_changed = True
+            if self._find_links_due() <= now_s:
+                self._run_due(now_s)
+                self._find_links_due()
         if self._preference is None:
             if self.links.is_list_long:
                 self.links.replace_spares(now_s)
         elif self._have_links_changed or self.links.is_list_long:
-            self._have_links_changed |= self.links.choose(self._preference, now_s)
+            if self.links.choose(self._preference, now_s):
+                self._have_links_changed = True
+                self._find_links_due()
             if self._have_links_changed:
                 names, owners = self.links.name_owners()
                 self._preference.set_names(owners)
                 self.scheduler.follow(self.links.by_number, names, self._preference)
-        if self._have_links_changed:
-            self._links_due_s = _NEVER
-            for link in self.links.by_number.values():
-                self._links_due_s = min(self._links_due_s, link.due_s())
         self._have_links_changed = self._has_changed = False
         self.due_s = self._links_due_s
         if self.welcome is not None:
@@ -399,9 +405,14 @@ class ClientSession:
         elif self.links.is_list_long:
             self.due_s = min(self.due_s, self.links.spares_due_s(now_s))
 
+    def _find_links_due(self) -> float:
+        self._links_due_s = _NEVER
+        for link in self.links.by_number.values():
+            self._links_due_s = min(self._links_due_s, link.due_s())
+        return self._links_due_s
+
     def _run_due(self, now_s: float) -> None:
-        self._have_links_changed = True
-        for link in self.links:
+        for link in [*self.links.by_number.values()]:
             if now_s < link.due_s():
                 continue
             if link.incompatibility is not None:  # it has lost its connection long since

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.client.core.feeders import LINKS_MAX, SPARES, LinkChoice, limit_links
+from feeder.client.core.prefetch import Prefetch
+from tests.support.client_shell import RECIPE
 
 FEEDERS = tuple(f"f{number:04}" for number in range(300))
 
@@ -53,7 +55,9 @@ def test_a_feeder_that_left_the_list_is_not_chosen_again() -> None:
 
 def test_a_job_of_2048_ranks_has_few_sessions_at_each_feeder() -> None:
     for feeders in (64, 256, 1024):
-        limit = limit_links(feeders, world_size=2048, buffers=7)
+        limit = limit_links(feeders, Prefetch(RECIPE, buffers=7, world_size=2048))
         assert limit * 2048 / feeders <= 512
-    assert limit_links(256, world_size=1, buffers=7) == LINKS_MAX
-    assert limit_links(16, world_size=2048, buffers=7) == 7 + SPARES, "one for each buffer"
+    assert limit_links(256, Prefetch(RECIPE, buffers=7)) == LINKS_MAX
+    assert limit_links(16, Prefetch(RECIPE, buffers=7, world_size=2048)) == 7 + SPARES, (
+        "one for each buffer"
+    )

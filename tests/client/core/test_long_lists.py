@@ -48,7 +48,11 @@ class Cluster(Shell):
         return done
 
     def sessions(self) -> set[int]:
-        return {link.number for link in self.session.links if link.session is not None}
+        return {
+            link.number
+            for link in self.session.links.by_number.values()
+            if link.session is not None
+        }
 
     def welcome(self, link: int, **fields: object) -> object:
         name = NAMES[self.links[link]]

@@ -110,7 +110,6 @@ def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> N
     roster = Roster()
     roster.set_listed(["tcp://a:1", "tcp://b:1"], {"tcp://a:1": "rack-1"})
     report(roster, "tcp://a:1")
-    assert roster.has_names
     assert roster.feeders == ("rack-1", "tcp://b:1")
     assert roster.endpoints == {
         "tcp://a:1": "rack-1",
