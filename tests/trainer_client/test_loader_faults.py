@@ -22,6 +22,7 @@ from feeder.client.core.node_link import RETRY_INTERVAL_S
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
 from feeder.wire.messages import (
     MAGIC,
+    MAX_NODE_HEADER_BYTES,
     PROTOCOL_VERSION,
     Hello,
     NotReady,
@@ -412,6 +413,15 @@ def test_frames_after_a_message_that_has_none(node: FakeNode) -> None:
         node.send([encode(Refused(code="clients", message="no")), b"pixels"])
         with pytest.raises(ProtocolError, match="Refused came with frames it must not have"):
             list(loader)
+
+
+def test_a_message_over_the_limit_is_not_read_and_ends_the_connection(node: FakeNode) -> None:
+    node.script = lambda key, messages: [[bytes(MAX_NODE_HEADER_BYTES + 1)]]
+    with (
+        make_loader(node, timeout_s=SHORT_S) as loader,
+        pytest.raises(PeerError, match="the connection is lost"),
+    ):
+        next(iter(loader))
 
 
 def test_a_failed_batch_is_an_error_in_its_turn_and_the_next_epoch_works(
