@@ -37,6 +37,7 @@ from feeder.wire.messages import (
     encode,
 )
 
+_Socket = zmq.Socket[bytes]
 _Answer = TypeVar("_Answer", Stats, HostStats, Names)
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
@@ -140,7 +141,8 @@ class StatsLink:
         self._keys = keys
         self._context = context
         self._owns_context = context is None
-        self._connection: _Connection | None = None
+        self._connection: tuple[_Socket, _Socket, HandshakeWatch] | None = None
+        """DEALER, its monitor, and what reads that."""
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -173,7 +175,7 @@ class StatsLink:
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._is_asked:
             self._disconnect()
-        dealer, _, _ = self._connection or self._connect()
+        dealer = self._connect() if self._connection is None else self._connection[0]
         self._is_asked = True
         # libzmq may have given up the connection already; the monitor then has the reason.
         with contextlib.suppress(zmq.Again):
@@ -187,11 +189,10 @@ class StatsLink:
 
         Raises PeerError once the request's time is over, and what ``request_counters`` does.
         """
-        assert self._connection is not None, "a request comes first"
         until_s = min(time.monotonic() + wait_s, self._deadline_s)
         try:
-            while _await_message(self._connection, until_s, readable):
-                answer = self._read(self._connection[0], wanted)
+            while (message := self._receive(until_s, readable)) is not None:
+                answer = self._check(message, wanted)
                 if answer is not None:
                     self._is_asked = False
                     return answer
@@ -205,10 +206,30 @@ class StatsLink:
             raise
         return None
 
-    def _read(self, dealer: "zmq.Socket[bytes]", wanted: type[_Answer]) -> _Answer | None:
-        """The message that has arrived if it is the answer; raise what it refuses."""
+    def _receive(self, until_s: float, readable: Collection[int]) -> bytes | None:
+        """The next message, None at ``until_s`` or once one of ``readable`` is; HandshakeProblem if
+        keys do not match."""
+        assert self._connection is not None, "a request comes first"
+        dealer, monitor, watch = self._connection
+        poller = zmq.Poller()
+        for source in (dealer, monitor, *readable):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
+            if dealer in ready:
+                return dealer.recv_multipart()[0]
+            if monitor in ready:
+                event = recv_monitor_message(monitor)
+                problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
+                if problem is not None:
+                    raise problem
+            elif ready or time.monotonic() >= until_s:
+                return None
+
+    def _check(self, message: bytes, wanted: type[_Answer]) -> _Answer | None:
+        """The message if it is the answer; raise what it refuses."""
         try:
-            answer = decode_from_node(dealer.recv_multipart()[0])
+            answer = decode_from_node(message)
         except ProtocolError as error:
             raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
         if isinstance(answer, Refused):
@@ -218,7 +239,7 @@ class StatsLink:
             raise kind(f"{self._endpoint}: {answer.message}")
         return answer if isinstance(answer, wanted) else None
 
-    def _connect(self) -> "_Connection":
+    def _connect(self) -> _Socket:
         address = resolve_endpoint(self._endpoint, self._deadline_s - time.monotonic())
         if self._context is None:
             self._context = open_context(self._endpoint)
@@ -235,7 +256,7 @@ class StatsLink:
                 f"{self._endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
-        return self._connection
+        return dealer
 
     def _disconnect(self) -> None:
         self._is_asked = False
@@ -245,29 +266,6 @@ class StatsLink:
             monitor.close(linger=0)
             dealer.close(linger=0)
             self._connection = None
-
-
-_Connection = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]", HandshakeWatch]
-"""DEALER, its monitor, and what reads that."""
-
-
-def _await_message(connection: _Connection, until_s: float, readable: Collection[int]) -> bool:
-    """Whether a message arrived; raise HandshakeProblem if keys do not match."""
-    dealer, monitor, watch = connection
-    poller = zmq.Poller()
-    for source in (dealer, monitor, *readable):
-        poller.register(source, zmq.POLLIN)
-    while True:
-        ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
-        if dealer in ready:
-            return True
-        if monitor in ready:
-            event = recv_monitor_message(monitor)
-            problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
-            if problem is not None:
-                raise problem
-        elif ready or time.monotonic() >= until_s:
-            return False
 
 
 def _request(
