@@ -9,7 +9,7 @@ limits are the same.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from feeder.errors import ProtocolError
@@ -69,20 +69,14 @@ class Clients:
         self.unreachable: dict[bytes, float] = {}
         """When ``take_lost`` first saw each, infinite: not yet."""
         self.resume_s = float("inf")
-        """When ``resume`` is due: clients are polled again, after misuse."""
+        """When ``start`` is due again, after misuse."""
 
     # --- What they send -----------------------------------------------------------------------
 
     def start(self, poll_set: PollSet) -> None:
-        """Read clients' frames whenever there are any."""
-        self._poll_set = poll_set
+        """Read clients' frames whenever there are any, until the next misuse."""
+        self._poll_set, self.resume_s = poll_set, float("inf")
         poll_set.add(self._router.socket, self._read)
-
-    def resume(self) -> None:
-        """Poll clients again."""
-        assert self._poll_set is not None, "started before there was any misuse"
-        self.resume_s = float("inf")
-        self._poll_set.add(self._router.socket, self._read)
 
     def _read(self, now_s: float) -> None:
         assert self._poll_set is not None, "clients are polled from the start on"
@@ -105,9 +99,13 @@ class Clients:
             self._router.waste(len(frame))
             self._router.counters.frames_dropped["over-rate"] += 1
             if self._fair_share.is_report_due(peer, now_s):
-                self.send(
-                    peer, Refused(code="rate", message=_explain_rate(self._router.sender()[0]))
+                account, *_ = self._router.sender()
+                text = (
+                    f"{account or 'this client'} sends more messages than its batches need, so "
+                    "these are dropped for now: request batches as others are released, and ping "
+                    "once a second"
                 )
+                self.send(peer, Refused(code="rate", message=text))
             return
         try:
             message = decode_from_client(frame)
@@ -137,10 +135,7 @@ class Clients:
             self._fair_share.earn(peer)
         elif isinstance(message, Refused):
             log_refusal(message, self._router.sender()[0])
-        try:
-            self._router.send(peer, encode(message))
-        except PeerUnreachableError:
-            self._drop_message(peer)
+        self._send_frame(peer, encode(message))
 
     def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
         """Send a chunk without copying its pixels; None when the peer cannot be sent to."""
@@ -162,21 +157,22 @@ class Clients:
             _log.warning("the report of the host cannot be sent: %s", error)
             frame = encode(HostStats(report=None))
         for peer in peers:
-            try:
-                self._router.send(peer, frame)
-            except PeerUnreachableError:
-                self._drop_message(peer)
+            self._send_frame(peer, frame)
 
-    def _drop_message(self, peer: bytes) -> None:
-        self._router.counters.sends_dropped += 1
-        self.unreachable.setdefault(peer, float("inf"))
+    def _send_frame(self, peer: bytes, frame: bytes) -> None:
+        try:
+            self._router.send(peer, frame)
+        except PeerUnreachableError:
+            self._router.counters.sends_dropped += 1
+            self.unreachable.setdefault(peer, float("inf"))
 
     # --- Whom they lose -----------------------------------------------------------------------
 
-    def add_disconnected(self, peers: Iterable[bytes]) -> None:
-        """Remember peers whose connections have ended; b"" stands for one without messages."""
-        for peer in filter(None, peers):
+    def note_ended(self) -> None:
+        """Count the peers whose connections have ended as unreachable."""
+        for peer in filter(None, self._router.ended):
             self.unreachable.setdefault(peer, float("inf"))
+        self._router.ended.clear()
 
     def take_lost(self, now_s: float) -> list[bytes]:
         """Forget the unreachable peers whose last messages have been read, and return them.
@@ -205,10 +201,3 @@ def log_refusal(refused: Refused, account: str) -> None:
     text = "refused session %s of %s (%s): %s"
     extra = {"session": session, "client": account}
     _log.log(level, text, session, account, refused.code, refused.message, extra=extra)
-
-
-def _explain_rate(account: str) -> str:
-    return (
-        f"{account or 'this client'} sends more messages than its batches need, so these are "
-        "dropped for now: request batches as others are released, and ping once a second"
-    )

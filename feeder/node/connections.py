@@ -50,9 +50,6 @@ _MESSAGE_OVERHEAD_BYTES: Final = 128
 _BYTES_RECEIVED_AT: Final = 128  # tcpi_bytes_received in struct tcp_info
 _TCP_INFO_BYTES: Final = _BYTES_RECEIVED_AT + 8
 
-_TOO_MANY: Final = "too-many"
-_ENDLESS: Final = "endless-message"
-
 _log = logging.getLogger(__name__)
 
 
@@ -102,15 +99,15 @@ class Connections:
         connection = self._open.pop(fd, None)
         return frozenset() if connection is None else connection.peers
 
-    def record_message(
-        self, fd: int, peer: bytes, message_bytes: int, now_s: float, *, is_known: bool = False
-    ) -> bool:
-        """Record a complete message; return whether its connection is open.
-
-        ``is_known``: only if that has sent messages of this peer before.
-        """
+    def knows(self, fd: int, peer: bytes) -> bool:
+        """Whether the open connection has sent messages of this peer before."""
         connection = self._open.get(fd)
-        if connection is None or (is_known and peer not in connection.peers):
+        return connection is not None and peer in connection.peers
+
+    def record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> bool:
+        """Record a complete message; return whether its connection is open."""
+        connection = self._open.get(fd)
+        if connection is None:
             return False
         connection.last_active_s = now_s
         connection.peers.add(peer)
@@ -131,7 +128,11 @@ class Connections:
         while len(staying) > self._max:
             fd = _choose_excess(staying, now_s)
             del staying[fd]
-            self._cut(fd, _TOO_MANY, now_s)
+            why = (
+                f"there are more than {self._max}; if these are clients, raise clients_max or the "
+                "limit of open files (LimitNOFILE=)"
+            )
+            self._cut(fd, "too-many", why, now_s)
 
     def run_due(self, now_s: float) -> None:
         """Cut the tcp connections over the individual or the total cap of unfinished bytes."""
@@ -150,9 +151,10 @@ class Connections:
             if unfinished[fd] <= UNFINISHED_BYTES_MAX and total <= UNFINISHED_TOTAL_BYTES_MAX:
                 break
             total -= unfinished[fd]
-            self._cut(fd, _ENDLESS, now_s)
+            why = "it sends a message without an end, which no Feeder client does"
+            self._cut(fd, "endless-message", why, now_s)
 
-    def _cut(self, fd: int, reason: str, now_s: float) -> None:
+    def _cut(self, fd: int, reason: str, why: str, now_s: float) -> None:
         connection = self._open[fd]
         try:
             copy = os.dup(fd)
@@ -164,23 +166,19 @@ class Connections:
             return
         with socket.socket(fileno=copy) as end:
             try:
-                name = _describe_peer(end.getpeername())
+                address = end.getpeername()
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # it has ended
         self._counters.connections_cut[reason] += 1
         if self._log_limit.admit(reason, now_s):  # reconnecting clients must not fill the log
-            _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
-
-    def _explain(self, reason: str) -> str:
-        if reason == _TOO_MANY:
-            why = (
-                f"there are more than {self._max}; if these are clients, raise clients_max or the "
-                "limit of open files (LimitNOFILE=)"
+            is_ip = isinstance(address, tuple)  # a unix socket's peer has no name
+            name = f"{address[0]}:{address[1]}" if is_ip else "a process of this machine"
+            text = (
+                "the connection of %s was cut: %s; further cuts within a minute are only counted "
+                "(connections_cut.%s)"
             )
-        else:
-            why = "it sends a message without an end, which no Feeder client does"
-        return f"{why}; further cuts within a minute are only counted (connections_cut.{reason})"
+            _log.warning(text, name, why, reason)
 
 
 def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
@@ -190,13 +188,6 @@ def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
         return idlest
     *_, newest = connections
     return next((fd for fd, connection in connections.items() if not connection.peers), newest)
-
-
-def _describe_peer(address: object) -> str:
-    """Its address as text; a unix socket's has none."""
-    if isinstance(address, tuple):
-        return f"{address[0]}:{address[1]}"
-    return "a process of this machine"
 
 
 def _identify(fd: int) -> tuple[int, int] | None:

@@ -215,10 +215,10 @@ class NodeLoop:
             self._drain(now_s)
         if service is not None:
             if self._router.ended:
-                service.on_disconnected(self._router.take_ended(), now_s)
+                service.on_disconnected(now_s)
             service.run_due(now_s)
             if service.clients.resume_s <= now_s:
-                service.clients.resume()
+                service.clients.start(self._poll_set)
         elif self._ready is None and self._pool.is_complete:
             self._ready = self._report(now_s)
         if self._drain_by_s is not None:
@@ -307,7 +307,7 @@ class NodeLoop:
                 assert self._ready is not None, "Neighbours follows NodeReady"
                 self._begin_service(self._ready, message, now_s)
             case ReportPart() if self._service is not None:
-                self._service.on_report_part(message, now_s)
+                self._service.reports.add_part(message, now_s)
             case Diagnosed(text=text):
                 self._verdict = text
                 if self._service is not None:

@@ -129,7 +129,8 @@ class Router:
         """The cost of misuse so far: bytes of dropped frames, and a fixed cost for each frame."""
         self._connections = Connections(self.counters, connections_max)
         self.ended: list[bytes] = []
-        """The peers of connections that have ended, see ``take_ended``."""
+        """The peers of connections that have ended, until the reader clears it. Earlier messages of
+        theirs may still be unread; b"" stands for a connection that sent none."""
         self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
@@ -159,10 +160,15 @@ class Router:
 
         Raises ResourceError when one is in use or unavailable.
         """
-        bound = {each: self._bind(each) for each in endpoints if each.transport == "ipc"}
-        self._encrypt()
-        bound |= {each: self._bind(each) for each in endpoints if each.transport == "tcp"}
-        return tuple(bound[each] for each in endpoints)
+        bound = {ipc: self._bind(ipc) for ipc in endpoints if ipc.transport == "ipc"}
+        if self._keys is not None:
+            secret_key, _ = self._keys
+            self.socket.set(zmq.CURVE_SERVER, 1)
+            self.socket.set(zmq.CURVE_SECRETKEY, secret_key.text.encode())
+            self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
+            self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler no client is admitted
+        bound |= {tcp: self._bind(tcp) for tcp in endpoints if tcp.transport == "tcp"}
+        return tuple(bound[endpoint] for endpoint in endpoints)
 
     @property
     def has_unread(self) -> bool:
@@ -277,7 +283,7 @@ class Router:
         self._make_room(now_s)
 
     def read_monitor(self, now_s: float) -> None:
-        """Read all pending events of connections; ``take_ended`` returns the peers that have ended.
+        """Read all pending events of connections; ``ended`` gets the peers that have ended.
 
         It terminates, as each listener accepts one connection only until ``_make_room``.
         """
@@ -308,15 +314,6 @@ class Router:
                     self.counters.clients_refused[reason] += 1
         self._make_room(now_s)
 
-    def take_ended(self) -> list[bytes]:
-        """Return the peers of the connections that have ended since the last call.
-
-        b"" stands for a connection that sent no message. Earlier messages of these peers may still
-        be unread.
-        """
-        ended, self.ended = self.ended, []
-        return ended
-
     def close(self) -> None:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
@@ -336,11 +333,9 @@ class Router:
 
     def _record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> None:
         """Assign a message to its connection, or record that this has ended."""
-        record = self._connections.record_message
-        if record(fd, peer, message_bytes, now_s, is_known=True):
-            return
-        self.read_monitor(now_s)
-        if not record(fd, peer, message_bytes, now_s):
+        if not self._connections.knows(fd, peer):
+            self.read_monitor(now_s)
+        if not self._connections.record_message(fd, peer, message_bytes, now_s):
             self.ended.append(peer)
 
     def _make_room(self, now_s: float) -> None:
@@ -352,16 +347,6 @@ class Router:
             gate.rearm(now_s)
             self.deadline_s = min(self.deadline_s, gate.deadline_s)
         # Else the gate waits for connections to end, which the monitor reports.
-
-    def _encrypt(self) -> None:
-        """Set the options for addresses that only clients with keys may connect to."""
-        if self._keys is None:
-            return
-        secret_key, _ = self._keys
-        self.socket.set(zmq.CURVE_SERVER, 1)
-        self.socket.set(zmq.CURVE_SECRETKEY, secret_key.text.encode())
-        self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
-        self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler no client is admitted
 
     def _bind(self, endpoint: Endpoint) -> str:
         path, first_name = Path(endpoint.path), str(endpoint)

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from feeder import __version__
@@ -21,7 +21,7 @@ from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
-from feeder.node.messages import NodeReady, ReportPart
+from feeder.node.messages import NodeReady
 from feeder.node.relays import HostReports, NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
@@ -72,10 +72,10 @@ class NodeService:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``restarts`` is how many predecessors of this process have crashed. ``ask_for_report`` asks
-        the supervisor for the report of the host, which comes through ``on_report_part``.
+        the supervisor for the report of the host, which comes through ``reports``.
         """
         self.table = table
-        self._router = router
+        self.router = router
         self._claim_listener = claim_listener
         self._pool = pool
         self._cache = cache
@@ -103,7 +103,7 @@ class NodeService:
         )
         self._slots = SlotStore()
         self.clients = Clients(router, self._on_message)
-        self._reports = HostReports(ask_for_report, self.clients.send_report)
+        self.reports = HostReports(ask_for_report, self.clients.send_report)
         self._names = NameRequests(table.datasets, pool.send, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
@@ -115,12 +115,12 @@ class NodeService:
 
     def due_s(self, now_s: float) -> float:
         """Return when the next turn is due if nothing happens before."""
-        if self.clients.unreachable and not self._router.has_unread:
+        if self.clients.unreachable and not self.router.has_unread:
             return now_s
         due_s = min(
             max(self.table.check_at_s, self.caught_up_s),
             self._slots.recheck_at_s,
-            self._reports.deadline_s,
+            self.reports.deadline_s,
             self._names.deadline_s,
         )
         if self.table.sessions.open:
@@ -143,8 +143,8 @@ class NodeService:
             self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
         if self._slots.recheck_at_s <= now_s:
             self._apply_all(self._slots.recheck(now_s), now_s)
-        if self._reports.deadline_s <= now_s:
-            self._reports.run_due(now_s)
+        if self.reports.deadline_s <= now_s:
+            self.reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
         if self._slots.loans:
@@ -267,7 +267,7 @@ class NodeService:
                 if self._slots.loans:
                     self._apply_all(self._slots.find_sent(now_s, message.session), now_s)
             case Hello():
-                number, sender = secrets.randbits(_SESSION_BITS), self._router.sender()
+                number, sender = secrets.randbits(_SESSION_BITS), self.router.sender()
                 greeting = events.MessageReceived(peer, message, number, available_bytes(), *sender)
                 self.apply(greeting, now_s)
                 return
@@ -279,29 +279,20 @@ class NodeService:
                 self._names.run_due(self._pool.numbers, now_s)
                 return
             case HostStatsRequest():
-                self._reports.add(peer, now_s)
+                self.reports.add(peer, now_s)
                 return
         self.apply(events.MessageReceived(peer, message), now_s)
 
-    def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
-        """Handle the end of peers' connections; b"" stands for one without messages."""
-        self.clients.add_disconnected(peers)
+    def on_disconnected(self, now_s: float) -> None:
+        """Handle the end of connections, which may have given slots back."""
+        self.clients.note_ended()
         self._apply_all(self._slots.recheck(now_s), now_s)
-
-    def on_report_part(self, part: ReportPart, now_s: float) -> None:
-        """Handle a piece of the supervisor's report of the host."""
-        self._reports.add_part(part, now_s)
 
     def on_diagnosed(self, verdict: str) -> None:
         """Repeat the supervisor's verdict on the host in every Pong from now on."""
         self.table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
 
     # --- What others show ---------------------------------------------------------------------
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of batches that were copied over sockets."""
-        return self._router.counters.bytes_sent
 
     def counters(self, now_s: float) -> Counters:
         """Return all counters and gauges of this node process, by name."""
@@ -318,7 +309,7 @@ class NodeService:
             status,
             self._pool.record,
             table.counters,
-            self._router.counters,
+            self.router.counters,
             self._claim_listener.counters,
             self._pool.counters,
             log_lines.counters,

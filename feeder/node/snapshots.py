@@ -131,7 +131,7 @@ class Snapshots:
             msgspec.structs.replace(job, name=_label(job.name), account=_label(job.account))
             for job in table.jobs
         )
-        record.sent_bytes = service.sent_bytes
+        record.sent_bytes = service.router.counters.bytes_sent
         record.queued_batches = table.queued_batches
         record.chunks_in_flight = table.dispatcher.chunks_in_flight
         record.stalled_datasets = tuple(map(_label, sorted(table.watch.stalled_names)[:_DATASETS]))

@@ -221,9 +221,9 @@ def test_connection_that_reuses_the_number_is_not_cut(server: Server, kind: str)
 def test_messages_belong_to_their_connection_until_it_ends(server: Server) -> None:
     fd = server.ends[server.accept(0.0)][0].fileno()
     record = server.connections.record_message
-    assert not record(fd, b"peer", 10, 0.0, is_known=True), "it may be the number's next connection"
+    assert not server.connections.knows(fd, b"peer"), "it may be the number's next connection"
     assert record(fd, b"peer", 10, 0.0)
-    assert record(fd, b"peer", 10, 0.0, is_known=True)
+    assert server.connections.knows(fd, b"peer")
     assert server.connections.closed(fd) == {b"peer"}
     assert not record(fd, b"peer", 10, 0.0), "it has ended"
     assert server.connections.closed(fd) == set()

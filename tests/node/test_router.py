@@ -48,13 +48,20 @@ def receive_peer(router: Router) -> bytes:
     return received[0][0]
 
 
+def take_ended(router: Router) -> list[bytes]:
+    """Return the peers that have ended, and clear them."""
+    ended = router.ended.copy()
+    router.ended.clear()
+    return ended
+
+
 def await_ended(router: Router, count: int) -> list[bytes]:
     """Wait until ``count`` connections have ended; return their peers."""
     ended: list[bytes] = []
 
     def have_ended() -> bool:
         router.read_monitor(time.monotonic())
-        ended.extend(router.take_ended())
+        ended.extend(take_ended(router))
         return len(ended) >= count
 
     wait_until(have_ended, "the connections have ended")
@@ -92,7 +99,7 @@ def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
     mute = dial_zmtp(endpoint)
     speaker.sendall(frame(b"x") * 2)
     assert receive_peer(router) == (peer := receive_peer(router))
-    assert router.take_ended() == []
+    assert take_ended(router) == []
     mute.close()
     assert await_ended(router, 1) == [b""]
     speaker.close()
@@ -143,7 +150,7 @@ def test_end_of_a_connection_is_not_attributed_to_its_numbers_next_one(
             client.sendall(frame(b"next"))
             following = receive_peer(router)
             is_same = descriptors() == during
-            assert router.take_ended() == [former]
+            assert take_ended(router) == [former]
         assert await_ended(router, 1) == [following]
         wait_until(lambda: len(descriptors()) <= len(before), "the next one has ended")
         return is_same
@@ -159,13 +166,13 @@ def test_message_read_after_the_end_of_its_connection_reports_its_peer_as_ended(
         client.sendall(frame(b"last message"))
         wait_until(lambda: router.has_unread, "it has arrived")
     wait_until(lambda: len(descriptors()) <= len(before), "the former has ended")
-    assert router.take_ended() == []
+    assert take_ended(router) == []
     former = receive_peer(router)
-    assert set(router.take_ended()) == {former, b""}
+    assert set(take_ended(router)) == {former, b""}
     with dial_zmtp(endpoint) as client:
         client.sendall(frame(b"x"))
         assert receive_peer(router) != former
-        assert router.take_ended() == []
+        assert take_ended(router) == []
 
 
 def test_close_is_bounded_while_monitor_events_are_unread(router: Router, tmp_path: Path) -> None:

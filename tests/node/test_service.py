@@ -53,6 +53,7 @@ class Host:
         self.router: Any = SimpleNamespace(
             counters=SocketCounters(),
             has_unread=False,
+            ended=[],
             waste=lambda _: None,
             sender=lambda: ("", True, True),
             send=lambda peer, frame: self.sent.append(decode_from_node(frame)),
@@ -279,7 +280,8 @@ def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
 
 def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> None:
     host.router.has_unread = True
-    host.service.on_disconnected([b"peer"], host.now_s)
+    host.router.ended = [b"peer"]
+    host.service.on_disconnected(host.now_s)
     host.advance(0.5)
     assert host.service.due_s(host.now_s) > host.now_s, (
         "no busy waiting for the messages to be read"
@@ -293,7 +295,8 @@ def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> 
 @pytest.mark.parametrize("others_send", [False, True])
 def test_connection_that_ends_without_bye_is_lost(host: Host, others_send: bool) -> None:
     host.router.has_unread = others_send
-    host.service.on_disconnected([b"peer"], host.now_s)
+    host.router.ended = [b"peer"]
+    host.service.on_disconnected(host.now_s)
     assert (host.service.due_s(host.now_s) <= host.now_s) is not others_send
     host.advance(1.5 if others_send else 0.2)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
@@ -327,11 +330,11 @@ def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
     report = healthy()
     host.receive(HostStatsRequest(), b"a")
     data = msgspec.msgpack.encode(msgspec.structs.replace(report, host="h\x07"))
-    host.service.on_report_part(ReportPart(is_last=True, data=data), host.now_s)
+    host.service.reports.add_part(ReportPart(is_last=True, data=data), host.now_s)
     assert host.sent[-1] == HostStats(report=None)
     host.receive(HostStatsRequest(), b"a")
     data = msgspec.msgpack.encode(report)
-    host.service.on_report_part(ReportPart(is_last=True, data=data), host.now_s)
+    host.service.reports.add_part(ReportPart(is_last=True, data=data), host.now_s)
     assert host.sent[-1] == HostStats(report=report)
 
 
