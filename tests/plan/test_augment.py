@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +66,9 @@ def test_operations_are_torchvisions_in_the_same_order() -> None:
 
 def _torchvision_space(shear: float, move: float, turn: float, enhance: float, bits: int) -> Any:
     """_augmentation_space of RandAugment and TrivialAugmentWide, with torch itself."""
+    # Imported here, as that takes as long as collecting all pure tests; and each process collects.
+    import torch
+
     return {
         "shear-x": torch.linspace(0.0, shear, 31),
         "shear-y": torch.linspace(0.0, shear, 31),
