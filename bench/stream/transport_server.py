@@ -99,7 +99,6 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         now_s = poll_set.run(min(service.due_s(now_s), now_s + 60.0))
         while pool.filled:
             service.on_worker(Filled(pool.filled.popleft()), now_s)
-        service.on_disconnected(now_s)
         service.run_due(now_s)
 
 

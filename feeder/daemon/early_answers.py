@@ -148,7 +148,6 @@ class EarlyAnswers:
             self._router.run_due(now_s)
             if self._clients.resume_s <= now_s:
                 self._clients.start(self._poll_set)
-            self._clients.note_ended()
             self._clients.take_lost(now_s)  # no session ends with them
 
     def _stop(self, _: float) -> None:

@@ -16,7 +16,7 @@ from feeder.errors import ProtocolError
 from feeder.metrics.hangs import CATCH_UP_S
 from feeder.metrics.report import HostReport
 from feeder.node.polling import PollSet
-from feeder.node.router import PeerUnreachableError, Router
+from feeder.node.router import Router
 from feeder.node.slot_store import Tracker
 from feeder.session.admission import MESSAGE_CHARS_MAX
 from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
@@ -67,7 +67,7 @@ class Clients:
         self._fair_share = FairShare()
         self._poll_set: PollSet | None = None
         self.unreachable: dict[bytes, float] = {}
-        """When ``take_lost`` first saw each, infinite: not yet."""
+        """When ``take_lost`` first saw each."""
         self.resume_s = float("inf")
         """When ``start`` is due again, after misuse."""
 
@@ -135,16 +135,13 @@ class Clients:
             self._fair_share.earn(peer)
         elif isinstance(message, Refused):
             log_refusal(message, self._router.sender()[0])
-        self._send_frame(peer, encode(message))
+        self._router.send(peer, encode(message))
 
     def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
         """Send a chunk without copying its pixels; None when the peer cannot be sent to."""
-        try:
-            tracker = self._router.send_chunk(peer, header, arrays)
-        except PeerUnreachableError:
-            self.unreachable.setdefault(peer, float("inf"))
-            return None
-        self._fair_share.earn(peer)
+        tracker = self._router.send_chunk(peer, header, arrays)
+        if tracker is not None:
+            self._fair_share.earn(peer)
         return tracker
 
     def send_report(self, peers: Sequence[bytes], report: HostReport | None) -> None:
@@ -157,36 +154,23 @@ class Clients:
             _log.warning("the report of the host cannot be sent: %s", error)
             frame = encode(HostStats(report=None))
         for peer in peers:
-            self._send_frame(peer, frame)
-
-    def _send_frame(self, peer: bytes, frame: bytes) -> None:
-        try:
             self._router.send(peer, frame)
-        except PeerUnreachableError:
-            self._router.counters.sends_dropped += 1
-            self.unreachable.setdefault(peer, float("inf"))
 
     # --- Whom they lose -----------------------------------------------------------------------
-
-    def note_ended(self) -> None:
-        """Count the peers whose connections have ended as unreachable."""
-        for peer in filter(None, self._router.ended):
-            self.unreachable.setdefault(peer, float("inf"))
-        self._router.ended.clear()
 
     def take_lost(self, now_s: float) -> list[bytes]:
         """Forget the unreachable peers whose last messages have been read, and return them.
 
+        Those that have ended since the last call are unreachable from now on.
         Under a steady stream of messages of other peers this takes CATCH_UP_S at most.
         """
-        has_unread = self._router.has_unread
-        lost = []
-        for peer, since_s in list(self.unreachable.items()):
-            if since_s == float("inf"):
-                self.unreachable[peer] = now_s
-            elif not has_unread or now_s - since_s > CATCH_UP_S:
-                del self.unreachable[peer]
-                lost.append(peer)
+        latest_s = now_s - CATCH_UP_S if self._router.has_unread else float("inf")
+        lost = [peer for peer, since_s in self.unreachable.items() if since_s < latest_s]
+        for peer in lost:
+            del self.unreachable[peer]
+        for peer in filter(None, self._router.ended):
+            self.unreachable.setdefault(peer, now_s)
+        self._router.ended.clear()
         return lost
 
 

@@ -214,8 +214,6 @@ class NodeLoop:
         if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
             self._drain(now_s)
         if service is not None:
-            if self._router.ended:
-                service.on_disconnected(now_s)
             service.run_due(now_s)
             if service.clients.resume_s <= now_s:
                 service.clients.start(self._poll_set)

@@ -58,6 +58,9 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE: Final = int(zmq.POLLIN)
 
+_UNREACHABLE: Final = (errno.EHOSTUNREACH, errno.EAGAIN)
+"""Its connection has ended, or it has not read for too long."""
+
 _EVENT: Final = struct.Struct("=HI")
 """An event of the monitor, and its value: a descriptor, or what went wrong."""
 
@@ -93,10 +96,6 @@ _REFUSAL_REASONS: Final[dict[int, str]] = {
 _log = logging.getLogger(__name__)
 
 
-class PeerUnreachableError(Exception):
-    """Raised when a peer's connection has ended, or the peer has not read for too long."""
-
-
 ServerKeys = tuple[SecretKey, KeyList]
 """What tcp needs to be encrypted: the server's secret key and the clients' public keys."""
 
@@ -129,8 +128,9 @@ class Router:
         """The cost of misuse so far: bytes of dropped frames, and a fixed cost for each frame."""
         self._connections = Connections(self.counters, connections_max)
         self.ended: list[bytes] = []
-        """The peers of connections that have ended, until the reader clears it. Earlier messages of
-        theirs may still be unread; b"" stands for a connection that sent none."""
+        """The peers whose connections have ended or that have not read for too long, until the
+        reader clears it. Earlier messages of theirs may still be unread; b"" stands for a
+        connection that sent none."""
         self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
@@ -192,7 +192,10 @@ class Router:
         except zmq.ZMQError:
             pass  # the peer speaks ZMTP 2 or earlier
         else:
-            self._record_message(fd, peer, len(body), now_s)
+            if not self._connections.knows(fd, peer):
+                self.read_monitor(now_s)
+            if not self._connections.record_message(fd, peer, len(body), now_s):
+                self.ended.append(peer)
         if not body.more:
             return peer, body.bytes
         self.counters.frames_dropped["several-frames"] += 1
@@ -248,18 +251,21 @@ class Router:
             return ""
 
     def send(self, peer: bytes, frame: bytes) -> None:
-        """Send an encoded message; PeerUnreachableError when the peer cannot be sent to."""
+        """Send an encoded message; a peer that cannot be sent to counts as ended."""
         try:
             # Only the first frame can fail: it finds the peer and reserves a place in its queue.
             self._send(peer, _MORE)
             self._send(frame, _NOBLOCK)
         except zmq.ZMQError as error:
-            raise _unreachable(error) from error
+            if error.errno not in _UNREACHABLE:
+                raise
+            self.counters.sends_dropped += 1
+            self.ended.append(peer)
 
-    def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker:
+    def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
         """Send a chunk without copying its pixels; the tracker is done once they have been read.
 
-        Raises PeerUnreachableError when the peer cannot be sent to; then nothing of it was sent.
+        None when the peer cannot be sent to: then nothing was sent, and it counts as ended.
         """
         pixels = zmq.Frame(arrays.pixels.data, track=True, copy=False)
         send = self._send
@@ -270,7 +276,10 @@ class Router:
             send(arrays.labels.data, _MORE)
             send(arrays.sample_ids.data, _NOBLOCK)
         except zmq.ZMQError as error:
-            raise _unreachable(error) from error
+            if error.errno not in _UNREACHABLE:
+                raise
+            self.ended.append(peer)
+            return None
         self.counters.bytes_sent += (
             arrays.pixels.nbytes + arrays.labels.nbytes + arrays.sample_ids.nbytes
         )
@@ -331,13 +340,6 @@ class Router:
             ending.join(_TERM_DEADLINE_S)
         remove_own(self._files)
 
-    def _record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> None:
-        """Assign a message to its connection, or record that this has ended."""
-        if not self._connections.knows(fd, peer):
-            self.read_monitor(now_s)
-        if not self._connections.record_message(fd, peer, message_bytes, now_s):
-            self.ended.append(peer)
-
     def _make_room(self, now_s: float) -> None:
         """Cut connections beyond the maximum; with room, let each listener accept another one."""
         connections, gate = self._connections, self._gate
@@ -372,12 +374,6 @@ class Router:
                 temporary_path(path).unlink()
             raise _explain_bind(endpoint, error) from error
         return str(endpoint)
-
-
-def _unreachable(error: zmq.ZMQError) -> PeerUnreachableError:
-    if error.errno in (errno.EHOSTUNREACH, errno.EAGAIN):
-        return PeerUnreachableError(error.strerror)
-    raise error
 
 
 def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError | OSError) -> ConfigError | ResourceError:

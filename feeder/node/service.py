@@ -115,7 +115,7 @@ class NodeService:
 
     def due_s(self, now_s: float) -> float:
         """Return when the next turn is due if nothing happens before."""
-        if self.clients.unreachable and not self.router.has_unread:
+        if (self.clients.unreachable or self.router.ended) and not self.router.has_unread:
             return now_s
         due_s = min(
             max(self.table.check_at_s, self.caught_up_s),
@@ -139,10 +139,11 @@ class NodeService:
 
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
-        if self.clients.unreachable:
-            self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
-        if self._slots.recheck_at_s <= now_s:
+        has_lost = bool(self.router.ended)  # peers, and with them loans of slots
+        if self._slots.recheck_at_s <= now_s or has_lost:
             self._apply_all(self._slots.recheck(now_s), now_s)
+        if self.clients.unreachable or has_lost:
+            self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
         if self.reports.deadline_s <= now_s:
             self.reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
@@ -282,11 +283,6 @@ class NodeService:
                 self.reports.add(peer, now_s)
                 return
         self.apply(events.MessageReceived(peer, message), now_s)
-
-    def on_disconnected(self, now_s: float) -> None:
-        """Handle the end of connections, which may have given slots back."""
-        self.clients.note_ended()
-        self._apply_all(self._slots.recheck(now_s), now_s)
 
     def on_diagnosed(self, verdict: str) -> None:
         """Repeat the supervisor's verdict on the host in every Pong from now on."""

@@ -281,7 +281,6 @@ def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
 def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> None:
     host.router.has_unread = True
     host.router.ended = [b"peer"]
-    host.service.on_disconnected(host.now_s)
     host.advance(0.5)
     assert host.service.due_s(host.now_s) > host.now_s, (
         "no busy waiting for the messages to be read"
@@ -296,7 +295,6 @@ def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> 
 def test_connection_that_ends_without_bye_is_lost(host: Host, others_send: bool) -> None:
     host.router.has_unread = others_send
     host.router.ended = [b"peer"]
-    host.service.on_disconnected(host.now_s)
     assert (host.service.due_s(host.now_s) <= host.now_s) is not others_send
     host.advance(1.5 if others_send else 0.2)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
