@@ -13,7 +13,7 @@ NO_DETAIL also comes from a port forwarder without a feeder behind it and from a
 So after the third in a row a probe reads the peer's ZMTP greeting over a connection of its own,
 which shows whether a feeder is there and whether it has keys.
 
-``Link``, the connection of both clients, and ``feeder.client.stats`` use this module.
+``feeder.client`` uses this module for its links, for status requests and to look endpoints up.
 """
 
 import contextlib
