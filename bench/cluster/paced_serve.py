@@ -31,7 +31,7 @@ def main(dataset: str, endpoint: str, workers: str, chunk_images: str) -> int:
     )
     log = start_logging("info")
     worker = f"{__package__}.paced_worker"
-    Supervisor(config, Notifier(None), log, worker_module=worker).run()
+    Supervisor(config, Notifier({}), log, worker_module=worker).run()
     return 0
 
 

@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.daemon.notify import Notifier
     from feeder.daemon.supervisor import Supervisor, open_metrics
 
-    notifier = Notifier.from_environment(os.environ)
+    notifier = Notifier(os.environ)
 
     def answer(progress: "SharedProgress") -> "EarlyAnswers":
         from feeder.daemon.early_answers import EarlyAnswers

@@ -16,10 +16,11 @@ from typing import Final
 from feeder.daemon.config import Config
 from feeder.errors import ResourceError
 from feeder.host.memory_budget import (
+    CACHE_SHARE,
+    CLIENT_SHARE,
+    SLOTS_SHARE,
     available_bytes,
-    cache_budget,
-    client_slots_budget,
-    slots_budget,
+    share_of,
 )
 from feeder.host.placement import NodePlacement, parse_pin, plan_placement
 from feeder.host.topology import UsableCpus, read_topology, usable_cpus
@@ -73,7 +74,7 @@ def plan_nodes(
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
     nodes, available = len(placements), available_bytes(Path(serve.topology_root))
-    slots_bytes = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
+    slots_bytes = share_of(serve.slots_bytes, SLOTS_SHARE, available, nodes)
     files = plan_descriptors(
         files_max,
         endpoints=len(base),
@@ -91,10 +92,10 @@ def plan_nodes(
         memories_max=files.memories_max,
         recipes_max=serve.recipes_max,
         client_sessions_max=serve.client_sessions_max,
-        client_slots_bytes=client_slots_budget(serve.client_slots_bytes, slots_bytes),
+        client_slots_bytes=share_of(serve.client_slots_bytes, CLIENT_SHARE, slots_bytes),
         client_recipes_max=serve.client_recipes_max,
     )
-    decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
+    decoded_bytes = share_of(config.cache.decoded_bytes, CACHE_SHARE, available, nodes)
     return [
         NodeConfig(
             is_successor=False,
@@ -170,7 +171,7 @@ def plan_descriptors(
 
 
 def describe_shortage(files_max: int, limits: SessionLimits) -> str | None:
-    """Say in a line which configured limits the descriptors do not allow for, or None."""
+    """Name in a line the configured limits that the descriptors do not allow for, or None."""
     if limits.sessions_max <= limits.memories_max:
         return None  # client_sessions_max, even if larger, admits no more
     keys = {"clients_max": limits.sessions_max, "client_sessions_max": limits.client_sessions_max}

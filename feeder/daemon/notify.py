@@ -21,23 +21,18 @@ class Notifier:
 
     __slots__ = ("_address", "watchdog_interval_s")
 
-    def __init__(self, address: str | None, watchdog_interval_s: float | None = None) -> None:
-        """Take a socket's path, "@name" for an abstract one, or None to send nothing."""
-        if address is not None and not address.startswith(("/", "@")):
-            raise ConfigError(
-                f"NOTIFY_SOCKET={address!r} is neither a path nor an abstract socket (@name): "
-                "start the daemon from systemd, or unset it"
-            )
-        self._address = address
-        self.watchdog_interval_s = watchdog_interval_s if address is not None else None
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Notifier":
+    def __init__(self, environ: Mapping[str, str]) -> None:
         """Take what systemd configures; WATCHDOG_* for another pid are ignored.
 
         `watchdog_interval_s` is half of what systemd allows, as sd_watchdog_enabled(3) advises.
         """
-        return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        if self._address and self._address[0] not in "/@":
+            raise ConfigError(
+                f"NOTIFY_SOCKET={self._address!r} is neither a path nor an abstract socket "
+                "(@name): start the daemon from systemd, or unset it"
+            )
+        self.watchdog_interval_s = _watchdog_interval_s(environ) if self._address else None
 
     def ready(self, status: str = "") -> None:
         """Report that batches can be served; ResourceError if systemd cannot be reached."""
@@ -54,7 +49,7 @@ class Notifier:
 
     def send(self, assignment: str = "", status: str = "") -> bool:
         """Send an assignment, a status that systemctl shows, or both; False if that fails."""
-        if self._address is None:
+        if not self._address:
             return True
         # In one line: a newline would begin another assignment.
         lines = (assignment, f"STATUS={' '.join(status.split())}" if status else "")

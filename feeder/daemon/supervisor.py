@@ -116,8 +116,7 @@ class Supervisor:
         if metrics is not None:
             metrics.health = lambda: self._watch.health
         self._agreement = Agreement()
-        self._was_ready = False
-        self._serves = ""  # which datasets, and where: once ready
+        self._serves = ""  # which datasets, and where: once all have been ready
         self._end_by_s: float | None = None
 
     def run(self) -> None:
@@ -243,11 +242,10 @@ class Supervisor:
         node.prepare_successor(ready.endpoints)
         # The endpoints of all node processes, including those that are restarting.
         neighbours = Neighbours(endpoints=tuple(other.config.endpoints for other in self._nodes))
-        if self._was_ready:
+        if self._serves:
             node.send(neighbours)
             _log.warning("%s serves again", node.name)
         elif all(other.ready for other in self._nodes):
-            self._was_ready = True
             for other in self._nodes:
                 other.send(neighbours)
             self._announce()
@@ -263,7 +261,7 @@ class Supervisor:
         is_new, is_logged = news
         for node in self._nodes:
             node.send_verdict(Diagnosed(text=verdict.text))
-        if is_new and self._end_by_s is None and self._was_ready:
+        if is_new and self._end_by_s is None and self._serves:
             self._notifier.send(status=f"{self._serves}; {verdict.text}")
         if is_logged:
             level = logging.WARNING if verdict.is_problem else logging.INFO

@@ -57,31 +57,9 @@ def available_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
-    """The slot memory of each of ``nodes`` node processes, in bytes.
-
-    A configured figure is for each node process; ``auto`` divides SLOTS_SHARE of ``available``.
-    """
-    if slots_bytes == "auto":
-        return int(available * SLOTS_SHARE) // nodes
-    return slots_bytes
-
-
-def client_slots_budget(client_slots_bytes: int | Literal["auto"], budget_bytes: int) -> int:
-    """How much of a node process's slot memory one client may take, in bytes."""
-    if client_slots_bytes == "auto":
-        return int(budget_bytes * CLIENT_SHARE)
-    return client_slots_bytes
-
-
-def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
-    """The decoded cache of each of ``nodes`` node processes, in bytes; 0 means none.
-
-    As ``slots_budget``, with CACHE_SHARE.
-    """
-    if decoded_bytes == "auto":
-        return int(available * CACHE_SHARE) // nodes
-    return decoded_bytes
+def share_of(setting: int | Literal["auto"], share: float, available: int, nodes: int = 1) -> int:
+    """The bytes for each of ``nodes`` node processes: as configured, or ``share`` over all."""
+    return int(available * share) // nodes if setting == "auto" else setting
 
 
 @functools.lru_cache(maxsize=8)

@@ -198,8 +198,6 @@ class LogLimiter:
         self._kinds_max = kinds_max
         self._windows: dict[Hashable, _Window] = {}
         self._due: list[Suppressed] = []
-        self.is_suppressing = False
-        """Whether ``take_due`` will have something to return."""
 
     def admit(self, kind: Hashable, now_s: float, record: logging.LogRecord | None = None) -> bool:
         """Whether to log a line. If not, it is counted, for ``take_due`` if ``record`` is given."""
@@ -213,14 +211,12 @@ class LogLimiter:
         if record is not None:
             window.suppressed += 1
             window.last = record
-            self.is_suppressing = True
         return False
 
     def take_due(self, now_s: float, *, is_end: bool = False) -> list[Suppressed]:
         """Take the counts of the intervals that are over, each once; all of them at the end."""
         self._end_windows(now_s, is_end=is_end)
         due, self._due = self._due, []
-        self.is_suppressing = any(window.suppressed for window in self._windows.values())
         return due
 
     def _end_windows(self, now_s: float, *, is_end: bool = False) -> None:
@@ -270,10 +266,8 @@ class LineStream(io.TextIOBase):
 
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
-        if self.handler.limiter.is_suppressing:
-            self.handler.report_limited()
-        if self._unreported:
-            self.write_rendered("")
+        self.handler.report_limited()
+        self.write_rendered("")
 
     def write_rendered(self, lines: str) -> None:
         """Write or drop whole lines that have their form, after the number of dropped ones."""

@@ -40,7 +40,7 @@ def config(folder: Path, **keys: object) -> Config:
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
     """An endpoint of a daemon that packs."""
-    with EarlyAnswers(config(tmp_path), Progress(), Notifier(None)):
+    with EarlyAnswers(config(tmp_path), Progress(), Notifier({})):
         yield f"ipc://{tmp_path}/s"
 
 
@@ -90,7 +90,7 @@ def test_keys_hold_as_in_a_node_process(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     keys = {"secret_key": str(server.secret), "client_keys": str(tmp_path / "clients")}
-    with EarlyAnswers(config(tmp_path, bind=(endpoint,), **keys), Progress(), Notifier(None)):
+    with EarlyAnswers(config(tmp_path, bind=(endpoint,), **keys), Progress(), Notifier({})):
         with pytest.raises(PeerError, match="packing d, 34 %"):
             fetch(endpoint, keys=listed.to(server))
         for unlisted in (other.to(server), None):
@@ -103,7 +103,7 @@ def test_keys_hold_as_in_a_node_process(tmp_path: Path) -> None:
 def test_the_endpoints_of_all_node_processes_answer(tmp_path: Path) -> None:
     tree = node(0, str(CPUS[0]), 1 << 20) | node(1, str(CPUS[1]), 1 << 20)
     machine = {"topology_root": str(write_tree(tmp_path / "machine", tree))}
-    with EarlyAnswers(config(tmp_path, **machine), Progress(), Notifier(None)):
+    with EarlyAnswers(config(tmp_path, **machine), Progress(), Notifier({})):
         for name in ("s", "s.1"):
             assert request_report(f"ipc://{tmp_path}/{name}", DEADLINE_S).nodes == ()
 
@@ -111,10 +111,10 @@ def test_the_endpoints_of_all_node_processes_answer(tmp_path: Path) -> None:
 def test_an_endpoint_in_use_is_found_before_anything_is_packed(tmp_path: Path) -> None:
     for _ in range(2):  # it is free again afterwards
         with (
-            EarlyAnswers(config(tmp_path), Progress(), Notifier(None)),
+            EarlyAnswers(config(tmp_path), Progress(), Notifier({})),
             pytest.raises(ResourceError, match="is in use by another process"),
         ):
-            EarlyAnswers(config(tmp_path), Progress(), Notifier(None))
+            EarlyAnswers(config(tmp_path), Progress(), Notifier({}))
 
 
 @pytest.mark.parametrize("is_used", [True, False])
@@ -126,7 +126,7 @@ def test_systemd_waits_until_the_end_and_shows_the_progress(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(DEADLINE_S)
-        notifier = Notifier(str(tmp_path / "notify") if is_used else None)
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")} if is_used else {})
         with EarlyAnswers(config(tmp_path), progress, notifier):
             if is_used:
                 text = b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing d, 34 %, 5 min left"

@@ -23,7 +23,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 
 def test_messages_follow_the_protocol(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
-    notifier = Notifier.from_environment({"NOTIFY_SOCKET": name})
+    notifier = Notifier({"NOTIFY_SOCKET": name})
     notifier.ready("serving 2 datasets")
     notifier.send("STOPPING=1", "draining")
     notifier.send("STOPPING=1")
@@ -36,9 +36,9 @@ def test_messages_follow_the_protocol(systemd: tuple[socket.socket, str]) -> Non
 
 def test_a_status_with_newlines_adds_no_assignment(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
-    Notifier(name).send("STOPPING=1", "dataset\nMAINPID=1\r\nREADY=1")
+    Notifier({"NOTIFY_SOCKET": name}).send("STOPPING=1", "dataset\nMAINPID=1\r\nREADY=1")
     assert listener.recv(4096) == b"STOPPING=1\nSTATUS=dataset MAINPID=1 READY=1"
-    Notifier(name).send(status="compute-bound: decode takes\n78 %")
+    Notifier({"NOTIFY_SOCKET": name}).send(status="compute-bound: decode takes\n78 %")
     assert listener.recv(4096) == b"STATUS=compute-bound: decode takes 78 %"
 
 
@@ -49,7 +49,7 @@ def test_the_watchdog_interval_is_half_of_the_timeout(systemd: tuple[socket.sock
         "WATCHDOG_USEC": "30000000",
         "WATCHDOG_PID": str(os.getpid()),
     }
-    notifier = Notifier.from_environment(environ)
+    notifier = Notifier(environ)
     assert notifier.watchdog_interval_s == 15.0
     notifier.watchdog()
     assert listener.recv(4096) == b"WATCHDOG=1"
@@ -58,7 +58,7 @@ def test_the_watchdog_interval_is_half_of_the_timeout(systemd: tuple[socket.sock
 def test_a_watchdog_of_another_process_is_ignored(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
     environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}
-    notifier = Notifier.from_environment(environ)
+    notifier = Notifier(environ)
     assert notifier.watchdog_interval_s is None
     notifier.watchdog()
     notifier.send("STOPPING=1")
@@ -67,7 +67,7 @@ def test_a_watchdog_of_another_process_is_ignored(systemd: tuple[socket.socket, 
 
 def test_without_systemd_nothing_is_sent() -> None:
     for environ in ({}, {"NOTIFY_SOCKET": ""}, {"WATCHDOG_USEC": "1000000"}):
-        notifier = Notifier.from_environment(environ)
+        notifier = Notifier(environ)
         assert notifier.watchdog_interval_s is None
         notifier.ready()
         notifier.watchdog()
@@ -75,13 +75,13 @@ def test_without_systemd_nothing_is_sent() -> None:
 
 
 def test_readiness_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
-    notifier = Notifier(str(tmp_path / "gone"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")})
     with pytest.raises(ResourceError, match=r"cannot be notified of readiness: .*gone accepts no"):
         notifier.ready()
 
 
 def test_other_messages_that_cannot_be_sent_are_dropped(tmp_path: Path) -> None:
-    notifier = Notifier(str(tmp_path / "gone"), watchdog_interval_s=1.0)
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "2000000"})
     notifier.watchdog()
     notifier.send("STOPPING=1")
 
@@ -90,7 +90,7 @@ def test_a_listener_that_does_not_read_cannot_block_the_daemon(
     systemd: tuple[socket.socket, str],
 ) -> None:
     listener, name = systemd
-    notifier = Notifier(name)
+    notifier = Notifier({"NOTIFY_SOCKET": name})
     while notifier.send(status="x"):  # the kernel queues a few datagrams, then sending would block
         pass
     assert listener.recv(4096) == b"STATUS=x"
@@ -106,4 +106,4 @@ def test_a_listener_that_does_not_read_cannot_block_the_daemon(
 )
 def test_an_invalid_environment_is_refused(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Notifier.from_environment(environ)
+        Notifier(environ)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
-from feeder.host.memory_budget import available_bytes, slots_budget
+from feeder.host.memory_budget import SLOTS_SHARE, available_bytes, share_of
 from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
@@ -225,8 +225,8 @@ def test_slots_that_were_never_opened_count_as_closed() -> None:
 
 
 def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
-    assert slots_budget("auto", nodes=2, available=1000) == 250
-    assert slots_budget(123, nodes=2, available=1000) == 123
+    assert share_of("auto", SLOTS_SHARE, 1000, nodes=2) == 250
+    assert share_of(123, SLOTS_SHARE, 1000, nodes=2) == 123
 
 
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:
