@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.process.path_text import printable
@@ -61,17 +61,13 @@ Busy = tuple[str, int, float]
 """A process: its name, its number, and the CPUs that it uses."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    """What the kernel's line about a process, or about one of its threads, holds."""
+class ProcessStat(NamedTuple):
+    """The kernel's line about a process, or about one of its threads; -1 for what is unknown."""
 
     state: KernelState
-    cpu_s: float
-    """CPU time since it began."""
-    last_cpu: int
-    """The CPU that it last ran on; -1 if unknown."""
+    cpu_s: float  # since it began
+    last_cpu: int  # on which it ran last
     parent: int
-    """The number of its parent process; -1 if unknown."""
 
 
 def parse_stat(stat: bytes) -> ProcessStat | None:
@@ -94,20 +90,14 @@ def _count(words: list[bytes], at: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLoad:
-    """A process's totals since its start, and its present state."""
+    """A process's totals since its start, and its present state. Times are its main thread's."""
 
     state: KernelState | None = None
-    """None if unknown."""
-    cpu: int = -1
-    """The CPU that its main thread last ran on; -1 if unknown."""
+    cpu: int = -1  # on which it ran last; -1 if unknown
     cpu_s: float = 0.0
-    """CPU time of its main thread."""
-    run_delay_s: float = 0.0
-    """Time in which its main thread could run and waited for a CPU."""
-    read_bytes: int = 0
-    """Bytes that storage had to deliver."""
-    requested_bytes: int = 0
-    """Bytes that it has read, from page cache or storage."""
+    run_delay_s: float = 0.0  # it could run, and waited for a CPU
+    read_bytes: int = 0  # that storage had to deliver
+    requested_bytes: int = 0  # read from page cache or storage
 
 
 def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:

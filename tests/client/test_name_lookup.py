@@ -106,8 +106,15 @@ def test_an_endpoint_without_a_name_stays_as_it_is(endpoint: str) -> None:
     assert threading.active_count() == before
 
 
-def test_a_name_becomes_its_ipv4_address() -> None:
+def test_a_name_becomes_its_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_endpoint("tcp://localhost:5555", 60.0) == "tcp://127.0.0.1:5555"
+    rows = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.2", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
+    assert resolve_endpoint("tcp://both.example:5555", 60.0) == "tcp://192.0.2.1:5555", "the first"
 
 
 def test_a_name_that_has_only_an_ipv6_address_becomes_that(

@@ -198,6 +198,13 @@ def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
     assert len(piece) <= select.PIPE_BUF
 
 
+def test_half_a_line_is_not_glued_to_the_next_one() -> None:
+    relay = object.__new__(StderrRelay)  # without its thread
+    relay._partial, relay._is_journal, relay.format = b"", True, "text"
+    assert relay._complete(b"its writer is killed, half") == b""
+    assert relay._complete(b"<6>feeder: a\n") == b"its writer is killed, half\n<6>feeder: a\n"
+
+
 def test_all_lines_are_objects_where_the_log_is_json() -> None:
     relayed = Relayed(is_journal=False, form="json")
     relayed.write(LineForm("node 0", "json").render(INFO, "é").encode(), b"from C\n")
