@@ -43,25 +43,25 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class _Connection:
     socket: socket.socket
-    claim_by_s: float
+    claim_by_s: float  # inf once it has claimed
     session: int | None = None  # whose slots it holds
-    has_claimed: bool = False
 
 
 class ClaimListener:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
+
+    _poll_set: PollSet
+    _handle: Callable[[HolderGone | SlotsClaimed, float], None]
 
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
         """``socket_mode`` is that of the socket files; ``callers_max`` caps those yet to claim."""
         self._callers_max = callers_max
         self._socket_mode = socket_mode
         self.counters = ClaimCounters()
-        self._listeners: dict[Path, socket.socket] = {}
+        self._listeners: list[socket.socket] = []
         self._files: dict[Path, tuple[int, int]] = {}
         self._connections: dict[int, _Connection] = {}
         self._next_connection = 1
-        self._poll_set: PollSet | None = None
-        self._handle: Callable[[HolderGone | SlotsClaimed, float], None] | None = None
         self._resume_s = float("inf")  # when the listeners are polled again
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
@@ -74,7 +74,7 @@ class ClaimListener:
             path = Path(endpoint.path + CLAIM_SUFFIX)
             clear_stale_socket(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            self._listeners[path] = listener
+            self._listeners.append(listener)
             try:
                 with created_with_mode(self._socket_mode):
                     listener.bind(os.fspath(path))
@@ -127,45 +127,43 @@ class ClaimListener:
     def run_due(self, now_s: float) -> None:
         """Close connections without a claim that are overdue; accept again after a shortage."""
         for number, connection in list(self._connections.items()):
-            if not connection.has_claimed and connection.claim_by_s <= now_s:
+            if connection.claim_by_s <= now_s:
                 self._drop(number)
         if self._resume_s <= now_s:
             self._resume_s = float("inf")
             self._poll_listeners()
-        waiting = (c.claim_by_s for c in self._connections.values() if not c.has_claimed)
-        self.deadline_s = min(self._resume_s, min(waiting, default=float("inf")))
+        claims_by_s = (connection.claim_by_s for connection in self._connections.values())
+        self.deadline_s = min((self._resume_s, *claims_by_s))
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()
-        for listener in self._listeners.values():
+        for listener in self._listeners:
             listener.close()
         self._listeners.clear()
         remove_own(self._files)
         self._files.clear()
 
     def _poll_listeners(self) -> None:
-        assert self._poll_set is not None, "started before anything is polled"
-        for listener in self._listeners.values():
+        for listener in self._listeners:
             self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
     def _on_caller(self, listener: socket.socket, now_s: float) -> None:
-        assert self._poll_set is not None, "called by the poll set"
         try:
             caller, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
-            for listener in self._listeners.values():
+            for listener in self._listeners:
                 self._poll_set.remove(listener.fileno())
             self._resume_s = now_s + _RETRY_S
             self.deadline_s = min(self.deadline_s, self._resume_s)
             return
         caller.setblocking(False)
-        waiting = [n for n, c in self._connections.items() if not c.has_claimed]
+        waiting = [n for n, c in self._connections.items() if c.claim_by_s < float("inf")]
         if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
         number, self._next_connection = self._next_connection, self._next_connection + 1
@@ -175,7 +173,6 @@ class ClaimListener:
 
     def _on_packet(self, number: int, now_s: float) -> None:
         """Read a claim or, after one, a farewell or the end of the connection."""
-        assert self._handle is not None, "called by the poll set"
         connection = self._connections[number]
         try:
             packet = connection.socket.recv(CLAIM_BYTES + 1)
@@ -183,7 +180,7 @@ class ClaimListener:
             return
         except ConnectionResetError:
             packet = b""
-        if connection.has_claimed or not packet:
+        if connection.claim_by_s == float("inf") or not packet:
             self._drop(number)
             if connection.session is not None:
                 self._handle(HolderGone(connection.session, has_died=not packet), now_s)
@@ -193,11 +190,10 @@ class ClaimListener:
         except ProtocolError as error:
             self.refuse(number, str(error))
             return
-        connection.has_claimed = True
+        connection.claim_by_s = float("inf")
         self._handle(SlotsClaimed(session, number), now_s)
 
     def _drop(self, number: int) -> None:
-        assert self._poll_set is not None, "connections are accepted only once started"
         connection = self._connections.pop(number)
         self._poll_set.remove(connection.socket.fileno())
         connection.socket.close()

@@ -8,7 +8,7 @@ serves the others. Once the dataset can be opened again, the process is to resta
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -52,15 +52,14 @@ class NodeDatasets:
         Raises DatasetError in the first process of a daemon if one cannot be opened, ResourceError
         in a successor if one does not answer.
         """
+        sources = self._sources
         if self._is_successor:  # else the supervisor has just checked
-            folders = {
-                name: path_from_bytes(source.folder) for name, source in self._sources.items()
-            }
+            folders = {name: path_from_bytes(source.folder) for name, source in sources.items()}
             check_readable(
                 {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
             )
         sizes: dict[str, DecodedSize] = {}
-        for name, source in self._sources.items():
+        for name, source in sources.items():
             try:
                 with _open(source) as dataset:
                     self.served[name] = describe_dataset(dataset)
@@ -95,18 +94,6 @@ def _open(source: DatasetSource) -> Dataset:
 def describe_dataset(dataset: Dataset) -> ServedDataset:
     """What sessions need of it; DatasetError if its class names do not fit into a Welcome."""
     classes = tuple(map(escape_surrogates, dataset.classes))
-    check_classes(classes, str(dataset.path))
-    return ServedDataset(
-        fingerprint=dataset.fingerprint,
-        classes=classes,
-        layout=dataset.layout,
-        labels=dataset.labels,
-        loss=describe_loss(dataset.manifest),
-    )
-
-
-def check_classes(classes: Sequence[str], folder: str) -> None:
-    """Raise DatasetError where the class names of a dataset do not fit into a Welcome."""
     longest = max(map(len, classes), default=0)
     total_bytes = sum(len(text.encode()) + 5 for text in classes)
     if (
@@ -115,11 +102,18 @@ def check_classes(classes: Sequence[str], folder: str) -> None:
         or total_bytes > MAX_CLASSES_BYTES
     ):
         raise DatasetError(
-            f"{folder} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"{dataset.path} cannot be served: {len(classes):,} class names of up to {longest:,} "
             f"characters, {total_bytes / 1e6:.1f} MB in all; the limits are {MAX_CLASSES:,} "
             f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
             "shorter names"
         )
+    return ServedDataset(
+        fingerprint=dataset.fingerprint,
+        classes=classes,
+        layout=dataset.layout,
+        labels=dataset.labels,
+        loss=describe_loss(dataset.manifest),
+    )
 
 
 def measure_pictures(dataset: Dataset) -> DecodedSize:

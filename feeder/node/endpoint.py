@@ -145,14 +145,6 @@ def remove_own(files: Mapping[Path, tuple[int, int]]) -> None:
                 path.unlink()
 
 
-def _is_folder(path: Path) -> bool:
-    """Whether the folder exists; OSError where that cannot be determined."""
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def clear_stale_socket(path: Path) -> None:
     """Remove the socket file of a dead daemon, if there is one.
 
@@ -161,11 +153,15 @@ def clear_stale_socket(path: Path) -> None:
     """
     folder = path.parent
     try:
-        if not _is_folder(folder):
-            raise ConfigError(f"bind: ipc://{path}: there is no folder {folder}: create it first")
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            folder.stat()  # is it there?
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(
+            f"bind: ipc://{path}: there is no folder {folder}: create it first"
+        ) from None
     except OSError as error:
         raise ResourceError(
             f"ipc://{path} cannot be bound: {error.strerror}: give the daemon's user access to "
@@ -178,14 +174,12 @@ def clear_stale_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_DEADLINE_S)
         problem = probe.connect_ex(os.fspath(path))
-    if problem == errno.ENOENT:
-        return
     if problem == errno.EACCES:
         raise ResourceError(
             f"the socket file {path} is another user's: stop the daemon that created it and "
             "remove the file, or choose another path"
         )
-    if problem != errno.ECONNREFUSED:
+    if problem not in (errno.ECONNREFUSED, errno.ENOENT):  # else its daemon is dead, or ended now
         raise ResourceError(
             f"ipc://{path} is in use by another process: stop it or choose another path"
         )
@@ -199,13 +193,14 @@ def clear_stale_socket(path: Path) -> None:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    if path.startswith("/") and "\0" not in path and not _is_file_name(path):
+    if not path.startswith("/") or "\0" in path:
+        raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
+    # libzmq takes UTF-8: else it and the system would mean different files.
+    if not _is_utf8(path):
         raise ConfigError(
             f"bind: the path of {printable(text)} is not UTF-8 in this locale: use ASCII only"
         )
-    if not path.startswith("/") or "\0" in path:
-        raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
-    if len(path.encode("utf-8", "surrogatepass")) > _IPC_PATH_BYTES_MAX:
+    if len(path.encode()) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
             f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, the system's "
             "limit for sockets: choose a shorter one"
@@ -213,12 +208,8 @@ def _parse_ipc(text: str) -> Endpoint:
     return Endpoint("ipc", "", 0, path)
 
 
-def _is_file_name(path: str) -> bool:
-    """Whether ``path`` is the same file for libzmq, which takes UTF-8, as for the system.
-
-    It is not if ``path`` has bytes that are not UTF-8, or non-ASCII ones in a locale without UTF-8.
-    """
+def _is_utf8(path: str) -> bool:
     try:
         return os.fsencode(path) == path.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # bytes that are not, or non-ASCII ones in a locale without
         return False

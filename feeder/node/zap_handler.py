@@ -10,7 +10,6 @@ Invariant: one thread uses this object, and no call waits.
 """
 
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,15 @@ from feeder.errors import ConfigError, ProtocolError
 from feeder.metrics.counters import SocketCounters
 from feeder.process.log_lines import KEPT, LogLimiter
 from feeder.security.keys import find_public_key_files, read_public_keys
-from feeder.wire.zap import ACCEPTED, NO_LIST, UNKNOWN_KEY, Status, format_answer, parse_request
+from feeder.wire.zap import (
+    ACCEPTED,
+    NO_LIST,
+    UNKNOWN_KEY,
+    Status,
+    ZapRequest,
+    format_answer,
+    parse_request,
+)
 
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 
@@ -30,11 +37,9 @@ _CHECK_INTERVAL_S: Final = 1.0
 """A check takes a system call for each file, and clients without a key decide how often they
 connect."""
 
-_SHOWN_CHARS: Final = 8
+_KEY_CHARS: Final = 8  # of one that is refused, in the log
 _LOGGED_MAX: Final = 63
 """Keys with a remembered refusal; others share one line a minute."""
-
-FileStates = tuple[tuple[str, int, int, int], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +51,7 @@ class KeyList:
         """Read the list; ConfigError if it cannot be read, unless ``may_wait`` for that."""
         self.path = path
         self._check_at_s = 0.0
-        self._state: FileStates | None = None
+        self._state: object = None
         self._names: dict[bytes, str] = {}
         self._problem = self._refresh()
         if self._problem and not may_wait:
@@ -75,7 +80,7 @@ class KeyList:
             return ""
         self._names, self._state = {}, None
         try:
-            self._names = _read_names(self.path)
+            self._names = {key.raw: key.name for key in read_public_keys(self.path)}
         except ConfigError as error:
             return str(error)
         self._state = state  # only after a success: until then every check reads it again
@@ -112,30 +117,28 @@ class ZapHandler:
             except ProtocolError as error:
                 self._refuse("malformed", "", str(error), now_s)
                 continue
-            status, name = self._decide(request.public_key, request.address, now_s)
+            status, name = self._decide(request, now_s)
             self.socket.send_multipart(format_answer(request, status, name))
 
     def close(self) -> None:
         """Close the socket."""
         self.socket.close(0)
 
-    def _decide(self, public_key: bytes, address: str, now_s: float) -> tuple[Status, str]:
+    def _decide(self, request: ZapRequest, now_s: float) -> tuple[Status, str]:
         try:
-            name = self._keys.name_of(public_key, now_s)
+            name = self._keys.name_of(request.public_key, now_s)
         except ConfigError as error:
             self._refuse("no-list", "", f"no client is admitted: {error}", now_s)
             return NO_LIST, ""
-        if name is None:
-            shortened = z85.encode(public_key).decode()[:_SHOWN_CHARS]
-            self._refuse(
-                "unknown-key",
-                shortened,
-                f"a client at {address} is refused: its public key {shortened}… is not in "
-                f"{self._keys.path}",
-                now_s,
-            )
-            return UNKNOWN_KEY, ""
-        return ACCEPTED, name
+        if name is not None:
+            return ACCEPTED, name
+        key = z85.encode(request.public_key).decode()[:_KEY_CHARS]
+        line = (
+            f"a client at {request.address} is refused: its public key {key}… is not in "
+            f"{self._keys.path}"
+        )
+        self._refuse("unknown-key", key, line, now_s)
+        return UNKNOWN_KEY, ""
 
     def _refuse(self, reason: str, key: str, line: str, now_s: float) -> None:
         """Count a refusal, and log it unless the same was logged within the last minute."""
@@ -145,17 +148,10 @@ class ZapHandler:
             _log.warning("%s", line, extra=KEPT)
 
 
-def _read_names(path: Path) -> dict[bytes, str]:
-    return {key.raw: key.name for key in read_public_keys(path)}
-
-
-def _file_states(path: Path) -> FileStates | None:
+def _file_states(path: Path) -> object:
     """A value that changes when a key file does; None if there is none."""
     try:
-        return tuple(
-            (os.fspath(file), status.st_ino, status.st_mtime_ns, status.st_size)
-            for file in find_public_key_files(path)
-            for status in (file.stat(),)
-        )
+        files = [(file, file.stat()) for file in find_public_key_files(path)]
     except OSError:
         return None
+    return [(file, status.st_ino, status.st_mtime_ns, status.st_size) for file, status in files]
