@@ -10,10 +10,15 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from feeder.metrics.fields import counter, gauge
+from feeder.metrics.fields import Field, counter, gauge
 
 Reasons: TypeAlias = Counter[str]
 """Counts by reason."""
+
+
+def _by(text: str, values: str, label: str = "reason") -> Field:
+    return Field("counter", text, label=label, values=tuple(values.split()))
+
 
 _ended: Final = functools.partial(
     counter,
@@ -74,10 +79,9 @@ class SessionCounters(Struct, kw_only=True):
     chunks: Annotated[int, counter("Chunks delivered.")] = 0
     fallbacks: Annotated[
         Reasons,
-        counter(
+        _by(
             "Images decoded and batches sent in the slower way, by reason.",
-            label="reason",
-            values=("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg"),
+            "copied-refused copied-tcp copied-unclaimed turbojpeg",
         ),
     ] = field(default_factory=Counter)
     """Batches copied to clients of this machine, which could read them in place, by reason:
@@ -86,10 +90,9 @@ class SessionCounters(Struct, kw_only=True):
     batches_released: Annotated[int, counter("Batches that clients gave back.")] = 0
     batches_failed: Annotated[
         Reasons,
-        counter(
+        _by(
             "Batches that could not be made, by reason.",
-            label="reason",
-            values=("bad-sample", "resource", "stalled-storage", "unreadable", "worker-died"),
+            "bad-sample resource stalled-storage unreadable worker-died",
         ),
     ] = field(default_factory=Counter)
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
@@ -102,10 +105,10 @@ class SessionCounters(Struct, kw_only=True):
     ] = 0
     refused: Annotated[
         Reasons,
-        counter(
+        _by(
             "Requests that were refused, by code.",
+            "clients memory rate recipes version window",
             label="code",
-            values=("clients", "memory", "rate", "recipes", "version", "window"),
         ),
     ] = field(default_factory=Counter)
 
@@ -117,16 +120,14 @@ class SocketCounters(Struct, kw_only=True):
     """Bytes of pixels, labels and sample ids handed to the socket."""
     frames_dropped: Annotated[
         Reasons,
-        counter(
+        _by(
             "Messages of clients that were dropped, by reason.",
-            label="reason",
-            values=("bad-recipe", "malformed", "over-rate", "several-frames", "version"),
+            "bad-recipe malformed over-rate several-frames version",
         ),
     ] = field(default_factory=Counter)
     sends_dropped: Annotated[
         int, counter("Messages to clients whose connection was gone or full.")
     ] = 0
-    """Small ones."""
     connections_opened: Annotated[int, counter("Connections of clients.")] = 0
     connections_closed: Annotated[int, counter("Connections that have ended.")] = 0
     """Includes those that libzmq closed because of a frame above the limit, unread."""
@@ -136,21 +137,16 @@ class SocketCounters(Struct, kw_only=True):
     """Not ZMTP, or with another security mechanism."""
     clients_refused: Annotated[
         Reasons,
-        counter(
+        _by(
             "Connections over tcp that were refused because of their keys, by reason.",
-            label="reason",
-            values=("malformed", "mechanism", "no-list", "server-key", "unknown-key"),
+            "malformed mechanism no-list server-key unknown-key",
         ),
     ] = field(default_factory=Counter)
     """Server-key: they expected another feeder; mechanism: they came without keys; no-list: there
     is no list of client keys."""
     connections_cut: Annotated[
         Reasons,
-        counter(
-            "Connections closed for misuse, by reason.",
-            label="reason",
-            values=("endless-message", "too-many"),
-        ),
+        _by("Connections closed for misuse, by reason.", "endless-message too-many"),
     ] = field(default_factory=Counter)
 
 

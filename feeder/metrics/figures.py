@@ -26,13 +26,14 @@ def size(size_bytes: float) -> str:
     """12.0 GB, 800 KB, 12 bytes."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} bytes"
-    units = iter(("KB", "MB", "GB", "TB"))
-    unit = next(units)
     size_bytes /= 1000
-    while size_bytes >= 999.5 and unit != "TB":
-        unit = next(units)
+    units = ["KB", "MB", "GB", "TB"]
+    while size_bytes >= 999.5 and len(units) > 1:
         size_bytes /= 1000
-    return f"{size_bytes:.1f} {unit}" if size_bytes < 99.95 else f"{size_bytes:,.0f} {unit}"
+        del units[0]
+    return (
+        f"{size_bytes:.1f} {units[0]}" if size_bytes < 99.95 else f"{count(size_bytes)} {units[0]}"
+    )
 
 
 def megabytes(size_bytes: float) -> str:
@@ -50,11 +51,7 @@ def duration(seconds: float) -> str:
     for (unit_s, unit), (smaller_s, smaller) in pairwise(_TIMES):
         if whole >= unit_s:
             rest = whole % unit_s // smaller_s
-            return (
-                f"{whole // unit_s} {unit} {rest} {smaller}"
-                if rest
-                else f"{whole // unit_s} {unit}"
-            )
+            return f"{whole // unit_s} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
 
 

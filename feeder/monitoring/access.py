@@ -46,18 +46,16 @@ class Address:
 def parse_address(text: str) -> Address:
     """The address that ``text`` names; ConfigError unless it is numeric, with a port."""
     host, _, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    bare = _NAMES.get(host, bare)
+    is_v6 = host.startswith("[") and host.endswith("]")
+    bare = _NAMES.get(host, host[1:-1] if is_v6 else host)
     try:
-        is_v6 = ipaddress.ip_address(bare).version == 6
-        is_valid = is_v6 == (bare != host and host not in _NAMES) and "%" not in bare
+        if ipaddress.ip_address(bare).version != (6 if is_v6 else 4) or "%" in bare:
+            raise ValueError
     except ValueError:
-        is_valid = False
-    if not is_valid:
         raise ConfigError(
             f"metrics: {text!r} is not a numeric address with a port: write 127.0.0.1:9464, "
             '[::1]:9464, or "" for none'
-        )
+        ) from None
     if not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
         raise ConfigError(f"metrics: {text!r} has no port 0 .. {_PORT_MAX} at its end")
     return Address(bare, int(port))
@@ -97,12 +95,7 @@ class TokenFile:
             status = os.stat(self._path)
         except OSError:
             return ()
-        return (
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-        )
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_token(path: Path) -> bytes:

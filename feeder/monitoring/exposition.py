@@ -1,35 +1,43 @@
 """A host's report as text for scrapers: Prometheus text 0.0.4 or OpenMetrics 1.0.0.
 
-Metrics are those of the records' declarations (``feeder.metrics``); here are the labels, and the
-gauges that no field has: states, rates and shares, which are over the report's interval. Label
-values are bounded: numbers, words of Feeder's own, datasets of the configuration, and a limited
-number of clients. A node process that is restarted begins at zero again, which Prometheus takes
-into account.
+Each declared field of a record that has a help text is a metric (``feeder.metrics``); here are the
+labels, and the gauges that no field has: states, rates and shares, which are over the report's
+interval. Label values are bounded: numbers, words of Feeder's own, datasets of the configuration,
+and a limited number of clients. A node process that is restarted begins at zero again, which
+Prometheus takes into account.
 
 Source of names and units: https://prometheus.io/docs/practices/naming/.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
-from prometheus_client.core import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest as encode_text
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from feeder.diagnosis.interval import ClientInterval, HostInterval
 from feeder.metrics.counters import GROUPS
-from feeder.metrics.fields import unflatten
-from feeder.metrics.records import OTHERS, CacheRecord, JobRecord, NodeRecord, WorkerRecord
-from feeder.metrics.report import (
-    HostLoad,
-    HostReport,
-    NodeReport,
-    ServedDatasetReport,
-    Verdict,
+from feeder.metrics.fields import Field, Record, fields_of, unflatten
+from feeder.metrics.records import (
+    BOUNDS_S,
+    OTHERS,
+    CacheRecord,
+    Histogram,
+    JobRecord,
+    NodeRecord,
+    WorkerRecord,
 )
-from feeder.monitoring.families import Labels, families, gauge
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
+
+Labels: TypeAlias = tuple[str, ...]
 
 CLIENTS_MAX: Final = 64
 OTHER: Final = "other"
@@ -43,38 +51,30 @@ _VERSION: Final = re.compile(r";\s*version\s*=\s*([^;]*)")
 
 
 class Exposition(Collector):
-    """Renders reports; keeps the last rendering in each of the two formats."""
+    """Renders reports; keeps the latest one's text in each of the two formats."""
 
     def __init__(self) -> None:
         self._report: HostReport | None = None
+        self._texts: dict[str, bytes] = {}  # by content type
         self._places = WorkerPlaces()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        self._kept: dict[str, tuple[HostReport | None, bytes]] = {}  # by content type
 
     def render(self, report: HostReport | None, accept: str = "") -> tuple[bytes, str]:
         """The text and its content type, in the format that an Accept header asks for.
 
         There is no report while the daemon packs.
         """
+        if report is not self._report:
+            self._report, self._texts = report, {}
         content_type = choose_format(accept)
-        page = self._kept.get(content_type)
-        if page is not None and page[0] is report:
-            return page[1], content_type
-        self._report = report
-        encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
-        text: bytes = encode(self._registry)
-        self._kept[content_type] = report, text
-        return text, content_type
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: names need not be known before they are collected."""
-        return ()
+        if content_type not in self._texts:
+            encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
+            self._texts[content_type] = encode(self)
+        return self._texts[content_type], content_type
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the report, and the one that is there before there is any."""
         text = "1 while the daemon packs what it will serve, before it has other metrics."
-        yield gauge("packing", text, series=float(self._report is None))
+        yield gauge("packing", text, [], {(): float(self._report is None)})
         if self._report is not None:
             yield from _describe(self._report, self._places)
 
@@ -106,19 +106,17 @@ class WorkerPlaces:
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, dict[int, int]] = {}  # by node process, then by worker
+        self._workers: dict[int, list[int]] = {}  # by node process: the worker at each place
 
     def of(self, node: int, workers: Sequence[int]) -> list[int]:
         """The places of a node process's present workers, given their numbers."""
-        former = self._places.get(node, {})
-        places = {worker: former[worker] for worker in workers if worker in former}
-        used = set(places.values())
-        free = (place for place in range(len(workers) + len(used)) if place not in used)
-        for worker in workers:
-            if worker not in places:
-                places[worker] = next(free)
-        self._places[node] = places
-        return [places[worker] for worker in workers]
+        places = self._workers.setdefault(node, [])
+        new = [worker for worker in workers if worker not in places]
+        for place, worker in enumerate(places):
+            if new and worker not in workers:
+                places[place] = new.pop(0)
+        places += new
+        return [places.index(worker) for worker in workers]
 
 
 def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
@@ -192,7 +190,7 @@ def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
     yield from _describe_clients(interval.clients)
     if interval.wait_share is not None:
         text = "Share of the clients' time in which they waited for this host."
-        yield gauge("wait_ratio", text, series=interval.wait_share)
+        yield gauge("wait_ratio", text, [], {(): interval.wait_share})
 
 
 def name_client(name: str) -> str:
@@ -225,3 +223,64 @@ def _describe_clients(clients: Iterable[ClientInterval]) -> Iterator[Metric]:
     text = "Share of its time in which a client's training loop waited for this host."
     means = {key: sum(own) / len(own) for key, own in shares.items()}
     yield gauge("client_wait_ratio", text, ["client"], means)
+
+
+def gauge(name: str, text: str, labels: Sequence[str], series: Mapping[Labels, float]) -> Metric:
+    """A gauge that no field declares; ``series`` is by label values."""
+    return _family(name, Field("gauge", text), labels, series)
+
+
+def families(
+    kind: type[Record], labels: Sequence[str], rows: Iterable[tuple[Labels, Record]]
+) -> Iterator[Metric]:
+    """Yield the metrics of a kind of record, given records with the values of their labels.
+
+    Several records with the same values are summed up.
+    """
+    by_metric: dict[str, list[tuple[str, Field]]] = {}
+    for name, field in fields_of(kind).items():
+        if field.help:
+            by_metric.setdefault(field.metric or name, []).append((name, field))
+    rows = list(rows)
+    for metric, parts in by_metric.items():
+        field = parts[0][1]
+        series: dict[Labels, Any] = {}
+        for values, record in rows:
+            for name, part in parts:
+                for more, value in _series(part, getattr(record, name)):
+                    key = (*values, *more)
+                    series[key] = value if key not in series else series[key] + value
+        yield _family(metric, field, [*labels, field.label] if field.label else labels, series)
+
+
+def _series(field: Field, value: Any) -> Iterator[tuple[Labels, Any]]:
+    """Yield the values of a field's own label, if it has one, with the number for each."""
+    if isinstance(value, dict):
+        for reason, number in sorted({**dict.fromkeys(field.values, 0), **value}.items()):
+            yield (reason,), number
+    elif isinstance(value, str):
+        yield from (((state,), state == value) for state in field.values)
+    else:
+        yield (field.value,) if field.label else (), value
+
+
+def _family(name: str, field: Field, labels: Sequence[str], series: Mapping[Labels, Any]) -> Metric:
+    if field.kind == "histogram":
+        histogram = HistogramMetricFamily(f"feeder_{name}", field.help, labels=labels)
+        for values, durations in series.items():
+            histogram.add_metric(values, _buckets(durations), durations.total_s)
+        return histogram
+    kind = CounterMetricFamily if field.kind == "counter" else GaugeMetricFamily
+    family = kind(f"feeder_{name}", field.help, labels=labels)
+    for values, value in series.items():
+        family.add_metric(values, float(value))
+    return family
+
+
+def _buckets(durations: Histogram) -> list[tuple[str, float]]:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], durations.counts, strict=False):
+        below += count
+        buckets.append((bound, below))
+    return buckets

@@ -90,6 +90,7 @@ def test_clients_get_the_supervisor_s_report(daemon: Daemon) -> None:
     def report() -> HostReport:
         return request_report(daemon.endpoint, DEADLINE_S)
 
+    wait_until(lambda: report().nodes[0].now is not None, "a heartbeat came")
     found = report()
     assert found.pid == daemon.process.pid
     assert found.nodes[0].now is not None
