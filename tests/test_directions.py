@@ -438,7 +438,7 @@ def test_each_change_of_the_prefetch_is_made_by_the_one_module_whose_decision_it
         "take": f"{core}.session",
         "return_buffer": "feeder.client.transport",
         "extend": f"{core}.session",
-        "find_placement": f"{core}.session",
+        "find_buffer": f"{core}.session",
         "stored": f"{core}.session",
         "lend": f"{core}.session",
         "failed": f"{core}.session",

@@ -166,8 +166,8 @@ class SimulatedRank:
                     if isinstance(message, Request):
                         self._record(link, message)
                     self._network.send_to_host(self, link, message)
-                case events.Store(placement):
-                    self._give(events.ChunkStored(placement))
+                case events.Store(link, chunk):
+                    self._give(events.ChunkStored(link, chunk))
                 case events.Dial(link, endpoint):
                     self._endpoints[link] = endpoint
                     self._network.dial(self, link, endpoint)

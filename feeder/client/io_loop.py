@@ -196,10 +196,10 @@ class IoLoop:
     ) -> None:
         for instruction in instructions:
             match instruction:
-                case events.Store(placement):
+                case events.Store(number, chunk, buffer):
                     rows = [frame.buffer for frame in frames]
-                    self._buffers[placement.buffer].write(placement.first, *rows)
-                    self._handle(events.ChunkStored(placement), now_s)
+                    self._buffers[buffer].write(chunk.first, *rows)
+                    self._handle(events.ChunkStored(number, chunk), now_s)
                 case events.Send(number, message):
                     self._links[number].send(message)
                 case events.Dial(number, endpoint):

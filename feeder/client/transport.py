@@ -177,7 +177,7 @@ class Transport:
         if batch.lent is not None:
             return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from SlotsMapped
         buffer = self._buffers[batch.buffer]
-        if batch.padding:
+        if not batch.valid:
             buffer.fill_padding()
         return buffer
 

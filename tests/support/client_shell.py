@@ -238,8 +238,8 @@ class Shell:
                     assert link in self.links
                 case DropClaim(link):
                     assert link in self._claims
-                case Store(placement):
-                    done += self._give(ChunkStored(placement))
+                case Store(link, chunk):
+                    done += self._give(ChunkStored(link, chunk))
                 case Log():
                     self.logged.append(instruction)
             if isinstance(instruction, ClaimSlots):

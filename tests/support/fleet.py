@@ -224,10 +224,9 @@ class Fleet:
                 self._carry_to_node(number, message)
             case ClaimSlots(number, session):
                 self.later(LATENCY_S, partial(self._answer_claim, number, session))
-            case Store(placement):
-                rows = self._rows.setdefault(placement.buffer, {})
-                rows[placement.first] = placement.key
-                self.give(ChunkStored(placement))
+            case Store(number, chunk, buffer):
+                self._rows.setdefault(buffer, {})[chunk.first] = chunk.epoch, chunk.index
+                self.give(ChunkStored(number, chunk))
             case Log():
                 self.logged.append(instruction)
             case DropClaim():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from feeder.client.core.prefetch import HostBatch, Placement
+from feeder.client.core.prefetch import HostBatch
 from feeder.errors import FeederError
 from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
 from feeder.wire.slot_layout import SlotLayout
@@ -68,7 +68,8 @@ class ChunkArrived(Struct, frozen=True):
 class ChunkStored(Struct, frozen=True):
     """A chunk's rows are in their buffer (answers Store)."""
 
-    placement: Placement
+    link: int
+    chunk: Chunk
 
 
 class SlotsMapped(Struct, frozen=True):
@@ -144,9 +145,11 @@ class DropClaim(Struct, frozen=True):
 
 
 class Store(Struct, frozen=True):
-    """Copy the frames of the chunk that has arrived to their rows; answer ChunkStored."""
+    """Copy the frames of the chunk that has arrived to its rows of a buffer; answer ChunkStored."""
 
-    placement: Placement
+    link: int
+    chunk: Chunk
+    buffer: int
 
 
 class Log(Struct, frozen=True):

@@ -34,7 +34,7 @@ SESSIONS_A_FEEDER: Final = 384
 
 
 def find_siblings(dialled: str, welcome: Welcome) -> tuple[str, ...]:
-    """Return the endpoints of a daemon's other node processes, reached as ``dialled`` is."""
+    """The endpoints of a daemon's other node processes, reached as ``dialled`` is."""
     # Host and client agree on the port, and on a socket's name in its folder.
     mark = "/" if dialled.startswith("ipc://") else ":"
     scheme, (place, _, name) = dialled[: dialled.find("://") + 3], dialled.rpartition(mark)
@@ -94,7 +94,7 @@ class Roster:
 
 
 def limit_links(feeders: int, prefetch: Prefetch) -> int:
-    """Return the number of ``feeders`` that a client may have links to.
+    """The number of ``feeders`` that a client may have links to.
 
     At least one for each of its buffers, which may all be of other lanes, and the spares.
     """
@@ -113,7 +113,7 @@ class LinkChoice:
     def choose(
         self, feeders: Sequence[str], wanted: Iterable[str], avoided: Collection[str], limit: int
     ) -> set[str]:
-        """Return the ``feeders`` to have links to, ``limit`` at most.
+        """The ``feeders`` to have links to, ``limit`` at most.
 
         ``wanted`` are needed for the coming batches, the first ones soonest; ``avoided`` cannot
         serve this job.

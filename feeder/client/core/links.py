@@ -82,7 +82,7 @@ class Links:
         return self._avoided_until_s.keys() >= set(self._roster.feeders)
 
     def name_owners(self) -> tuple[dict[int, str], Iterable[str]]:
-        """Return the name by which each link's node process owns lanes, and all that own any.
+        """The name by which each link's node process owns lanes, and all that own any.
 
         These are the list's names where it has some or is long, else those of the node processes
         that have answered.
@@ -183,7 +183,7 @@ class Links:
             self.follow(now_s)
 
     def spares_due_s(self, now_s: float) -> float:
-        """Return when ``replace_spares`` may find that a spare has not answered."""
+        """When ``replace_spares`` may find that a spare has not answered."""
         if self._chosen is None:
             return float("inf")
         due_s = [link.dialled_s + SPARE_S for link in self.by_number.values()]
@@ -261,7 +261,7 @@ class Links:
         return is_new
 
     def find_duplicate(self, link: LinkState, welcome: Welcome) -> LinkState | None:
-        """Return another link that has a session with the same node process, or None.
+        """Another link that has a session with the same node process, or None.
 
         Logs once if another node process that serves this client has the same name.
         """

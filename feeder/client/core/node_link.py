@@ -167,7 +167,7 @@ class LinkState:
         return f"its last message came {silent_s:.1f} s ago, but {progress}"
 
     def find_trouble(self, now_s: float) -> str:
-        """Return what keeps a node that has served from answering, as a verdict; "" if it does."""
+        """What keeps a node that has served from answering, as a verdict; "" if it does."""
         if (
             self.welcome is None
             or self.incompatibility is not None
@@ -287,7 +287,7 @@ class LinkState:
     # --- Due work -----------------------------------------------------------------------------
 
     def due_s(self) -> float:
-        """Return when ``run_due`` has something to do, or an incompatible link is to be replaced;
+        """When ``run_due`` has something to do, or an incompatible link is to be replaced;
         messages may defer it."""
         if not self.is_connected:
             return _NEVER if self.incompatibility is None else self._redial_at_s
@@ -373,7 +373,7 @@ class LinkState:
 
 
 def name_session(welcome: Welcome | None) -> str:
-    """Return the node's name and the session's id as the node's log has them; "" without one."""
+    """The node's name and the session's id as the node's log has them; "" without one."""
     if welcome is None:
         return ""
     host = welcome.node.partition(" ")[0]  # an endpoint follows, which is in the line already

@@ -56,13 +56,13 @@ class Ownership:
         self._orders: dict[int, tuple[str, ...]] = {}  # by lane
 
     def owner(self, lane: int) -> str:
-        """Return the name that owns a lane."""
+        """The name that owns a lane."""
         if self._owners is None:
             self._owners = self._assign()
         return self.names[int(self._owners[lane])]
 
     def order(self, lane: int) -> tuple[str, ...]:
-        """Return all names for a lane: its owner, then the lightest."""
+        """All names for a lane: its owner, then the lightest."""
         known = self._orders.get(lane)
         if known is None:
             owner = self.owner(lane)
@@ -72,7 +72,7 @@ class Ownership:
         return known
 
     def order_of_leftovers(self, epoch: int, index: int) -> tuple[str, ...]:
-        """Return all names for a batch that is made of many lanes' leftovers."""
+        """All names for a batch that is made of many lanes' leftovers."""
         key = mix64(np.array([epoch, index], dtype=np.uint64) * GAMMA_U64 + _LEFTOVER_KEY)
         return self._sort(mix64(self._hashes ^ mix64(key[:1] ^ key[1:] * GAMMA_U64)))
 
@@ -80,12 +80,12 @@ class Ownership:
         return tuple(self.names[position] for position in np.argsort(weights, kind="stable"))
 
     def _weigh(self, lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the weight of every name for each of ``lanes``, uint64 (lanes, names)."""
+        """The weight of every name for each of ``lanes``, uint64 (lanes, names)."""
         keys = mix64((lanes + np.uint64(1)) * GAMMA_U64)
         return mix64(self._hashes[np.newaxis, :] ^ keys[:, np.newaxis])
 
     def _assign(self) -> NDArray[np.int64]:
-        """Return each lane's owner as a position in ``names``, int64 (lanes,)."""
+        """Each lane's owner as a position in ``names``, int64 (lanes,)."""
         weights = self._weigh(np.arange(self.lanes, dtype=np.uint64))
         rounding = (mix64(self._hashes ^ _CAPACITY_KEY) >> _SHIFT_11) * _UNIT  # 0 .. 1, exactly
         share = self.lanes / len(self.names)
@@ -130,7 +130,7 @@ class Preference:
             self._names, self._ownership = ordered, None
 
     def order(self, key: BatchKey) -> tuple[str, ...]:
-        """Return all names for a batch, the preferred ones first."""
+        """All names for a batch, the preferred ones first."""
         if len(self._names) < 2:
             return self._names
         if self._ownership is None:
@@ -141,13 +141,13 @@ class Preference:
         return self._ownership.order(lane)
 
     def weigher(self, key: BatchKey) -> Callable[[str], bytes]:
-        """Return the weight of a feeder's node processes for a batch; the lightest is preferred."""
+        """The weight of a feeder's node processes for a batch; the lightest is preferred."""
         lane = self.lane(key)
         place = key if lane is None else lane
         return lambda node: hashlib.blake2b(f"{node}\0{place}".encode(), digest_size=8).digest()
 
     def lane(self, key: BatchKey) -> int | None:
-        """Return the lane of a batch's first sample; None where it is a leftover or padding."""
+        """The lane of a batch's first sample; None where it is a leftover or padding."""
         epoch, index = key
         if index >= self._welcome.batches:
             return None

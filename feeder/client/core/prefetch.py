@@ -37,23 +37,12 @@ HostBatch: TypeAlias = object
 """A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
 
 
-class Placement(Struct, frozen=True, kw_only=True):
-    """The place of an arriving chunk's rows."""
-
-    link: int
-    key: BatchKey
-    buffer: int
-    first: int
-    images: int
-
-
 class CompleteBatch(Struct, frozen=True, kw_only=True):
-    """A batch that the consumer may take; ``padding`` ones came from no node, unwritten."""
+    """A batch that the consumer may take; one without ``valid`` rows came from no node."""
 
     key: BatchKey
     buffer: int
     valid: int
-    padding: bool
     lent: HostBatch | None = None
     """Where its rows are, when not in the buffer."""
     link: int | None = None
@@ -77,7 +66,7 @@ class BatchSequence(Struct, frozen=True):
         return self.indices.step
 
     def key(self, position: int) -> BatchKey:
-        """Return the batch at ``position``, counted from the sequence's start."""
+        """The batch at ``position``, counted from the sequence's start."""
         epochs, step = divmod(self.step + position, len(self.indices))
         return self.epoch + epochs, self.indices[step]
 
@@ -163,7 +152,7 @@ class Prefetch:
         return min(len(self._free), self._end - self._position)
 
     def coming(self, count: int) -> list[BatchKey]:
-        """Return the next ``count`` batches that the consumer takes, with or without a buffer."""
+        """The next ``count`` batches that the consumer takes, with or without a buffer."""
         keys = list(islice(self.held, count))
         if self._sequence is not None:
             end = min(self._position + count - len(keys), self._end)
@@ -176,7 +165,7 @@ class Prefetch:
         return next((assembly.settled for assembly in self.held.values()), False)
 
     def take(self) -> CompleteBatch | None:
-        """Return the sequence's next batch once it is settled; the caller then owns its buffer.
+        """The sequence's next batch once it is settled; the caller then owns its buffer.
 
         Raises DatasetError, once, for a batch that no node can make.
         """
@@ -195,7 +184,6 @@ class Prefetch:
             key=key,
             buffer=assembly.buffer,
             valid=assembly.valid,
-            padding=assembly.valid == 0,
             lent=assembly.lent,
             link=assembly.sender if assembly.lender is None else assembly.lender,
         )
@@ -257,7 +245,7 @@ class Prefetch:
             self._position += 1
 
     def load(self, link: int) -> int:
-        """Return how many batches are requested on a link, or lent there and not released."""
+        """How many batches are requested on a link, or lent there and not released."""
         requested = sum(link in assembly.requests for assembly in self.held.values())
         return requested + sum(loan.link == link for loan in {*self.borrowed.values()})
 
@@ -295,7 +283,7 @@ class Prefetch:
                 self._reopen(assembly)
 
     def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
-        """Return the last batch lent on a link that comes after the open batch ``key``."""
+        """The last batch lent on a link that comes after the open batch ``key``."""
         for later, assembly in reversed(self.held.items()):
             if later == key:
                 break
@@ -316,10 +304,10 @@ class Prefetch:
 
     # --- Arrivals -----------------------------------------------------------------------------
 
-    def find_placement(
+    def find_buffer(
         self, link: int, chunk: Chunk, sizes: Sequence[int], labels: LabelSpec
-    ) -> Placement | None:
-        """Return the place of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
+    ) -> int | None:
+        """The buffer of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
         ``labels`` are the welcome's. Raises ProtocolError when it is not what a chunk of its batch
         must look like. A batch that was requested twice on a link may have been cut otherwise the
@@ -335,25 +323,20 @@ class Prefetch:
         if not request.missing & _bits(chunk.first, chunk.images):
             self.chunks_discarded += 1
             return None
-        return Placement(
-            link=link,
-            key=key,
-            buffer=assembly.buffer,
-            first=chunk.first,
-            images=chunk.images,
-        )
+        return assembly.buffer
 
-    def stored(self, placement: Placement) -> BatchRequest | None:
-        """Record that the chunk's rows are in the buffer; return the request that is complete."""
-        assembly = self.held.get(placement.key)
-        request = None if assembly is None else assembly.requests.get(placement.link)
+    def stored(self, link: int, chunk: Chunk) -> BatchRequest | None:
+        """Record that a chunk's rows are in the buffer; return the request that is complete."""
+        key = (chunk.epoch, chunk.index)
+        assembly = self.held.get(key)
+        request = None if assembly is None else assembly.requests.get(link)
         if assembly is None or request is None:  # the consumer has begun another sequence
             return None
-        request.missing &= ~_bits(placement.first, placement.images)
+        request.missing &= ~_bits(chunk.first, chunk.images)
         if request.missing:
             return None
-        assembly.settled, assembly.sender = True, placement.link
-        self._release(placement.key, assembly)
+        assembly.settled, assembly.sender = True, link
+        self._release(key, assembly)
         return request
 
     def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
@@ -413,5 +396,4 @@ def _overlap(message: Lent) -> ProtocolError:
 
 
 def _bits(first: int, rows: int) -> int:
-    """Return a number in which these rows' bits are set."""
     return ((1 << rows) - 1) << first

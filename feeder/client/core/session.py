@@ -99,12 +99,8 @@ class ClientSession:
         # The number of ranks may have changed, and with it how many links there may be.
         self._has_changed = self._have_links_changed = True
 
-    def is_next_complete(self) -> bool:
-        """Return whether ``take`` would return a batch or raise an error."""
-        return self.error is not None or self.prefetch.is_next_settled
-
     def take(self) -> CompleteBatch | None:
-        """Return the next batch if it is complete; raises the error that prevents it for good."""
+        """The next batch if it is complete; raises the error that prevents it for good."""
         if self.error is not None or self.welcome is None:
             self.check()
         try:
@@ -125,7 +121,7 @@ class ClientSession:
         self._waits_since_s = None
 
     def is_clock_due(self, *, spare: int = 0) -> bool:
-        """Return whether ClockAdvanced should come before the next wait for events.
+        """Whether ClockAdvanced should come before the next wait for events.
 
         While every node has enough to do, ``1 + spare`` free buffers can wait for another one: a
         request for several batches costs client and node little more than a request for one.
@@ -134,7 +130,7 @@ class ClientSession:
         return self._has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
-        """Return the first welcome; raises the error that has ended the session."""
+        """The first welcome; raises the error that has ended the session."""
         if self.error is not None:
             raise type(self.error)(str(self.error)) from self.error
         if self.welcome is None:
@@ -142,7 +138,7 @@ class ClientSession:
         return self.welcome
 
     def explain(self, now_s: float, problems: Mapping[str, str] = _NONE) -> str:
-        """Return one line on why a wait is not over: on the links that the next batch is requested
+        """One line on why a wait is not over: on the links that the next batch is requested
         on, then on the others.
 
         ``problems`` has what is known of endpoints by other means.
@@ -173,7 +169,7 @@ class ClientSession:
         return next((link.copied_because for link in served or links), None)
 
     def verdict(self, now_s: float) -> str:
-        """Return what sets the pace, as the node process that this client waits for most has
+        """What sets the pace, as the node process that this client waits for most has
         diagnosed it; "" before any has.
 
         It is this client's own verdict where that node process does not answer.
@@ -204,7 +200,7 @@ class ClientSession:
     # --- Events -------------------------------------------------------------------------------
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
-        """Return the instructions that follow from an event, to be executed in this order."""
+        """The instructions that follow from an event, to be executed in this order."""
         self._now_s = max(self._now_s, now_s)
         if self.error is None:
             match event:
@@ -215,9 +211,9 @@ class ClientSession:
                     self._on_clock()
                 case events.ChunkArrived():
                     self._on_chunk(event)
-                case events.ChunkStored(placement):
+                case events.ChunkStored(number, chunk):
                     self._has_changed = True
-                    self._on_complete(self.prefetch.stored(placement))
+                    self._on_complete(self.prefetch.stored(number, chunk))
                 case events.EndpointsListed():
                     self._has_changed = self._have_links_changed = True
                     self.links.set_listed(event, self._now_s)
@@ -233,7 +229,7 @@ class ClientSession:
             self.error, self.due_s = error, _NEVER
 
     def byes(self) -> list[events.Instruction]:
-        """Return the last messages, so that nodes need not wait for the leases to expire."""
+        """The last messages, so that nodes need not wait for the leases to expire."""
         return [
             events.Send(link.number, Bye(session=link.session))
             for link in self.links.by_number.values()
@@ -349,14 +345,12 @@ class ClientSession:
             return
         link.heard_s = self._now_s
         try:
-            placement = self.prefetch.find_placement(
-                link.number, event.chunk, event.sizes, self.labels
-            )
+            buffer = self.prefetch.find_buffer(link.number, event.chunk, event.sizes, self.labels)
         except ProtocolError as error:
             self._leave_out(link, error)
             return
-        if placement is not None:
-            self._out.append(events.Store(placement))
+        if buffer is not None:
+            self._out.append(events.Store(link.number, event.chunk, buffer))
 
     def _on_lent(self, link: LinkState, lent: Lent) -> None:
         try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.prefetch import BatchSequence, Placement, Prefetch
+from feeder.client.core.prefetch import BatchSequence, Prefetch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
@@ -38,11 +38,12 @@ def chunk(key: BatchKey, first: int, **changes: int) -> tuple[Chunk, list[int]]:
 
 def arrive(
     prefetch: Prefetch, key: BatchKey, first: int, link: int = A, **changes: int
-) -> Placement | None:
-    placement = prefetch.find_placement(link, *chunk(key, first, **changes), INDEX_LABELS)
-    if placement is not None:
-        prefetch.stored(placement)
-    return placement
+) -> int | None:
+    message, sizes = chunk(key, first, **changes)
+    buffer = prefetch.find_buffer(link, message, sizes, INDEX_LABELS)
+    if buffer is not None:
+        prefetch.stored(link, message)
+    return buffer
 
 
 def arrive_whole(prefetch: Prefetch, key: BatchKey, link: int = A, **changes: int) -> None:
@@ -245,8 +246,8 @@ def test_indices_past_the_end_are_padding_and_not_requested() -> None:
     first, second = prefetch.take(), prefetch.take()
     assert first is not None
     assert second is not None
-    assert (first.key, first.padding) == ((0, 2), False)
-    assert (second.key, second.padding, second.valid) == ((0, 5), True, 0)
+    assert (first.key, first.valid) == ((0, 2), 7)
+    assert (second.key, second.valid) == ((0, 5), 0)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.find_placement(A, *chunk((0, 0), first, **changes), INDEX_LABELS)
+        prefetch.find_buffer(A, *chunk((0, 0), first, **changes), INDEX_LABELS)
 
 
 @given(st.data())
@@ -285,8 +286,8 @@ def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.Dat
     late = former[: data.draw(st.integers(0, len(former) - 1))]
     missing = set(range(BATCH))
     for rows in late + cut():
-        placement = arrive(prefetch, (0, 0), rows.start, images=len(rows))
-        assert (placement is not None) == bool(missing & {*rows})
+        buffer = arrive(prefetch, (0, 0), rows.start, images=len(rows))
+        assert (buffer is not None) == bool(missing & {*rows})
         missing -= {*rows}
         assert prefetch.is_next_settled == (not missing)
         if not missing:
@@ -301,7 +302,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.find_placement(A, message, sizes, INDEX_LABELS)
+        prefetch.find_buffer(A, message, sizes, INDEX_LABELS)
 
 
 # Several links

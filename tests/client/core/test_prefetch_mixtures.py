@@ -101,7 +101,7 @@ def take_next(
     assert (batch is None) == bool(failure)
     if batch is not None:
         assert batch.key == key
-        if not batch.padding:
+        if batch.valid:
             yield key, batch
 
 
@@ -134,10 +134,10 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
         match chance.choice(ACTIONS):
             case "arrive" if in_flight:
                 link, key, first = in_flight.pop(chance.randrange(len(in_flight)))
-                placement = arrive(prefetch, key, first, link)
-                if placement is not None:
-                    assert placement.buffer not in owned
-                    rows[placement.buffer, first] = key
+                buffer = arrive(prefetch, key, first, link)
+                if buffer is not None:
+                    assert buffer not in owned
+                    rows[buffer, first] = key
                 if chance.random() < 0.3:
                     in_flight.append((link, key, first))
             case "take":
