@@ -16,10 +16,10 @@ from time import thread_time
 from feeder.daemon.config import ServeConfig
 from feeder.metrics.records import NodeRecord
 from feeder.session import events
-from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import HelloReceived, NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled
-from feeder.wire.messages import ClientMessage, NodeMessage
+from feeder.wire.messages import Bye, ClientMessage, Hello, NodeMessage, Ping, Request
 
 from .agenda import Agenda
 from .shape import HostShape
@@ -126,8 +126,12 @@ class SimulatedHost:
 
     def receive(self, peer: bytes, message: ClientMessage) -> None:
         """Handle a client's message."""
-        number, self._next_session = self._next_session, self._next_session + 1
-        self.give(events.MessageReceived(peer, message, number, _SLOTS_BYTES))
+        match message:
+            case Hello():
+                number, self._next_session = self._next_session, self._next_session + 1
+                self.give(HelloReceived(number, peer, message, _SLOTS_BYTES))
+            case Request() | Ping() | Bye():
+                self.give(events.MessageReceived(peer, message))
 
     def give(self, event: events.Event) -> None:
         """Pass an event to the table, and execute what follows."""

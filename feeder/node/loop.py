@@ -49,7 +49,6 @@ from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
 from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked, WorkerJoined
-from feeder.session.jobs import JobWeights
 from feeder.session.table import SessionTable
 from feeder.worker.messages import Configure
 
@@ -260,7 +259,11 @@ class NodeLoop:
             libraries=ready.libraries,
             workers=config.workers,
         )
-        weights = JobWeights(config.weights)
+        weights = {
+            (account, job): weight
+            for account, jobs in config.weights.items()
+            for job, weight in jobs.items()
+        }
         served = self._datasets.served
         service = self._service = NodeService(
             SessionTable(served, config.limits, identity, self._record, weights),

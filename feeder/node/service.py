@@ -32,7 +32,7 @@ from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
-from feeder.session.admission import ServedDataset
+from feeder.session.admission import HelloReceived, ServedDataset
 from feeder.session.state import PendingChunk, Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
@@ -269,8 +269,8 @@ class NodeService:
                     self._apply_all(self._slots.find_sent(now_s, message.session), now_s)
             case Hello():
                 number, sender = secrets.randbits(_SESSION_BITS), self.router.sender()
-                greeting = events.MessageReceived(peer, message, number, available_bytes(), *sender)
-                self.apply(greeting, now_s)
+                arrival = HelloReceived(number, peer, message, available_bytes(), *sender)
+                self.apply(arrival, now_s)
                 return
             case StatsRequest():
                 self.clients.send(peer, Stats(counters=self.counters(now_s)))

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
@@ -33,6 +33,22 @@ begins, so as many ended sessions fit as open ones."""
 
 MESSAGE_CHARS_MAX: Final = 4096
 """Longest text that the wire takes in a message."""
+
+
+class HelloReceived(NamedTuple):
+    """An event: a client's Hello arrived. If it is admitted, it becomes session ``number``."""
+
+    number: int
+    peer: bytes
+    hello: Hello
+    available_bytes: int
+    """Memory that cgroup and machine have available for slots."""
+    account: str = ""
+    """What the session counts towards: the name of a key, a user of this machine, or an address."""
+    is_local: bool = False
+    """Whether the client runs on this machine."""
+    is_ipc: bool = False
+    """Whether it is connected over ipc, so that it could map the slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +81,7 @@ class SessionLimits:
     recipes_max: int = sys.maxsize
     """Different recipes in use at a time."""
     client_sessions_max: int = sys.maxsize
-    """This and the next two are per client, which means per account (``MessageReceived``)."""
+    """This and the next two are per client, which means per account (``HelloReceived``)."""
     client_slots_bytes: int = sys.maxsize
     client_recipes_max: int = sys.maxsize
 
@@ -111,26 +127,24 @@ class Refusal:
 
 
 def admit(
-    hello: Hello,
+    arrival: HelloReceived,
     datasets: Mapping[str, ServedDataset | str],
     limits: SessionLimits,
     used: Usage,
     used_by_client: Usage,
-    available_bytes: int,
-    account: str = "",
 ) -> tuple[EpochPlan, SlotLayout, int] | Refusal:
     """The plan of epoch 0, the slots and the images of a chunk; or why there is no session.
 
-    ``account`` is the client, as people know it; ``available_bytes`` of memory have cgroup and
-    machine. A dataset that cannot be served has the reason in its place in ``datasets``.
+    A dataset that cannot be served has the reason in its place in ``datasets``.
     """
+    hello, available_bytes = arrival.hello, arrival.available_bytes
     dataset = datasets.get(hello.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
         return Refusal("unknown-dataset", f"no dataset {hello.dataset!r} here; served: {served}")
     if isinstance(dataset, str):
         return Refusal("dataset", dataset[:MESSAGE_CHARS_MAX])
-    refusal = _refusal_for_sessions(hello, limits, used, account, used_by_client)
+    refusal = _refusal_for_sessions(arrival, limits, used, used_by_client)
     if refusal is not None:
         return refusal
     plan = _plan(hello, dataset)
@@ -159,8 +173,8 @@ def admit(
         )
     elif client_remaining_bytes < one.slot_bytes:
         need += (
-            f", client {account!r} has {max(client_remaining_bytes, 0) / 1e6:.1f} MB left of "
-            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, use "
+            f", client {arrival.account!r} has {max(client_remaining_bytes, 0) / 1e6:.1f} MB left "
+            f"of its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, use "
             "smaller batches, or raise client_slots_bytes"
         )
     else:
@@ -198,8 +212,9 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
 
 
 def _refusal_for_sessions(
-    hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
+    arrival: HelloReceived, limits: SessionLimits, used: Usage, used_by_client: Usage
 ) -> Refusal | None:
+    account = arrival.account
     if used.sessions >= limits.sessions_max:
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
@@ -216,7 +231,7 @@ def _refusal_for_sessions(
             f"client {account!r} has {used_by_client.sessions} sessions, the most for one client: "
             "close one, or raise client_sessions_max",
         )
-    recipe = hello.dataset, hello.recipe
+    recipe = arrival.hello.dataset, arrival.hello.recipe
     if recipe not in used.recipes and len(used.recipes) >= limits.recipes_max:
         return Refusal(
             "recipes",

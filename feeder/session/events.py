@@ -10,28 +10,19 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from feeder.metrics.hangs import Condition, ProcessLook
+from feeder.session.admission import HelloReceived
 from feeder.session.state import PendingChunk, Session
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
-from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
+from feeder.wire.messages import Bye, Chunk, NodeMessage, Ping, Request
 
 # --- Events -----------------------------------------------------------------------------------
 
 
 class MessageReceived(NamedTuple):
-    """A valid message arrived. An admitted Hello becomes session ``fresh_session``."""
+    """A valid message arrived, other than a Hello."""
 
     peer: bytes
-    message: ClientMessage
-    fresh_session: int = 0
-    available_bytes: int = 0
-    """Memory that cgroup and machine have available for slots; set for a Hello."""
-    account: str = ""
-    """The client that a session counts towards: a key's name, a user of this machine, or an
-    address; set for a Hello."""
-    is_local: bool = False
-    """Whether the peer runs on this machine; set for a Hello."""
-    is_ipc: bool = False
-    """Whether it is connected over ipc; set for a Hello."""
+    message: Request | Ping | Bye
 
 
 class PeerGone(NamedTuple):
@@ -131,7 +122,8 @@ class ClockAdvanced(NamedTuple):
 
 
 Event = (
-    MessageReceived
+    HelloReceived
+    | MessageReceived
     | PeerGone
     | SlotsOpened
     | SlotsRefused

@@ -1,6 +1,6 @@
 """Jobs: whose chunk is next, by weighted fair queueing, and what each job has got. Pure.
 
-A job is an account (``MessageReceived``) and the name in its sessions' Hellos. The sessions of an
+A job is an account (``HelloReceived``) and the name in its sessions' Hellos. The sessions of an
 account that give no name are one job, and the sessions of a job take turns.
 
 Jobs share the workers' time. Each has a *virtual time*: the seconds that its chunks took, over its
@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from feeder.metrics.fields import add
 from feeder.metrics.records import JOBS_MAX, OTHER_JOBS, JobRecord
@@ -44,16 +44,8 @@ CREDIT_S: Final = 1.0
 _JOBS_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class JobWeights:
-    """The weights of jobs, from the configuration: a job's share is its weight over their sum."""
-
-    by_account: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def of(self, job: JobKey) -> float:
-        """A job's weight: 1 unless it is configured."""
-        account, name = job
-        return self.by_account.get(account, {}).get(name, 1.0)
+JobWeights: TypeAlias = Mapping[JobKey, float]
+"""From the configuration, 1 for all others: a job's share is its weight over their sum."""
 
 
 class JobRecords:
@@ -78,7 +70,7 @@ class JobRecords:
         record = self._jobs.pop(job, None)
         if record is None and (len(self._jobs) < JOBS_MAX or self._make_room()):
             account, name = job
-            record = JobRecord(name=name, account=account, weight=self._weights.of(job))
+            record = JobRecord(name=name, account=account, weight=self._weights.get(job, 1.0))
         if record is None:
             record = self._others
         else:
@@ -194,7 +186,7 @@ class Turns:
         if job is None:
             if len(self._jobs) >= _JOBS_MAX:
                 self._forget_jobs()
-            job = _JobTurns(self._weights.of(key), self._others(None)[0])
+            job = _JobTurns(self._weights.get(key, 1.0), self._others(None)[0])
             self._jobs[key] = job
         self._limit_credit(job, 0.0)
         self._active[key] = job

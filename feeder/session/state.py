@@ -16,8 +16,8 @@ from typing import Final, Literal, TypeAlias
 
 from feeder.metrics.records import ClientRecord, JobRecord, SlotSeconds
 from feeder.plan.epoch import EpochPlan
-from feeder.session.admission import Refusal, Usage
-from feeder.wire.messages import BatchKey, Hello, Ping
+from feeder.session.admission import HelloReceived, Refusal, Usage
+from feeder.wire.messages import BatchKey, Ping
 from feeder.wire.slot_layout import SlotLayout
 
 JobKey: TypeAlias = tuple[str, str]
@@ -90,17 +90,17 @@ class PendingBatch:
     wanted_s: float = 0.0
     """When that was handled."""
     slot: int | None = None
-    enqueued_s: float = 0.0
+    enqueued_s: float = field(default=0.0, init=False)
     """When it could first be dispatched."""
-    unfilled: int = 0
+    unfilled: int = field(default=0, init=False)
     """First row that was never dispatched."""
-    returned: "list[PendingChunk]" = field(default_factory=list)
+    returned: "list[PendingChunk]" = field(default_factory=list, init=False)
     """Chunks that were queued behind another one at a worker that was lost."""
-    suspects: int = 0
+    suspects: int = field(default=0, init=False)
     """Chunks that wait to be dispatched alone."""
-    in_flight: int = 0
+    in_flight: int = field(default=0, init=False)
     """Chunks that workers have now."""
-    is_cancelled: bool = False
+    is_cancelled: bool = field(default=False, init=False)
     """Released, failed or its session ended: nothing more of it is filled or sent."""
 
     @property
@@ -121,22 +121,22 @@ class PendingChunk:
     batch: PendingBatch
     first: int
     count: int
-    ticket: int = 0
-    worker: int = 0
-    dispatched_s: float = 0.0
+    ticket: int = field(default=0, init=False)
+    worker: int = field(default=0, init=False)
+    dispatched_s: float = field(default=0.0, init=False)
     """When it was sent to its worker."""
-    charged_s: float = 0.0
+    charged_s: float = field(default=0.0, init=False)
     """Worker time that its job was charged when it was dispatched."""
-    deaths: int = 0
+    deaths: int = field(default=0, init=False)
     """Workers that crashed with only this chunk in flight."""
-    kills: int = 0
+    kills: int = field(default=0, init=False)
     """Workers that SIGKILL ended with only this chunk in flight."""
-    hangs: int = 0
+    hangs: int = field(default=0, init=False)
     """Workers that were killed because they did not finish it in time, though nothing stopped them
     and storage answered."""
-    silent_s: float = 0.0
+    silent_s: float = field(default=0.0, init=False)
     """How long the worker that finished it took, if that was silent."""
-    is_stalled: bool = False
+    is_stalled: bool = field(default=False, init=False)
     """Its worker was without progress when its dataset was found to stall."""
 
     @property
@@ -145,67 +145,54 @@ class PendingChunk:
         return max(0, min(self.count, self.batch.valid - self.first))
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Session:
     """A client's session, from its Hello until its memory is freed."""
 
-    number: int
-    peer: bytes
-    hello: Hello
-    plan: EpochPlan
-    """The plan of epoch 0; number and sizes of batches are the same in every epoch."""
-    layout: SlotLayout
-    chunk_images: int
-    """Most rows of a chunk."""
-    account: str
-    """The client that it counts towards."""
-    job_record: JobRecord
-    """Its job's, which other sessions count in as well."""
-    last_message_s: float
-    """When the client last sent something."""
-    is_local: bool = False
-    """Whether the client runs on this machine."""
-    is_ipc: bool = False
-    """Whether it is connected over ipc, so that it could map the slots."""
-    has_claimed: bool = False
-    """The client has claimed the slots, with success or without."""
-    record: ClientRecord = field(init=False)
-    slot_times: SlotTimes = field(init=False)
-    job: JobKey = field(init=False)
-    """Which the time of workers is charged to."""
-    dataset: str = field(init=False)
-    kind: ChunkKind = field(init=False)
-    free_slots: list[int] = field(init=False)
-    wanted: dict[BatchKey, PendingBatch] = field(default_factory=dict)
-    """Batches that were requested and not yet released."""
-    waiting: deque[PendingBatch] = field(default_factory=deque)
-    """Those without a slot, in the order of their requests."""
-    queue: deque[PendingBatch] = field(default_factory=deque)
-    """Those with chunks to dispatch, earlier ones first."""
-    in_flight: int = 0
-    """Chunks that workers have, those of released batches included."""
-    is_open: bool = False
-    is_held: bool = False
-    """The client maps the slots: batches are lent, and the memory is kept until it unmaps them."""
-    started: Ping | None = None
-    """The first ping after the first batch."""
-    has_requested: bool = False
-    """A batch was requested: whether batches are lent or sent is fixed from now on."""
+    def __init__(
+        self,
+        arrival: HelloReceived,
+        plan: EpochPlan,
+        layout: SlotLayout,
+        chunk_images: int,
+        job_record: JobRecord,
+        now_s: float,
+    ) -> None:
+        """Begin with a Hello and the terms on which it was admitted; ``plan`` is that of epoch 0.
 
-    def __post_init__(self) -> None:
-        self.free_slots = list(range(self.layout.slots))
-        self.job, self.dataset = (self.account, self.hello.job), self.hello.dataset
-        self.kind = self.dataset, self.hello.recipe.fingerprint()
-        self.slot_times = SlotTimes(self.layout.slots, self.last_message_s)
+        ``job_record`` is its job's, which other sessions count in as well.
+        """
+        hello = arrival.hello
+        self.arrival = arrival
+        self.number, self.peer, self.account = arrival.number, arrival.peer, arrival.account
+        self.hello, self.dataset = hello, hello.dataset
+        self.plan = plan  # the number of batches and their sizes are the same in every epoch
+        self.layout = layout
+        self.chunk_images = chunk_images  # at most
+        self.job_record = job_record
+        self.job: JobKey = arrival.account, hello.job  # which workers' time is charged to
+        self.kind: ChunkKind = hello.dataset, hello.recipe.fingerprint()
         self.record = ClientRecord(
-            name=self.hello.client,
-            account=self.account,
-            dataset=self.dataset,
-            job=self.hello.job,
+            name=hello.client,
+            account=arrival.account,
+            dataset=hello.dataset,
+            job=hello.job,
             is_lent=False,
-            is_local=self.is_local,
-            window=self.layout.slots,
+            is_local=arrival.is_local,
+            window=layout.slots,
         )
+        self.last_message_s = now_s
+        self.slot_times = SlotTimes(layout.slots, now_s)
+        self.free_slots = list(range(layout.slots))
+        self.wanted: dict[BatchKey, PendingBatch] = {}  # requested and not yet released
+        self.waiting: deque[PendingBatch] = deque()  # those without a slot, first requested first
+        self.queue: deque[PendingBatch] = deque()  # those with chunks to dispatch
+        self.in_flight = 0  # chunks that workers have, those of released batches included
+        self.is_open = False
+        # The client maps the slots: batches are lent, and the memory is kept until it unmaps them.
+        self.is_held = False
+        self.has_claimed = False  # the slots, with success or without
+        self.has_requested = False  # from then on, it is fixed whether batches are lent or sent
+        self.started: Ping | None = None  # the first ping after the first batch
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
         """Why these batches, none of them wanted yet, cannot be requested now, or None."""
@@ -238,9 +225,9 @@ class Session:
     @property
     def copied_because(self) -> CopyReason | None:
         """Why batches are copied to a client that could read them in place, if it is one."""
-        if self.is_held or not self.is_local:
+        if self.is_held or not self.arrival.is_local:
             return None
-        if not self.is_ipc:
+        if not self.arrival.is_ipc:
             return "copied-tcp"
         return "copied-refused" if self.has_claimed else "copied-unclaimed"
 

@@ -21,6 +21,7 @@ This module has the sessions, from Hello to their end; ``filling`` the batches a
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from feeder.metrics.fields import add
@@ -28,6 +29,7 @@ from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
+    HelloReceived,
     NodeIdentity,
     Refusal,
     ServedDataset,
@@ -39,7 +41,7 @@ from feeder.session.jobs import JobRecords, JobWeights
 from feeder.session.state import Session
 from feeder.session.worker_watch import LOOK_S
 from feeder.wire.chunk_work import Filled, FillFailed
-from feeder.wire.messages import Bye, Draining, Hello, Ping, Pong, Refused, Request, Welcome
+from feeder.wire.messages import Bye, Draining, Ping, Pong, Refused, Request, Welcome
 
 _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): send Hello again"
@@ -57,20 +59,21 @@ class SessionTable(Filling):
         limits: SessionLimits,
         identity: NodeIdentity,
         record: NodeRecord,
-        weights: JobWeights | None = None,
+        weights: JobWeights = MappingProxyType({}),
     ) -> None:
-        """Counts in ``record``; ``weights`` are those of jobs, None: all are equal."""
-        super().__init__(record, weights or JobWeights())
+        """Counts in ``record``."""
+        super().__init__(record, weights)
         self.datasets = datasets
         self.limits = limits
         self.identity = identity
-        self.jobs = JobRecords(weights or JobWeights())
+        self.jobs = JobRecords(weights)
         self.verdict = ""
         """Of the supervisor, on the whole host; repeated in every Pong."""
         self._is_draining = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Filled: self._on_filled,
             FillFailed: self._on_failed,
+            HelloReceived: self._on_hello,
             events.MessageReceived: self._on_message,
             events.SlotReturned: self._on_slot_returned,
             events.SlotSent: self._on_slot_sent,
@@ -115,11 +118,6 @@ class SessionTable(Filling):
 
     def _on_message(self, event: events.MessageReceived) -> None:
         message = event.message
-        if isinstance(message, Hello):
-            self._on_hello(event, message)
-            return
-        if not isinstance(message, Request | Ping | Bye):
-            return  # requests of statistics concern no session
         session = self.sessions.open.get(message.session)
         if session is None or session.peer != event.peer or not session.is_open:
             if not isinstance(message, Bye):
@@ -140,7 +138,7 @@ class SessionTable(Filling):
             self.counters.sessions_closed += 1
             self._end(session, "closed")
 
-    def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
+    def _on_hello(self, event: HelloReceived) -> None:
         former = self.sessions.of_peer(event.peer)
         if former is not None:
             self.counters.sessions_closed += 1
@@ -149,32 +147,19 @@ class SessionTable(Filling):
             self._refuse(event.peer, _ENDING)
             return
         terms = admit(
-            hello,
+            event,
             self.datasets,
             self.limits,
             self.sessions.used,
             self.sessions.used_by(event.account),
-            event.available_bytes,
-            event.account,
         )
         if isinstance(terms, Refusal):
             self._refuse(event.peer, terms)
             return
         plan, layout, chunk_images = terms
-        self.counters.windows_reduced += layout.slots < hello.window
-        session = Session(
-            number=event.fresh_session,
-            peer=event.peer,
-            hello=hello,
-            plan=plan,
-            layout=layout,
-            chunk_images=chunk_images,
-            account=event.account,
-            job_record=self.jobs.join((event.account, hello.job)),
-            last_message_s=self._now_s,
-            is_local=event.is_local,
-            is_ipc=event.is_ipc,
-        )
+        self.counters.windows_reduced += layout.slots < event.hello.window
+        job_record = self.jobs.join((event.account, event.hello.job))
+        session = Session(event, plan, layout, chunk_images, job_record, self._now_s)
         self.sessions.add(session)
         self._check_by(self._now_s + self.limits.lease_s)
         self._instructions.append(events.OpenSlots(session))

@@ -22,7 +22,14 @@ from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
 from feeder.errors import ResourceError
 from feeder.plan.epoch import ShardLayout
-from feeder.session.admission import MEMORIES_A_SESSION, Refusal, ServedDataset, Usage, admit
+from feeder.session.admission import (
+    MEMORIES_A_SESSION,
+    HelloReceived,
+    Refusal,
+    ServedDataset,
+    Usage,
+    admit,
+)
 from feeder.wire.messages import Hello
 from tests.support.daemon import (
     Daemon,
@@ -326,13 +333,13 @@ def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
 ) -> None:
     layout = ShardLayout(samples=97, shards=5)
     served = ServedDataset(fingerprint="f", classes=("a",), layout=layout)
+    hello = Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c")
     refused = admit(
-        Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c"),
+        HelloReceived(1, b"peer", hello, 1 << 40),
         {"d": served},
         limits(sessions_max=5, memories_max=memories_max),
         used,
         Usage(),
-        1 << 40,
     )
     if names_files is None:
         assert not isinstance(refused, Refusal)

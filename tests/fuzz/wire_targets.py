@@ -7,7 +7,8 @@ import msgspec
 
 from feeder.errors import ProtocolError
 from feeder.plan.labels import LabelSpec
-from feeder.session.events import MessageReceived, OpenSlots, PeerGone, SlotsOpened
+from feeder.session.admission import HelloReceived
+from feeder.session.events import Event, MessageReceived, OpenSlots, PeerGone, SlotsOpened
 from feeder.wire.claim import decode_answer, decode_claim, encode_answer, encode_claim
 from feeder.wire.messages import (
     MAGIC,
@@ -232,7 +233,13 @@ def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
             message = decode_from_client(frame)
         except ProtocolError:
             continue
-        event = MessageReceived(peer, message, fresh_session=number, available_bytes=1 << 30)
+        match message:
+            case Hello():
+                event: Event = HelloReceived(number, peer, message, 1 << 30)
+            case Request() | Ping() | Bye():
+                event = MessageReceived(peer, message)
+            case _:
+                continue
         waiting = list(table.handle(event, now_s=float(number)))
         while waiting:
             instruction = waiting.pop(0)

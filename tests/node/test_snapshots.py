@@ -34,7 +34,7 @@ from feeder.node.snapshots import (
     sum_clients,
 )
 from feeder.process.channel import ChannelClosedError, ChannelFullError
-from feeder.session.events import MessageReceived
+from feeder.session.admission import HelloReceived
 from feeder.session.state import Session, SlotTimes
 from feeder.wire.messages import Hello
 from tests.support.session_shell import Shell, limits, recipe
@@ -45,7 +45,7 @@ def open_sessions(*clients: str) -> list[Session]:
     shell = Shell(limits(sessions_max=1000, slots_bytes=1 << 40))
     for number, name in enumerate(clients):
         hello = Hello(dataset="d", recipe=recipe(), seed=1, window=2, client=name)
-        shell.apply(MessageReceived(b"%d" % number, hello, number, 1 << 40, "user 7", True))
+        shell.apply(HelloReceived(number, b"%d" % number, hello, 1 << 40, "user 7", True))
     return list(shell.table.sessions.open.values())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.session.events import MessageReceived
+from feeder.session.admission import HelloReceived
 from feeder.wire.messages import Hello, Refused, Welcome
 from tests.support.session_shell import SLOT_BYTES, Shell, limits, recipe
 
@@ -18,7 +18,7 @@ class Clients:
         session, self.shell.next_session = self.shell.next_session, self.shell.next_session + 1
         hello = Hello(dataset="d", recipe=recipe(**fields), seed=1, window=window, client="x")
         account = peer[:1].decode()
-        self.shell.apply(MessageReceived(peer, hello, session, 1 << 40, account))
+        self.shell.apply(HelloReceived(session, peer, hello, 1 << 40, account))
         answer = self.shell.inbox[-1][1]
         assert self.shell.inbox[-1][0] == peer
         assert isinstance(answer, Welcome | Refused)

@@ -1,11 +1,11 @@
 """The session state machine towards clients: answers, refusals, leases, turns, drain."""
 
 from feeder.plan.labels import LabelSpec
+from feeder.session.admission import HelloReceived
 from feeder.session.dispatch import DEATHS_MAX
 from feeder.session.events import (
     ClockAdvanced,
     DrainAsked,
-    MessageReceived,
     PeerGone,
     SlotsRefused,
 )
@@ -274,7 +274,7 @@ def test_memory_of_an_ended_session_counts_until_the_socket_has_finished() -> No
 def test_a_session_whose_memory_cannot_be_created_is_refused_and_ends() -> None:
     shell = Shell()
     hello = Hello(dataset="d", recipe=recipe(), seed=0, window=2, client="c")
-    shell.table.handle(MessageReceived(A, hello, 7, 1 << 30), 0.0)
+    shell.table.handle(HelloReceived(7, A, hello, 1 << 30), 0.0)
     out = shell.table.handle(SlotsRefused(7, "no memory"), 0.0)
     assert out[0].message.code == "memory"  # type: ignore[union-attr]
     assert len(shell.table.sessions.open) == 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.dispatch import Dispatcher
-from feeder.session.jobs import CREDIT_S, JobRecords, JobWeights, Turns
+from feeder.session.jobs import CREDIT_S, JobRecords, Turns
 from feeder.session.state import JobKey, PendingBatch, Session
 from feeder.session.worker_watch import CHUNK_DEADLINE_S
 from tests.support.session_shell import make_session
@@ -88,7 +88,7 @@ def simulate(
     one of its window is whole. No worker may be idle while there are chunks to dispatch.
     """
     draw = random.Random(seed)
-    dispatcher = Dispatcher(JobWeights({"key": weights or {}}))
+    dispatcher = Dispatcher({("key", job): weight for job, weight in (weights or {}).items()})
     for worker in range(workers):
         dispatcher.add_worker(worker)
     order = itertools.count()
@@ -303,7 +303,7 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
 
 
 def test_accounts_of_idle_jobs_are_bounded() -> None:
-    turns = Turns(JobWeights())
+    turns = Turns({})
     waits = Load("waits").session(1)
     turns.add(waits)  # so that it is never idle as a whole
     for number in range(10_000):
@@ -314,7 +314,7 @@ def test_accounts_of_idle_jobs_are_bounded() -> None:
 
 
 def test_records_of_jobs_are_bounded_and_only_grow() -> None:
-    records = JobRecords(JobWeights())
+    records = JobRecords({})
     for number in range(100):
         record = records.join(("key", str(number)))
         record.batches += 1
@@ -330,7 +330,7 @@ def test_records_of_jobs_are_bounded_and_only_grow() -> None:
 
 def test_a_job_that_was_passed_over_gets_no_credit() -> None:
     """As while its dataset stalls."""
-    turns = Turns(JobWeights())
+    turns = Turns({})
     going, stalled = (Load(name).session(1) for name in ("going", "stalled"))
     turns.add(going)
     turns.add(stalled)
@@ -366,7 +366,7 @@ KEYS: Final = [session.job for session in SESSIONS]
     )
 )
 def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, float]]) -> None:
-    turns = Turns(JobWeights({"key": {"a": 100.0, "b": 1.0, "c": 0.5}}))
+    turns = Turns({("key", "a"): 100.0, ("key", "b"): 1.0, ("key", "c"): 0.5})
     ready: set[int] = set()
     in_flight: list[tuple[JobKey, float]] = []
     guess_s = 0.01
@@ -408,7 +408,7 @@ def debt_after(
     is_lost: bool = False,
 ) -> float:
     """Return the debt of a job after one chunk that took a worker so long, while another waits."""
-    dispatcher = Dispatcher(JobWeights())
+    dispatcher = Dispatcher({})
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
         dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)
@@ -440,7 +440,7 @@ def test_time_in_which_a_worker_was_stopped_or_suspended_is_not_charged() -> Non
 def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
     """A worker that does nothing is killed after at most that; its chunk costs what it was
     estimated to."""
-    dispatcher = Dispatcher(JobWeights())
+    dispatcher = Dispatcher({})
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
         dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)

@@ -7,7 +7,7 @@ from feeder.metrics.records import JobRecord, NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
-from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import HelloReceived, NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.events import (
     ClockAdvanced,
     CloseSlots,
@@ -39,7 +39,6 @@ from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import (
     Bye,
     Chunk,
-    ClientMessage,
     Failed,
     Hello,
     Lent,
@@ -75,16 +74,14 @@ def make_session(
 ) -> Session:
     """Return a session that nobody has opened yet."""
     made = recipe(**fields)
+    hello = Hello(dataset="d", recipe=made, seed=1, window=window, client=client, job=job)
     return Session(
-        number=number,
-        peer=b"%d" % number,
-        hello=Hello(dataset="d", recipe=made, seed=1, window=window, client=client, job=job),
-        plan=made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
-        layout=SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
-        chunk_images=CHUNK,
-        account=account,
-        job_record=JobRecord(name=job, account=account),
-        last_message_s=0.0,
+        HelloReceived(number, b"%d" % number, hello, 1 << 40, account),
+        made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
+        SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
+        CHUNK,
+        JobRecord(name=job, account=account),
+        0.0,
     )
 
 
@@ -194,18 +191,14 @@ class Shell:
         self._check()
         return done
 
-    def message(self, peer: bytes, message: ClientMessage) -> list[Instruction]:
+    def message(self, peer: bytes, message: Hello | Request | Ping | Bye) -> list[Instruction]:
         """A client's message arrives."""
+        if not isinstance(message, Hello):
+            return self.apply(MessageReceived(peer, message))
         session, self.next_session = self.next_session, self.next_session + 1
-        if isinstance(message, Hello):
-            self.clients.pop(peer, None)
-        return self.apply(
-            MessageReceived(
-                *(peer, message, session, self.available_bytes),
-                is_local=self.is_local,
-                is_ipc=self.is_ipc,
-            )
-        )
+        self.clients.pop(peer, None)
+        local = {"is_local": self.is_local, "is_ipc": self.is_ipc}
+        return self.apply(HelloReceived(session, peer, message, self.available_bytes, **local))
 
     def hello(
         self, peer: bytes, *, window: int = 3, dataset: str = "d", job: str = "", **fields: object
