@@ -205,8 +205,13 @@ def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
             rf"warning: {files} open files are enough for {plan.memories_max} sessions? of a node "
             "process, not for clients_max = 512 and client_sessions_max = 384: raise .*LimitNOFILE="
         )
-        lent = [clients.enter_context(lent_client(endpoint)) for _ in range(plan.memories_max)]
-        assert daemon.counters()["sessions_sharing"] == plan.memories_max
+        lent: list[BatchFetcher] = []
+        for number in range(plan.memories_max):
+            lent.append(clients.enter_context(lent_client(endpoint)))
+            # A node process with so few files has room for one claim at a time.
+            wait_until(
+                lambda n=number + 1: daemon.counters()["sessions_sharing"] == n, "it claimed"
+            )
         refused = clients.enter_context(RawClient(endpoint)).hello(small_recipe())
         assert refused.code == "clients"
         assert "LimitNOFILE=" in refused.message
