@@ -16,6 +16,7 @@ import pytest
 from feeder.errors import ResourceError
 from feeder.node.endpoint import parse_endpoint, temporary_path
 from feeder.node.router import Router
+from feeder.wire.messages import MAX_HEADER_BYTES
 from tests.support.daemon import wait_until
 from tests.support.misuse import dial_zmtp, frame
 
@@ -104,6 +105,20 @@ def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
     assert await_ended(router, 1) == [b""]
     speaker.close()
     assert await_ended(router, 1) == [peer]
+
+
+def test_a_message_over_the_limit_ends_its_connection_unread(router: Router, endpoint: str) -> None:
+    with dial_zmtp(endpoint) as client:
+        client.sendall(frame(bytes(MAX_HEADER_BYTES)))
+        peer = receive_peer(router)
+        client.sendall(frame(bytes(MAX_HEADER_BYTES + 1)))
+
+        def has_ended() -> bool:
+            assert router.receive(time.monotonic()) is None, "it is over the limit"
+            router.read_monitor(time.monotonic())
+            return router.ended == [peer]
+
+        wait_until(has_ended, "the connection has ended")
 
 
 @pytest.mark.parametrize(
