@@ -69,7 +69,7 @@ _HANDSHAKE_MS: Final = 10_000
 """A client that takes longer is gone, or does not speak ZMTP."""
 
 _PARTS_A_TURN: Final = 1024
-"""Of messages of several frames, which are dropped."""
+"""Frames beyond the first of a message that are read, and dropped, in one turn."""
 
 _FRAME_WASTE_BYTES: Final = 4096
 _PART_WASTE_BYTES: Final = 256

@@ -114,7 +114,7 @@ class NodeService:
     # --- Turns of the loop --------------------------------------------------------------------
 
     def due_s(self, now_s: float) -> float:
-        """Return when the next turn is due if nothing happens before."""
+        """When the next turn is due if nothing happens before."""
         if (self.clients.unreachable or self.router.ended) and not self.router.has_unread:
             return now_s
         due_s = min(
@@ -236,11 +236,14 @@ class NodeService:
             labels=layout.labels,
         )
         self._pool.send_to_all(message, memory.fileno())
-        shown = session_id(session.number)
+        name = session_id(session.number)
         _log.debug(
             "session %s of %s on %s: opened with %d slots",
-            *(shown, session.account, session.dataset, layout.slots),
-            extra={"session": shown, "client": session.account, "dataset": session.dataset},
+            name,
+            session.account,
+            session.dataset,
+            layout.slots,
+            extra={"session": name, "client": session.account, "dataset": session.dataset},
         )
         return events.SlotsOpened(session.number)
 
@@ -291,7 +294,7 @@ class NodeService:
     # --- What others show ---------------------------------------------------------------------
 
     def counters(self, now_s: float) -> Counters:
-        """Return all counters and gauges of this node process, by name."""
+        """All counters and gauges of this node process, by name."""
         status, table, cache = self._status, self.table, self._cache
         status.uptime_s = round(now_s - self._started_s, 3)
         status.sessions = len(table.sessions.open)
@@ -314,11 +317,11 @@ class NodeService:
 
 def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) -> None:
     """Log that a session is over."""
-    shown, hello = session_id(session.number), session.hello
+    name, hello = session_id(session.number), session.hello
     job = f" in job {hello.job}" if hello.job else ""
     client = f"{printable(hello.client + job)} ({session.account})"
-    what = shown, client, session.dataset
-    extra = {"session": shown, "client": session.account, "dataset": session.dataset}
+    what = name, client, session.dataset
+    extra = {"session": name, "client": session.account, "dataset": session.dataset}
     match how:
         case "closed":
             _log.debug("session %s of %s on %s: ended", *what, extra=extra)
@@ -332,13 +335,19 @@ def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) ->
 
 def _log_silence(chunk: PendingChunk, silent_s: float, kernel_state: str, pid: int) -> None:
     """Log that a worker has made no progress for a while, with what is known of it."""
-    shown = session_id(chunk.batch.session.number)
+    name = session_id(chunk.batch.session.number)
     _log.warning(
         "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
         "rows %d .. %d of dataset %s for session %s",
-        *(chunk.worker, pid, silent_s, kernel_state),
-        *(chunk.first, chunk.first + chunk.count - 1, chunk.batch.session.dataset, shown),
-        extra={"worker": chunk.worker, "session": shown},
+        chunk.worker,
+        pid,
+        silent_s,
+        kernel_state,
+        chunk.first,
+        chunk.first + chunk.count - 1,
+        chunk.batch.session.dataset,
+        name,
+        extra={"worker": chunk.worker, "session": name},
     )
 
 
@@ -346,13 +355,15 @@ def _log_progress(chunk: PendingChunk, pid: int) -> None:
     """Log that a silent worker has finished its chunk."""
     _log.info(
         "worker %d (pid %d) makes progress again, after %.1f s",
-        *(chunk.worker, pid, chunk.silent_s),
+        chunk.worker,
+        pid,
+        chunk.silent_s,
         extra={"worker": chunk.worker, "session": session_id(chunk.batch.session.number)},
     )
 
 
 def _describe_stuck(stuck: events.KillWorker) -> str:
-    """Return why a worker is killed, as a part of a line."""
+    """Why a worker is killed, as a part of a line."""
     match stuck.condition:
         case "stopped":
             return f"stopped for {stuck.silent_s:.1f} s"

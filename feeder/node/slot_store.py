@@ -48,7 +48,7 @@ class SlotStore:
 
     def __init__(self) -> None:
         self.memories: dict[int, SlotMemory] = {}
-        """Of the sessions whose slots are open."""
+        """By session, while its slots are open."""
         self.loans: dict[int, dict[int, _Loan]] = {}
         """By session and slot, the session that was looked at last behind all others."""
         self._returning: dict[tuple[int, int], None] = {}  # (session, slot), oldest first

@@ -218,7 +218,7 @@ class LogSilence(NamedTuple):
     chunk: PendingChunk
     silent_s: float
     kernel_state: str
-    """Of its process, in words, such as "stopped by a signal"."""
+    """What the kernel says of the process, such as "stopped by a signal"."""
 
 
 class LogProgress(NamedTuple):

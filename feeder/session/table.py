@@ -68,7 +68,7 @@ class SessionTable(Filling):
         self.identity = identity
         self.jobs = JobRecords(weights)
         self.verdict = ""
-        """Of the supervisor, on the whole host; repeated in every Pong."""
+        """The supervisor's, on the whole host; repeated in every Pong."""
         self._is_draining = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Filled: self._on_filled,

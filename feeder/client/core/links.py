@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     hello: Hello
     share_memory: bool = True
     rank: int = 0
-    """Of the client in its job, or any number that differs from other clients'."""
+    """The client's in its job, or any number that differs from other clients'."""
     world_size: int = 1
     """As far as it is known before the first sequence, which has the final number."""
 
