@@ -137,14 +137,14 @@ class ClaimListener:
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
+        remove_own(self._files)  # before the listeners close: see Router.close
+        self._files.clear()
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        remove_own(self._files)
-        self._files.clear()
 
     def _poll_listeners(self) -> None:
         for listener in self._listeners:

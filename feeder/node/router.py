@@ -327,6 +327,9 @@ class Router:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
+        # First: as long as this one listens, no other daemon takes the path over. A later one's
+        # file could have the same inode number, and would be taken for this one's.
+        remove_own(self._files)
         if self.zap is not None:
             self.zap.close()
         # Not disable_monitor: it waits for libzmq's I/O thread, which blocks while the monitor's
@@ -338,7 +341,6 @@ class Router:
         with contextlib.suppress(RuntimeError):  # no thread available: the process is about to exit
             ending.start()
             ending.join(_TERM_DEADLINE_S)
-        remove_own(self._files)
 
     def _make_room(self, now_s: float) -> None:
         """Cut connections beyond the maximum; with room, let each listener accept another one."""

@@ -251,3 +251,31 @@ def test_ipc_socket_is_bound_under_a_temporary_name_and_a_live_one_is_refused(
         router.bind([parse_endpoint(f"ipc://{path}")])
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert list(tmp_path.iterdir()) == [path], "a stale temporary file is replaced"
+
+
+def test_a_successor_that_binds_during_the_close_keeps_its_socket_file(tmp_path: Path) -> None:
+    """Its file may have the inode number of the one that it replaces."""
+    endpoint = parse_endpoint(f"ipc://{tmp_path}/s")
+    router, successor = Router(), Router()
+    monitor = router.monitor
+
+    class Succession:
+        """Stands in for the monitor, which is closed after the listener."""
+
+        def close(self, linger: int) -> None:
+            monitor.close(linger)
+            wait_until(self.has_bound, "the successor is bound")
+
+        def has_bound(self) -> bool:
+            try:
+                successor.bind([endpoint])
+            except ResourceError:  # the listener is closed by another thread
+                return False
+            return True
+
+    router.bind([endpoint])
+    router.monitor = Succession()  # type: ignore[assignment]
+    with contextlib.closing(successor):
+        router.close()
+        assert (tmp_path / "s").is_socket()
+    assert list(tmp_path.iterdir()) == []
