@@ -22,7 +22,7 @@ from ..report import Result, single, summarise
 
 BATCHES: Final = 12
 _TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.02  # a node limits the messages of a user
+_PAUSE_S: Final = 0.15  # a request for counters costs a user 8 of the 64 tokens a second
 
 
 def measure_handover(
