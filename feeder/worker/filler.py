@@ -32,10 +32,6 @@ from feeder.worker.slot_memory import SlotMemory
 STAGES: Final = (*SAMPLE_STAGES, "fill")
 """The stages that ``fill`` times; the last is filling the decoded cache."""
 
-_MAPPED_BYTES_MAX: Final = 64 << 20
-"""Slot memory exists once for all processes, but counts as resident in each that has touched it.
-Unmapping its pages after this many bytes keeps the resident size small; a touch maps them again."""
-
 _NAMES_S: Final = 0.02
 """How long names are read for, since chunks wait meanwhile; some 15 µs each in an open shard."""
 
@@ -82,7 +78,6 @@ class ChunkFiller:
         self._cache = cache
         self._sessions: dict[int, _Session] = {}
         self._readers: dict[tuple[str, str], SampleReader] = {}  # by dataset and recipe
-        self._mapped_bytes = 0  # written since pages were last forgotten
 
     def test_decoding(self) -> None:
         """Decode the first sample of each dataset; DatasetError or ResourceError if that fails."""
@@ -128,7 +123,6 @@ class ChunkFiller:
         session = self._sessions[chunk.session]
         dataset, reader = self._dataset(session.opened.dataset), self._reader(session)
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
-        session.memory.map_pages(arrays)
         plan = session.plan(dataset.layout, chunk.epoch)
         ids = plan.samples(chunk.index, chunk.first, chunk.count)
         seconds, counts = _spent(reader), reader.cache_counts
@@ -148,11 +142,6 @@ class ChunkFiller:
             arrays.pixels[real:] = layout.pixel_layout.grey
             arrays.labels[real:] = layout.labels.padding
             arrays.sample_ids[real:] = PADDING_SAMPLE_ID
-        self._mapped_bytes += arrays.pixels.nbytes
-        if self._mapped_bytes > _MAPPED_BYTES_MAX:
-            self._mapped_bytes = 0
-            for other in self._sessions.values():
-                other.memory.forget_pages()
         return Filled(
             ticket=chunk.ticket,
             busy_s=perf_counter() - started_s,

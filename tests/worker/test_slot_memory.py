@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import resource
 import sys
 from pathlib import Path
 
@@ -75,35 +74,6 @@ def test_memory_is_shared_through_its_descriptor() -> None:
     assert ours.chunk(1, 0, 5).labels.tolist() == [0, 0, 5, 6, 0]
     theirs.close()
     ours.close()
-
-
-def test_forgetting_pages_keeps_their_contents_and_lowers_resident_size() -> None:
-    memory = SlotMemory.create(SlotLayout(slots=2, batch_size=32, image_size=224))
-    process = psutil.Process()
-    for slot in range(2):
-        memory.chunk(slot, 0, 32).pixels[:] = slot + 3
-    resident_bytes = process.memory_info().rss
-    memory.forget_pages()
-    assert resident_bytes - process.memory_info().rss > 8 << 20  # of the 9.6 MB written
-    for slot in range(2):
-        assert (memory.chunk(slot, 0, 32).pixels == slot + 3).all()
-    memory.close()
-    memory.forget_pages()  # a no-op
-
-
-@pytest.mark.skipif(
-    tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14), reason="the kernel is before 5.14"
-)
-def test_mapped_pages_are_written_without_a_fault_each() -> None:
-    memory = SlotMemory.create(SlotLayout(slots=2, batch_size=32, image_size=224))
-    chunk = memory.chunk(1, 3, 20)
-    memory.map_pages(chunk)
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-    chunk.pixels[:] = 7
-    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100  # of 735 pages
-    assert (memory.chunk(1, 3, 20).pixels == 7).all()
-    memory.close()
-    memory.map_pages(chunk)  # a no-op
 
 
 def test_memory_cannot_be_shrunk_or_sealed() -> None:
