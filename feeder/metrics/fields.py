@@ -2,22 +2,25 @@
 
 A record is a mutable msgspec Struct: it is counted in where things happen (``record.images += n``),
 sent as it is, and read by verdicts, screens, JSON and Prometheus. Its class declares each field
-once: type and unit (the end of its name: _s, _bytes) as ever, and in the annotation whether it only
-grows (a counter) or is a state now (a gauge), and the metric that it becomes, if any.
+once: type and unit (the end of its name: _s, _bytes) as ever, and in place of its default, whether
+it only grows (a counter) or is a state now (a gauge), and the metric that it becomes, if any.
 
-    images: Annotated[Total, counter("Images that workers have made.", "worker_images")] = 0
+    images: Total = counter("Images that workers have made.")
 
-A field with a help text is a metric: by its own name, unless there is another. Names of metrics are
-without ``feeder_`` and ``_total``.
+A field with a help text is a metric, which has the field's name after the class's METRICS, unless
+there is another: WorkerRecord.busy_s is feeder_worker_busy_seconds_total.
 """
 
+import dataclasses
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -39,7 +42,7 @@ _Record = TypeVar("_Record", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The declaration of a field."""
+    """The declaration of a field, which makes the field's first value when it is called."""
 
     kind: Literal["counter", "gauge", "histogram"]
     """A counter only grows, from 0 at the start of its subject; a gauge is a state now."""
@@ -50,44 +53,58 @@ class Field:
     value: str = ""
     """The label's value, where several fields are one metric."""
     values: tuple[str, ...] = ()
-    """All words of a state; reasons of a counter that are there from the start, at 0: an
-    increase of a series that was absent before does not count as one."""
-    merge: Literal["sum", "max", "all"] = "sum"
+    """All words of a state; reasons of a counter that are there from the start, at 0: an increase
+    of a series that was absent before does not count as one."""
+    start: Any = 0
+    """The first value, or a type that makes it."""
+    merge: Callable[[Iterable[Any]], Any] = sum
     """How the gauges of several records become one."""
     is_flat: bool = False
     """Whether a field of NodeRecord is among the flat counters, too."""
+    is_trouble: bool = False
+    """Whether it stays 0 while all is well."""
+
+    def __call__(self) -> Any:
+        return self.start() if callable(self.start) else self.start
 
 
-counter: Final = functools.partial(Field, "counter")
-gauge: Final = functools.partial(Field, "gauge")
-histogram: Final = functools.partial(Field, "histogram")
+def _declare(*arguments: Any, **more: Any) -> Any:
+    return msgspec.field(default_factory=Field(*arguments, **more))
+
+
+counter: Final = functools.partial(_declare, "counter")
+seconds: Final = functools.partial(counter, start=0.0)
+trouble: Final = functools.partial(counter, is_trouble=True)
+gauge: Final = functools.partial(_declare, "gauge")
+histogram: Final = functools.partial(_declare, "histogram")
 
 
 @functools.cache
 def fields_of(record: type[Struct]) -> Mapping[str, Field]:
     """The declared fields of a record's class, by name; what identifies its subject has none."""
-    hints = get_type_hints(record, include_extras=True)
-    return {
-        name: note
-        for name in record.__struct_fields__
-        for note in getattr(hints[name], "__metadata__", ())
-        if isinstance(note, Field)
-    }
+    prefix = getattr(record, "METRICS", "")
+    fields = {}
+    for info in msgspec.structs.fields(record):
+        field = info.default_factory
+        if isinstance(field, Field):
+            metric = field.metric or prefix + re.sub("_s$", "_seconds", info.name)
+            if get_origin(info.type) is Literal:  # a state
+                words = get_args(info.type)
+                field = dataclasses.replace(field, label=info.name, values=words)
+            fields[info.name] = dataclasses.replace(field, metric=metric)
+    return fields
 
 
 @functools.cache
 def _counters(
     record: type[Struct],
 ) -> tuple[tuple[str, ...], Callable[[Struct], tuple[float, ...]], tuple[str, ...]]:
-    """The counters that are numbers, what reads all of these at once, and the other counters, which
-    are records or dicts. Every session's record is read twice a second."""
-    names = [name for name, field in fields_of(record).items() if field.kind == "counter"]
-    hints = get_type_hints(record)
-    numbers = tuple(name for name in names if hints[name] in (int, float))
-    parts = tuple(name for name in names if name not in numbers)
-    if len(numbers) > 1:
-        return numbers, attrgetter(*numbers), parts
-    return numbers, lambda one: tuple(getattr(one, name) for name in numbers), parts
+    """The counters that are numbers (two or more), what reads all of these at once, and the other
+    counters, which are records or dicts. Every session's record is read twice a second."""
+    counters = {n: field.start for n, field in fields_of(record).items() if field.kind == "counter"}
+    numbers = tuple(name for name, start in counters.items() if not callable(start))
+    parts = tuple(name for name, start in counters.items() if callable(start))
+    return numbers, attrgetter(*numbers), parts
 
 
 def grown(before: float, now: float) -> float:
@@ -127,18 +144,15 @@ def merged(records: Sequence[_Record]) -> _Record:
         values[name] = merged([getattr(record, name) for record in records])
     for name, field in fields_of(kind).items():
         if field.kind == "gauge":
-            values[name] = _MERGES[field.merge](getattr(record, name) for record in records)
+            values[name] = field.merge(getattr(record, name) for record in records)
     return replace(records[0], **values)
 
 
-_MERGES: Final[Mapping[str, Callable[[Iterable[Any]], Any]]] = {"sum": sum, "max": max, "all": all}
-
-
-def flatten(*groups: Record) -> Counters:
+def flatten(*groups: Struct) -> Counters:
     """All counters by name: the fields of the groups, and those of NodeRecord that are flat."""
     counters: Counters = {}
     for group in groups:
-        flat = {name: f.metric or name for name, f in fields_of(type(group)).items() if f.is_flat}
+        flat = {name: f.metric for name, f in fields_of(type(group)).items() if f.is_flat}
         for name, row in (flat or {name: name for name in group.__struct_fields__}).items():
             value = getattr(group, name)
             if isinstance(value, Struct):  # the cache

@@ -7,11 +7,20 @@ Counters are since the subject started (of a client: its sessions); rates come f
 """
 
 from bisect import bisect_left
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from feeder.metrics.fields import Label, Seconds, ShortText, Total, counter, gauge, histogram
+from feeder.metrics.fields import (
+    Label,
+    Seconds,
+    ShortText,
+    Total,
+    counter,
+    gauge,
+    histogram,
+    seconds,
+)
 from feeder.metrics.hangs import KernelState
 
 CLIENTS_MAX: Final = 64
@@ -53,50 +62,44 @@ class Histogram(Struct, kw_only=True):
 class WorkerRecord(Struct, kw_only=True):
     """A worker."""
 
+    METRICS: ClassVar[str] = "worker_"
+
     number: Total
     pid: Total = 0
     state: Literal["starting", "idle", "busy", "silent"] = "starting"
     """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
-    silent_s: Annotated[Seconds, gauge(merge="max")] = 0.0
+    silent_s: Seconds = gauge(merge=max, start=0.0)
     """Since its last progress, while it is silent."""
     kernel_state: KernelState | None = None
     """While it is silent; None if unknown."""
     cpu: int = -1
     """The CPU that it last ran on; -1 if unknown."""
-    chunks: Annotated[Total, counter()] = 0
-    images: Annotated[Total, counter("Images that workers have made.", "worker_images")] = 0
-    busy_s: Annotated[Seconds, counter("Time of workers in chunks.", "worker_busy_seconds")] = 0.0
+    chunks: Total = counter()
+    images: Total = counter("Images that workers have made.")
+    busy_s: Seconds = seconds("Time of workers in chunks.")
     """Wall-clock time, that of a chunk in flight included."""
-    cpu_s: Annotated[Seconds, counter("CPU time of workers.", "worker_cpu_seconds")] = 0.0
+    cpu_s: Seconds = seconds("CPU time of workers.")
     """In chunks only, where the kernel counts none by thread (/proc/PID/schedstat)."""
-    run_delay_s: Annotated[
-        Seconds,
-        counter(
-            "Time in which workers could run and waited for a CPU.", "worker_run_delay_seconds"
-        ),
-    ] = 0.0
+    run_delay_s: Seconds = seconds("Time in which workers could run and waited for a CPU.")
     """From /proc/PID/schedstat."""
-    read_bytes: Annotated[
-        Total,
-        counter(
-            "Bytes that workers read from storage, past the page cache.", "worker_storage_bytes"
-        ),
-    ] = 0
+    read_bytes: Total = counter(
+        "Bytes that workers read from storage, past the page cache.", "worker_storage_bytes"
+    )
     """From /proc/PID/io, as the next one."""
-    requested_bytes: Annotated[
-        Total, counter("Bytes that workers read, from page cache or storage.", "worker_read_bytes")
-    ] = 0
+    requested_bytes: Total = counter(
+        "Bytes that workers read, from page cache or storage.", "worker_read_bytes"
+    )
 
 
 class SlotSeconds(Struct, kw_only=True):
     """How long slots were in each state, summed over slots: divided by time, a mean number."""
 
-    free: Annotated[Seconds, counter()] = 0.0
-    filling: Annotated[Seconds, counter()] = 0.0
+    free: Seconds = seconds()
+    filling: Seconds = seconds()
     """A batch is queued or being filled in it."""
-    sending: Annotated[Seconds, counter()] = 0.0
+    sending: Seconds = seconds()
     """The socket still reads chunks of it: the network or the client takes them too slowly."""
-    client: Annotated[Seconds, counter()] = 0.0
+    client: Seconds = seconds()
     """Its batch is whole and the client has not released it."""
 
 
@@ -114,32 +117,32 @@ class ClientRecord(Struct, kw_only=True):
     dataset: Label
     job: Label = ""
     """As its Hello has it; "" where it gave none."""
-    is_lent: Annotated[bool, gauge(merge="all")]
+    is_lent: bool = gauge(merge=all, start=False)
     """Whether it maps the slots; else batches are copied over the socket."""
-    clients: Annotated[int, Meta(ge=1), gauge()] = 1
+    clients: Annotated[int, Meta(ge=1)] = gauge(start=1)
     """How many clients these are, of OTHERS."""
-    sessions: Annotated[Total, gauge()] = 1
-    silent_s: Annotated[Seconds, gauge(merge="max")] = 0.0
+    sessions: Total = gauge(start=1)
+    silent_s: Seconds = gauge(merge=max, start=0.0)
     """Since the last message of the session that has sent none for longest. 0 for clients that send
     no pings, which may be silent for any time."""
-    window: Annotated[Total, gauge()] = 0
+    window: Total = gauge()
     """Batches that it may have in flight."""
-    wanted: Annotated[Total, gauge()] = 0
+    wanted: Total = gauge()
     """Batches requested and not released."""
-    images: Annotated[Total, counter()] = 0
-    batches: Annotated[Total, counter()] = 0
-    sent_bytes: Annotated[Total, counter()] = 0
-    worker_s: Annotated[Seconds, counter()] = 0.0
+    images: Total = counter()
+    batches: Total = counter()
+    sent_bytes: Total = counter()
+    worker_s: Seconds = seconds()
     """Workers' wall-clock time for its chunks."""
-    waited_s: Annotated[Seconds, counter()] = 0.0
+    waited_s: Seconds = seconds()
     """Time in which its training loop waited for a batch of this node process; from its pings."""
-    clock_s: Annotated[Seconds, counter()] = 0.0
+    clock_s: Seconds = seconds()
     """Time of its own clock over which ``waited_s`` was counted; 0: it has sent no ping yet."""
-    cpu_s: Annotated[Seconds, counter()] = 0.0
+    cpu_s: Seconds = seconds()
     """CPU time of its process over the same time."""
-    is_local: Annotated[bool, gauge(merge="all")] = False
+    is_local: bool = gauge(merge=all, start=False)
     """Whether it runs on this host."""
-    slots: Annotated[SlotSeconds, counter()] = field(default_factory=SlotSeconds)
+    slots: SlotSeconds = counter(start=SlotSeconds)
 
 
 class JobRecord(Struct, kw_only=True):
@@ -148,21 +151,18 @@ class JobRecord(Struct, kw_only=True):
     A job is an account and the name that its sessions gave in their Hellos.
     """
 
+    METRICS: ClassVar[str] = "job_"
+
     name: Label
     """"" for the sessions of an account that gave none."""
     account: Label
     """As in ClientRecord."""
     weight: Seconds = 1.0
     """Its share of the workers' time is this over the sum of those of all that wait for workers."""
-    sessions: Annotated[Total, gauge()] = 0
-    images: Annotated[Total, counter("Real images delivered, by job.", "job_images")] = 0
-    batches: Annotated[Total, counter("Batches delivered whole, by job.", "job_batches")] = 0
-    worker_s: Annotated[
-        Seconds,
-        counter(
-            "Time of workers in chunks, by job: what jobs share by weight.", "job_worker_seconds"
-        ),
-    ] = 0.0
+    sessions: Total = gauge()
+    images: Total = counter("Real images delivered, by job.")
+    batches: Total = counter("Batches delivered whole, by job.")
+    worker_s: Seconds = seconds("Time of workers in chunks, by job: what jobs share by weight.")
 
 
 class FailureRecord(Struct, kw_only=True):
@@ -183,19 +183,16 @@ class FailureRecord(Struct, kw_only=True):
 class CacheRecord(Struct, kw_only=True):
     """The decoded cache; all zero without one."""
 
-    budget_bytes: Annotated[Total, gauge("Memory for the cache.", "cache_budget_bytes")] = 0
-    used_bytes: Annotated[Total, gauge("Memory of cached images.", "cache_used_bytes")] = 0
-    full_bytes: Annotated[Total, gauge("Memory to cache all images.", "cache_full_bytes")] = 0
+    METRICS: ClassVar[str] = "cache_"
+
+    budget_bytes: Total = gauge("Memory for the cache.")
+    used_bytes: Total = gauge("Memory of cached images.")
+    full_bytes: Total = gauge("Memory to cache all images.")
     """Those of the served datasets in this node process."""
-    hits: Annotated[Total, counter("Images found in the decoded cache.", "cache_hits")] = 0
-    misses: Annotated[Total, counter("Images not found in the decoded cache.", "cache_misses")] = 0
-    fills: Annotated[Total, counter("Entries added to the decoded cache.", "cache_fills")] = 0
-    moved_bytes: Annotated[
-        Total,
-        counter(
-            "Bytes of pixels read from the decoded cache or written to it.", "cache_moved_bytes"
-        ),
-    ] = 0
+    hits: Total = counter("Images found in the decoded cache.")
+    misses: Total = counter("Images not found in the decoded cache.")
+    fills: Total = counter("Entries added to the decoded cache.")
+    moved_bytes: Total = counter("Bytes of pixels read from the decoded cache or written to it.")
 
 
 class NodeRecord(Struct, kw_only=True):
@@ -206,66 +203,55 @@ class NodeRecord(Struct, kw_only=True):
     pid: Total = 0
     clock_s: Seconds = 0.0
     """When this was sent, on the machine's monotonic clock."""
-    uptime_s: Annotated[
-        Seconds, gauge("Since the node process started.", "node_uptime_seconds")
-    ] = 0.0
+    uptime_s: Seconds = gauge("Since the node process started.", "node_uptime_seconds", start=0.0)
     endpoints: Annotated[tuple[ShortText, ...], Meta(max_length=16)] = ()
     cpus: Label = ""
     """The CPUs that it and its workers may use, such as "0-15,64-79"."""
     workers: Annotated[tuple[WorkerRecord, ...], Meta(max_length=WORKERS_MAX)] = ()
-    lost_worker_busy_s: Annotated[Seconds, counter()] = 0.0
+    lost_worker_busy_s: Seconds = seconds()
     """``busy_s`` of workers that have ended."""
     clients: Annotated[tuple[ClientRecord, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
     """Those with open sessions."""
     jobs: Annotated[tuple[JobRecord, ...], Meta(max_length=JOBS_MAX + 1)] = ()
-    images: Annotated[Total, counter("Real images delivered, without padding.", is_flat=True)] = 0
-    batches: Annotated[Total, counter("Batches delivered whole.", is_flat=True)] = 0
+    images: Total = counter("Real images delivered, without padding.", is_flat=True)
+    batches: Total = counter("Batches delivered whole.", is_flat=True)
     """Lent in place, or every chunk sent."""
-    sent_bytes: Annotated[Total, counter("Bytes copied over sockets to clients.")] = 0
-    lent_bytes: Annotated[Total, counter("Bytes that clients read in place.")] = 0
-    stages: Annotated[
-        dict[Label, Seconds],
-        Meta(max_length=32),
-        counter(
-            "Time of workers in each stage of the sample path.",
-            "stage_seconds",
-            label="stage",
-            is_flat=True,
-        ),
-    ] = {}
-    decoded_bytes: Annotated[Total, counter("Bytes of decoded pixels.")] = 0
-    memory_bytes_a_s: Annotated[
-        Seconds,
-        gauge(
-            "Copy bandwidth that was measured at the start, bytes read plus bytes written.",
-            "memory_bandwidth_bytes_per_second",
-        ),
-    ] = 0.0
-    slots: Annotated[SlotSeconds, counter()] = field(default_factory=SlotSeconds)
-    queued_batches: Annotated[Total, gauge("Batches that wait for a worker or slot.")] = 0
-    chunks_in_flight: Annotated[Total, gauge("Chunks that workers have.")] = 0
-    cache: Annotated[CacheRecord, counter(is_flat=True)] = field(default_factory=CacheRecord)
+    sent_bytes: Total = counter("Bytes copied over sockets to clients.")
+    lent_bytes: Total = counter("Bytes that clients read in place.")
+    stages: Annotated[dict[Label, Seconds], Meta(max_length=32)] = counter(
+        "Time of workers in each stage of the sample path.",
+        "stage_seconds",
+        "stage",
+        start=dict,
+        is_flat=True,
+    )
+    decoded_bytes: Total = counter("Bytes of decoded pixels.")
+    memory_bytes_a_s: Seconds = gauge(
+        "Copy bandwidth that was measured at the start, bytes read plus bytes written.",
+        "memory_bandwidth_bytes_per_second",
+        start=0.0,
+    )
+    slots: SlotSeconds = counter(start=SlotSeconds)
+    queued_batches: Total = gauge("Batches that wait for a worker or slot.")
+    chunks_in_flight: Total = gauge("Chunks that workers have.")
+    cache: CacheRecord = counter(is_flat=True, start=CacheRecord)
     stalled_datasets: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
     """Datasets whose storage does not answer."""
     failures: Annotated[tuple[FailureRecord, ...], Meta(max_length=64)] = ()
     """By dataset, the latest first."""
-    silences: Annotated[
-        Total, counter("Times that a worker became silent.", "worker_silences", is_flat=True)
-    ] = 0
-    workers_killed: Annotated[Total, counter("Workers killed without progress.", is_flat=True)] = 0
-    worker_restarts: Annotated[Total, counter("Workers that were replaced.", is_flat=True)] = 0
-    own_cpu_s: Annotated[
-        Seconds, counter("CPU time of node processes, no workers.", "node_cpu_seconds")
-    ] = 0.0
+    silences: Total = counter("Times that a worker became silent.", "worker_silences", is_flat=True)
+    workers_killed: Total = counter("Workers killed without progress.", is_flat=True)
+    worker_restarts: Total = counter("Workers that were replaced.", is_flat=True)
+    own_cpu_s: Seconds = seconds("CPU time of node processes, no workers.", "node_cpu_seconds")
     """With the threads of its sockets."""
-    loop_cpu_s: Annotated[Seconds, counter()] = 0.0
+    loop_cpu_s: Seconds = seconds()
     """The part of its event loop, which is one thread."""
-    chunk_s: Annotated[
-        Histogram, histogram("From a chunk's dispatch to its last row.", "chunk_duration_seconds")
-    ] = field(default_factory=Histogram)
-    batch_s: Annotated[
-        Histogram, histogram("From a batch's request to its last row.", "batch_duration_seconds")
-    ] = field(default_factory=Histogram)
+    chunk_s: Histogram = histogram(
+        "From a chunk's dispatch to its last row.", "chunk_duration_seconds", start=Histogram
+    )
+    batch_s: Histogram = histogram(
+        "From a batch's request to its last row.", "batch_duration_seconds", start=Histogram
+    )
     counters: Annotated[
         dict[Label, int | float | Annotated[str, Meta(max_length=4096)]], Meta(max_length=4096)
     ] = {}

@@ -5,11 +5,20 @@ a report once can show rates.
 """
 
 import functools
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
-from feeder.metrics.fields import NO_CONTROLS, Label, Seconds, ShortText, Total, counter, gauge
+from feeder.metrics.fields import (
+    NO_CONTROLS,
+    Label,
+    Seconds,
+    ShortText,
+    Total,
+    counter,
+    gauge,
+    seconds,
+)
 from feeder.metrics.records import NodeRecord
 
 VERDICT_CHARS_MAX: Final = 400
@@ -25,26 +34,22 @@ VerdictKind = Literal[
 class Verdict(Struct, frozen=True, kw_only=True):
     """What sets the pace of a daemon, in one line."""
 
-    kind: Annotated[
-        VerdictKind,
-        gauge(
-            "What sets the daemon's pace: 1 for the kind that holds.",
-            "verdict",
-            "kind",
-            values=get_args(VerdictKind),
-        ),
-    ]
+    kind: VerdictKind = gauge(
+        "What sets the daemon's pace: 1 for the kind that holds.",
+        "verdict",
+        start="starting",
+    )
     text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=NO_CONTROLS)]
     """The kind, the evidence, and the next step."""
-    is_problem: Annotated[
-        bool, gauge("Whether clients wait or something is broken.", "verdict_is_problem")
-    ]
+    is_problem: bool = gauge(
+        "Whether clients wait or something is broken.", "verdict_is_problem", start=False
+    )
     estimate_images_a_s: Seconds = 0.0
     """What the next step would give; 0 where there is no estimate."""
 
 
 _pressure: Final = functools.partial(
-    counter,
+    seconds,
     "Time in which some task of the machine waited for the resource.",
     "host_pressure_seconds",
     "resource",
@@ -54,33 +59,24 @@ _pressure: Final = functools.partial(
 class HostLoad(Struct, frozen=True, kw_only=True):
     """The machine's load, in totals since it booted."""
 
+    METRICS: ClassVar[str] = "host_"
+
     clock_s: Seconds
     """When it was read, on the machine's monotonic clock."""
-    usable_cpus: Annotated[
-        Seconds, gauge("CPUs that affinity and quota leave.", "host_usable_cpus")
-    ]
-    cpus: Annotated[Total, gauge("CPUs of the daemon's affinity.", "host_cpus")]
+    usable_cpus: Seconds = gauge("CPUs that affinity and quota leave.", start=0.0)
+    cpus: Total = gauge("CPUs of the daemon's affinity.")
     """``busy_s`` and ``io_wait_s`` are of these."""
-    busy_s: Annotated[Seconds, counter("CPU time of all processes.", "host_cpu_busy_seconds")] = 0.0
-    io_wait_s: Annotated[
-        Seconds, counter("Idle CPU time with a read waiting.", "host_cpu_io_wait_seconds")
-    ] = 0.0
-    throttled_s: Annotated[
-        Seconds,
-        counter("Time for which a CPU quota stopped threads, by CPU.", "host_throttled_seconds"),
-    ] = 0.0
-    pressure_cpu_s: Annotated[Seconds, _pressure("cpu")] = 0.0
+    busy_s: Seconds = seconds("CPU time of all processes.", "host_cpu_busy_seconds")
+    io_wait_s: Seconds = seconds("Idle CPU time with a read waiting.", "host_cpu_io_wait_seconds")
+    throttled_s: Seconds = seconds("Time for which a CPU quota stopped threads, by CPU.")
+    pressure_cpu_s: Seconds = _pressure("cpu")
     """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
     none."""
-    pressure_io_s: Annotated[Seconds, _pressure("io")] = 0.0
+    pressure_io_s: Seconds = _pressure("io")
     """For storage."""
-    pressure_memory_s: Annotated[Seconds, _pressure("memory")] = 0.0
-    refaults: Annotated[
-        Total, counter("Pages read again after eviction.", "host_page_cache_refaults")
-    ] = 0
-    free_memory_bytes: Annotated[
-        Total, gauge("Memory that is available.", "host_free_memory_bytes")
-    ] = 0
+    pressure_memory_s: Seconds = _pressure("memory")
+    refaults: Total = counter("Pages read again after eviction.", "host_page_cache_refaults")
+    free_memory_bytes: Total = gauge("Memory that is available.")
     """Without swapping."""
 
 
@@ -108,8 +104,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True):
 class ServedDatasetReport(Struct, frozen=True, kw_only=True):
     """A dataset that the daemon serves."""
 
+    METRICS: ClassVar[str] = "dataset_"
+
     name: Label
-    samples: Annotated[Total, gauge("Samples of each dataset that is served.", "dataset_samples")]
+    samples: Total = gauge("Samples of each dataset that is served.")
     classes: Total
     fingerprint: Label
     folder: ShortText
@@ -121,23 +119,16 @@ NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarti
 class NodeReport(Struct, frozen=True, kw_only=True):
     """A node process."""
 
+    METRICS: ClassVar[str] = "node_"
+
     number: Total
-    state: Annotated[
-        NodeState,
-        gauge(
-            "The state of each node process: 1 for the one that holds.",
-            "node_state",
-            "state",
-            values=get_args(NodeState),
-        ),
-    ]
+    state: NodeState = gauge(
+        "The state of each node process: 1 for the one that holds.", start="starting"
+    )
     """Silent: no heartbeat for 4 s, not judged yet or spared, as it waits for storage or a CPU.
     Hung: it was judged, and is being ended."""
-    restarts: Annotated[Total, counter("Node processes that were replaced.", "node_restarts")] = 0
-    hangs: Annotated[
-        Total,
-        counter("Node processes that were replaced because they sent no heartbeats.", "node_hangs"),
-    ] = 0
+    restarts: Total = counter("Node processes that were replaced.")
+    hangs: Total = counter("Node processes that were replaced because they sent no heartbeats.")
     now: NodeRecord | None = None
     """The latest snapshot; None before the first one."""
     before: NodeRecord | None = None
@@ -156,7 +147,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     incarnation: Total = 0
     """Drawn when the daemon starts: reports with different ones are of different daemons."""
     clock_s: Seconds
-    uptime_s: Annotated[Seconds, gauge("Since the daemon started.", "uptime_seconds")]
+    uptime_s: Seconds = gauge("Since the daemon started.", start=0.0)
     datasets: Annotated[tuple[ServedDatasetReport, ...], Meta(max_length=1024)]
     nodes: Annotated[tuple[NodeReport, ...], Meta(max_length=4096)]
     load: HostLoad
@@ -169,17 +160,11 @@ class HostReport(Struct, frozen=True, kw_only=True):
     """Oldest first."""
     warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
     """Those of the start: placement, libraries, machine."""
-    log_lines_dropped: Annotated[
-        Total,
-        counter(
-            "Log lines of the supervisor that were dropped because nothing read them.",
-            "supervisor_log_lines_dropped",
-        ),
-    ] = 0
-    log_lines_limited: Annotated[
-        Total,
-        counter(
-            "Log lines of the supervisor that were suppressed because they repeated.",
-            "supervisor_log_lines_limited",
-        ),
-    ] = 0
+    log_lines_dropped: Total = counter(
+        "Log lines of the supervisor that were dropped because nothing read them.",
+        "supervisor_log_lines_dropped",
+    )
+    log_lines_limited: Total = counter(
+        "Log lines of the supervisor that were suppressed because they repeated.",
+        "supervisor_log_lines_limited",
+    )

@@ -1,14 +1,13 @@
 """Where the metrics are served, and the token that a scraper must send.
 
 An address is numeric with a port: ``127.0.0.1:9464``, ``[::1]:9464``, ``*:9464``. The token is the
-first line of a file that others cannot read (``private_file``). The file is read again when it has
-changed; while it cannot be read or is open to others, every request is refused.
+first line of a file that others cannot read (``read_private``), and may change; while the file
+cannot be read or is open to others, every request is refused.
 """
 
 import hmac
 import ipaddress
 import logging
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,40 +61,26 @@ def parse_address(text: str) -> Address:
 
 
 class TokenFile:
-    """A file with a token."""
-
-    __slots__ = ("_path", "_stamp", "_token")
+    """A file with a token, read for each scrape."""
 
     def __init__(self, path: Path) -> None:
-        """Read it; ConfigError where it cannot be read, is open to others or has no token."""
+        """ConfigError where it cannot be read, is open to others or has no token."""
+        _read_token(path)
         self._path = path
-        self._stamp = self._status()
-        self._token = _read_token(path)
+        self._problem = ""
 
     def accepts(self, authorization: bytes) -> bool:
         """Whether an Authorization header has the token."""
-        self._refresh()
-        scheme, _, credentials = authorization.partition(b" ")
-        if not self._token or scheme.lower() != b"bearer":
-            return False
-        return hmac.compare_digest(credentials.strip(), self._token)
-
-    def _refresh(self) -> None:
-        stamp = self._status()
-        if stamp == self._stamp:
-            return
-        self._stamp, self._token = stamp, b""
         try:
-            self._token = _read_token(self._path)
+            token, problem = _read_token(self._path), ""
         except ConfigError as error:
-            _log.warning("%s; scrapes are refused until then", error)
-
-    def _status(self) -> tuple[int, ...]:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return ()
-        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            token, problem = b"", str(error)
+        if problem not in ("", self._problem):
+            _log.warning("%s; scrapes are refused until then", problem)
+        self._problem = problem
+        scheme, _, credentials = authorization.partition(b" ")
+        is_right = hmac.compare_digest(credentials.strip(), token)
+        return bool(token) and scheme.lower() == b"bearer" and is_right
 
 
 def _read_token(path: Path) -> bytes:

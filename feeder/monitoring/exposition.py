@@ -240,7 +240,7 @@ def families(
     by_metric: dict[str, list[tuple[str, Field]]] = {}
     for name, field in fields_of(kind).items():
         if field.help:
-            by_metric.setdefault(field.metric or name, []).append((name, field))
+            by_metric.setdefault(field.metric, []).append((name, field))
     rows = list(rows)
     for metric, parts in by_metric.items():
         field = parts[0][1]

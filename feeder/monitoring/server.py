@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.monitoring.access import Address, TokenFile
@@ -38,14 +38,12 @@ DEADLINE_S: Final = 5.0
 STARTING: Final = "starting: there is nothing to serve yet"
 ACCEPTS_A_S: Final = 200.0
 ACCEPTS_BURST: Final = 256.0
-ACCEPTS_A_TURN: Final = 16
-"""A turn of the event loop, which reads from a connection three turns after accepting it. A request
-that has arrived is read before CONNECTIONS_MAX later connections can close its own."""
 
 _END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
-_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*", re.DOTALL)
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\0\n]*?)[ \t]*")
 _PAUSE_S: Final = 0.1
+_SHORTAGE_PAUSE_S: Final = 1.0
 _BACKLOG: Final = 128
 _END_DEADLINE_S: Final = 2.0
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -60,17 +58,13 @@ _log = logging.getLogger(__name__)
 
 def parse_head(head: bytes) -> tuple[str, str, dict[bytes, bytes]] | None:
     """Method, path without a query, and fields by lower-case name; None if malformed."""
-    line, *fields = head.split(b"\r\n")
+    line, *lines = head.split(b"\r\n")
     start = _REQUEST_LINE.fullmatch(line)
-    if start is None:
+    fields = [match for match in map(_FIELD.fullmatch, lines) if match is not None]
+    if start is None or len(fields) < len(lines):
         return None
-    values: dict[bytes, bytes] = {}
-    for field in fields:
-        match = _FIELD.fullmatch(field)
-        if match is None or b"\n" in field or b"\0" in field:
-            return None
-        values[match[1].lower()] = match[2]
-    return start[1].decode("ascii"), start[2].partition(b"?")[0].decode("ascii"), values
+    path = start[2].partition(b"?")[0]
+    return start[1].decode(), path.decode(), {field[1].lower(): field[2] for field in fields}
 
 
 class MetricsServer:
@@ -89,21 +83,19 @@ class MetricsServer:
         ``health`` is called for each reply, from another thread; it may be set later. Before there
         are node processes it returns what the daemon does instead, in a line.
         """
-        self.deadline_s = deadline_s
         self.health = health
+        self.connections: dict[asyncio.Task[None], bool] = {}
+        """Whether each has sent its whole request; the oldest one first."""
+        self._deadline_s = deadline_s
         self._token = token
         self._exposition = Exposition()
-        self.connections: dict[_Connection, None] = {}
-        """The oldest one first."""
         self._socket = _bind(address)
-        host, port = self._socket.getsockname()[:2]
-        self.address = Address(host, port)
+        self.address = Address(*self._socket.getsockname()[:2])
         """As bound, with the port that the system chose."""
-        self._accepts = ACCEPTS_BURST
-        self._accepts_s = 0.0
-        self._opening: set[asyncio.Task[object]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._is_closed = False
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._accept()), name="metrics", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread; until then clients wait in the backlog."""
@@ -112,78 +104,67 @@ class MetricsServer:
 
     def close(self) -> None:
         """Close all connections and end the thread. Idempotent."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # it is closed
+            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the wait for a connection
         if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-                self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_END_DEADLINE_S)
-        if not self._thread.is_alive() and not self._loop.is_closed():
-            self._loop.close()
         self._socket.close()
 
-    def _run(self) -> None:
-        loop = self._loop
-        asyncio.set_event_loop(loop)
-        loop.set_exception_handler(_log_trouble)
-        self._listen()
-        try:
-            loop.run_forever()
-        finally:
-            loop.remove_reader(self._socket)
-            loop.run_until_complete(self._end())
-            loop.close()
-
-    def _listen(self) -> None:
-        self._loop.add_reader(self._socket, self._accept)
-
-    def _accept(self) -> None:
-        """Accept some of those that wait; pause once the rate allows no more."""
-        now_s = self._loop.time()
-        earned = (now_s - self._accepts_s) * ACCEPTS_A_S
-        self._accepts = min(ACCEPTS_BURST, self._accepts + earned)
-        self._accepts_s = now_s
-        for _ in range(ACCEPTS_A_TURN):
-            if self._accepts < 1:
-                break
+    async def _accept(self) -> None:
+        """Accept connections at a limited rate, until the server is closed."""
+        loop = asyncio.get_running_loop()
+        accepts, last_s = ACCEPTS_BURST, loop.time()
+        while not self._is_closed:
+            now_s = loop.time()
+            accepts = min(ACCEPTS_BURST, accepts + (now_s - last_s) * ACCEPTS_A_S)
+            last_s = now_s
+            if accepts < 1:
+                await asyncio.sleep(_PAUSE_S)
+                continue
             try:
-                client, _ = self._socket.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:  # no descriptors
-                _log.warning("metrics: a connection cannot be accepted: %s", error.strerror)
-                self._accepts = -ACCEPTS_A_S
-                break
-            self._accepts -= 1
-            client.setblocking(False)
-            task = self._loop.create_task(self._open(client))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-        else:
-            return  # and go on in the next turn
-        self._loop.remove_reader(self._socket)
-        self._loop.call_later(_PAUSE_S, self._listen)
+                client, _ = await loop.sock_accept(self._socket)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:  # no descriptors, or closed
+                if not self._is_closed:
+                    _log.warning("metrics: a connection cannot be accepted: %s", error.strerror)
+                    await asyncio.sleep(_SHORTAGE_PAUSE_S)
+                continue
+            accepts -= 1
+            if len(self.connections) >= CONNECTIONS_MAX:
+                oldest = min(self.connections, key=lambda task: self.connections[task])
+                del self.connections[oldest]
+                oldest.cancel()
+            task = loop.create_task(self._serve(client))
+            self.connections[task] = False
+            task.add_done_callback(lambda task: self.connections.pop(task, None))
+            # The connection's first read: a request that has arrived is read before later
+            # connections can close its own.
+            await asyncio.sleep(0)
 
-    async def _end(self) -> None:
-        """Have what is being opened and all transports close."""
-        for task in self._opening:
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
-        for connection in list(self.connections):
-            connection.abort()
-        await asyncio.sleep(0)
+    async def _serve(self, client: socket.socket) -> None:
+        """Read a request, write the reply, and close."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        head = b""
+        with client, contextlib.suppress(OSError):
+            async with asyncio.timeout(self._deadline_s):
+                while _END not in head and len(head) <= HEAD_BYTES_MAX:
+                    data = await loop.sock_recv(client, HEAD_BYTES_MAX)
+                    if not data:
+                        return
+                    head += data
+            self.connections[task] = True
+            head, end, _ = head.partition(_END)
+            if end and len(head) <= HEAD_BYTES_MAX:
+                reply = self._reply(head)
+            else:
+                reply = _compose(431, f"at most {HEAD_BYTES_MAX} bytes of header\n".encode())
+            async with asyncio.timeout(self._deadline_s):
+                await loop.sock_sendall(client, reply)
 
-    async def _open(self, client: socket.socket) -> None:
-        await self._loop.connect_accepted_socket(lambda: _Connection(self), client)
-
-    def opened(self, connection: "_Connection") -> None:
-        """Take a new connection, and close another one if there are too many."""
-        if len(self.connections) >= CONNECTIONS_MAX:
-            waiting = (other for other in self.connections if not other.is_answered)
-            oldest = next(waiting, next(iter(self.connections)))
-            del self.connections[oldest]
-            oldest.abort()
-        self.connections[connection] = None
-
-    def reply(self, head: bytes) -> bytes:
+    def _reply(self, head: bytes) -> bytes:
         """The whole reply to a request, given its head."""
         request = parse_head(head)
         if request is None:
@@ -214,61 +195,6 @@ class MetricsServer:
         return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 
 
-class _Connection(asyncio.Protocol):
-    """A client's connection: reads a head, writes a reply, and closes."""
-
-    def __init__(self, server: MetricsServer) -> None:
-        self._server = server
-        self._head = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.is_answered = False
-        """Its request was whole."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.opened(self)
-        self._restart_timer()
-
-    def data_received(self, data: bytes) -> None:
-        searched = max(0, len(self._head) - len(_END) + 1)
-        self._head += data
-        end = self._head.find(_END, searched)
-        if end < 0 and len(self._head) <= HEAD_BYTES_MAX:
-            return
-        if 0 <= end <= HEAD_BYTES_MAX:
-            reply = self._server.reply(bytes(self._head[:end]))
-        else:
-            reply = _compose(431, f"at most {HEAD_BYTES_MAX} bytes of header\n".encode())
-        self._head.clear()
-        self.is_answered = True
-        self._restart_timer()
-        if self._transport is not None:
-            self._transport.pause_reading()
-            self._transport.write(reply)
-            self._transport.close()  # once the reply is written
-
-    def eof_received(self) -> bool:
-        return False  # close, unless the reply is still being written
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._server.connections.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def abort(self) -> None:
-        """Close at once, whatever has not been sent."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _restart_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._server.deadline_s, self.abort)
-
-
 def _bind(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -297,8 +223,3 @@ def _compose(
         f"Cache-Control: no-store\r\nConnection: close\r\n{extra}\r\n"
     )
     return head.encode("latin-1") + (body if has_body else b"")
-
-
-def _log_trouble(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    error = context.get("exception")
-    _log.warning("metrics: %s%s", context.get("message"), f": {error}" if error else "")

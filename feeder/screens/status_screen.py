@@ -12,6 +12,8 @@ from rich.text import Text
 
 from feeder.diagnosis.facts import throttled_share
 from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.counters import GROUPS
+from feeder.metrics.fields import fields_of
 from feeder.metrics.figures import count, duration, plural, rate, size
 from feeder.metrics.hangs import STATE_WORDS
 from feeder.metrics.records import OTHERS
@@ -40,13 +42,8 @@ _SLOT_STATES: Final = {
 }
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
 _TROUBLES: Final = {
-    "sessions_expired", "sessions_lost", "windows_reduced", "batches_failed", "chunks_returned",
-    "bad_samples", "wants_repeated", "refused", "frames_dropped", "sends_dropped",
-    "handshakes_failed", "clients_refused", "connections_cut", "claims_refused", "shares_failed",
-    "workers_held", "worker_starts_failed", "datasets_stalled", "datasets_failed",
-    "log_lines_dropped", "log_lines_limited",
-}  # fmt: skip
-"""Counters that are zero while all is well, without the reason that may follow."""
+    name for group in GROUPS for name, field in fields_of(group).items() if field.is_trouble
+}
 
 
 def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
