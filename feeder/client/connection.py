@@ -7,8 +7,8 @@ was noticed reaches the next connection, where it is refused, as its session is 
 is bounded by the window, in bytes; the high-water mark lies above that and never takes effect.
 
 libzmq looks a host name up in the connection's I/O thread, each time it connects, and that thread's
-other connections wait: 5 s and more while a name server is silent. So a context for several links
-has I/O threads for names, apart from the one for addresses. libzmq aborts the process when
+other connections wait: 5 s and more while a name server is silent. So a context for links has I/O
+threads for names after the first one, which is for addresses. libzmq aborts the process when
 descriptors or threads run out, so both are acquired and released as a check first.
 
 Invariant: one thread uses a link or a context. Chunks are left to the caller, which knows where
@@ -18,7 +18,7 @@ their rows go.
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 import zmq
@@ -51,6 +51,8 @@ HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
 NAME_THREADS: Final = 7
+"""I/O threads for the names of a list; 1 suffices for those that join a list of addresses."""
+
 _DESCRIPTORS: Final = (
     12  # of a context with one I/O thread, a first connection and a claim of slots
 )
@@ -63,26 +65,6 @@ _MONITOR_EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor(3): the event
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
-class LinkContext:
-    """The context of a client's links, which chooses an I/O thread for each."""
-
-    def __init__(self, name: str, endpoints: Iterable[str]) -> None:
-        """``name`` begins the ResourceError.
-
-        If no host name is among the first ``endpoints``, later ones share one I/O thread.
-        """
-        self._name_threads = NAME_THREADS if any(map(host_name_in, endpoints)) else 1
-        self._threads: dict[str, int] = {}  # by host name
-        self.context = open_context(name, self._name_threads)
-
-    def choose_threads(self, endpoint: str) -> int:
-        """The ZMQ_AFFINITY of a socket for ``endpoint``: a bit for each I/O thread."""
-        host = host_name_in(endpoint)
-        if not host:
-            return 1
-        return 2 << self._threads.setdefault(host, len(self._threads) % self._name_threads)
-
-
 class Link:
     """The connection to one endpoint; ``close()`` lets the last messages leave."""
 
@@ -92,13 +74,16 @@ class Link:
         endpoint: str,
         hello: Hello,
         keys: ClientKeys | None,
-        context: LinkContext,
+        context: Context,
     ) -> None:
-        """Dial; ConfigError for what is no endpoint, ResourceError without a socket."""
+        """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
+
+        ``context`` has two I/O threads or more.
+        """
         self.number = number
         dealer: zmq.Socket[bytes] | None = None
         try:
-            self.dealer = dealer = context.context.socket(zmq.DEALER)
+            self.dealer = dealer = context.socket(zmq.DEALER)
             self.monitor = dealer.get_monitor_socket(_CONNECTION_EVENTS)
         except zmq.ZMQError as error:
             if dealer is not None:  # its context could not end before it
@@ -110,6 +95,8 @@ class Link:
             ) from None
         recipe = hello.recipe
         image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
+        threads_for_names = context.get(zmq.IO_THREADS) - 1
+        thread = 1 + number % threads_for_names if host_name_in(endpoint) else 0
         for option, value in (
             (zmq.LINGER, LINGER_MS),
             (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, recipe.batch_size * image_bytes)),
@@ -120,7 +107,7 @@ class Link:
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
-            (zmq.AFFINITY, context.choose_threads(endpoint)),
+            (zmq.AFFINITY, 1 << thread),
         ):
             dealer.set(option, value)
         self._watch = HandshakeWatch(endpoint, keys)

@@ -22,11 +22,12 @@ from typing import Final
 
 import zmq
 
-from feeder.client.connection import Link, LinkContext
+from feeder.client.connection import NAME_THREADS, Context, Link, open_context
 from feeder.client.core import events
 from feeder.client.core.session import ClientSession
 from feeder.client.host_memory import BatchBuffers, NotSharedError, SlotClaim
 from feeder.errors import FeederError, ProtocolError
+from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Chunk
 
@@ -71,7 +72,7 @@ class IoLoop:
         self._buffers = buffers
         self._keys = keys
         self._wakeup = wakeup
-        self._context: LinkContext | None = None
+        self._context: Context | None = None
         self._links: dict[int, Link] = {}
         self._claims: dict[int, SlotClaim] = {}  # pending ones, by link
         self._readers: dict[_Source, Callable[[float], None]] = {}
@@ -125,7 +126,7 @@ class IoLoop:
         While a name server is silent it waits for that, too.
         """
         if self._context is not None:
-            self._context.context.term()
+            self._context.term()
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -141,7 +142,8 @@ class IoLoop:
         with self._lock:
             listed, self.listed = self.listed or {}, None
         if self._context is None:
-            self._context = LinkContext(self._session.job.name, listed)
+            name_threads = NAME_THREADS if any(map(host_name_in, listed)) else 1
+            self._context = open_context(self._session.job.name, name_threads)
         names = {endpoint: name for endpoint, name in listed.items() if name}
         self._handle(events.EndpointsListed(tuple(listed), names), now_s)
 

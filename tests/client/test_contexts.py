@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import zmq
 
-from feeder.client.connection import NAME_THREADS, LinkContext
+from feeder.client.connection import NAME_THREADS, Link, open_context
 from feeder.errors import ResourceError
+from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
 from tests.trainer_client.test_loader import make_loader
@@ -35,33 +37,32 @@ def no_further_file(spare: int) -> Iterator[None]:
             os.close(fd)
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["tcp://10.0.0.1:5555", "tcp://[fe80::1%eth0]:5555", "ipc:///run/feeder/s"]
-)
-def test_addresses_share_an_io_thread(endpoint: str) -> None:
-    context = LinkContext("job", [endpoint])
-    assert context.choose_threads(endpoint) == context.choose_threads("tcp://127.0.0.1:1") == 1
-    context.context.term()
+def affinities(*endpoints: str) -> list[int]:
+    """The I/O threads that the links of a client to these endpoints have, as masks."""
+    with open_context("job", NAME_THREADS) as context:
+        links = [
+            Link(number, endpoint, hello(), None, context)
+            for number, endpoint in enumerate(endpoints)
+        ]
+        masks = [int(link.dealer.get(zmq.AFFINITY)) for link in links]
+        for link in links:
+            link.close()
+    return masks
+
+
+def test_addresses_share_an_io_thread() -> None:
+    addresses = "tcp://127.0.0.1:1", "tcp://[fe80::1%lo]:5555", "ipc:///run/feeder/s"
+    assert affinities(*addresses) == [1, 1, 1]
 
 
 def test_names_are_spread_over_the_other_io_threads() -> None:
-    names = [f"tcp://host-{number}:5555" for number in range(3 * NAME_THREADS)]
-    context = LinkContext("job", names[:1])
-    chosen = Counter(context.choose_threads(name) for name in names)
-    assert chosen == {2 << number: 3 for number in range(NAME_THREADS)}
-    assert context.choose_threads("tcp://host-0:5556") == context.choose_threads(names[0])
-    context.context.term()
-
-
-def test_names_that_join_addresses_share_an_io_thread() -> None:
-    context = LinkContext("job", ["tcp://127.0.0.1:1"])
-    assert {context.choose_threads(f"tcp://host-{number}:5555") for number in range(3)} == {2}
-    context.context.term()
+    names = [f"tcp://localhost:{number}" for number in range(1, 3 * NAME_THREADS + 1)]
+    assert Counter(affinities(*names)) == {2 << number: 3 for number in range(NAME_THREADS)}
 
 
 def test_without_descriptors_a_context_is_refused() -> None:
     with no_further_file(spare=4), pytest.raises(ResourceError, match=r"^job: .*\(ulimit -n\)"):
-        LinkContext("job", [])
+        open_context("job", 1)
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 5, 9, 10, 12, 16, 20])
