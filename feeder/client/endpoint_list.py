@@ -46,6 +46,7 @@ INTERVALS_S: Final = {"file": 1.0, "feeder": 2.0, "dns": 10.0}
 
 LOOKUP_REQUEST: Final = b"feeder-endpoints/1"
 LOOKUP_S: Final = 3.0  # the most that a look-up takes
+_NAME_SERVER_S: Final = 60.0  # longer than the resolver tries
 _ANSWER_HEAD: Final = LOOKUP_REQUEST + b"\n"
 
 Listing: TypeAlias = dict[str, str]
@@ -58,8 +59,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def open_source(text: str, keys: ClientKeys | None = None) -> Callable[[], Listing]:
     """A function that reads what ``text`` names; ConfigError if that is malformed.
 
-    It raises OSError while the list cannot be read and ConfigError for one that is invalid.
-    ``keys`` are for a controller, which has the feeders' keys.
+    It raises OSError while the list cannot be read, or FeederError: PeerError where the host name
+    of a single endpoint does not resolve, ConfigError for an invalid list. ``keys`` are for a
+    controller, which has the feeders' keys.
     """
     scheme, _, rest = text.partition("://")
     host = ""
@@ -76,12 +78,21 @@ def open_source(text: str, keys: ClientKeys | None = None) -> Callable[[], Listi
             read = partial(_look_up, rest, keys)
         case _:
             host = host_name_in(check_endpoint(text))
-            read = partial(dict, {text: ""})
+            read = partial(_check_name, text)
     try:
         host.encode("idna")
     except UnicodeError as error:
         raise _refuse(text, f"it is no host name: {error}") from None
-    return lambda: _check_length(read(), text)
+
+    def read_some() -> Listing:
+        listing = read()
+        if not listing:
+            raise ConfigError(f"{text}: lists no endpoint")
+        if len(listing) > ENDPOINTS_MAX:
+            raise ConfigError(f"{text}: lists more than the maximum of {ENDPOINTS_MAX} endpoints")
+        return listing
+
+    return read_some
 
 
 def check_endpoint(text: str) -> str:
@@ -116,14 +127,6 @@ def _refuse(text: str, reason: str) -> ConfigError:
         f"endpoint {text!r} cannot be dialled ({reason}): use tcp://HOST:PORT or ipc:///PATH, or "
         "dns://NAME:PORT, feeder://HOST:PORT or file:///PATH for many"
     )
-
-
-def _check_length(listing: Listing, text: str) -> Listing:
-    if not listing:
-        raise ConfigError(f"{text}: lists no endpoint")
-    if len(listing) > ENDPOINTS_MAX:
-        raise ConfigError(f"{text}: lists more than the maximum of {ENDPOINTS_MAX} endpoints")
-    return listing
 
 
 # --- Files ------------------------------------------------------------------------------------
@@ -186,6 +189,11 @@ def _resolve_all(host: str, port: int) -> Listing:
     addresses = sorted({str(record[4][0]) for record in records})
     hosts = [f"[{address}]" if ":" in address else address for address in addresses]
     return {f"tcp://{host}:{port}": "" for host in hosts}
+
+
+def _check_name(endpoint: str) -> Listing:
+    resolve_endpoint(endpoint, _NAME_SERVER_S)  # libzmq connects by name: it is for the error only
+    return {endpoint: ""}
 
 
 def _look_up(address: str, keys: ClientKeys | None) -> Listing:

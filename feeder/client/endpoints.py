@@ -10,22 +10,34 @@ import contextlib
 import logging
 import os
 import queue
-import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from feeder.client.endpoint_list import INTERVALS_S, Listing, open_source
-from feeder.errors import ConfigError, name_some
-from feeder.process.name_lookup import describe_no_address, host_name_in
+from feeder.errors import ConfigError, FeederError, name_some
+from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
 
-_CHECK_INTERVAL_S: Final = 1.0
-_REMOTE: Final = ("dns://", "feeder://")
-"""Lists that another machine answers for: it may exceed the caller's deadline, or come up later."""
+_RETRY_S: Final = 1.0  # until what was never read is tried again
+_NEVER_S: Final = float("inf")
 
 _log = logging.getLogger(__name__)
+
+
+class _Source:
+    """A text that the user gave: what reads it, when it is due, and what it listed last."""
+
+    def __init__(self, text: str, keys: ClientKeys | None) -> None:
+        self.text = text
+        self.scheme = text.partition("://")[0]
+        self.read = open_source(text, keys)
+        self.was_read = False
+        is_list = self.scheme in INTERVALS_S
+        self.due_s = 0.0 if is_list or host_name_in(text) else _NEVER_S
+        self.listing: Listing = {} if is_list else {text: ""}  # dialled before its name resolves
 
 
 class Directory:
@@ -38,54 +50,31 @@ class Directory:
         texts = _list_texts(names)
         self.name = name_some(texts)
         self.problems: dict[str, str] = {}
-        """Why a list cannot be read now, by its text: a line each."""
-        self.unresolved: dict[str, str] = {}
-        """Why a host name does not resolve now, by endpoint."""
-        self._sources = {text: open_source(text, keys) for text in dict.fromkeys(texts)}
-        self._intervals_s = {
-            text: INTERVALS_S[scheme]
-            for text in self._sources
-            if (scheme := text.partition("://")[0]) in INTERVALS_S
-        }
-        hosts = {text: host_name_in(text) for text in self._sources}
-        self._hosts = {text: host for text, host in hosts.items() if host}  # not resolved yet
-        self._listings: dict[str, Listing] = {}  # the last valid ones
+        """Why a list cannot be read now, or a host name not resolved, by its text: a line each."""
+        self._sources = [_Source(text, keys) for text in dict.fromkeys(texts)]
         self._is_closed = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
     def may_be_local(self) -> bool:
         """Whether an endpoint may be one of this host, by ipc."""
-        return any(not text.startswith(("tcp://", *_REMOTE)) for text in self._sources)
+        return any(source.scheme in ("ipc", "file") for source in self._sources)
 
     def read(self) -> Listing:
-        """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
+        """Read the files; return all endpoints, each once. The rest waits for ``watch``.
 
         Raises ConfigError for a file that is missing or malformed the first time; later, and for
-        a name that does not resolve, the last list stays valid and a warning is logged.
+        what another machine answers, the last list stays valid and a warning is logged.
         """
-        for text in self._sources:
-            if not text.startswith(_REMOTE):
-                self._read(text)
-        return self._endpoints()
+        return self._read(source for source in self._sources if source.scheme == "file")
 
-    def refresh(self, passed_s: float = 0.0) -> Listing:
-        """Read the lists that are due after ``passed_s``; return all endpoints, each once.
-
-        It may block as long as a name server or a disk does. Lists that were never read are read
-        each time: a job may start before its feeders.
-        """
-        for text in self._sources:
-            if (
-                text not in self._listings
-                or passed_s % self._intervals_s.get(text, float("inf")) == 0
-            ):
-                self._read(text)
-        return self._endpoints()
+    def refresh(self) -> Listing:
+        """Read what is due, as long as a disk or a name server takes; return all endpoints."""
+        return self._read(source for source in self._sources if source.due_s <= time.monotonic())
 
     def watch(self, changed: Callable[[Listing], None]) -> None:
         """Call ``changed`` from another thread whenever the endpoints change, until closed."""
-        if self._hosts or self._intervals_s:
+        if self._due_s() < _NEVER_S:
             threading.Thread(
                 target=self._watch, args=(changed,), name="feeder endpoints", daemon=True
             ).start()
@@ -100,53 +89,45 @@ class Directory:
         self._wake.put(None)
 
     def _watch(self, changed: Callable[[Listing], None]) -> None:
-        last, passed_s = self._endpoints(), 0.0
-        while not self._is_closed:
-            now = self.refresh(passed_s)
+        last = self._endpoints()
+        while not self._is_closed and (due_s := self._due_s()) < _NEVER_S:
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=max(0.0, due_s - time.monotonic()))
+            now = self.refresh()
             if now != last and not self._is_closed:
                 last = now
                 changed(now)
-            self._look_up_hosts()
-            if not (self._hosts or self._intervals_s):
-                return
-            with contextlib.suppress(queue.Empty):
-                self._wake.get(timeout=_CHECK_INTERVAL_S)
-            passed_s += _CHECK_INTERVAL_S
 
-    def _look_up_hosts(self) -> None:
-        """Look up the hosts that did not resolve yet, and log those that do not, once."""
-        missing = []
-        for text, host in list(self._hosts.items()):
+    def _due_s(self) -> float:
+        return min(source.due_s for source in self._sources)
+
+    def _read(self, sources: Iterable[_Source]) -> Listing:
+        news = []
+        for source in sources:
+            if self._is_closed:
+                break
+            text, interval_s = source.text, INTERVALS_S.get(source.scheme, _NEVER_S)
             try:
-                socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            except OSError as error:
-                if text not in self.unresolved:
-                    missing.append(text)
-                self.unresolved[text] = f"the name {host} {describe_no_address(error)}"
-            else:
-                del self._hosts[text]
-                self.unresolved.pop(text, None)
-        if missing:
-            reasons = [f"{text}: {self.unresolved[text]}" for text in missing]
-            _log.warning("%s; waiting", name_some(reasons, "; "))
-
-    def _read(self, text: str) -> None:
-        try:
-            self._listings[text] = self._sources[text]()
-            self.problems.pop(text, None)
-        except (OSError, ConfigError) as error:
-            is_new = text not in self._listings
-            reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            if is_new and not text.startswith(_REMOTE):
-                raise ConfigError(f"endpoint {reason}") from None
-            if self.problems.get(text) != reason:
-                self.problems[text] = reason
-                _log.warning("%s; %s", reason, "waiting" if is_new else "its last list stays valid")
+                source.listing = source.read()
+                source.was_read = True
+                self.problems.pop(text, None)
+            except (OSError, FeederError) as error:
+                reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
+                if source.scheme == "file" and not source.was_read:
+                    raise ConfigError(f"endpoint {reason}") from None
+                if self.problems.get(text) != reason:
+                    self.problems[text] = reason
+                    outcome = "its last list stays valid" if source.was_read else "waiting"
+                    news.append(f"{reason}; {outcome}")
+            source.due_s = time.monotonic() + (interval_s if source.was_read else _RETRY_S)
+        if news:
+            _log.warning("%s", name_some(news, "; "))
+        return self._endpoints()
 
     def _endpoints(self) -> Listing:
         listing: Listing = {}
-        for text in self._sources:
-            for endpoint, name in self._listings.get(text, {}).items():
+        for source in self._sources:
+            for endpoint, name in source.listing.items():
                 listing[endpoint] = name or listing.get(endpoint, "")
         return listing
 

@@ -290,9 +290,15 @@ class Transport:
             raise
 
     def _explain(self) -> str:
+        problems = self._directory.problems.copy()
+        names = {
+            text: problems.pop(text).removeprefix(f"{text}: ")
+            for text in list(problems)
+            if text.startswith("tcp://")
+        }
         with self._lock:
-            reason = self._session.explain(time.monotonic(), self._directory.unresolved.copy())
-        return name_some([reason, *self._directory.problems.values()], "; ")
+            reason = self._session.explain(time.monotonic(), names)
+        return name_some([reason, *problems.values()], "; ")
 
     def _warn(self, what: str | BatchKey, text: str) -> None:
         dataset = self._session.job.hello.dataset

@@ -19,7 +19,6 @@ from feeder.client.endpoint_list import (
     INTERVALS_S,
     Listing,
     check_endpoint,
-    open_source,
     parse_list,
 )
 from feeder.client.endpoints import Directory
@@ -27,7 +26,7 @@ from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 
 WAIT_S = 60.0
-TURN_S = 1 / 128  # of the watch, in these tests; sums have no rounding error
+TURN_S = 1 / 128  # of the watch, in these tests
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def _no_thread_stays() -> Iterator[None]:
 
 @pytest.fixture
 def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.client.endpoints._CHECK_INTERVAL_S", TURN_S)
+    monkeypatch.setattr("feeder.client.endpoints._RETRY_S", TURN_S)
     for scheme in INTERVALS_S:
         monkeypatch.setitem(INTERVALS_S, scheme, TURN_S)
 
@@ -85,7 +84,7 @@ def write(path: Path, text: str) -> None:
 )
 def test_a_valid_endpoint_is_accepted_unchanged(text: str) -> None:
     assert check_endpoint(text) == text
-    assert tuple(open_source(text)()) == (text,)
+    assert tuple(Directory(text).read()) == (text,)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +420,10 @@ class Resolver:
         self.asked.append((host, port))
         if not self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, os.strerror(2))
-        return [(0, 0, 0, "", (address, port)) for address in self.addresses]
+        return [
+            (socket.AF_INET6 if ":" in address else socket.AF_INET, 0, 0, "", (address, port))
+            for address in self.addresses
+        ]
 
 
 @pytest.fixture
@@ -475,17 +477,18 @@ def test_hosts_that_do_not_resolve_are_reported_at_once_and_until_they_do(
     directory.watch(lambda endpoints: pytest.fail(f"{endpoints}: they are dialled as names"))
     (watch,) = set(threading.enumerate()) - before
     wait_until(lambda: len(resolver.asked) >= 6, "they are looked up again")
-    assert directory.unresolved == {
-        f"tcp://{host}:1": f"the name {host} does not resolve (No such file or directory): "
-        "correct it, or give the address"
+    assert directory.problems == {
+        f"tcp://{host}:1": f"tcp://{host}:1: the name {host} does not resolve (No such file or "
+        "directory): correct it, or give the address"
         for host in "ab"
     }
-    named = [f"{endpoint}: {problem}" for endpoint, problem in directory.unresolved.items()]
-    assert caplog.messages == [f"{'; '.join(named)}; waiting"]
+    assert caplog.messages == [
+        "; ".join(f"{problem}; waiting" for problem in directory.problems.values())
+    ]
     resolver.addresses = found
     watch.join(WAIT_S)
     assert not watch.is_alive(), "nothing remains to be watched"
-    assert directory.unresolved == {}
+    assert directory.problems == {}
 
 
 @pytest.mark.usefixtures("_quick_watch")
@@ -499,8 +502,9 @@ def test_a_name_is_looked_up_again(resolver: Resolver) -> None:
 
 
 def test_a_name_that_no_longer_resolves_keeps_its_last_list(
-    resolver: Resolver, caplog: pytest.LogCaptureFixture
+    resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(INTERVALS_S, "dns", 0.0)
     directory = Directory("dns://feeders:5555")
     found = directory.refresh()
     resolver.addresses = ()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bench.daemon import free_port
 from feeder.client.endpoint_list import (
     FILE_BYTES_MAX,
+    INTERVALS_S,
     LOOKUP_REQUEST,
     Listing,
     format_answer,
@@ -48,7 +49,10 @@ def test_the_published_list_is_found_with_its_names() -> None:
         assert dict(look_up(server)) == {endpoint: name for name, endpoint in LIST}
 
 
-def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller() -> None:
+def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(INTERVALS_S, "feeder", 0.0)
     with serving() as server:
         directory = Directory(f"feeder://{server.address}")
         assert list(directory.read()) == []  # a job may start before its feeders
