@@ -76,7 +76,4 @@ def measure_handover(
 
 
 def _count_lent(stats: StatsLink) -> int:
-    stats.ask(StatsRequest(), _TIMEOUT_S)
-    while (answer := stats.take(Stats, _TIMEOUT_S)) is None:
-        pass
-    return int(answer.counters["batches_lent"])
+    return int(stats.request(StatsRequest(), Stats, _TIMEOUT_S).counters["batches_lent"])

@@ -1,10 +1,4 @@
-"""Requests a node process's counters, its host's report or names, as a client without a session.
-
-StatsLink          a connection that is kept for repeated requests
-request_counters   one request, one answer
-request_report
-request_names      the names of any number of samples, in several requests
-"""
+"""Requests a node process's counters, its host's report or names, as a client without a session."""
 
 import contextlib
 import math
@@ -30,6 +24,7 @@ from feeder.wire.messages import (
     HostStatsRequest,
     Names,
     NamesRequest,
+    NodeMessage,
     Refused,
     Stats,
     StatsRequest,
@@ -38,14 +33,22 @@ from feeder.wire.messages import (
 )
 
 _Socket = zmq.Socket[bytes]
+_Request = StatsRequest | HostStatsRequest | NamesRequest
 _Answer = TypeVar("_Answer", Stats, HostStats, Names)
+_RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
+
+
+class _RateError(ProtocolError):
+    """Raised when the node takes no more requests of this client for now."""
+
+
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
     "dataset": DatasetError,
     "unreadable": DatasetError,
     "range": ConfigError,
+    "rate": _RateError,
 }
-_RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
 
 
 def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:
@@ -56,7 +59,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     threads have run out.
     """
     with StatsLink(endpoint, keys) as link:
-        return _request(link, StatsRequest(), Stats, timeout_s).counters
+        return link.request(StatsRequest(), Stats, timeout_s).counters
 
 
 def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> HostReport:
@@ -65,7 +68,7 @@ def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = No
     Raises what ``request_counters`` does, and PeerError when the host's supervisor is silent.
     """
     with StatsLink(endpoint, keys) as link:
-        return report_in(_request(link, HostStatsRequest(), HostStats, timeout_s), endpoint)
+        return report_in(link.request(HostStatsRequest(), HostStats, timeout_s), endpoint)
 
 
 def request_names(
@@ -95,10 +98,10 @@ def request_names(
             wanted = tuple(missing[:MAX_NAMES])
             request = NamesRequest(dataset=dataset, fingerprint=fingerprint, sample_ids=wanted)
             try:
-                answer = _request(link, request, Names, timeout_s)
+                answer = link.request(request, Names, timeout_s)
             except _RateError as error:
                 if time.monotonic() >= by_s:
-                    raise PeerError(f"{endpoint}: {error}") from None
+                    raise PeerError(str(error)) from None
                 time.sleep(_RATE_PAUSE_S)
                 continue
             if len(answer.names) > len(wanted):
@@ -119,10 +122,6 @@ def report_in(answer: HostStats, endpoint: str) -> HostReport:
     return answer.report
 
 
-class _RateError(FeederError):
-    """Raised when the node takes no more requests of this client for now."""
-
-
 class StatsLink:
     """A connection to one endpoint, with at most one request under way.
 
@@ -133,16 +132,12 @@ class StatsLink:
     def __init__(
         self, endpoint: str, keys: ClientKeys | None = None, context: Context | None = None
     ) -> None:
-        """Connects to nothing yet; ``keys`` are used over tcp.
-
-        Without a ``context`` it opens one of its own.
-        """
+        """``keys`` are used over tcp. Without a ``context`` it opens one of its own."""
         self._endpoint = endpoint
         self._keys = keys
         self._context = context
         self._owns_context = context is None
-        self._connection: tuple[_Socket, _Socket, HandshakeWatch] | None = None
-        """DEALER, its monitor, and what reads that."""
+        self._dealer: _Socket | None = None
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -160,12 +155,14 @@ class StatsLink:
             self._context.destroy(linger=0)
             self._context = None
 
-    def ask(
-        self,
-        request: StatsRequest | HostStatsRequest | NamesRequest,
-        timeout_s: float,
-        deadline_s: float | None = None,
-    ) -> None:
+    def request(self, request: _Request, wanted: type[_Answer], timeout_s: float) -> _Answer:
+        """Send a request and wait for its answer; raises what ``request_counters`` does."""
+        self.ask(request, timeout_s)
+        while (answer := self.take(wanted, timeout_s)) is None:
+            pass
+        return answer
+
+    def ask(self, request: _Request, timeout_s: float, deadline_s: float | None = None) -> None:
         """Send a request; its answer must come within ``timeout_s``, or by ``deadline_s`` where the
         caller counts that time from an earlier moment.
 
@@ -175,7 +172,7 @@ class StatsLink:
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._is_asked:
             self._disconnect()
-        dealer = self._connect() if self._connection is None else self._connection[0]
+        dealer = self._dealer or self._connect()
         self._is_asked = True
         # libzmq may have given up the connection already; the monitor then has the reason.
         with contextlib.suppress(zmq.Again):
@@ -189,65 +186,56 @@ class StatsLink:
 
         Raises PeerError once the request's time is over, and what ``request_counters`` does.
         """
+        assert self._dealer is not None, "a request comes first"
         until_s = min(time.monotonic() + wait_s, self._deadline_s)
+        poller = zmq.Poller()
+        for source in (self._dealer, self._monitor, *readable):
+            poller.register(source, zmq.POLLIN)
         try:
-            while (message := self._receive(until_s, readable)) is not None:
-                answer = self._check(message, wanted)
-                if answer is not None:
-                    self._is_asked = False
-                    return answer
-            if time.monotonic() >= self._deadline_s:
-                raise PeerError(
-                    f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a feeder "
-                    "serving there?"
-                )
+            while True:
+                ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
+                if self._dealer in ready:
+                    answer = self._decode(self._dealer.recv_multipart()[0])
+                    if isinstance(answer, wanted):
+                        self._is_asked = False
+                        return answer
+                elif self._monitor in ready:
+                    event = recv_monitor_message(self._monitor)
+                    problem = self._watch.on_event(
+                        int(event["event"]), int(event["value"]), time.monotonic()
+                    )
+                    if problem is not None:
+                        raise problem
+                elif not ready and time.monotonic() >= self._deadline_s:
+                    raise PeerError(
+                        f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a "
+                        "feeder serving there?"
+                    )
+                elif ready or time.monotonic() >= until_s:
+                    return None
         except FeederError:
             self._disconnect()
             raise
-        return None
 
-    def _receive(self, until_s: float, readable: Collection[int]) -> bytes | None:
-        """The next message, None at ``until_s`` or once one of ``readable`` is; HandshakeProblem if
-        keys do not match."""
-        assert self._connection is not None, "a request comes first"
-        dealer, monitor, watch = self._connection
-        poller = zmq.Poller()
-        for source in (dealer, monitor, *readable):
-            poller.register(source, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
-            if dealer in ready:
-                return dealer.recv_multipart()[0]
-            if monitor in ready:
-                event = recv_monitor_message(monitor)
-                problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
-                if problem is not None:
-                    raise problem
-            elif ready or time.monotonic() >= until_s:
-                return None
-
-    def _check(self, message: bytes, wanted: type[_Answer]) -> _Answer | None:
-        """The message if it is the answer; raise what it refuses."""
+    def _decode(self, message: bytes) -> NodeMessage:
+        """The message; raises what it refuses."""
         try:
             answer = decode_from_node(message)
         except ProtocolError as error:
             raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
         if isinstance(answer, Refused):
-            if answer.code == "rate" and wanted is Names:
-                raise _RateError(answer.message)
-            kind = _REFUSALS.get(answer.code, ProtocolError)
-            raise kind(f"{self._endpoint}: {answer.message}")
-        return answer if isinstance(answer, wanted) else None
+            raise _REFUSALS.get(answer.code, ProtocolError)(f"{self._endpoint}: {answer.message}")
+        return answer
 
     def _connect(self) -> _Socket:
         address = resolve_endpoint(self._endpoint, self._deadline_s - time.monotonic())
         if self._context is None:
             self._context = open_context(self._endpoint)
-        dealer = self._context.socket(zmq.DEALER)
+        self._dealer = dealer = self._context.socket(zmq.DEALER)
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        watch = HandshakeWatch(self._endpoint, self._keys, address=address)
-        self._connection = dealer, dealer.get_monitor_socket(MONITORED), watch
+        self._monitor = dealer.get_monitor_socket(MONITORED)
+        self._watch = HandshakeWatch(self._endpoint, self._keys, address=address)
         try:
             dial(dealer, address, self._keys)
         except zmq.ZMQError as error:
@@ -260,21 +248,8 @@ class StatsLink:
 
     def _disconnect(self) -> None:
         self._is_asked = False
-        if self._connection is not None:
-            dealer, monitor, _ = self._connection
-            dealer.disable_monitor()
-            monitor.close(linger=0)
-            dealer.close(linger=0)
-            self._connection = None
-
-
-def _request(
-    link: StatsLink,
-    request: StatsRequest | HostStatsRequest | NamesRequest,
-    wanted: type[_Answer],
-    timeout_s: float,
-) -> _Answer:
-    link.ask(request, timeout_s)
-    while (answer := link.take(wanted, timeout_s)) is None:
-        pass
-    return answer
+        if self._dealer is not None:
+            self._dealer.disable_monitor()
+            self._monitor.close(linger=0)
+            self._dealer.close(linger=0)
+            self._dealer = None
