@@ -19,7 +19,6 @@ import mmap
 import os
 import queue
 import socket
-import stat
 import threading
 import weakref
 from collections.abc import Callable
@@ -65,7 +64,17 @@ class LentMemory:
 
         Raises NotSharedError for a wrong file.
         """
-        _check_file(fd, layout.total_bytes)
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes != layout.total_bytes:
+            raise NotSharedError(
+                f"the file has {size_bytes} bytes, it must have {layout.total_bytes}"
+            )
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError as error:  # it is no memfd
+            raise NotSharedError(f"its size is not sealed: {error.strerror}") from error
+        if seals & _SEALS != _SEALS:
+            raise NotSharedError("its size is not sealed: it could be truncated while it is read")
         try:
             mapping = mmap.mmap(fd, layout.total_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:
@@ -113,62 +122,44 @@ class LentMemory:
         self._callbacks.append(call)
 
 
-class SlotClaim:
-    """A pending claim; ``close`` it unless ``take`` has returned the memory."""
+def claim_slots(path: str, session: int) -> socket.socket:
+    """Claim a session's slots at a socket; NotSharedError if nothing listens there.
 
-    def __init__(self, path: str, session: int) -> None:
-        """Claim a session's slots at a socket; NotSharedError if nothing listens there."""
-        self._connection = socket.socket(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
-        )
-        _connections.add(self._connection)  # at once: a thread may fork while the claim waits
-        try:
-            self._connection.connect(path)
-            self._connection.send(encode_claim(session))
-        except OSError as error:
-            self._connection.close()
-            raise NotSharedError(f"{path}: {error.strerror or error}") from error
-
-    def fileno(self) -> int:
-        """The descriptor to poll for the answer."""
-        return self._connection.fileno()
-
-    def take(self, layout: SlotLayout) -> LentMemory | None:
-        """The mapped slots once the answer has come, None before; NotSharedError for a refusal or a
-        wrong file."""
-        try:
-            packet, fds, _, _ = socket.recv_fds(self._connection, ANSWER_BYTES_MAX, 1)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise NotSharedError(f"the feeder closed the connection: {error.strerror}") from error
-        try:
-            if not packet:
-                raise NotSharedError("the feeder closed the connection")
-            refusal = decode_answer(packet)
-            if refusal or not fds:
-                raise NotSharedError(refusal or "no descriptor came with the answer")
-            return LentMemory(fds[0], layout, self._connection)
-        except ProtocolError as error:
-            raise NotSharedError(str(error)) from error
-        finally:
-            for fd in fds:
-                os.close(fd)
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def _check_file(fd: int, size_bytes: int) -> None:
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes:
-        raise NotSharedError(f"the file has {status.st_size} bytes, it must have {size_bytes}")
+    Returns the connection on which ``take_slots`` reads the answer; close it unless that has
+    returned the memory.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    _connections.add(connection)  # at once: a thread may fork while the claim waits
     try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        connection.connect(path)
+        connection.send(encode_claim(session))
     except OSError as error:
-        raise NotSharedError(f"its size is not sealed: {error.strerror}") from error
-    if seals & _SEALS != _SEALS:
-        raise NotSharedError("its size is not sealed: it could be truncated while it is read")
+        connection.close()
+        raise NotSharedError(f"{path}: {error.strerror or error}") from error
+    return connection
+
+
+def take_slots(connection: socket.socket, layout: SlotLayout) -> LentMemory | None:
+    """The mapped slots once the answer has come, None before; NotSharedError for a refusal or a
+    wrong file."""
+    try:
+        packet, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES_MAX, 1)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise NotSharedError(f"the feeder closed the connection: {error.strerror}") from error
+    try:
+        if not packet:
+            raise NotSharedError("the feeder closed the connection")
+        refusal = decode_answer(packet)
+        if refusal or not fds:
+            raise NotSharedError(refusal or "no descriptor came with the answer")
+        return LentMemory(fds[0], layout, connection)
+    except ProtocolError as error:
+        raise NotSharedError(str(error)) from error
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _unmap(
@@ -210,7 +201,6 @@ class BatchBuffer:
     """
 
     def __init__(self, recipe: Recipe, labels: LabelSpec, allocate: Allocate = np.empty) -> None:
-        """Allocate the pixels and labels with ``allocate``, in page-locked memory, say."""
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
         self.pixels: Pixels = allocate(shape, layout.dtype)
@@ -238,17 +228,3 @@ class BatchBuffer:
 
 HostRows: TypeAlias = SlotBuffer | BatchBuffer
 """A complete batch in host memory: pixels, labels and int64 ids, as they are on the wire."""
-
-
-class BatchBuffers(dict[int, BatchBuffer]):
-    """The buffers of a client by number, allocated at first use, so never for lent batches.
-
-    Only a buffer's present owner may look it up.
-    """
-
-    def __init__(self, make: Callable[[], BatchBuffer]) -> None:
-        self._make = make
-
-    def __missing__(self, number: int) -> BatchBuffer:
-        buffer = self[number] = self._make()
-        return buffer

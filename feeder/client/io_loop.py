@@ -12,6 +12,7 @@ Invariant: one thread at a time is in here (see ``transport``); the session has 
 for the consumer's calls.
 """
 
+import contextlib
 import logging
 import socket
 import threading
@@ -25,7 +26,7 @@ import zmq
 from feeder.client.connection import NAME_THREADS, Context, Link, open_context
 from feeder.client.core import events
 from feeder.client.core.session import ClientSession
-from feeder.client.host_memory import BatchBuffers, NotSharedError, SlotClaim
+from feeder.client.host_memory import BatchBuffer, NotSharedError, claim_slots, take_slots
 from feeder.errors import FeederError, ProtocolError
 from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
@@ -57,11 +58,12 @@ class IoLoop:
         self,
         session: ClientSession,
         lock: threading.RLock,
-        buffers: BatchBuffers,
+        buffer: Callable[[int], BatchBuffer],
         keys: ClientKeys | None,
         wakeup: socket.socket,
     ) -> None:
-        """``lock`` is the session's; a byte in ``wakeup``, which does not block, ends a wait."""
+        """``lock`` is the session's; ``buffer`` gives the batch buffer of a number; a byte in
+        ``wakeup``, which does not block, ends a wait."""
         self.listed: Mapping[str, str] | None = None
         """Endpoints with their names, to be passed to the session; set them under the lock, then
         write a byte."""
@@ -69,12 +71,12 @@ class IoLoop:
         """Whether a turn waits for messages: an exception can leave that without harm."""
         self._session = session
         self._lock = lock
-        self._buffers = buffers
+        self._buffer = buffer
         self._keys = keys
         self._wakeup = wakeup
         self._context: Context | None = None
         self._links: dict[int, Link] = {}
-        self._claims: dict[int, SlotClaim] = {}  # pending ones, by link
+        self._claims: dict[int, socket.socket] = {}  # pending ones, by link
         self._readers: dict[_Source, Callable[[float], None]] = {}
         self._poller = zmq.Poller()
         self._polled_s = time.monotonic()
@@ -148,11 +150,8 @@ class IoLoop:
         self._handle(events.EndpointsListed(tuple(listed), names), now_s)
 
     def _drain_wakeups(self, _now_s: float) -> None:
-        try:
-            while self._wakeup.recv(4096):
-                pass
-        except BlockingIOError:
-            return
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4096)
 
     def _read_connection(self, link: Link, now_s: float) -> None:
         for event in link.read_connection():
@@ -200,7 +199,7 @@ class IoLoop:
             match instruction:
                 case events.Store(number, chunk, buffer):
                     rows = [frame.buffer for frame in frames]
-                    self._buffers[buffer].write(chunk.first, *rows)
+                    self._buffer(buffer).write(chunk.first, *rows)
                     self._handle(events.ChunkStored(number, chunk), now_s)
                 case events.Send(number, message):
                     self._links[number].send(message)
@@ -237,17 +236,17 @@ class IoLoop:
     def _claim(self, wanted: events.ClaimSlots, now_s: float) -> None:
         self._drop_claim(wanted.link)
         try:
-            claim = SlotClaim(wanted.path, wanted.session)
+            claim = claim_slots(wanted.path, wanted.session)
         except NotSharedError as error:
             self._handle(events.SlotsNotShared(wanted.link, wanted.session, str(error)), now_s)
             return
         self._claims[wanted.link] = claim
         self._watch(claim.fileno(), partial(self._take_claim, wanted, claim))
 
-    def _take_claim(self, wanted: events.ClaimSlots, claim: SlotClaim, now_s: float) -> None:
+    def _take_claim(self, wanted: events.ClaimSlots, claim: socket.socket, now_s: float) -> None:
         outcome: events.SlotsMapped | events.SlotsNotShared
         try:
-            memory = claim.take(wanted.layout)
+            memory = take_slots(claim, wanted.layout)
         except NotSharedError as error:
             self._drop_claim(wanted.link)
             outcome = events.SlotsNotShared(wanted.link, wanted.session, str(error))

@@ -23,6 +23,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, TypeVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from feeder.client.core.prefetch import BatchSequence, CompleteBatch
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
-from feeder.client.host_memory import Allocate, BatchBuffer, BatchBuffers, HostRows
+from feeder.client.host_memory import Allocate, BatchBuffer, HostRows
 from feeder.client.io_loop import IDLE_MS, IoLoop
 from feeder.errors import (
     ConfigError,
@@ -47,7 +48,6 @@ from feeder.security.keys import ClientKeys
 from feeder.wire.messages import BatchKey, Welcome, encode
 
 WAIT_SLICE_S: Final = 0.25  # the most of a stop of this process that counts towards a timeout
-FINAL_READ_S: Final = 0.2  # for libzmq to pass on what waits in its sockets
 NOTICE_S: Final = 3.0  # of waiting, until a line of the log names the batch and the nodes
 NOTICE_INTERVAL_S: Final = 30.0  # between such lines
 GATHER_S: Final = 1.0  # for hosts that are down: they neither answer nor refuse the connection
@@ -84,17 +84,17 @@ class Transport:
         self._name = session.job.name
         self._pid = os.getpid()
         try:
-            self._waker, wakeup = socket.socketpair()
+            kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+            self._waker, wakeup = socket.socketpair(type=kind)
         except OSError as error:
             raise no_room(self._name) from error
-        self._waker.setblocking(False)
-        wakeup.setblocking(False)
         self._rest = select.poll()
         self._rest.register(wakeup, select.POLLIN)
         self._lock = threading.RLock()  # the session's
         recipe = session.job.hello.recipe
-        self._buffers = BatchBuffers(lambda: BatchBuffer(recipe, session.labels, allocate))
-        self._loop = IoLoop(session, self._lock, self._buffers, keys, wakeup)
+        # Allocated at first use, so never for lent batches; only its present owner looks one up.
+        self._buffer = cache(lambda number: BatchBuffer(recipe, session.labels, allocate))
+        self._loop = IoLoop(session, self._lock, self._buffer, keys, wakeup)
         self._loop.listed = listing
         self._sockets = threading.Lock()
         self._consumer: int | None = None  # the thread that takes the turns, or is about to
@@ -176,7 +176,7 @@ class Transport:
         """The memory of a batch that was taken, valid until its buffer is returned."""
         if batch.lent is not None:
             return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from SlotsMapped
-        buffer = self._buffers[batch.buffer]
+        buffer = self._buffer(batch.buffer)
         if not batch.valid:
             buffer.fill_padding()
         return buffer
@@ -239,7 +239,7 @@ class Transport:
         """
         session = self._session
         advances = session.packing_advances
-        waited_s, ends_s, notice_s, is_final = 0.0, timeout_s, NOTICE_S, False
+        waited_s, ends_s, notice_s = 0.0, timeout_s, NOTICE_S
         self._consumer = threading.get_ident()
         try:
             if self._sockets.locked():
@@ -252,21 +252,17 @@ class Transport:
                         break
                     if self._is_closing:
                         raise ConfigError(f"this loader of {self._name} was closed in the meantime")
-                    slice_s = min(WAIT_SLICE_S, ends_s - waited_s, notice_s - waited_s)
                     if waited_s >= ends_s:
-                        if is_final:
-                            raise PeerError(
-                                f"no {_name(what)} from {self._name} within {timeout_s:g} s: "
-                                f"{self._explain()}"
-                            )
-                        # Messages may wait, because this process may have been stopped.
-                        is_final, slice_s = True, FINAL_READ_S
+                        raise PeerError(
+                            f"no {_name(what)} from {self._name} within {timeout_s:g} s: "
+                            f"{self._explain()}"
+                        )
+                    slice_s = min(WAIT_SLICE_S, ends_s - waited_s, notice_s - waited_s)
                     began_s = time.monotonic()
                     self._take_turn(max(1, int(1000 * slice_s)))
                     waited_s += min(time.monotonic() - began_s, slice_s)
                     if for_packing and session.packing_advances > advances:
                         advances, ends_s = session.packing_advances, waited_s + timeout_s
-                        is_final = False
                     if notice_s <= waited_s < ends_s:
                         notice_s = waited_s + NOTICE_INTERVAL_S
                         reason = f"waiting for {waited_s:.1f} s: {self._explain()}"

@@ -51,7 +51,7 @@ class Script:
         self.loop = IoLoop(
             self,  # type: ignore[arg-type]
             threading.RLock(),
-            buffers={},  # type: ignore[arg-type]
+            buffer=lambda number: pytest.fail("no chunk comes"),
             keys=None,
             wakeup=wakeup,
         )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.fetcher import BatchFetcher
-from feeder.client.host_memory import LentMemory, SlotClaim
+from feeder.client.host_memory import LentMemory, claim_slots, take_slots
 from feeder.dataset.opened import Dataset
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Lent, decode_from_node
@@ -56,12 +56,12 @@ def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     """Map the slots of a raw client's session."""
     path = claim_path(daemon.endpoints[0])
     assert path is not None
-    answer = SlotClaim(path, client.session)
+    answer = claim_slots(path, client.session)
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
     taken: list[LentMemory] = []
 
     def arrived() -> bool:
-        memory = answer.take(layout)
+        memory = take_slots(answer, layout)
         if memory is not None:
             taken.append(memory)
         return memory is not None

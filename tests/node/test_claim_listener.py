@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.host_memory import LentMemory, NotSharedError, SlotClaim
+from feeder.client.host_memory import LentMemory, NotSharedError, claim_slots, take_slots
 from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
@@ -91,13 +91,13 @@ def memory() -> Iterator[SlotMemory]:
 
 def lend(node: Node, memory: SlotMemory) -> LentMemory:
     """Claim slots and get them."""
-    claim = SlotClaim(node.path, 77)
-    assert claim.take(LAYOUT) is None, "there was no answer yet"
+    claim = claim_slots(node.path, 77)
+    assert take_slots(claim, LAYOUT) is None, "there was no answer yet"
     node.poll()
     connection, session = node.claims.pop()
     assert session == 77
     assert node.listener.grant(connection, session, memory)
-    lent = claim.take(LAYOUT)
+    lent = take_slots(claim, LAYOUT)
     assert lent is not None
     return lent
 
@@ -196,7 +196,7 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
 ) -> None:
     program = (
         "import os, sys\n"
-        "from feeder.client.host_memory import SlotClaim\n"
+        "from feeder.client.host_memory import claim_slots, take_slots\n"
         "from tests.node.test_claim_listener import LAYOUT\n"
         "def fork():\n"
         "    global lent\n"
@@ -204,12 +204,12 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
         "        lent = None\n"
         "        os.read(int(sys.argv[3]), 1)\n"
         "        os._exit(0)\n"
-        "claim = SlotClaim(sys.argv[1], 77)\n"
+        "claim = claim_slots(sys.argv[1], 77)\n"
         "if sys.argv[2] == 'while it claims':\n"
         "    fork()\n"
         "print('claimed', flush=True)\n"
         "sys.stdin.readline()\n"
-        "lent = claim.take(LAYOUT)\n"
+        "lent = take_slots(claim, LAYOUT)\n"
         "if sys.argv[2] == 'while it holds':\n"
         "    fork()\n"
         "os.kill(os.getpid(), 9)\n"
@@ -248,11 +248,11 @@ def test_discarded_slots_read_as_zeros_without_a_bus_error(node: Node, memory: S
 
 
 def test_refused_claim_gets_the_reason(node: Node) -> None:
-    claim = SlotClaim(node.path, 5)
+    claim = claim_slots(node.path, 5)
     node.poll()
     node.listener.refuse(node.claims[0][0], "there is no such session")
     with pytest.raises(NotSharedError, match="there is no such session"):
-        claim.take(LAYOUT)
+        take_slots(claim, LAYOUT)
     claim.close()
     node.poll()
     assert node.gone == []
@@ -389,7 +389,7 @@ def test_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
 
 def test_claim_without_a_listener_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotSharedError, match=r"node\.slots: No such file"):
-        SlotClaim(f"{tmp_path}/node.slots", 1)
+        claim_slots(f"{tmp_path}/node.slots", 1)
 
 
 def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, node: Node) -> None:
