@@ -30,7 +30,7 @@ from feeder.daemon.watch import Announcer, HostWatch
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
-from feeder.host.placement import check_placement, format_table, merge_checks
+from feeder.host.placement import check_placement, format_table
 from feeder.host.processes import NeighbourFinder, look_at
 from feeder.metrics.report import NodeState
 from feeder.monitoring.access import parse_address
@@ -322,8 +322,7 @@ class Supervisor:
         checks = {}
         for node, report in zip(self._nodes, ready, strict=True):
             pids = [pid for pid in (node.pid, *report.worker_pids) if pid is not None]
-            running = [check_placement(pid, node.placement) for pid in pids]
-            checks[node.placement.node_id] = merge_checks(filter(None, running))
+            checks[node.placement.node_id] = check_placement(pids, node.placement)
         placements = [node.placement for node in self._nodes]
         for line in format_table(placements, self._usable, checks):
             self._log.report(line)

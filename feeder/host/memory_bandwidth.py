@@ -5,8 +5,6 @@ runs on these CPUs then lowers the figure. A thread's arrays exceed a core's par
 last-level cache on most machines; on CPUs with more (64 MB and more for some cores) it is too high.
 """
 
-import contextlib
-import mmap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
@@ -43,11 +41,14 @@ def measure_copy_bandwidth(cpus: int, available_bytes: int) -> float:
         return 0.0
     try:
         with ThreadPoolExecutor(threads) as pool:
-            pairs = [(_map_array(), _map_array()) for _ in range(threads)]
+            pairs = [
+                (np.empty(_ARRAY_BYTES, np.uint8), np.empty(_ARRAY_BYTES, np.uint8))
+                for _ in range(threads)
+            ]
             list(pool.map(_map_pages, pairs))
             started_s = time.perf_counter()
             copies = list(pool.map(_copy, pairs))
-    except (OSError, RuntimeError):  # no memory, or no thread is left to this user
+    except (MemoryError, RuntimeError):  # no memory, or no thread is left to this user
         return 0.0
     ended_s = max(end_s for _, end_s in copies)
     return 2 * sum(copied for copied, _ in copies) / max(ended_s - started_s, 1e-9)
@@ -69,11 +70,3 @@ def _copy(pair: _Pair) -> tuple[int, float]:
         copied += _PIECE_BYTES
         now_s = time.perf_counter()
     return copied, now_s
-
-
-def _map_array() -> NDArray[np.uint8]:
-    """An array in a mapping of its own, which returns to the system with it."""
-    mapping = mmap.mmap(-1, _ARRAY_BYTES)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapping, np.uint8)

@@ -12,24 +12,20 @@ nothing heavy may be imported before.
 Source: set_mempolicy(2), migrate_pages(2), <linux/mempolicy.h>, numa(7), proc(5).
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.host.topology import (
-    NumaNode,
-    UsableCpus,
-    format_cpulist,
-    parse_cpulist,
-    read_cpulist,
-)
+from feeder.host.topology import NumaNode, UsableCpus, format_cpulist, parse_cpulist, read_cpulist
 
 Pin: TypeAlias = frozenset[int] | None
 """The argument of --pin: only these CPUs, all usable ones if there are none; None: unpinned."""
@@ -197,53 +193,49 @@ class PlacementCheck:
     """How processes compare with their placement; pages are base pages of their own memory."""
 
     cpus_ok: bool
+    pages: int
     pages_on_node: int
-    pages_elsewhere: int
     readable: bool
     """False where numa_maps cannot be read."""
 
     @property
     def on_node_share(self) -> float:
         """The share of own pages on the right node, 0 to 1; 1 where there are no pages."""
-        own = self.pages_on_node + self.pages_elsewhere
-        return self.pages_on_node / own if own else 1.0
+        return self.pages_on_node / self.pages if self.pages else 1.0
 
 
-def check_placement(
-    pid: int, placement: NodePlacement, root: Path = Path("/")
-) -> PlacementCheck | None:
-    """Compare a running process, with all its threads, with its placement; None if it has ended.
+def check_placement(pids: Iterable[int], placement: NodePlacement) -> PlacementCheck:
+    """Compare running processes, with all their threads, with their placement.
 
     Without a memory node every page counts as on the node.
     """
-    process = root / "proc" / str(pid)
-    try:
-        masks = [_allowed_cpus(task / "status") for task in (process / "task").iterdir()]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    try:
-        text, readable = (process / "numa_maps").read_text("utf-8", "replace"), True
-    except OSError:  # a kernel without NUMA, another user's process, or one that just ended
-        text, readable = "", False
-    pages = count_pages(text)
-    total = sum(pages.values())
-    node = placement.memory_node
-    on_node = total if node is None else pages.get(node, 0)
+    node, pages = placement.memory_node, Counter[int]()
+    cpus_ok = readable = True
+    for pid in pids:
+        # A process or thread that has just ended needs no placement.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    cpus_ok &= os.sched_getaffinity(int(thread)) <= placement.cpus
+            try:
+                pages += count_pages(Path(f"/proc/{pid}/numa_maps").read_text("utf-8", "replace"))
+            except OSError:  # a kernel without NUMA, or another user's process
+                readable = False
     return PlacementCheck(
-        cpus_ok=not placement.pinned or all(mask <= placement.cpus for mask in masks),
-        pages_on_node=on_node,
-        pages_elsewhere=total - on_node,
+        cpus_ok=cpus_ok or not placement.pinned,
+        pages=pages.total(),
+        pages_on_node=pages.total() if node is None else pages[node],
         readable=readable,
     )
 
 
-def count_pages(numa_maps: str) -> dict[int, int]:
+def count_pages(numa_maps: str) -> Counter[int]:
     """Count the base pages per node of a process's own memory: not of files.
 
     These, mostly libraries, are shared through the page cache and lie on the node that read them
     first.
     """
-    pages: dict[int, int] = {}
+    pages = Counter[int]()
     for line in numa_maps.splitlines():
         if _FILE.search(line):
             continue
@@ -251,20 +243,8 @@ def count_pages(numa_maps: str) -> dict[int, int]:
         size_kb = int(size[1]) if size else _PAGE_KB
         for word in line.split()[2:]:
             if match := _NODE_PAGES.fullmatch(word):
-                node = int(match[1])
-                pages[node] = pages.get(node, 0) + int(match[2]) * size_kb // _PAGE_KB
+                pages[int(match[1])] += int(match[2]) * size_kb // _PAGE_KB
     return pages
-
-
-def merge_checks(checks: Iterable[PlacementCheck]) -> PlacementCheck:
-    """Add up the checks of several processes: a node process and its workers."""
-    checks = list(checks)
-    return PlacementCheck(
-        cpus_ok=all(check.cpus_ok for check in checks),
-        pages_on_node=sum(check.pages_on_node for check in checks),
-        pages_elsewhere=sum(check.pages_elsewhere for check in checks),
-        readable=all(check.readable for check in checks),
-    )
 
 
 def format_table(
@@ -273,11 +253,10 @@ def format_table(
     checks: Mapping[int, PlacementCheck],
 ) -> list[str]:
     """Format a table with one line a node; `checks` is by node id and may lack some."""
-    rows: list[tuple[str, ...]] = [
-        ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node")
+    rows = [
+        ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node"),
+        *(_row(placement, checks.get(placement.node_id)) for placement in placements),
     ]
-    for placement in placements:
-        rows.append(_row(placement, checks.get(placement.node_id)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -294,8 +273,7 @@ def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, .
     if check is not None and placement.pinned:
         mask = "as planned" if check.cpus_ok else "DIFFERS"
     if check is not None and placement.memory_node is not None:
-        megabytes = (check.pages_on_node + check.pages_elsewhere) * _PAGE_KB / 1024
-        share = f"{check.on_node_share:.1%} of {megabytes:.0f} MiB"
+        share = f"{check.on_node_share:.1%} of {check.pages * _PAGE_KB / 1024:.0f} MiB"
         pages = share if check.readable else "not readable"
     return (
         str(placement.node_id),
@@ -305,13 +283,3 @@ def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, .
         mask,
         pages,
     )
-
-
-def _allowed_cpus(status: Path) -> frozenset[int]:
-    try:
-        match = re.search(
-            r"^Cpus_allowed_list:\s*(\S*)$", status.read_text("utf-8", "replace"), re.MULTILINE
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return frozenset()  # that thread just ended
-    return parse_cpulist(match[1]) if match else frozenset()

@@ -18,7 +18,6 @@ from feeder.process.path_text import printable
 
 _PROC: Final = Path("/proc")
 _BYTES_MAX: Final = 4096
-_DIGITS_MAX: Final = 18
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 
 _STATES: Final[dict[bytes, KernelState]] = {
@@ -57,12 +56,12 @@ LITTLE_CPUS: Final = 0.05
 
 _NAME_CHARS: Final = 64
 
-Busy = tuple[str, int, float]
+Busy = tuple[str, int, float]  # no msgspec: the doctor runs without it
 """A process: its name, its number, and the CPUs that it uses."""
 
 
 class ProcessStat(NamedTuple):
-    """The kernel's line about a process, or about one of its threads; -1 for what is unknown."""
+    """The kernel's line about a process, or about one of its threads."""
 
     state: KernelState
     cpu_s: float  # since it began
@@ -73,19 +72,10 @@ class ProcessStat(NamedTuple):
 def parse_stat(stat: bytes) -> ProcessStat | None:
     """Parse a line; None if it has another form."""
     words = stat.rpartition(b")")[2].split()  # the name before it may contain anything
-    if len(words) <= _SYSTEM_TICKS or words[_STATE] not in _STATES:
+    if len(words) <= _CPU or words[_STATE] not in _STATES:
         return None
-    user, system = _count(words, _USER_TICKS), _count(words, _SYSTEM_TICKS)
-    if user < 0 or system < 0:
-        return None
-    cpu_s = (user + system) / _TICKS_A_S
-    return ProcessStat(_STATES[words[_STATE]], cpu_s, _count(words, _CPU), _count(words, _PARENT))
-
-
-def _count(words: list[bytes], at: int) -> int:
-    """The number of a word; -1 if there is none."""
-    word = words[at] if at < len(words) else b""
-    return int(word) if word.isdigit() and len(word) <= _DIGITS_MAX else -1
+    cpu_s = (int(words[_USER_TICKS]) + int(words[_SYSTEM_TICKS])) / _TICKS_A_S
+    return ProcessStat(_STATES[words[_STATE]], cpu_s, int(words[_CPU]), int(words[_PARENT]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +94,13 @@ def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:
     """Read what the kernel counts of a process; zeros where it has ended."""
     folder = f"{proc}/{pid}"
     stat = parse_stat(_read(f"{folder}/stat"))
-    run_ns = _read(f"{folder}/schedstat").split()
+    run_ns, delay_ns = (_read(f"{folder}/schedstat").split() or [b"0", b"0"])[:2]
     io = _read_io(folder)
     return ProcessLoad(
         state=stat.state if stat else None,
         cpu=stat.last_cpu if stat else -1,
-        cpu_s=max(0, _count(run_ns, 0)) / 1e9,
-        run_delay_s=max(0, _count(run_ns, 1)) / 1e9,
+        cpu_s=int(run_ns) / 1e9,
+        run_delay_s=int(delay_ns) / 1e9,
         read_bytes=io.get(b"read_bytes", 0),
         requested_bytes=io.get(b"rchar", 0),
     )
@@ -131,8 +121,8 @@ def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
 
 
 def _read_io(folder: str) -> dict[bytes, int]:
-    pairs = (line.partition(b":") for line in _read(f"{folder}/io").splitlines())
-    return {name: int(count) for name, _, count in pairs if count.strip().isdigit()}
+    pairs = (line.split(b":") for line in _read(f"{folder}/io").splitlines())
+    return {name: int(count) for name, count in pairs}
 
 
 def _read(path: str) -> bytes:
@@ -151,11 +141,9 @@ def _read(path: str) -> bytes:
 class NeighbourFinder:
     """Finds the processes that use most CPU time, leaving out the daemon and its clients.
 
-    A look reads a file of each process, so it is for the moment when that is asked: 10 ms for a
-    thousand processes. In a container /proc shows only its own processes.
+    A look reads a file of each process: 10 ms for a thousand of them. In a container /proc shows
+    only its own processes.
     """
-
-    __slots__ = ("_cpu_s", "_looked_s", "_proc")
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -177,8 +165,9 @@ class NeighbourFinder:
                 continue
             self._cpu_s[pid] = stat.cpu_s
             if before and elapsed_s > 0 and pid not in known and stat.parent not in known:
-                cpus = max(0.0, stat.cpu_s - before.get(pid, 0.0)) / elapsed_s
+                cpus = (stat.cpu_s - before.get(pid, 0.0)) / elapsed_s
                 name = line.partition(b"(")[2].rpartition(b")")[0].decode(errors="replace")
-                neighbours.append((printable(name)[:_NAME_CHARS], pid, cpus))
+                if cpus >= LITTLE_CPUS:
+                    neighbours.append((printable(name)[:_NAME_CHARS], pid, cpus))
         neighbours.sort(key=lambda neighbour: -neighbour[2])
-        return tuple(busy for busy in neighbours[:NEIGHBOURS_MAX] if busy[2] >= LITTLE_CPUS)
+        return tuple(neighbours[:NEIGHBOURS_MAX])

@@ -54,8 +54,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
     Raises ConfigError on anything else.
     """
     cpus: set[int] = set()
-    parts = dict.fromkeys(part.strip() for part in text.strip().split(","))  # each once
-    for part in filter(None, parts):
+    for part in filter(None, map(str.strip, text.split(","))):
         match = _CPULIST_PART.fullmatch(part)
         first = int(match[1]) if match else 0
         last = int(match[2] or match[1]) if match else -1
@@ -97,21 +96,17 @@ def read_topology(
     """
     system = root / "sys/devices/system"
     online = read_cpulist(system / "cpu/online")
-    entries = {
-        int(entry.name.removeprefix("node")): entry
-        for entry in _entries(system / "node")
-        if re.fullmatch(r"node[0-9]{1,6}", entry.name)
-    }
+    folders = {int(path.name[4:]): path for path in (system / "node").glob("node[0-9]*")}
+    memory = {number: _memory_bytes(path / "meminfo") for number, path in folders.items()}
     nodes: list[NumaNode] = []
-    memory = {number: _memory_bytes(entry / "meminfo") for number, entry in entries.items()}
-    for number, entry in sorted(entries.items()):
-        cpus = read_cpulist(entry / "cpulist")
+    for number, path in sorted(folders.items()):
+        cpus = read_cpulist(path / "cpulist")
         nodes.append(
             NumaNode(
                 id=number,
                 cpus=cpus & online if online else cpus,
                 memory_bytes=memory[number],
-                memory_node=_nearest_memory(number, entry / "distance", memory),
+                memory_node=_nearest_memory(number, path / "distance", memory),
             )
         )
     if any(node.cpus for node in nodes):
@@ -155,10 +150,3 @@ def _memory_bytes(meminfo: Path) -> int:
     """The memory of a node or of the machine; 0 where the file does not have it."""
     match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", read_text(meminfo))
     return int(match[1]) * 1024 if match else 0
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []

@@ -1,8 +1,8 @@
 """The probe of memory bandwidth."""
 
-import mmap
 import threading
 
+import numpy as np
 import pytest
 
 from feeder.host.memory_bandwidth import THREADS_MAX, measure_copy_bandwidth
@@ -18,7 +18,7 @@ def test_a_copy_is_measured_and_leaves_no_thread() -> None:
 
 
 def test_short_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap, "mmap", None)
+    monkeypatch.setattr(np, "empty", None)
     assert measure_copy_bandwidth(2, 64 << 20) == 0.0
 
 
@@ -39,7 +39,7 @@ def test_threads_that_cannot_start_are_no_error(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_that_cannot_be_mapped_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise OSError("no memory")
+        raise MemoryError
 
-    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr(np, "empty", refuse)
     assert measure_copy_bandwidth(1, PLENTY) == 0.0

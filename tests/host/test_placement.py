@@ -22,13 +22,12 @@ from feeder.host.placement import (
     check_placement,
     count_pages,
     format_table,
-    merge_checks,
     parse_pin,
     plan_placement,
     restore_affinity,
 )
 from feeder.host.topology import NumaNode, UsableCpus, read_topology, usable_cpus
-from tests.support.machine_tree import two_nodes, write_tree
+from tests.support.machine_tree import two_nodes
 
 AUTO, OFF = parse_pin("auto"), parse_pin("off")
 
@@ -249,48 +248,64 @@ def test_own_pages_are_counted_and_those_of_files_are_not() -> None:
     assert count_pages(NUMA_MAPS) == {0: 1 + 2, 1: 99 + 50 + 38 + 4 + huge + 6}
 
 
-def fake_process(root: Path, *masks: str) -> Path:
-    files = {f"proc/7/task/{7 + i}/status": f"Cpus_allowed_list:\t{m}" for i, m in enumerate(masks)}
-    return write_tree(root, files | {"proc/7/numa_maps": NUMA_MAPS})
+def test_check_looks_at_every_thread_of_every_process() -> None:
+    placement = dataclasses.replace(ours(), cpus=frozenset([min(os.sched_getaffinity(0))]))
+    program = (
+        "import os, sys, threading; "
+        f"os.sched_setaffinity(0, {{{min(placement.cpus)}}}); "
+        "thread = threading.Thread(target=sys.stdin.read); thread.start(); "
+        "os.sched_setaffinity(thread.native_id, map(int, sys.argv[1:])); print(flush=True)"
+    )
+
+    def check(*cpus: int) -> bool:
+        with subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, cpus)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            return check_placement([process.pid], placement).cpus_ok
+
+    everywhere = os.sched_getaffinity(0)
+    assert check(*placement.cpus)
+    assert check(*everywhere) == (len(everywhere) == 1)
+    anywhere = dataclasses.replace(placement, pinned=False)
+    assert check_placement([os.getpid()], anywhere).cpus_ok
+    assert check_placement([os.getpid()], placement).cpus_ok == (len(everywhere) == 1)
 
 
-SECOND = NodePlacement(node_id=1, cpus=frozenset(range(4, 8)), memory_node=1, workers=4)
+def test_processes_that_have_ended_are_as_planned() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    check = check_placement([process.pid], ours())
+    assert (check.cpus_ok, check.pages, check.readable) == (True, 0, True)
 
 
-def test_check_counts_pages_and_looks_at_every_thread(tmp_path: Path) -> None:
-    check = check_placement(7, SECOND, fake_process(tmp_path / "good", "4-7", "5"))
-    assert check is not None
-    assert check.cpus_ok
-    assert (check.pages_elsewhere, check.readable) == (3, True)
+def test_own_pages_elsewhere_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_: NUMA_MAPS)
+    check = check_placement([os.getpid()], ours(memory_node=1))
+    assert (check.pages - check.pages_on_node, check.readable) == (3, True)
     assert check.on_node_share == pytest.approx(0.9976, abs=1e-3)
-    check = check_placement(7, SECOND, fake_process(tmp_path / "bad", "4-7", "3-4"))
-    assert check is not None
-    assert not check.cpus_ok
+    two = check_placement([os.getpid(), os.getpid()], ours(memory_node=1))
+    assert (two.pages, two.pages_on_node) == (2 * check.pages, 2 * check.pages_on_node)
+    check = check_placement([os.getpid()], ours())
+    assert check.pages_on_node == check.pages
 
 
-def test_check_without_a_memory_node_finds_no_page_elsewhere(tmp_path: Path) -> None:
-    anywhere = dataclasses.replace(SECOND, memory_node=None)
-    check = check_placement(7, anywhere, fake_process(tmp_path, "4"))
-    assert check is not None
-    assert check.pages_elsewhere == 0
+def test_missing_numa_maps_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise PermissionError
 
-
-def test_check_of_a_process_that_ended_is_none(tmp_path: Path) -> None:
-    assert check_placement(8, SECOND, fake_process(tmp_path, "4")) is None
-
-
-def test_missing_numa_maps_are_reported(tmp_path: Path) -> None:
-    root = write_tree(tmp_path, {"proc/7/task/7/status": "Cpus_allowed_list:\t4"})
-    check = check_placement(7, SECOND, root)
-    assert check is not None
+    monkeypatch.setattr(Path, "read_text", refuse)
+    check = check_placement([os.getpid()], ours(memory_node=0))
     assert not check.readable
-    table = format_table([SECOND], given_cpus(range(8)), {1: check})
+    table = format_table([ours(memory_node=0)], given_cpus(range(8)), {0: check})
     assert "not readable" in table[1]
 
 
 def test_check_of_this_process_passes() -> None:
-    check = check_placement(os.getpid(), ours())
-    assert check is not None
+    check = check_placement([os.getpid()], ours())
     assert check.cpus_ok
     assert bool(check.pages_on_node) == check.readable
 
@@ -298,9 +313,9 @@ def test_check_of_this_process_passes() -> None:
 def test_table_shows_placements_and_checks(tmp_path: Path) -> None:
     usable = usable_cpus(tmp_path, frozenset(range(9)))
     plan = plan_placement(read_topology(two_nodes(tmp_path)), usable, None, AUTO)
-    good = PlacementCheck(cpus_ok=True, pages_on_node=25_599, pages_elsewhere=1, readable=True)
-    bad = dataclasses.replace(good, cpus_ok=False, pages_elsewhere=25_601)
-    lines = format_table(plan, usable, {0: good, 1: merge_checks([good, bad])})
+    good = PlacementCheck(cpus_ok=True, pages=25_600, pages_on_node=25_599, readable=True)
+    bad = PlacementCheck(cpus_ok=False, pages=76_800, pages_on_node=51_198, readable=True)
+    lines = format_table(plan, usable, {0: good, 1: bad})
     assert lines == [
         "node  workers  CPUs  memory  CPU mask    own pages on the node",
         "0     5        0-3   node 0  as planned  100.0% of 100 MiB",

@@ -66,8 +66,7 @@ def fetch(endpoint: str, done: threading.Event, may_close: threading.Event) -> F
 def check_process(report: Report, name: str, pid: int, placement: NodePlacement) -> None:
     """Check CPU mask, memory policy and pages of one process."""
     node = placement.memory_node
-    found = check_placement(pid, placement)
-    assert found is not None, f"{name} has ended"
+    found = check_placement([pid], placement)
     mask = format_cpulist(placement.cpus)
     report.check(found.cpus_ok, f"{name}: every thread may run on CPUs {mask} only", found.cpus_ok)
     maps = Path(f"/proc/{pid}/numa_maps").read_text()
@@ -102,9 +101,9 @@ def check_memory_follows_policy(report: Report, numa_nodes: Sequence[NumaNode]) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it has touched its memory
-        found = check_placement(process.pid, crossed)
+        found = check_placement([process.pid], crossed)
         process.kill()
-    good = found is not None and found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
+    good = found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
     claim = f"on cores of node {here.id} with memory bound to node {there.id}, memory goes there"
     report.check(good, claim, found)
 
@@ -171,9 +170,10 @@ def check_unpinned(report: Report, dataset: str, numa_nodes: Sequence[NumaNode])
         everywhere = NodePlacement(
             node_id=0, cpus=numa_nodes[0].cpus, memory_node=0, workers=1, pinned=True
         )
-        check = check_placement(node, everywhere)
-        found = check is not None and not check.cpus_ok
-        report.check(found, "control: --pin off is not taken for pinned to node 0", check)
+        check = check_placement([node], everywhere)
+        report.check(
+            not check.cpus_ok, "control: --pin off is not taken for pinned to node 0", check
+        )
         check_end(report, daemon)
     return fetched
 

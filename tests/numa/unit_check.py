@@ -107,8 +107,8 @@ def check_nodes(report: Report, supervisor: int) -> None:
             node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=2
         )
         for pid in (node, *workers(node)):
-            found = check_placement(pid, placement)
-            good = found is not None and found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
+            found = check_placement([pid], placement)
+            good = found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
             bound = f" bind:{numa_node.id} " in Path(f"/proc/{pid}/numa_maps").read_text()
             claim = f"process {pid} is bound to node {numa_node.id} and runs there"
             report.check(good and bound, claim, found)
