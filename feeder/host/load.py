@@ -10,6 +10,7 @@ Whatever is missing or cannot be parsed counts as zero: the daemon serves withou
 Source: proc(5), Documentation/accounting/psi.rst and Documentation/admin-guide/cgroup-v2.rst.
 """
 
+import contextlib
 import os
 import re
 import time
@@ -29,8 +30,7 @@ _REFAULTS: Final = re.compile(
     rb"^workingset_refault(?:_file)? ([0-9]{1,18})$",  # without "_file" before Linux 5.9
     re.MULTILINE,
 )
-_THROTTLED_V2: Final = re.compile(rb"^throttled_usec ([0-9]{1,18})$", re.MULTILINE)
-_THROTTLED_V1: Final = re.compile(rb"^throttled_time ([0-9]{1,18})$", re.MULTILINE)
+_THROTTLED: Final = re.compile(rb"^throttled_(?:usec|time) ([0-9]{1,18})$", re.MULTILINE)
 
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _IDLE: Final = 3
@@ -44,15 +44,13 @@ class LoadReader:
     """Reads the load of the machine below a root."""
 
     def __init__(self, root: Path, usable: UsableCpus) -> None:
-        """Find the files to read."""
         self._root = root
         self._cpus = usable.affinity
         quota = usable.quota
         self._cpus_usable = float(len(self._cpus) if quota is None else min(len(self._cpus), quota))
-        try:
+        self._groups: tuple[tuple[Path, bool], ...] = ()
+        with contextlib.suppress(ResourceError):
             self._groups = tuple(dict.fromkeys(cgroup_folders(root, "cpu")))
-        except ResourceError:
-            self._groups = ()
 
     def read(self) -> HostLoad:
         proc = self._root / "proc"
@@ -61,10 +59,13 @@ class LoadReader:
             f"pressure_{name}_s": _first(_SOME_TOTAL, read_bytes(proc / "pressure" / name)) / 1e6
             for name in ("cpu", "io", "memory")
         }
-        try:
+        free_bytes = 0
+        with contextlib.suppress(ResourceError):
             free_bytes = available_bytes(self._root)
-        except ResourceError:
-            free_bytes = 0
+        throttled_s = [  # summed over CPUs: microseconds in v2, nanoseconds in v1
+            _first(_THROTTLED, read_bytes(group / "cpu.stat")) / (1e6 if unified else 1e9)
+            for group, unified in self._groups
+        ]
         return HostLoad(
             clock_s=time.monotonic(),
             usable_cpus=self._cpus_usable,
@@ -72,7 +73,7 @@ class LoadReader:
             busy_s=busy_s,
             io_wait_s=io_wait_s,
             # A group's own figure; the one above that was stopped longest sets the pace.
-            throttled_s=max((_throttled_s(group) for group, _ in self._groups), default=0.0),
+            throttled_s=max(throttled_s, default=0.0),
             refaults=_first(_REFAULTS, read_bytes(proc / "vmstat")),
             free_memory_bytes=free_bytes,
             **pressure_s,
@@ -88,12 +89,6 @@ def parse_cpu_seconds(stat: bytes, cpus: Collection[int]) -> tuple[float, float]
             waited += ticks[_IO_WAIT]
             busy += sum(ticks) - ticks[_IDLE] - ticks[_IO_WAIT]
     return busy / _TICKS_A_S, waited / _TICKS_A_S
-
-
-def _throttled_s(group: Path) -> float:
-    """The seconds for which a quota stopped a group's threads, summed over its CPUs."""
-    data = read_bytes(group / "cpu.stat")
-    return max(_first(_THROTTLED_V2, data) / 1e6, _first(_THROTTLED_V1, data) / 1e9)
 
 
 def _first(pattern: re.Pattern[bytes], data: bytes) -> int:

@@ -50,10 +50,14 @@ def available_bytes(root: Path = Path("/")) -> int:
                 f"the free memory of this machine cannot be read ({error}): let the daemon read "
                 "/proc/meminfo"
             ) from error
-    for group in _memory_groups(root):
-        remaining = _remaining_bytes(*group)
-        if remaining is not None:
-            limits.append(remaining)
+    for folder, unified in _memory_groups(root):
+        limit, used = (
+            read_bytes(f"{folder}/{name}").strip() for name in (_V2_NAMES if unified else _V1_NAMES)
+        )
+        if limit.isdigit() and used.isdigit():  # cgroup v2 writes "max" for no limit
+            details = read_bytes(f"{folder}/memory.stat")
+            inactive = _TOTAL_INACTIVE.search(details) or _INACTIVE.search(details)
+            limits.append(max(0, int(limit) - int(used) + int(inactive[1] if inactive else 0)))
     return min(limits)
 
 
@@ -63,24 +67,6 @@ def share_of(setting: int | Literal["auto"], share: float, available: int, nodes
 
 
 @functools.lru_cache(maxsize=8)
-def _memory_groups(root: Path) -> tuple[tuple[str, str, str], ...]:
-    """The files of limit, use and details of each cgroup that limits this process's memory: found
-    once, while descriptors are left."""
-    return tuple(
-        (f"{folder}/{limit}", f"{folder}/{used}", f"{folder}/memory.stat")
-        for folder, unified in cgroup_folders(root, "memory")
-        for limit, used in (_V2_NAMES if unified else _V1_NAMES,)
-    )
-
-
-def _remaining_bytes(limit_file: str, used_file: str, details_file: str) -> int | None:
-    """What a cgroup may still use, in bytes; None where it has no limit."""
-    limit = read_bytes(limit_file).strip()
-    if not limit.isdigit():  # cgroup v2 writes "max" for no limit
-        return None
-    used = read_bytes(used_file).strip()
-    if not used.isdigit():
-        return None
-    details = read_bytes(details_file)
-    inactive = _TOTAL_INACTIVE.search(details) or _INACTIVE.search(details)
-    return max(0, int(limit) - int(used) + int(inactive[1] if inactive else 0))
+def _memory_groups(root: Path) -> tuple[tuple[Path, bool], ...]:
+    # Found once, while descriptors are left.
+    return tuple(cgroup_folders(root, "memory"))
