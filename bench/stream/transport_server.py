@@ -9,6 +9,7 @@ its worker reports every chunk as filled at once. Both bind an ipc and a tcp end
 """
 
 import functools
+import os
 import sys
 import time
 from collections import deque
@@ -89,7 +90,9 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         endpoints=(ipc, tcp), worker_pids=(), libraries={}, self_test="", decoder="", warnings=()
     )
     # The listener is bound to nothing: no client can claim slots, so messages are measured.
-    service = NodeService(table, router, ClaimListener(), pool, ready)
+    service = NodeService(
+        table, router, ClaimListener(), pool, ready, board=os.memfd_create("board")
+    )
     now_s = time.monotonic()
     service.on_worker(WorkerJoined(1), now_s)
     poll_set = PollSet()

@@ -42,6 +42,7 @@ from feeder.process.stop_signals import stop_signals_blocked
 from feeder.wire.messages import (
     ClientMessage,
     Hello,
+    HostStats,
     HostStatsRequest,
     NamesRequest,
     NotReady,
@@ -159,11 +160,9 @@ class EarlyAnswers:
                 answer = NotReady(text=self._progress.text, advances=self._progress.advances)
                 self._clients.send(peer, answer)
             case HostStatsRequest():
-                if now_s >= self._watch.due_s:
-                    self._watch.turn(())
                 verdict = Verdict(kind="packing", text=self._progress.text, is_problem=False)
-                report = msgspec.structs.replace(self._watch.report, verdict=verdict)
-                self._clients.send_report([peer], report)
+                report = msgspec.structs.replace(self._watch.turn(()), verdict=verdict)
+                self._clients.send(peer, HostStats(report=report))
             case StatsRequest():
                 counters = {"packing": self._progress.text, **flatten(self._router.counters)}
                 self._clients.send(peer, Stats(counters=counters))

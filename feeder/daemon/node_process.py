@@ -3,27 +3,19 @@
 import contextlib
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from feeder.host.placement import NodePlacement
 from feeder.metrics.hangs import SUSPENDED_S, Policy, ProcessLook, Watch
-from feeder.metrics.report import HostReport
+from feeder.metrics.report import NodeReport, NodeState
 from feeder.node.__main__ import encode_placement
-from feeder.node.messages import (
-    Diagnosed,
-    NodeConfig,
-    NodeReady,
-    NodeToSupervisor,
-    ReportPart,
-    SupervisorToNode,
-)
+from feeder.node.messages import NodeConfig, NodeReady, NodeToSupervisor, SupervisorToNode
 from feeder.process.backoff import RestartPolicy
-from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.child import describe_ending, start_child, wait_for_exit
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
@@ -33,12 +25,49 @@ HUNG_S: Final = 4.0
 HEARTBEATS: Final = Policy(look_s=2.0, silent_s=HUNG_S, stopped_s=HUNG_S, most_s=30.0)
 """They come twice a second."""
 
-PART_BYTES: Final = 64 * 1024
-"""Size of a part of a report: half of the largest packet of a channel."""
-
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
-_REPORTS_MAX: Final = 2  # one that is being sent, and one for what is asked meanwhile
+
+
+@dataclass(slots=True, eq=False)
+class Heartbeats(Watch):
+    """The heartbeats of a node process, expected from ``begin`` to ``end``. Pure."""
+
+    due_s: float = float("inf")
+    """When to call ``check``; heartbeats postpone it, so that none costs a wake-up."""
+    is_hung: bool = False
+    """It was found to hang, and has not ended yet."""
+
+    def begin(self, now_s: float) -> None:
+        self.progress_s, self.looks = now_s, None
+        self.due_s = self.check_at_s(now_s)
+
+    def beat(self, now_s: float) -> None:
+        """Record a heartbeat, unless none is expected."""
+        if self.due_s < float("inf"):
+            self.begin(now_s)
+
+    def end(self) -> None:
+        """Expect none any more: the process drains or has ended."""
+        self.due_s, self.is_hung = float("inf"), False
+
+    def are_missing(self, now_s: float) -> bool:
+        """Whether the process is silent, and not judged yet or spared."""
+        return self.due_s < float("inf") and self.is_silent(now_s)
+
+    def check(self, look: Callable[[], ProcessLook | None], now_s: float) -> bool:
+        """Whether the process is found to hang; ``look`` returns what it does, None if unknown."""
+        late_s = now_s - self.due_s
+        if late_s < 0:
+            return False
+        if late_s > SUSPENDED_S:  # the supervisor did not run, nor perhaps the process
+            self.begin(now_s)
+            return False
+        if self.is_quiet(now_s):
+            self.add_look(look(), now_s)
+            self.is_hung = self.judge(now_s, HUNG_S)[1]
+        self.due_s = float("inf") if self.is_hung else self.check_at_s(now_s)
+        return self.is_hung
 
 
 class NodeProcess:
@@ -53,15 +82,11 @@ class NodeProcess:
         """Its report that it can serve; None before."""
         self.due_s = float("inf")
         """The deadline for its readiness or, if it is not running, the time to start it."""
+        self.heartbeats = Heartbeats(HEARTBEATS)
+        self.hangs = 0
         self._policy = RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
-        self._outbox: deque[SupervisorToNode] = deque()  # what the channel had no room for
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether to call ``flush`` when ``fd`` can be written to."""
-        return bool(self._outbox)
 
     @property
     def is_running(self) -> bool:
@@ -69,17 +94,17 @@ class NodeProcess:
         return self._process is not None
 
     @property
-    def pid(self) -> int | None:
-        """Its process id; None if it is not running."""
-        return None if self._process is None else self._process.pid
+    def pid(self) -> int:
+        """Its process id; 0 if it is not running."""
+        return 0 if self._process is None else self._process.pid
 
     @property
     def fd(self) -> int:
         """The descriptor to poll; -1 if it is not running."""
         return -1 if self._channel is None else self._channel.fileno()
 
-    def start(self) -> None:
-        """Start the process and send its placement and its configuration.
+    def start(self, board: int) -> None:
+        """Start the process and send its placement, its configuration and the board.
 
         Raises OSError if the machine has no process or descriptor left, ResourceError if the
         configuration is too long for a message.
@@ -90,8 +115,7 @@ class NodeProcess:
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
             ours.send(encode_placement(self.placement))
             self._channel.set_timeout(0)
-            self._channel.send(self.config)
-        self.ready = None
+            self._channel.send(self.config, board)
         self.due_s = time.monotonic() + START_DEADLINE_S
 
     def schedule_restart(self) -> float | None:
@@ -106,64 +130,41 @@ class NodeProcess:
         """Receive its next message, None if there is none; ChannelClosedError when it has ended."""
         return None if self._channel is None else self._channel.receive()
 
-    def prepare_successor(self, endpoints: tuple[str, ...]) -> None:
-        """Have successors bind the same endpoints, with the ports that clients know."""
-        self.config = msgspec.structs.replace(self.config, endpoints=endpoints, is_successor=True)
-
     def send(self, message: SupervisorToNode) -> None:
-        """Send a message after those that wait, without blocking.
-
-        A process that does not read sends no heartbeats either, and is ended for that.
-        """
         if self._channel is not None:
-            self._outbox.append(message)
-            self.flush()
+            with contextlib.suppress(ChannelClosedError):  # receive() reports it
+                self._channel.send(message)
 
-    def send_report(self, report: HostReport) -> None:
-        """Send the host's report, in parts; left out where two others are waiting to be sent.
-
-        The second of them was asked for as this one, and is hardly older.
-        """
-        waiting = [message for message in self._outbox if isinstance(message, ReportPart)]
-        if sum(part.is_last for part in waiting) >= _REPORTS_MAX:
-            return
-        data = msgspec.msgpack.encode(report)
-        for start in range(0, len(data), PART_BYTES):
-            end = start + PART_BYTES
-            self.send(ReportPart(is_last=end >= len(data), data=data[start:end]))
-
-    def send_verdict(self, diagnosed: Diagnosed) -> None:
-        """Send the verdict for clients; left out while the channel has no room: others follow."""
-        if not self._outbox:
-            self.send(diagnosed)
-
-    def flush(self) -> None:
-        """Send what the channel had no room for, as far as it has now."""
-        while self._outbox and self._channel is not None:
-            try:
-                self._channel.send(self._outbox[0])
-            except ChannelFullError:
-                return
-            except ChannelClosedError:
-                self._outbox.clear()  # receive() reports the end
-                return
-            self._outbox.popleft()
+    def report(self, now_s: float, *, is_draining: bool) -> NodeReport:
+        """Its state and the counts of its predecessors, without a snapshot."""
+        state: NodeState = "restarting" if self.config.is_successor else "starting"
+        if self.heartbeats.is_hung:
+            state = "hung"
+        elif self.heartbeats.are_missing(now_s):
+            state = "silent"
+        elif self.ready is not None:
+            state = "draining" if is_draining else "ready"
+        return NodeReport(
+            number=self.config.number,
+            state=state,
+            restarts=self.config.restarts,
+            hangs=self.hangs,
+        )
 
     def close_channel(self) -> None:
         """Close the channel, on which the process ends soon."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-            self._outbox.clear()
 
     def kill(self) -> None:
-        """Kill the process."""
         if self._process is not None:
             self._process.kill()
 
     def end(self) -> str:
         """Close the channel, reap the process, killed if necessary, and return how it ended."""
         self.close_channel()
+        self.heartbeats.end()
         process, self._process, self.ready = self._process, None, None
         if process is None:
             return "was not running"
@@ -172,70 +173,3 @@ class NodeProcess:
             process.kill()
             status = wait_for_exit(process, _REAP_DEADLINE_S)
         return describe_ending(status)
-
-
-@dataclass(slots=True, eq=False)
-class _Watched(Watch):
-    pid: int = 0
-    due_s: float = 0.0
-
-
-class HeartbeatWatch:
-    """The node processes from which heartbeats are due: silent or hung ones. Pure.
-
-    A check that is late means that the supervisor did not run (``metrics.hangs``): all silences
-    start again.
-    """
-
-    def __init__(self, look: Callable[[int], ProcessLook | None]) -> None:
-        """``look`` returns what the process with this id does, None if that is unknown."""
-        self._look = look
-        self._watched: dict[int, _Watched] = {}
-        self._hung: set[int] = set()  # until they have ended
-
-    @property
-    def due_s(self) -> float:
-        """When to call ``check``; heartbeats postpone it, so that none costs a wake-up."""
-        return min((watched.due_s for watched in self._watched.values()), default=float("inf"))
-
-    def begin(self, number: int, pid: int, now_s: float) -> None:
-        """Expect heartbeats from a node process from now on."""
-        self._watched[number] = _Watched(HEARTBEATS, pid=pid)
-        self.beat(number, now_s)
-
-    def beat(self, number: int, now_s: float) -> None:
-        """Record a heartbeat."""
-        watched = self._watched.get(number)
-        if watched is not None:
-            watched.progress_s, watched.looks = now_s, None
-            watched.due_s = watched.check_at_s(now_s)
-
-    def end(self, number: int) -> None:
-        """Expect none any more: the process drains or has ended."""
-        self._watched.pop(number, None)
-        self._hung.discard(number)
-
-    def silence_of(self, number: int, now_s: float) -> Literal["silent", "hung"] | None:
-        """Whether a node process is silent, or hung and about to end; None for neither."""
-        if number in self._hung:
-            return "hung"
-        watched = self._watched.get(number)
-        return "silent" if watched is not None and watched.is_silent(now_s) else None
-
-    def check(self, now_s: float) -> list[tuple[int, float, str]]:
-        """Find the node processes to replace, which are no longer watched: each one's number, the
-        seconds without a heartbeat, and its kernel state in words."""
-        hung: list[tuple[int, float, str]] = []
-        late_s = now_s - self.due_s
-        for number, watched in list(self._watched.items()) if late_s >= 0 else ():
-            if late_s > SUSPENDED_S:
-                self.beat(number, now_s)
-                continue
-            if watched.is_quiet(now_s):
-                watched.add_look(self._look(watched.pid), now_s)
-                if watched.judge(now_s, HUNG_S)[1]:
-                    hung.append((number, now_s - watched.progress_s, watched.describe()))
-                    del self._watched[number]
-                    self._hung.add(number)
-            watched.due_s = watched.check_at_s(now_s)
-        return hung

@@ -12,7 +12,9 @@ It serves nothing itself and holds no state that a restart would lose. However i
 processes end with it.
 """
 
+import functools
 import logging
+import os
 import select
 import signal
 import time
@@ -23,25 +25,17 @@ import msgspec
 
 from feeder.daemon.config import Config
 from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placements
-from feeder.daemon.node_process import START_DEADLINE_S, HeartbeatWatch, NodeProcess
+from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
-from feeder.daemon.watch import Announcer, HostWatch
+from feeder.daemon.watch import HostWatch, VerdictLog
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
 from feeder.host.placement import check_placement, format_table
 from feeder.host.processes import NeighbourFinder, look_at
-from feeder.metrics.report import NodeState
 from feeder.monitoring.access import parse_address
-from feeder.node.messages import (
-    Diagnosed,
-    Drain,
-    Heartbeat,
-    Neighbours,
-    NodeReady,
-    ReportAsked,
-)
+from feeder.node.messages import Board, Drain, Heartbeat, Neighbours, NodeReady, write_board
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
@@ -50,6 +44,7 @@ from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
+from feeder.wire.messages import HostStats, encode
 from feeder.worker.messages import CannotStart
 
 if TYPE_CHECKING:
@@ -110,8 +105,9 @@ class Supervisor:
             find_neighbours=NeighbourFinder().look,
         )
         self._watch.warn(self._warnings)
-        self._heartbeats = HeartbeatWatch(look_at)
-        self._announcer = Announcer()
+        self._board = os.memfd_create("feeder-report")
+        self._verdict_kind = ""
+        self._verdict_log = VerdictLog()
         self._metrics = metrics
         if metrics is not None:
             metrics.health = lambda: self._watch.health
@@ -150,16 +146,12 @@ class Supervisor:
         polls.register(self._wakeup.fileno(), select.POLLIN)
         for node in self._nodes:
             if node.is_running:
-                room = select.POLLOUT if node.has_unsent else 0
-                polls.register(node.fd, select.POLLIN | room)
+                polls.register(node.fd, select.POLLIN)
         ready = dict(polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1))
         if self._wakeup.fileno() in ready:
             self._on_signals()
         for node in self._nodes:
-            events = ready.get(node.fd, 0)
-            if events & select.POLLOUT:
-                node.flush()
-            if events & ~select.POLLOUT:
+            if node.fd in ready:
                 self._on_message(node)
 
     def _next_deadline_s(self) -> float:
@@ -167,9 +159,8 @@ class Supervisor:
         return min(
             time.monotonic() + sleep_s,
             self._watch.due_s,
-            self._heartbeats.due_s,
             float("inf") if self._end_by_s is None else self._end_by_s,
-            *(node.due_s for node in self._nodes),
+            *(min(node.due_s, node.heartbeats.due_s) for node in self._nodes),
         )
 
     def _run_due(self, now_s: float) -> None:
@@ -191,11 +182,14 @@ class Supervisor:
 
     def _replace_hung(self, now_s: float) -> None:
         """Kill node processes that send no heartbeats; their successors start as after a crash."""
-        for number, silent_s, kernel_state in self._heartbeats.check(now_s):
-            node = self._nodes[number]
-            self._watch.count_hang(number)
+        for node in self._nodes:
+            beats = node.heartbeats
+            if not beats.check(functools.partial(look_at, node.pid), now_s):
+                continue
+            node.hangs += 1
             text = "%s (pid %d) has sent no heartbeat for %.1f s (kernel state: %s): ended"
-            _log.warning(text, node.name, node.pid or 0, silent_s, kernel_state)
+            silent_s = now_s - beats.progress_s
+            _log.warning(text, node.name, node.pid, silent_s, beats.describe())
             node.kill()
             self._turn(now_s)  # reports show it as hung while it ends, which may take seconds
             self._reap(node)
@@ -211,7 +205,7 @@ class Supervisor:
         _log.info("draining: finishing requested batches", extra=KEPT)
         for node in self._nodes:
             node.due_s = float("inf")
-            self._heartbeats.end(node.config.number)
+            node.heartbeats.end()
             node.send(Drain())
 
     def _on_message(self, node: NodeProcess) -> None:
@@ -222,10 +216,8 @@ class Supervisor:
             return
         match message:
             case Heartbeat():
-                self._heartbeats.beat(node.config.number, time.monotonic())
+                node.heartbeats.beat(time.monotonic())
                 self._watch.take(message.snapshot)
-            case ReportAsked():
-                node.send_report(self._watch.report)
             case CannotStart():
                 error = message.as_error()
                 if isinstance(error, DisagreementError) or not node.config.is_successor:
@@ -237,49 +229,46 @@ class Supervisor:
     def _on_ready(self, node: NodeProcess, ready: NodeReady) -> None:
         self._agreement.check(Producer(node.name, ready.self_test, ready.libraries))
         node.ready, node.due_s = ready, float("inf")
-        self._heartbeats.begin(node.config.number, node.pid or 0, time.monotonic())
-        self._watch.due_s = 0.0
-        node.prepare_successor(ready.endpoints)
-        # The endpoints of all node processes, including those that are restarting.
-        neighbours = Neighbours(endpoints=tuple(other.config.endpoints for other in self._nodes))
+        now_s = time.monotonic()
+        node.heartbeats.begin(now_s)
+        # Successors bind the same endpoints, with the ports that clients know.
+        node.config = msgspec.structs.replace(
+            node.config, endpoints=ready.endpoints, is_successor=True
+        )
+        beginning = [node]
         if self._serves:
-            node.send(neighbours)
             _log.warning("%s serves again", node.name)
         elif all(other.ready for other in self._nodes):
-            for other in self._nodes:
-                other.send(neighbours)
             self._announce()
+            beginning = self._nodes
+        else:
+            return
+        self._turn(now_s)  # a report is there before the first client asks for one
+        # The endpoints of all node processes, including those that are restarting.
+        neighbours = Neighbours(endpoints=tuple(other.config.endpoints for other in self._nodes))
+        for other in beginning:
+            other.send(neighbours)
 
     def _turn(self, now_s: float) -> None:
-        """Make a new report of the host, and announce its verdict if that is new; reap orphans."""
-        reap_orphans([node.pid for node in self._nodes if node.pid is not None])
-        states = [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
-        verdict = self._watch.turn(states).verdict
-        news = self._announcer.observe(verdict, now_s)
-        if news is None:
-            return
-        is_new, is_logged = news
-        for node in self._nodes:
-            node.send_verdict(Diagnosed(text=verdict.text))
-        if is_new and self._end_by_s is None and self._serves:
+        """Make a new report of the host and write it to the board; reap orphans."""
+        reap_orphans([node.pid for node in self._nodes])
+        is_draining = self._end_by_s is not None
+        nodes = [node.report(now_s, is_draining=is_draining) for node in self._nodes]
+        report = self._watch.turn(nodes)
+        verdict = report.verdict
+        frame = encode(HostStats(report=report), is_checked=True)
+        write_board(self._board, Board(clock_s=now_s, verdict=verdict.text, frame=frame))
+        is_new = verdict.kind != self._verdict_kind
+        self._verdict_kind = verdict.kind
+        if is_new and not is_draining and self._serves:
             self._notifier.send(status=f"{self._serves}; {verdict.text}")
-        if is_logged:
+        if self._verdict_log.admit(verdict, now_s):
             level = logging.WARNING if verdict.is_problem else logging.INFO
             _log.log(level, "%s", verdict.text)
-
-    def _state(self, node: NodeProcess, now_s: float) -> NodeState:
-        silence = self._heartbeats.silence_of(node.config.number, now_s)
-        if silence is not None:
-            return silence
-        if node.ready is not None:
-            return "ready" if self._end_by_s is None else "draining"
-        return "restarting" if node.config.is_successor else "starting"
 
     def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
-        self._watch.forget(node.config.number)
-        self._heartbeats.end(node.config.number)
         self._watch.due_s = 0.0  # probes should see it at once
         ending = node.end()
         if self._end_by_s is not None:
@@ -291,11 +280,11 @@ class Supervisor:
                 f"one {ending}: see its messages above"
             )
         text = "%s (pid %d) %s: restarted in %.1f s"
-        _log.warning(text, node.name, pid or 0, ending, backoff_s)
+        _log.warning(text, node.name, pid, ending, backoff_s)
 
     def _start(self, node: NodeProcess) -> None:
         try:
-            node.start()
+            node.start(self._board)
         except OSError as error:
             text = explain_start(node.name, error)
             backoff_s = node.schedule_restart()
@@ -321,7 +310,7 @@ class Supervisor:
         ready = [node.ready for node in self._nodes if node.ready is not None]
         checks = {}
         for node, report in zip(self._nodes, ready, strict=True):
-            pids = [pid for pid in (node.pid, *report.worker_pids) if pid is not None]
+            pids = (node.pid, *report.worker_pids)
             checks[node.placement.node_id] = check_placement(pids, node.placement)
         placements = [node.placement for node in self._nodes]
         for line in format_table(placements, self._usable, checks):

@@ -1,11 +1,10 @@
 """What the supervisor knows of its node processes: their snapshots of the last seconds, the
 machine's load, curves of the last minutes, and from these the host's report.
 
-Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
-that has ended are dropped. So are those from before a suspension of the daemon, and those of an
-idle time that the first request of a job ends: a rate over that time would mean nothing. The
-verdict is about the last JUDGED_S of them. Reports are immutable, so other threads may read the
-latest one.
+Of each node process it keeps about INTERVAL_S of snapshots, all of the same process. Those from
+before a suspension of the daemon are dropped, and those of an idle time that the first request of a
+job ends: a rate over that time would mean nothing. The verdict is about the last JUDGED_S of them.
+Reports are immutable, so other threads may read the latest one.
 """
 
 import os
@@ -15,7 +14,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,7 +29,6 @@ from feeder.metrics.report import (
     HostReport,
     Neighbour,
     NodeReport,
-    NodeState,
     ServedDatasetReport,
     Verdict,
 )
@@ -59,22 +57,19 @@ POINT_S: Final = 5.0
 HISTORY_S: Final = 900.0
 """Points of the curves, and how far back they go."""
 
-_INCARNATION_BITS: Final = 53
-"""Every reader of JSON keeps these exactly."""
-
-REFRESH_S: Final = 10.0
-"""Between two messages to clients with the same kind of verdict and new figures."""
+_INCARNATION_BITS: Final = 53  # every reader of JSON keeps these exactly
 
 _LOGGED_ELSEWHERE: Final = frozenset({"starting", "draining", "node-down"})
 """Kinds of verdicts whose events the supervisor logs itself."""
 
-_CLIENT_PID: Final = re.compile(r"\bpid (\d{1,9})\b")
-"""In the name that loaders give."""
+_CLIENT_PID: Final = re.compile(r"\bpid (\d{1,9})\b")  # in the name that loaders give
 
 _NAME_CHARS_MAX: Final = 256
 _WARNINGS_MAX: Final = 64
 _WARNING_CHARS_MAX: Final = 512
 _UNDECIDED: Final = Verdict(kind="starting", text="starting: no snapshots yet", is_problem=False)
+
+_Timed = TypeVar("_Timed", NodeRecord, HostLoad)
 
 
 class HostWatch:
@@ -102,7 +97,6 @@ class HostWatch:
         self._judge = Judge()
         self._clock = clock
         self._began_s = clock()
-        self._hangs = [0] * nodes
         self._loads: deque[HostLoad] = deque([read_load()])
         self._history: deque[HistoryPoint] = deque(maxlen=round(HISTORY_S / POINT_S))
         self._point_before: HostReport | None = None
@@ -124,7 +118,6 @@ class HostWatch:
             verdict=_UNDECIDED,
         )
         """The latest one."""
-        self._states = tuple((self._began_s, node.state) for node in self.report.nodes)
         self.health = HealthState(self.report, (self._began_s,) * nodes)
         """The latest report with the times since which its states hold."""
 
@@ -147,29 +140,22 @@ class HostWatch:
         ):
             recent.clear()
         recent.append(snapshot)
+        _trim(recent)
         if all(recent and recent[-1].clock_s > self.report.clock_s for recent in self._recent):
             self.due_s = 0.0
-        while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
-            recent.popleft()
 
-    def forget(self, number: int) -> None:
-        """Drop the snapshots of a node process that has ended."""
-        self._recent[number].clear()
-
-    def count_hang(self, number: int) -> None:
-        """Count a node process that is ended because it sends no heartbeats."""
-        self._hangs[number] += 1
-
-    def turn(self, states: Sequence[tuple[NodeState, int]]) -> HostReport:
-        """Make a new report, given each node process's state and number of restarts."""
+    def turn(self, nodes: Sequence[NodeReport]) -> HostReport:
+        """Make a new report, given each node process's without snapshots."""
         now_s = self._clock()
         self.due_s = now_s + TURN_S
         load = self._read_load()
         if now_s - self.report.clock_s > SUSPENDED_S:
             self._begin_anew(now_s)
         self._loads.append(load)
-        while len(self._loads) > 2 and self._loads[1].clock_s <= load.clock_s - INTERVAL_S:
-            self._loads.popleft()
+        _trim(self._loads)
+        for node, recent in zip(nodes, self._recent, strict=True):
+            if node.state in ("starting", "restarting"):  # the process of the snapshots has ended
+                recent.clear()
         if self._neighbours_due_s is not None and now_s >= self._neighbours_due_s:
             self._neighbours = tuple(
                 Neighbour(name=name, pid=pid, cpus=cpus)
@@ -180,63 +166,48 @@ class HostWatch:
             self.report,
             clock_s=now_s,
             uptime_s=now_s - self._began_s,
-            nodes=tuple(
-                NodeReport(
-                    number=number,
-                    state=state,
-                    restarts=restarts,
-                    hangs=self._hangs[number],
-                    now=recent[-1] if recent else None,
-                    before=recent[0] if len(recent) > 1 else None,
-                )
-                for number, ((state, restarts), recent) in enumerate(
-                    zip(states, self._recent, strict=True)
-                )
-            ),
+            nodes=tuple(nodes),
             load=load,
-            load_before=self._loads[0],
             neighbours=self._neighbours,
             log_lines_dropped=log_lines.counters.log_lines_dropped,
             log_lines_limited=log_lines.counters.log_lines_limited,
         )
+        report = self._with_snapshots(report, INTERVAL_S)
         self._add_point(report)
         report = msgspec.structs.replace(report, history=tuple(self._history))
-        verdict = self._judge.judge(self._recently(report), report)
-        self.report = msgspec.structs.replace(report, verdict=verdict)
+        verdict = self._judge.judge(self._with_snapshots(report, JUDGED_S), report)
+        report = msgspec.structs.replace(report, verdict=verdict)
         if not self._judge.is_about("neighbour-bound"):
             self._neighbours, self._neighbours_due_s = (), None
         elif self._neighbours_due_s is None:  # what they use is known at the next look
             self._find_neighbours(self._own_pids(), now_s)
             self._neighbours_due_s = now_s
-        self._states = tuple(
-            (since_s if was == state else now_s, state)
-            for (since_s, was), (state, _) in zip(self._states, states, strict=True)
-        )
-        self.health = HealthState(self.report, tuple(since_s for since_s, _ in self._states))
-        return self.report
+        states = zip(self.health.since_s, self.report.nodes, nodes, strict=True)
+        since_s = tuple(at_s if old.state == new.state else now_s for at_s, old, new in states)
+        self.report, self.health = report, HealthState(report, since_s)
+        return report
 
-    def _recently(self, report: HostReport) -> HostReport:
-        """Narrow a report to the last JUDGED_S."""
-        nodes = []
-        for node, recent in zip(report.nodes, self._recent, strict=True):
-            before = node.before
-            for snapshot in recent:
-                if snapshot.clock_s <= recent[-1].clock_s - JUDGED_S:
-                    before = snapshot
-            nodes.append(msgspec.structs.replace(node, before=before))
-        loads = [load for load in self._loads if load.clock_s <= report.load.clock_s - JUDGED_S]
-        load_before = loads[-1] if loads else report.load_before
-        return msgspec.structs.replace(report, nodes=tuple(nodes), load_before=load_before)
+    def _with_snapshots(self, report: HostReport, seconds: float) -> HostReport:
+        """The report with rates over the last ``seconds``, as far as there are snapshots."""
+        nodes = tuple(
+            msgspec.structs.replace(
+                node,
+                now=recent[-1] if recent else None,
+                before=_at(recent, seconds) if len(recent) > 1 else None,
+            )
+            for node, recent in zip(report.nodes, self._recent, strict=True)
+        )
+        load_before = _at(self._loads, seconds)
+        return msgspec.structs.replace(report, nodes=nodes, load_before=load_before)
 
     def _own_pids(self) -> set[int]:
         """The processes of the daemon and its clients on this host."""
         pids = {self.report.pid}
-        for recent in self._recent:
-            for snapshot in list(recent)[-1:]:
-                pids |= {snapshot.pid, *(worker.pid for worker in snapshot.workers)}
-                names = [client.name for client in snapshot.clients if client.is_local]
-                matches = map(_CLIENT_PID.search, names)
-                pids |= {int(match[1]) for match in matches if match}
+        for recent in filter(None, self._recent):
+            pids |= {recent[-1].pid, *(worker.pid for worker in recent[-1].workers)}
+            for client in recent[-1].clients:
+                if client.is_local and (match := _CLIENT_PID.search(client.name)):
+                    pids.add(int(match[1]))
         return pids
 
     def _begin_anew(self, now_s: float) -> None:
@@ -269,34 +240,38 @@ class HostWatch:
             )
 
 
+def _trim(records: deque[_Timed]) -> None:
+    """Drop those that are older than the interval of rates, but for the latest of them."""
+    while len(records) > 2 and records[1].clock_s <= records[-1].clock_s - INTERVAL_S:
+        records.popleft()
+
+
+def _at(records: deque[_Timed], seconds: float) -> _Timed:
+    """The latest that is ``seconds`` older than the last one; the first if none is."""
+    before = records[0]
+    for record in records:
+        if record.clock_s <= records[-1].clock_s - seconds:
+            before = record
+    return before
+
+
 def _is_working(snapshot: NodeRecord) -> bool:
     """Whether a client has requested a batch that it has not released."""
     return any(client.wanted for client in snapshot.clients)
 
 
-class Announcer:
-    """Decides when a verdict is worth a line in the log and a message to clients. Pure."""
+class VerdictLog:
+    """Decides when a verdict is worth a line in the log. Pure."""
 
     def __init__(self) -> None:
-        self._announced: Verdict | None = None
-        self._announced_s = 0.0
-        self._lines = LogLimiter(admitted_max=1)
+        self._limiter = LogLimiter(admitted_max=1)
         self._logged = ""
 
-    def observe(self, verdict: Verdict, now_s: float) -> tuple[bool, bool] | None:
-        """Whether a verdict to announce is of a new kind, which systemd should know, and whether to
-        log it; None if it is not to be announced."""
-        announced = self._announced
-        is_new = announced is None or verdict.kind != announced.kind
-        if announced is not None and not is_new:
-            is_said = verdict.text == announced.text and verdict.kind == self._logged
-            if is_said or now_s - self._announced_s < REFRESH_S:
-                return None
-        self._announced, self._announced_s = verdict, now_s
+    def admit(self, verdict: Verdict, now_s: float) -> bool:
+        """Whether to log a verdict: of a new kind, and each kind once a minute."""
         # A line that was held back follows once it may, so that the log's last one is true.
-        if verdict.kind in {self._logged, *_LOGGED_ELSEWHERE}:
-            return is_new, False
-        is_logged = self._lines.admit(verdict.kind, now_s)
-        if is_logged:
-            self._logged = verdict.kind
-        return is_new, is_logged
+        is_known = verdict.kind in {self._logged, *_LOGGED_ELSEWHERE}
+        if is_known or not self._limiter.admit(verdict.kind, now_s):
+            return False
+        self._logged = verdict.kind
+        return True

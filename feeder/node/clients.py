@@ -9,12 +9,11 @@ limits are the same.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from feeder.errors import ProtocolError
 from feeder.metrics.hangs import CATCH_UP_S
-from feeder.metrics.report import HostReport
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
 from feeder.node.slot_store import Tracker
@@ -24,7 +23,6 @@ from feeder.wire.messages import (
     BadRecipe,
     Chunk,
     ClientMessage,
-    HostStats,
     Lent,
     NodeMessage,
     Refused,
@@ -143,18 +141,6 @@ class Clients:
         if tracker is not None:
             self._fair_share.earn(peer)
         return tracker
-
-    def send_report(self, peers: Sequence[bytes], report: HostReport | None) -> None:
-        """Send the report of the host, encoded once, to the clients that asked for it."""
-        if not peers:
-            return
-        try:
-            frame = encode(HostStats(report=report))
-        except ProtocolError as error:  # too long, or out of bounds: a supervisor's fault
-            _log.warning("the report of the host cannot be sent: %s", error)
-            frame = encode(HostStats(report=None))
-        for peer in peers:
-            self._router.send(peer, frame)
 
     # --- Whom they lose -----------------------------------------------------------------------
 

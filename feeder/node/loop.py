@@ -25,14 +25,11 @@ from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import (
-    Diagnosed,
     Drain,
     Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
-    ReportAsked,
-    ReportPart,
     SupervisorToNode,
 )
 from feeder.node.polling import PollSet
@@ -40,7 +37,7 @@ from feeder.node.router import Router, read_keys
 from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import PoolEvent, WorkerPool
-from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import LineForm, LineStream, start_logging
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
@@ -67,13 +64,14 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
     control: Channel[NodeToSupervisor, SupervisorToNode] = Channel(end, SupervisorToNode)
     # A closed channel: the supervisor has ended.
     with contextlib.suppress(ChannelClosedError):
-        config = control.receive()
+        config, board = control.receive_with_fd()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
+        assert board is not None, "the board comes with it"
         form = LineForm(process=f"node {config.number}", format=config.log_format)
         log = start_logging(config.log_level, form)
         warnings = tuple(filter(None, (warning, restore_affinity(placement))))
         wakeup = SignalWakeup([signal.SIGTERM])
-        with contextlib.closing(NodeLoop(config, control, log, wakeup, warnings)) as loop:
+        with contextlib.closing(NodeLoop(config, control, board, log, wakeup, warnings)) as loop:
             loop.run()
 
 
@@ -84,23 +82,25 @@ class NodeLoop:
         self,
         config: NodeConfig,
         control: Channel[NodeToSupervisor, SupervisorToNode],
+        board: int,
         log: LineStream,
         wakeup: SignalWakeup,
         warnings: tuple[str, ...],
     ) -> None:
         """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
 
-        ``warnings`` become part of the report to the supervisor.
+        ``board`` is the descriptor of the supervisor's. ``warnings`` become part of the report to
+        the supervisor.
         """
         self._config = config
         self._control = control
+        self._board = board
         self._log = log
         self._wakeup = wakeup
         self._warnings = warnings
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
         self._drain_by_s: float | None = None
-        self._verdict = ""  # of the supervisor
         self._is_over = False
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
         with contextlib.ExitStack() as stack:
@@ -210,6 +210,8 @@ class NodeLoop:
         if self._snapshots.deadline_s <= now_s:
             self._snapshots.run_due(now_s, service)
             self._log.report_dropped()
+            if service is not None:
+                service.read_board()
         if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
             self._drain(now_s)
         if service is not None:
@@ -238,11 +240,6 @@ class NodeLoop:
         self._control.set_timeout(0)  # a supervisor that does not read must not block the loop
         self._snapshots.deadline_s = now_s
         return ready
-
-    def _ask_for_report(self) -> None:
-        # Without it the clients that wait are answered after a while, without a report.
-        with contextlib.suppress(ChannelFullError, ChannelClosedError):
-            self._control.send(ReportAsked())
 
     def _begin_service(self, ready: NodeReady, neighbours: Neighbours, now_s: float) -> None:
         """Begin to serve clients; their earlier messages are queued in the socket."""
@@ -273,9 +270,8 @@ class NodeLoop:
             ready,
             restarts=config.restarts,
             cache=self._cache,
-            ask_for_report=self._ask_for_report,
+            board=self._board,
         )
-        service.on_diagnosed(self._verdict)
         for worker in self._pool.numbers:
             service.on_worker(WorkerJoined(worker), now_s)
         gc.collect()
@@ -307,12 +303,6 @@ class NodeLoop:
             case Neighbours():
                 assert self._ready is not None, "Neighbours follows NodeReady"
                 self._begin_service(self._ready, message, now_s)
-            case ReportPart() if self._service is not None:
-                self._service.reports.add_part(message, now_s)
-            case Diagnosed(text=text):
-                self._verdict = text
-                if self._service is not None:
-                    self._service.on_diagnosed(text)
 
     def _on_signal(self, now_s: float) -> None:
         if self._wakeup.take():

@@ -1,17 +1,22 @@
-"""The messages between the supervisor and its node processes, over their channel.
+"""The messages between the supervisor and its node processes, over their channel, and the board.
 
 supervisor                         node process
 placement (JSON)  ──────────►      (pins itself before it imports anything large)
-NodeConfig        ──────────►      (binds, starts its workers)
+NodeConfig, board ──────────►      (binds, starts its workers)
                   ◄──────────      NodeReady, or CannotStart and it ends
 Neighbours        ──────────►      (takes clients)
                   ◄──────────      Heartbeat, twice a second, from NodeReady on
-                  ◄──────────      ReportAsked, for a client's HostStatsRequest
-ReportPart …      ──────────►      (answers that client)
-Diagnosed         ──────────►      (repeats the verdict in its Pongs)
 Drain             ──────────►      (finishes requested batches and ends)
 end of channel    ──────────►      (ends)
+
+The board is a memfd, to which the supervisor writes each new report of the host. Node processes
+read it for clients that ask, and repeat its verdict in their Pongs; nobody is woken up for it.
 """
+
+import os
+import struct
+import zlib
+from typing import Final
 
 import msgspec
 
@@ -72,21 +77,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
     """Take nothing new, finish requested batches, end within the configured drain_s."""
 
 
-class ReportPart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """A piece of the host's report, which may be longer than a packet; they come in order."""
-
-    is_last: bool
-    data: bytes
-    """A part of the report in MessagePack."""
-
-
-class Diagnosed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The supervisor's verdict on the host has changed."""
-
-    text: str
-
-
-SupervisorToNode = NodeConfig | Neighbours | Drain | ReportPart | Diagnosed
+SupervisorToNode = NodeConfig | Neighbours | Drain
 
 
 class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -111,8 +102,32 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     snapshot: NodeRecord
 
 
-class ReportAsked(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """Some client wants the host's report."""
+NodeToSupervisor = NodeReady | CannotStart | Heartbeat
+
+_BOARD_HEAD: Final = struct.Struct("=II")
+"""The length of what follows, and its checksum: it may be read while it is written."""
 
 
-NodeToSupervisor = NodeReady | CannotStart | Heartbeat | ReportAsked
+class Board(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What the board says."""
+
+    clock_s: float = float("-inf")
+    """When it was written, on the machine's monotonic clock."""
+    verdict: str = ""
+    frame: bytes = b""
+    """HostStats with the report, ready for clients."""
+
+
+def write_board(fd: int, board: Board) -> None:
+    data = msgspec.msgpack.encode(board)
+    os.pwrite(fd, _BOARD_HEAD.pack(len(data), zlib.crc32(data)) + data, 0)
+
+
+def read_board(fd: int) -> Board | None:
+    """None if nothing is on it yet, or it is just being written."""
+    content = os.pread(fd, os.fstat(fd).st_size, 0)
+    if len(content) < _BOARD_HEAD.size:
+        return None
+    length, checksum = _BOARD_HEAD.unpack_from(content)
+    data = content[_BOARD_HEAD.size : _BOARD_HEAD.size + length]
+    return msgspec.msgpack.decode(data, type=Board) if zlib.crc32(data) == checksum else None

@@ -1,25 +1,18 @@
-"""Clients' requests that a node process passes on, and answers when it gets what they need.
+"""Clients' requests for the names of samples, which a worker reads.
 
-Names of samples a worker reads. One request at a time is with a worker, and the next one follows
-after nine times as long as that took: names cost a tenth of one worker's time at most, however many
-clients want them. The report of the whole host only the supervisor can make: it is asked once for
-all clients that wait, and they are answered together.
+One request at a time is with a worker, and the next one follows after nine times as long as that
+took: names cost a tenth of one worker's time at most, however many clients want them.
 
-Invariant: at most WAITING_MAX requests of each kind wait, one of each client, and none for longer
-than its kind may take.
+Invariant: at most WAITING_MAX requests wait, one of each client, and none for longer than
+NAMES_WITHIN_S.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
-from feeder.metrics.report import HostReport
-from feeder.node.messages import ReportPart
 from feeder.session.admission import MESSAGE_CHARS_MAX, ServedDataset
-from feeder.wire.messages import MAX_NODE_HEADER_BYTES, Names, NamesRequest, Refused
+from feeder.wire.messages import Names, NamesRequest, Refused
 from feeder.worker.messages import NamesRead, ReadNames
 
 WAITING_MAX: Final = 64
@@ -30,14 +23,6 @@ PAUSE: Final = 9.0
 """Between two requests for names, in multiples of the first one's time."""
 
 _RETRY_S: Final = 0.1  # while no worker is up
-
-REPORT_WITHIN_S: Final = 2.0
-"""A supervisor that takes longer is stopped or overloaded."""
-
-FRESH_S: Final = 0.2
-"""A report that is younger is sent again: the supervisor makes two a second."""
-
-_log = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
@@ -145,60 +130,3 @@ def _refuse(
 def _unreadable(message: NamesRequest, problem: str) -> Refused:
     text = f"names of dataset {message.dataset!r} cannot be read: {problem}"
     return Refused(code="unreadable", message=text[:MESSAGE_CHARS_MAX])
-
-
-class HostReports:
-    """The latest report, and the peers that wait for one."""
-
-    def __init__(
-        self,
-        ask: Callable[[], None],
-        answer: Callable[[Sequence[bytes], HostReport | None], None],
-    ) -> None:
-        """``ask`` requests a report of the supervisor, ``answer`` sends one, or none, to peers."""
-        self._ask = ask
-        self._answer = answer
-        self._waiting: dict[bytes, None] = {}
-        self._data = bytearray()
-        self._report: HostReport | None = None
-        self._received_s = float("-inf")
-        self.deadline_s = float("inf")
-        """When ``run_due`` is due."""
-
-    def add(self, peer: bytes, now_s: float) -> None:
-        """Handle a request; a second one of a peer that waits is answered by the same report."""
-        if now_s - self._received_s < FRESH_S:
-            self._answer([peer], self._report)
-        elif peer not in self._waiting:
-            if len(self._waiting) >= WAITING_MAX:
-                self._answer([peer], None)
-                return
-            if not self._waiting:
-                self.deadline_s = now_s + REPORT_WITHIN_S
-                self._ask()
-            self._waiting[peer] = None
-
-    def add_part(self, part: ReportPart, now_s: float) -> None:
-        """Handle a piece of a report, which is sent to those that wait once it is whole."""
-        if len(self._data) <= MAX_NODE_HEADER_BYTES:  # clients take no more
-            self._data += part.data
-        if not part.is_last:
-            return
-        data, self._data = self._data, bytearray()
-        report: HostReport | None = None
-        try:
-            if len(data) <= MAX_NODE_HEADER_BYTES:
-                report = msgspec.msgpack.decode(data, type=HostReport)
-                self._report, self._received_s = report, now_s
-        except msgspec.MsgspecError as error:
-            _log.warning("the supervisor's report of the host is malformed: %s", error)
-        self._answer_all(report)
-
-    def run_due(self, now_s: float) -> None:
-        """Answer without a report where the supervisor has not sent one in time."""
-        if self.deadline_s <= now_s:
-            self._answer_all(None)
-
-    def _answer_all(self, report: HostReport | None) -> None:
-        waiting, self._waiting, self.deadline_s = tuple(self._waiting), {}, float("inf")
-        self._answer(waiting, report)

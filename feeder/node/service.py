@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from feeder import __version__
@@ -21,8 +21,8 @@ from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
-from feeder.node.messages import NodeReady
-from feeder.node.relays import HostReports, NameRequests
+from feeder.node.messages import Board, NodeReady, read_board
+from feeder.node.relays import NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import PoolEvent, WorkerPool
@@ -39,6 +39,7 @@ from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
     ClientMessage,
     Hello,
+    HostStats,
     HostStatsRequest,
     NamesRequest,
     Request,
@@ -47,6 +48,9 @@ from feeder.wire.messages import (
 )
 from feeder.wire.session_id import session_id
 from feeder.worker.messages import CloseSession, NamesRead, OpenSession
+
+REPORT_MAX_S: Final = 3.0
+"""A supervisor that has made no report of the host for longer is stopped or overloaded."""
 
 _SESSION_BITS: Final = 63
 _NAME_CHARS: Final = 100  # of a dataset's name in a counter's, which may have 128
@@ -67,12 +71,12 @@ class NodeService:
         *,
         restarts: int = 0,
         cache: DecodedCache | None = None,
-        ask_for_report: Callable[[], None] = lambda: None,
+        board: int,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``restarts`` is how many predecessors of this process have crashed. ``ask_for_report`` asks
-        the supervisor for the report of the host, which comes through ``reports``.
+        ``restarts`` is how many predecessors of this process have crashed, ``board`` the descriptor
+        of the supervisor's.
         """
         self.table = table
         self.router = router
@@ -103,7 +107,9 @@ class NodeService:
         )
         self._slots = SlotStore()
         self.clients = Clients(router, self._on_message)
-        self.reports = HostReports(ask_for_report, self.clients.send_report)
+        self._board_fd = board
+        self._board = Board()
+        self.read_board()
         self._names = NameRequests(table.datasets, pool.send, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
@@ -120,7 +126,6 @@ class NodeService:
         due_s = min(
             max(self.table.check_at_s, self.caught_up_s),
             self._slots.recheck_at_s,
-            self.reports.deadline_s,
             self._names.deadline_s,
         )
         if self.table.sessions.open:
@@ -144,8 +149,6 @@ class NodeService:
             self._apply_all(self._slots.recheck(now_s), now_s)
         if self.clients.unreachable or has_lost:
             self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
-        if self.reports.deadline_s <= now_s:
-            self.reports.run_due(now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self._pool.numbers, now_s)
         if self._slots.loans:
@@ -283,13 +286,18 @@ class NodeService:
                 self._names.run_due(self._pool.numbers, now_s)
                 return
             case HostStatsRequest():
-                self.reports.add(peer, now_s)
+                self.read_board()
+                if now_s - self._board.clock_s < REPORT_MAX_S:
+                    self.router.send(peer, self._board.frame)
+                else:
+                    self.clients.send(peer, HostStats(report=None))
                 return
         self.apply(events.MessageReceived(peer, message), now_s)
 
-    def on_diagnosed(self, verdict: str) -> None:
-        """Repeat the supervisor's verdict on the host in every Pong from now on."""
-        self.table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
+    def read_board(self) -> None:
+        """Read the latest report of the host; repeat its verdict in every Pong from now on."""
+        self._board = read_board(self._board_fd) or self._board
+        self.table.verdict = printable(self._board.verdict)[:VERDICT_CHARS_MAX]
 
     # --- What others show ---------------------------------------------------------------------
 

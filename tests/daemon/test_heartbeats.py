@@ -1,8 +1,10 @@
 """Node processes without heartbeats: replaced, or spared while they cannot help it."""
 
+from functools import partial
+
 import pytest
 
-from feeder.daemon.node_process import HEARTBEATS, HUNG_S, HeartbeatWatch
+from feeder.daemon.node_process import HEARTBEATS, HUNG_S, Heartbeats
 from feeder.metrics.hangs import SUSPENDED_S, KernelState, ProcessLook
 
 STEP_S = 0.05
@@ -16,13 +18,13 @@ class Host:
         self.now_s = 100.0
         self.states: dict[int, tuple[KernelState, float]] = {}  # and the share of a CPU, by pid
         self.looked: list[int] = []
-        self.watch = HeartbeatWatch(self._look)
+        self.nodes = [Heartbeats(HEARTBEATS) for _ in range(nodes)]
         self.beating = set(range(nodes))
         self.hangs: list[tuple[int, float, str]] = []
         self.wake_ups = 0
         for number in range(nodes):
             self.states[1000 + number] = "sleeps", 0.01
-            self.watch.begin(number, 1000 + number, self.now_s)
+            self.nodes[number].begin(self.now_s)
 
     def _look(self, pid: int) -> ProcessLook | None:
         self.looked.append(pid)
@@ -42,9 +44,19 @@ class Host:
             before_s, self.now_s = self.now_s, self.now_s + STEP_S
             if int(self.now_s) > int(before_s):
                 for number in self.beating:
-                    self.watch.beat(number, self.now_s)
-            self.wake_ups += self.watch.due_s <= self.now_s
-            self.hangs += self.watch.check(self.now_s)
+                    self.nodes[number].beat(self.now_s)
+            self.check()
+
+    def check(self) -> None:
+        """Check the node processes for which that is due, as a supervisor does."""
+        for number, node in enumerate(self.nodes):
+            self.wake_ups += node.due_s <= self.now_s
+            if node.check(partial(self._look, 1000 + number), self.now_s):
+                self.hangs.append((number, self.now_s - node.progress_s, node.describe()))
+
+    def silence_of(self, number: int) -> str | None:
+        node = self.nodes[number]
+        return "hung" if node.is_hung else "silent" if node.are_missing(self.now_s) else None
 
 
 def test_processes_that_send_heartbeats_are_not_looked_at_and_cost_no_wake_up() -> None:
@@ -91,29 +103,29 @@ def test_a_process_that_waits_for_disk_or_cpu_gets_longer(state: KernelState, sh
         host.hang(1, state, share)
     host.run(HUNG_MAX_S - 1.0)
     assert not host.hangs
-    assert host.watch.silence_of(1, host.now_s) == "silent"
-    assert host.watch.silence_of(0, host.now_s) is None
+    assert host.silence_of(1) == "silent"
+    assert host.silence_of(0) is None
     host.run(2.0)
     assert [number for number, _, _ in host.hangs] == [1]
 
 
 def test_a_process_is_silent_until_it_is_judged_and_hung_until_it_has_ended() -> None:
     host = Host()
-    assert host.watch.silence_of(0, host.now_s) is None
+    assert host.silence_of(0) is None
     host.hang(0, "storage")
     host.run(HUNG_S + 1.0)
-    assert host.watch.silence_of(0, host.now_s) == "silent", "it is spared"
+    assert host.silence_of(0) == "silent", "it is spared"
     host.states[1000] = "stopped", 0.0
     host.run(HUNG_S)
     assert host.hangs
-    assert host.watch.silence_of(0, host.now_s) == "hung"
+    assert host.silence_of(0) == "hung"
     host.run(5.0)
-    assert host.watch.silence_of(0, host.now_s) == "hung", "the kernel may take its time"
-    host.watch.end(0)
-    assert host.watch.silence_of(0, host.now_s) is None
-    host.watch.begin(0, 2000, host.now_s)
-    assert host.watch.silence_of(0, host.now_s) is None
-    assert host.watch.silence_of(1, host.now_s) is None
+    assert host.silence_of(0) == "hung", "the kernel may take its time"
+    host.nodes[0].end()
+    assert host.silence_of(0) is None
+    host.nodes[0].begin(host.now_s)
+    assert host.silence_of(0) is None
+    assert host.silence_of(1) is None
 
 
 def test_a_process_that_goes_on_is_forgiven() -> None:
@@ -133,10 +145,10 @@ def test_a_supervisor_that_was_suspended_reads_before_it_judges() -> None:
     host.hang(1, "stopped")
     host.run(3.0)
     host.now_s += 1000.0
-    host.hangs += host.watch.check(host.now_s)
+    host.check()
     assert not host.hangs
-    assert host.watch.due_s == host.now_s + HEARTBEATS.look_s
-    host.watch.beat(0, host.now_s + 0.1)
+    assert host.nodes[0].due_s == host.now_s + HEARTBEATS.look_s
+    host.nodes[0].beat(host.now_s + 0.1)
     host.beating.add(0)
     host.run(HUNG_S + 1.0)
     assert [number for number, _, _ in host.hangs] == [1]
@@ -153,12 +165,12 @@ def test_processes_that_were_suspended_with_it_get_their_time(
     for number in (0, 1):
         host.hang(number, state)
     host.now_s += frozen_s
-    host.hangs += host.watch.check(host.now_s)
-    assert not any(host.watch.silence_of(number, host.now_s) for number in (0, 1))
+    host.check()
+    assert not any(host.silence_of(number) for number in (0, 1))
     host.run(2.5)
-    assert not any(host.watch.silence_of(number, host.now_s) for number in (0, 1))
+    assert not any(host.silence_of(number) for number in (0, 1))
     for number in (0, 1):
-        host.watch.beat(number, host.now_s)
+        host.nodes[number].beat(host.now_s)
         host.beating.add(number)
     host.run(60.0)
     assert not host.hangs
@@ -179,8 +191,8 @@ def test_a_check_that_is_a_little_late_is_no_suspension() -> None:
     host = Host(nodes=1)
     host.hang(0, "stopped")
     while not host.hangs and host.now_s < 110.0:
-        host.now_s = host.watch.due_s + 0.8 * SUSPENDED_S
-        host.hangs += host.watch.check(host.now_s)
+        host.now_s = host.nodes[0].due_s + 0.8 * SUSPENDED_S
+        host.check()
     assert host.hangs
     assert host.now_s < 100.0 + 5.0
 
@@ -188,11 +200,11 @@ def test_a_check_that_is_a_little_late_is_no_suspension() -> None:
 def test_a_process_that_drains_or_has_ended_is_not_watched() -> None:
     host = Host()
     host.hang(0, "sleeps")
-    host.watch.end(0)
-    host.watch.end(0)
-    host.watch.beat(0, host.now_s)
+    host.nodes[0].end()
+    host.nodes[0].end()
+    host.nodes[0].beat(host.now_s)
     host.run(60.0)
     assert not host.hangs
-    host.watch.end(1)
+    host.nodes[1].end()
     host.run(3.0)
-    assert host.watch.due_s == float("inf")
+    assert all(node.due_s == float("inf") for node in host.nodes)

@@ -9,14 +9,20 @@ from feeder.daemon.watch import (
     HISTORY_S,
     INTERVAL_S,
     POINT_S,
-    REFRESH_S,
     TURN_S,
-    Announcer,
     HostWatch,
+    VerdictLog,
 )
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
-from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
+from feeder.metrics.report import (
+    HostLoad,
+    HostReport,
+    NodeReport,
+    NodeState,
+    Verdict,
+    VerdictKind,
+)
 from feeder.process.log_lines import counters
 
 
@@ -44,6 +50,13 @@ def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
     )
 
 
+def node(number: int, state: NodeState = "ready", restarts: int = 0) -> NodeReport:
+    return NodeReport(number=number, state=state, restarts=restarts)
+
+
+READY = node(0)
+
+
 def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) -> NodeRecord:
     return NodeRecord(
         number=number,
@@ -61,7 +74,7 @@ def test_lines_of_the_supervisor_s_own_log_are_counted(machine: Machine) -> None
     watch = watch_of(machine)
     counters.log_lines_dropped += 2
     counters.log_lines_limited += 7
-    report = watch.turn([("ready", 0)])
+    report = watch.turn([READY])
     counted = (report.log_lines_dropped, report.log_lines_limited)
     assert counted == (counters.log_lines_dropped, counters.log_lines_limited)
 
@@ -71,7 +84,7 @@ def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
     for second in range(30):
         machine.now_s = 1000.0 + second
         watch.take(snapshot(machine.now_s, images=second**2))
-        report = watch.turn([("ready", 0)])
+        report = watch.turn([READY])
     node = report.nodes[0]
     assert node.now is not None
     assert node.before is not None
@@ -84,10 +97,10 @@ def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
 def test_before_is_the_first_snapshot_until_ten_seconds_have_passed(machine: Machine) -> None:
     watch = watch_of(machine)
     watch.take(snapshot(1000.0))
-    assert watch.turn([("ready", 0)]).nodes[0].before is None
+    assert watch.turn([READY]).nodes[0].before is None
     watch.take(snapshot(1001.0))
     watch.take(snapshot(1009.9))
-    before = watch.turn([("ready", 0)]).nodes[0].before
+    before = watch.turn([READY]).nodes[0].before
     assert before is not None
     assert before.clock_s == 1000.0
 
@@ -99,18 +112,18 @@ def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -
     for second in range(20):
         machine.now_s = 1000.0 + second
         watch.take(snapshot(machine.now_s, images=100 * second))
-        watch.turn([("ready", 0)])
+        watch.turn([READY])
     machine.now_s += 30.0
     if is_early:
         watch.take(snapshot(machine.now_s, images=2000))
-    report = watch.turn([("ready", 0)])
+    report = watch.turn([READY])
     assert report.nodes[0].now is not None
     assert report.nodes[0].before is None
     assert report.load_before == report.load
     for second in range(3):
         machine.now_s += 1.0
         watch.take(snapshot(machine.now_s, images=2100 + 100 * second))
-        report = watch.turn([("ready", 0)])
+        report = watch.turn([READY])
     assert HostInterval(report).images_a_s == 100.0
     assert HostInterval(report).seconds <= 3.0
 
@@ -125,13 +138,13 @@ def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected:
         machine.now_s = 1000.0 + second
         idle = snapshot(machine.now_s)
         watch.take(msgspec.structs.replace(idle, clients=(trainer,) if is_connected else ()))
-        watch.turn([("ready", 0)])
+        watch.turn([READY])
     trainer = msgspec.structs.replace(trainer, wanted=4)
     for second in range(1, 6):
         machine.now_s += 1.0
         busy = snapshot(machine.now_s, images=200 * second)
         watch.take(msgspec.structs.replace(busy, clients=(trainer,)))
-        report = watch.turn([("ready", 0)])
+        report = watch.turn([READY])
     interval = HostInterval(report)
     assert (interval.seconds, interval.images_a_s, interval.busy_share) == (4.0, 200.0, 1.0)
 
@@ -147,7 +160,7 @@ def test_pauses_between_requests_are_part_of_the_rates(machine: Machine) -> None
         trainer = ClientRecord(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
         taken = snapshot(1000.0 + second, images=images)
         watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
-    interval = HostInterval(watch.turn([("ready", 0)]))
+    interval = HostInterval(watch.turn([READY]))
     assert (interval.seconds, interval.images_a_s) == (10.0, 80.0)
 
 
@@ -159,11 +172,10 @@ def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor
         watch.take(snapshot(1000.0 + second, 100, number=0))
         watch.take(snapshot(1000.0 + second, 100, number=1))
     watch.take(snapshot(1003.0, 5, number=0, pid=60))
-    first, second_node = watch.turn([("ready", 1), ("ready", 0)]).nodes
+    first, second_node = watch.turn([node(0, restarts=1), node(1)]).nodes
     assert (first.before, first.restarts) == (None, 1)
     assert second_node.before is not None
-    watch.forget(1)
-    gone = watch.turn([("ready", 1), ("restarting", 1)]).nodes[1]
+    gone = watch.turn([node(0, restarts=1), node(1, "restarting", restarts=1)]).nodes[1]
     assert (gone.state, gone.now, gone.before) == ("restarting", None, None)
 
 
@@ -172,7 +184,7 @@ def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: 
     for second in range(1000):
         machine.now_s = 1000.0 + second
         watch.take(snapshot(machine.now_s, images=100 * second))
-        report = watch.turn([("ready", 0)])
+        report = watch.turn([READY])
         assert watch.due_s == machine.now_s + TURN_S
     assert len(report.history) == HISTORY_S / POINT_S
     last = report.history[-1]
@@ -183,7 +195,7 @@ def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: 
 def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None:
     watch = watch_of(machine)
     watch.warn(["swap is on\x1b[31m", *["x" * 600] * 100])
-    warnings = watch.turn([("ready", 0)]).warnings
+    warnings = watch.turn([READY]).warnings
     assert warnings[0] == "swap is on[31m"
     assert len(warnings) == 64
     report = msgspec.msgpack.encode(watch.report)
@@ -204,42 +216,26 @@ def test_any_snapshots_give_a_report_with_a_verdict(
     for passed_s, images, pid in steps:
         machine.now_s += passed_s
         watch.take(snapshot(machine.now_s, images, pid=pid))
-        report = watch.turn([("ready", 0)])
+        report = watch.turn([READY])
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=HostReport) == report
 
 
-def verdict(kind: VerdictKind, text: str = "") -> Verdict:
-    return Verdict(kind=kind, text=f"{kind}{text}", is_problem=False)
-
-
-def observe(kinds: str, text: str = "") -> list[tuple[int, str, bool, bool]]:
-    """One verdict a second: I is idle, C compute-bound. Return when each is announced, whether it
-    is new, and whether it is logged."""
-    announcer, announced = Announcer(), []
-    for second, letter in enumerate(kinds):
-        news = announcer.observe(
-            verdict("idle" if letter == "I" else "compute-bound", text and f"{text}{second}"),
-            float(second),
-        )
-        if news is not None:
-            announced.append((second, letter, *news))
-    return announced
-
-
-def test_a_new_kind_is_announced_at_once() -> None:
-    assert observe("IIIIIIIICCCCCCCC") == [(0, "I", True, True), (8, "C", True, True)]
-
-
-def test_new_figures_of_the_same_kind_are_sent_every_ten_seconds_and_not_logged() -> None:
-    assert observe("I" * 30, text=" at ") == [
-        (0, "I", True, True),
-        (REFRESH_S, "I", False, False),
-        (2 * REFRESH_S, "I", False, False),
+def logged(kinds: str) -> list[tuple[float, str]]:
+    """When a verdict is logged, with one a second: I is idle, C compute-bound, S starting."""
+    names: dict[str, VerdictKind] = {"I": "idle", "C": "compute-bound", "S": "starting"}
+    log = VerdictLog()
+    return [
+        (float(second), letter)
+        for second, letter in enumerate(kinds)
+        if log.admit(Verdict(kind=names[letter], text=str(second), is_problem=False), float(second))
     ]
 
 
+def test_a_new_kind_is_logged_at_once_and_new_figures_are_not() -> None:
+    assert logged("SSIIIIIISSIICCCCCCCC") == [(2.0, "I"), (12.0, "C")]
+
+
 def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
-    announced = observe("I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120)
-    logged = [(second, letter) for second, letter, _, is_logged in announced if is_logged]
-    assert [letter for _, letter in logged] == ["I", "C", "I"]
-    assert 60.0 <= logged[2][0] <= 60.0 + 2 * REFRESH_S
+    lines = logged("I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120)
+    assert [letter for _, letter in lines] == ["I", "C", "I"]
+    assert lines[2][0] == 60.0

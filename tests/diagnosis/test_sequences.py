@@ -17,7 +17,7 @@ from feeder.metrics.records import (
     SlotSeconds,
     WorkerRecord,
 )
-from feeder.metrics.report import HostLoad, HostReport, VerdictKind
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, VerdictKind
 
 NAMED_WITHIN_S = 2.8
 """Reading a report takes up to 0.2 s more."""
@@ -123,7 +123,7 @@ class Host:
             if ticks % 10 == 0:
                 self.watch.take(self.snapshot(pace))
                 assert self.watch.due_s <= self.now_s
-                report = self.watch.turn([("ready", 0)])
+                report = self.watch.turn([NodeReport(number=0, state="ready")])
                 self.kinds.append((self.now_s, report.verdict.kind))
 
     def tick(self, pace: Pace) -> None:

@@ -37,9 +37,11 @@ class NodeUnderTest:
         self,
         process: "subprocess.Popen[bytes]",
         control: Channel[SupervisorToNode, NodeToSupervisor],
+        board: int,
     ) -> None:
         self.process = process
         self.control = control
+        self.board = board
         self.received: list[NodeToSupervisor] = []
         control.set_timeout(DEADLINE_S)
         self.ready = self.receive(NodeReady)
@@ -93,16 +95,18 @@ def running_node(
     placement = NodePlacement(node_id=0, cpus=cpus, memory_node=None, workers=workers, pinned=False)
     fingerprints = {"d": load_manifest(dataset).fingerprint}
     (node_config,) = plan_nodes(config, fingerprints, [placement], 4096)
+    board = os.memfd_create("board")
     process, end = start_child("feeder.node")
     try:
         end.send(encode_placement(placement))
         control: Channel[SupervisorToNode, NodeToSupervisor] = Channel(end, NodeToSupervisor)
-        control.send(msgspec.structs.replace(node_config, workers=workers))
-        node = NodeUnderTest(process, control)
+        control.send(msgspec.structs.replace(node_config, workers=workers), board)
+        node = NodeUnderTest(process, control, board)
         if are_neighbours_sent:
             control.send(Neighbours(endpoints=(node.ready.endpoints,)))
         yield node
     finally:
+        os.close(board)
         end.close()
         try:
             process.wait(DEADLINE_S)

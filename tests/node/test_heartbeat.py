@@ -2,18 +2,19 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from feeder.metrics.records import NodeRecord
-from feeder.node.messages import Diagnosed, ReportAsked, ReportPart
-from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong
+from feeder.metrics.report import HostReport
+from feeder.node.messages import Board, write_board
+from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong, encode
 from tests.node.node_process import NodeUnderTest, running_node
 from tests.support.daemon import RawClient, pack_small, small_recipe
-from tests.support.host_reports import healthy
+from tests.support.host_reports import healthy, many_nodes
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +80,18 @@ def test_a_clients_batches_are_in_the_totals(node: NodeUnderTest) -> None:
     node.snapshot_when(lambda each: not each.clients, "the session's end")
 
 
+def post(node: NodeUnderTest, verdict: str, report: HostReport) -> None:
+    """Write a report to the board, as the supervisor does."""
+    frame = encode(HostStats(report=report))
+    write_board(node.board, Board(clock_s=time.monotonic(), verdict=verdict, frame=frame))
+
+
 def test_each_pong_carries_the_supervisors_verdict(node: NodeUnderTest) -> None:
-    node.control.send(Diagnosed(text="io-bound:\nthe disk is slow"))
+    post(node, "io-bound:\nthe disk is slow", healthy())
     with RawClient(node.endpoint) as client:
         client.hello(small_recipe())
         verdict = ""
-        while not verdict:  # the verdict and the ping come over different sockets
+        while not verdict:  # it reads the board twice a second
             client.ping()
             pong = client.receive()
             assert isinstance(pong, Pong)
@@ -94,18 +101,11 @@ def test_each_pong_carries_the_supervisors_verdict(node: NodeUnderTest) -> None:
 
 
 def test_clients_get_the_supervisors_report(node: NodeUnderTest) -> None:
-    report, answer = healthy(), HostStats(report=None)
-    data = msgspec.msgpack.encode(report)
     with RawClient(node.endpoint) as client:
-        while answer.report is None:  # on a busy machine this test may answer too late
+        for report in (healthy(), many_nodes()):
+            post(node, "idle", report)
             client.send(HostStatsRequest())
-            node.receive(ReportAsked)
-            node.control.send(ReportPart(is_last=False, data=data[:50]))
-            node.control.send(ReportPart(is_last=True, data=data[50:]))
-            received = client.receive()
-            assert isinstance(received, HostStats)
-            answer = received
-    assert answer.report == report
+            assert client.receive() == HostStats(report=report)
 
 
 def test_a_node_process_sends_heartbeats_before_it_takes_clients(

@@ -1,25 +1,11 @@
-"""Requests that a worker or the supervisor answers: bounds, refusals, the time they may take."""
+"""Requests for names, which a worker answers: bounds, refusals, the time they may take."""
 
-import logging
-
-import msgspec
 import pytest
 
-from feeder.metrics.report import HostReport
-from feeder.node.messages import ReportPart
-from feeder.node.relays import (
-    FRESH_S,
-    NAMES_WITHIN_S,
-    PAUSE,
-    REPORT_WITHIN_S,
-    WAITING_MAX,
-    HostReports,
-    NameRequests,
-)
+from feeder.node.relays import NAMES_WITHIN_S, PAUSE, WAITING_MAX, NameRequests
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import (
-    MAX_NODE_HEADER_BYTES,
     Names,
     NamesRequest,
     NodeMessage,
@@ -27,7 +13,6 @@ from feeder.wire.messages import (
     encode,
 )
 from feeder.worker.messages import NamesRead, ReadNames
-from tests.support.host_reports import healthy
 
 SERVED = ServedDataset(fingerprint="f", classes=(), layout=ShardLayout(samples=10, shards=2))
 
@@ -148,95 +133,3 @@ def test_the_request_of_a_lost_worker_goes_to_another() -> None:
     ((_, refused),) = node.answers
     assert isinstance(refused, Refused)
     assert refused.message == "names of dataset 'birds' cannot be read: shard-00001.fds is damaged"
-
-
-# --- Reports of the host ------------------------------------------------------------------------
-
-REPORT = healthy()
-DATA = msgspec.msgpack.encode(REPORT)
-WHOLE = ReportPart(is_last=True, data=DATA)
-
-
-class Reports(HostReports):
-    """Has how often the supervisor was asked, and all answers."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.answers: list[tuple[bytes, HostReport | None]] = []
-        super().__init__(self._count, lambda peers, report: self._note(list(peers), report))
-
-    def _count(self) -> None:
-        self.times += 1
-
-    def _note(self, peers: list[bytes], report: HostReport | None) -> None:
-        self.answers += [(peer, report) for peer in peers]
-
-
-def test_the_supervisor_is_asked_once_for_all_that_wait() -> None:
-    reports = Reports()
-    for peer in (b"a", b"b", b"a"):
-        reports.add(peer, 10.0)
-    assert reports.times == 1
-    reports.add_part(ReportPart(is_last=False, data=DATA[:20]), 10.1)
-    assert reports.answers == []
-    reports.add_part(ReportPart(is_last=True, data=DATA[20:]), 10.2)
-    assert reports.answers == [(b"a", REPORT), (b"b", REPORT)]
-    assert reports.deadline_s == float("inf")
-
-
-def test_a_fresh_report_is_sent_again_and_an_old_one_is_not() -> None:
-    reports = Reports()
-    reports.add_part(WHOLE, 10.0)
-    reports.add(b"a", 10.0 + 0.9 * FRESH_S)
-    assert (reports.answers, reports.times) == ([(b"a", REPORT)], 0)
-    reports.add(b"a", 10.0 + 1.1 * FRESH_S)
-    assert (len(reports.answers), reports.times) == (1, 1)
-
-
-def test_a_silent_supervisor_leaves_clients_without_a_report_in_time() -> None:
-    reports = Reports()
-    reports.add(b"a", 10.0)
-    reports.add(b"b", 11.0)
-    assert reports.deadline_s == 10.0 + REPORT_WITHIN_S
-    reports.run_due(11.9)
-    assert reports.answers == []
-    reports.run_due(12.0)
-    assert reports.answers == [(b"a", None), (b"b", None)]
-    assert reports.deadline_s == float("inf")
-    reports.add(b"a", 13.0)
-    assert reports.times == 2
-
-
-def test_clients_that_wait_for_a_report_are_bounded() -> None:
-    reports = Reports()
-    for number in range(WAITING_MAX):
-        reports.add(b"%d" % number, 10.0)
-    reports.add(b"one more", 10.0)
-    assert reports.answers == [(b"one more", None)]
-    reports.add_part(WHOLE, 10.0)
-    assert len(reports.answers) == 1 + WAITING_MAX
-
-
-HALF = ReportPart(is_last=False, data=bytes(MAX_NODE_HEADER_BYTES // 2 + 1))
-
-
-@pytest.mark.parametrize(
-    ("parts", "line"),
-    [
-        ((ReportPart(is_last=True, data=b"\xc1"),), "malformed"),
-        ((HALF, HALF, HALF, ReportPart(is_last=True, data=DATA)), ""),
-    ],
-)
-def test_a_report_that_is_malformed_or_too_long_for_a_client_is_none(
-    caplog: pytest.LogCaptureFixture, parts: tuple[ReportPart, ...], line: str
-) -> None:
-    reports = Reports()
-    reports.add(b"a", 10.0)
-    with caplog.at_level(logging.WARNING):
-        for part in parts:
-            reports.add_part(part, 10.0)
-    assert reports.answers == [(b"a", None)]
-    assert line in caplog.text
-    reports.add(b"a", 10.0)
-    reports.add_part(WHOLE, 10.0)
-    assert reports.answers[1:] == [(b"a", REPORT)]

@@ -1,9 +1,10 @@
 """Leases and lost connections in a node process that may have been suspended itself."""
 
+import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.metrics.hangs import ProcessLook, SuspensionWatch
 from feeder.metrics.records import NodeRecord
-from feeder.node.messages import NodeReady, ReportPart
-from feeder.node.service import NodeService
+from feeder.metrics.report import HostReport
+from feeder.node.messages import Board, NodeReady, write_board
+from feeder.node.service import REPORT_MAX_S, NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
 from feeder.session.events import Event, Instruction, Resumed, WorkerJoined
@@ -33,7 +35,7 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from tests.support.host_reports import healthy
+from tests.support.host_reports import healthy, many_nodes
 from tests.support.session_shell import SAMPLES, limits, recipe
 
 LEASE_S = 10.0
@@ -58,7 +60,7 @@ class Host:
             sender=lambda: ("", True, True),
             send=lambda peer, frame: self.sent.append(decode_from_node(frame)),
         )
-        self.asked = 0  # times that the supervisor was asked for a report
+        self.board = os.memfd_create("board")
         layout = ShardLayout(samples=SAMPLES, shards=5)
         pool: Any = SimpleNamespace(
             look=lambda _: {},
@@ -93,7 +95,7 @@ class Host:
                 decoder="own",
                 warnings=(),
             ),
-            ask_for_report=self._count_asked,
+            board=self.board,
         )
         self.receive(Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test"))
         (welcome,) = self.sent
@@ -109,8 +111,10 @@ class Host:
         self.service.begin_turn(self.now_s, due_s)
         self.service.run_due(self.now_s)
 
-    def _count_asked(self) -> None:
-        self.asked += 1
+    def post(self, verdict: str = "idle", report: HostReport | None = None) -> None:
+        """Write a report to the board, as the supervisor does."""
+        frame = encode(HostStats(report=report))
+        write_board(self.board, Board(clock_s=self.now_s, verdict=verdict, frame=frame))
 
     def advance(self, seconds: float) -> None:
         """Advance the clock in steps, with the process running."""
@@ -128,8 +132,10 @@ class Host:
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> Iterator[Host]:
+    host = Host()
+    yield host
+    os.close(host.board)
 
 
 def test_silent_client_expires_with_its_lease(host: Host) -> None:
@@ -313,31 +319,29 @@ def test_counters_of_lossless_datasets_show_no_loss(host: Host) -> None:
     assert not [name for name in host.service.counters(0.0) if name.startswith("dataset.")]
 
 
-def test_a_supervisor_that_does_not_answer_leaves_a_client_without_a_report(host: Host) -> None:
-    for peer in (b"a", b"b"):
-        host.receive(HostStatsRequest(), peer)
-    assert host.asked == 1
-    assert host.service.due_s(host.now_s) <= host.now_s + 2.0
-    host.advance(1.8)
-    assert not any(isinstance(message, HostStats) for message in host.sent)
-    host.advance(0.4)
-    assert host.sent[-2:] == [HostStats(report=None)] * 2
-
-
-def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
-    report = healthy()
-    host.receive(HostStatsRequest(), b"a")
-    data = msgspec.msgpack.encode(msgspec.structs.replace(report, host="h\x07"))
-    host.service.reports.add_part(ReportPart(is_last=True, data=data), host.now_s)
+def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Host) -> None:
+    host.receive(HostStatsRequest())
+    assert host.sent[-1] == HostStats(report=None), "it has made none yet"
+    for report in (many_nodes(), healthy()):  # the second one is shorter
+        host.post(report=report)
+        host.receive(HostStatsRequest())
+        assert host.sent[-1] == HostStats(report=report)
+    host.advance(REPORT_MAX_S + 0.2)
+    host.receive(HostStatsRequest())
     assert host.sent[-1] == HostStats(report=None)
-    host.receive(HostStatsRequest(), b"a")
-    data = msgspec.msgpack.encode(report)
-    host.service.reports.add_part(ReportPart(is_last=True, data=data), host.now_s)
-    assert host.sent[-1] == HostStats(report=report)
+
+
+def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:
+    host.post(report=healthy())
+    host.receive(HostStatsRequest())
+    os.pwrite(host.board, b"new", 20)
+    host.receive(HostStatsRequest())
+    assert host.sent[-2:] == [HostStats(report=healthy())] * 2
 
 
 def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
-    host.service.on_diagnosed("io-bound\n" + "x" * 1000)
+    host.post("io-bound\n" + "x" * 1000)
+    host.service.read_board()
     host.receive(Ping(session=host.session))
     pong = host.sent[-1]
     assert isinstance(pong, Pong)
