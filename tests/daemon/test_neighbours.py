@@ -128,7 +128,8 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
     fingerprints = {"d": load_manifest(packed).fingerprint}
     (config,) = plan_nodes(load_config(None, settings), fingerprints, [placement], 1024)
     process = NodeProcess(config, placement)
-    process.start()
+    board = os.memfd_create("board")
+    process.start(board)
     try:
         messages: list[object] = []
         wait_until(lambda: messages.append(process.receive()) or messages[-1], "it is ready")
@@ -143,3 +144,4 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
             assert answer.siblings == endpoints
     finally:
         process.end()
+        os.close(board)

@@ -92,6 +92,7 @@ def test_each_pong_carries_the_supervisors_verdict(node: NodeUnderTest) -> None:
         client.hello(small_recipe())
         verdict = ""
         while not verdict:  # it reads the board twice a second
+            node.snapshot()
             client.ping()
             pong = client.receive()
             assert isinstance(pong, Pong)
