@@ -11,12 +11,8 @@ A file has one endpoint a line, after the feeder's name where it has one; # begi
     tcp://10.0.0.1:5555
     rack3-node7 tcp://10.0.0.2:5555
 
-Lanes are owned by name. A name stays where an address does not: a pod that is renumbered, or a
-host that is replaced, keeps its lanes. Names are those of ``serve.name``.
-
-A controller (ROUTER) answers LOOKUP_REQUEST with that line and the list. With keys the connection
-is CURVE, as that to a feeder. Each look-up has a connection of its own, so that a controller that
-comes back at the same address is found again.
+Lanes are owned by name (``serve.name``): a pod that is renumbered, or a host that is replaced,
+keeps its lanes. A controller (ROUTER) answers LOOKUP_REQUEST with that line and the list.
 """
 
 import errno
@@ -245,5 +241,4 @@ def parse_answer(data: bytes, where: str) -> Listing:
 
 
 def format_answer(listed: str) -> bytes:
-    """A controller's answer with a list."""
     return _ANSWER_HEAD + listed.encode()

@@ -134,20 +134,19 @@ class Directory:
 
 def _list_texts(names: object) -> list[str]:
     """The endpoints that a caller gave, whatever that is; ConfigError for another type."""
+    if isinstance(names, str):
+        return [names]
     if isinstance(names, os.PathLike):
         return [f"file://{Path(names).absolute()}"]
-    if isinstance(names, Iterable) and not isinstance(names, str | bytes):
+    where = ""
+    if isinstance(names, Iterable) and not isinstance(names, bytes):
         texts = list(names)
-        wrong = [(at, text) for at, text in enumerate(texts) if not isinstance(text, str)]
         if not texts:
             raise ConfigError("endpoint: the list is empty: give at least one")
+        wrong = [at for at, text in enumerate(texts) if not isinstance(text, str)]
         if not wrong:
             return texts
-        names, where = wrong[0][1], f" as item {wrong[0][0]} of the list"
-    elif isinstance(names, str):
-        return [names]
-    else:
-        where = ""
+        names, where = texts[wrong[0]], f" as item {wrong[0]} of the list"
     kind = repr(names) if names is None or isinstance(names, int) else type(names).__name__
     raise ConfigError(
         "endpoint must be a string such as tcp://HOST:PORT, a list of strings, or the Path of a "

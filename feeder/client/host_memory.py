@@ -1,9 +1,7 @@
 """The host memory that batches are in: a node process's slots, mapped read-only, or buffers.
 
-A ``BatchBuffer`` has one writer at a time. Whoever serves the sockets writes arriving chunks; the
-buffer of a complete batch belongs to the consumer, and is reused only after it was given back. A
-``SlotBuffer`` is the same to the consumer, but lies in the node process's memory: it is read-only,
-needs no copy, and giving it back returns the slot to the node.
+A ``BatchBuffer`` has one writer at a time: the thread that serves the sockets, until the batch is
+complete and belongs to the consumer. A ``SlotBuffer`` lies in the node process's memory.
 
 The mapping of slots lives as long as anything views it, and the connection by which it was claimed
 as long as the mapping: the node process sees it end exactly when the slots are no longer read.

@@ -1,8 +1,7 @@
 """One turn with a client's sockets: do what is due, wait for messages, pass them to the session.
 
-A turn keeps a link to each endpoint, and copies the rows of chunks, once, from ZeroMQ's own memory
-into batch buffers; where a node's slots are mapped it copies nothing. Buffers are assigned (in the
-session's ClockAdvanced) and written here only, so the copy needs no lock.
+The rows of chunks are copied once, from ZeroMQ's own memory into batch buffers. Buffers are
+assigned (in the session's ClockAdvanced) and written here only, so the copy needs no lock.
 
 Time. A turn has the time at which it begins, for what is due, and the time at which its wait ends,
 for all messages. After a stop of this process, which is seen by either, waiting messages are read
@@ -108,13 +107,11 @@ class IoLoop:
                 read(self._polled_s)
 
     def say_bye(self) -> None:
-        """Send the last messages."""
         with self._lock:
             byes = self._session.byes()
         self._execute(byes, time.monotonic())
 
     def close(self) -> None:
-        """Close all sockets."""
         for claim in self._claims.values():
             claim.close()
         for link in self._links.values():

@@ -12,8 +12,8 @@ Until then what the nodes have lent waits in the sockets, which costs nothing. W
 can leave the consumer's wait at any time; if it comes in the fraction of a millisecond in which
 messages are handled, the session has ended, because its state may be half changed.
 
-A transport belongs to the process that made it: in a fork of that process the thread does not
-exist, so every call there fails at once, and closing does nothing.
+In a fork of its process the thread does not exist: every call there fails at once, and closing does
+nothing.
 """
 
 import logging
@@ -123,18 +123,19 @@ class Transport:
         Waits a moment longer for the other feeders, so that incompatible ones are an error now
         instead of being left out later.
         """
-        session, gather_by_s = self._session, float("inf")
+        session = self._session
 
         def find() -> Welcome | None:
-            if session.welcome is None and session.error is None:
-                return None
+            has_answer = session.welcome is not None or session.error is not None
+            return session.check() if has_answer else None
+
+        def find_gathered() -> Welcome | None:
             welcome = session.check()
-            is_over = session.is_gathered or time.monotonic() >= gather_by_s
-            return welcome if is_over or gather_by_s == float("inf") else None
+            return welcome if session.is_gathered or time.monotonic() >= gather_by_s else None
 
         self._serve_until(find, timeout_s, "welcome", for_packing=for_packing)
         gather_by_s = time.monotonic() + GATHER_S
-        welcome = self._serve_until(find, 2 * GATHER_S, "welcome", for_packing=False)
+        welcome = self._serve_until(find_gathered, 2 * GATHER_S, "welcome", for_packing=False)
         self._resume()
         return welcome
 

@@ -19,12 +19,8 @@ from typing import Final
 from feeder.errors import ResourceError
 from feeder.process.regular_file import read_regular
 
-_COUNT: Final = re.compile(r"-1|[0-9]{1,18}")
-"""What the kernel writes where it counts; -1 is "no limit"."""
-
-_BYTES_MAX: Final = 16 << 20
-"""mountinfo of a host with many thousand containers is that large."""
-
+_COUNT: Final = re.compile(r"-1|[0-9]{1,18}")  # -1 is "no limit"
+_BYTES_MAX: Final = 16 << 20  # mountinfo of a host with many thousand containers
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")  # a space is written as \040
 
 

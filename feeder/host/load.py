@@ -1,10 +1,5 @@
 """The machine's load as the kernel counts it: totals since it booted, for differences between two.
 
-    <root>/proc/stat                        CPU time, of the CPUs that the daemon may use
-    <root>/proc/pressure/cpu, io, memory    pressure stall information
-    <root>/proc/vmstat                      pages read again soon after their eviction
-    cpu.stat of the cgroups                 time for which a quota stopped the daemon, v1 and v2
-
 Whatever is missing or cannot be parsed counts as zero: the daemon serves without these figures.
 
 Source: proc(5), Documentation/accounting/psi.rst and Documentation/admin-guide/cgroup-v2.rst.

@@ -1,10 +1,5 @@
 """The placement of processes: CPU mask and NUMA memory policy, planned, set and checked.
 
-    plan_placement    topology, usable CPUs, workers and --pin → one NodePlacement per node process
-    apply_placement   a node process's first act; its workers inherit mask and policy
-    check_placement   compares a running process, by /proc, with its placement
-    format_table      placements and checks as text
-
 Invariants: a placement has at least one worker and one CPU. Only the standard library is imported:
 memory that a process touches before its policy is set lies on whichever node it started on, so
 nothing heavy may be imported before.
@@ -36,6 +31,12 @@ _SYSCALLS: Final[Mapping[str, tuple[int, int]]] = {  # set_mempolicy, migrate_pa
     "aarch64": (237, 238),
 }
 _LONG_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+_REMEDIES: Final = {
+    errno.EPERM: "in a container, add CAP_SYS_NICE (docker: --cap-add SYS_NICE) or use --pin off",
+    errno.EINVAL: "the node has no memory that this process may use (see Mems_allowed in /proc)",
+}
+_NO_REMEDY: Final = "the node process runs on, and its memory may lie on another node"
 
 _PAGE_KB: Final = os.sysconf("SC_PAGESIZE") // 1024
 _NODE_PAGES: Final = re.compile(r"N(\d+)=(\d+)")
@@ -113,10 +114,10 @@ def _apportion(total: int, weights: Sequence[int]) -> list[int]:
 def apply_placement(placement: NodePlacement) -> str | None:
     """Pin the calling process to its CPUs and bind the memory it touches from now on to its node.
 
-    Memory that it has touched already (the interpreter's) is moved. Call this before any heavy
-    import and before any thread starts: threads and children inherit both. Raises ResourceError if
-    the CPU mask is refused. If the memory policy is refused (common in containers without
-    CAP_SYS_NICE), the process runs on, slower, and the result is a warning to log and count.
+    Memory that it has touched already (the interpreter's) is moved. Call this before any thread
+    starts: threads and children inherit both. ResourceError if the CPU mask is refused. If the
+    memory policy is refused (common in containers without CAP_SYS_NICE), the process runs on,
+    slower, and the result is a warning to log and count.
     """
     if not placement.pinned:
         return None
@@ -133,7 +134,7 @@ def apply_placement(placement: NodePlacement) -> str | None:
         return None
     return (
         f"memory of node {placement.node_id} is not bound to node {placement.memory_node}: "
-        f"set_mempolicy failed: {os.strerror(code)}; {_remedy(code)}"
+        f"set_mempolicy failed: {os.strerror(code)}; {_REMEDIES.get(code, _NO_REMEDY)}"
     )
 
 
@@ -178,14 +179,6 @@ def _node_mask(nodes: Set[int], words: int) -> "ctypes.Array[ctypes.c_ulong]":
     for node in nodes:
         mask[node // _LONG_BITS] |= 1 << node % _LONG_BITS
     return mask
-
-
-def _remedy(code: int) -> str:
-    if code == errno.EPERM:
-        return "in a container, add CAP_SYS_NICE (docker: --cap-add SYS_NICE) or use --pin off"
-    if code == errno.EINVAL:
-        return "the node has no memory that this process may use (see Mems_allowed in /proc)"
-    return "the node process runs on, and its memory may lie on another node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

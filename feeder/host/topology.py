@@ -1,11 +1,6 @@
 """The machine's NUMA nodes, from sysfs, and the number of CPUs that this process may use.
 
-Everything is read below an injectable root, so that a test can give the tree of any machine:
-
-    <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
-    <root>/sys/devices/system/cpu/online
-    <root>/proc/meminfo                     if there are no nodes
-    <root>/proc/PROCESS                     cgroups with quotas: see ``kernel_files``
+All files are read below a root: a test, or the doctor, can give the tree of any machine.
 
 Invariants: a machine has at least one node with CPUs; at module level only the standard library is
 imported, because the node process reads its placement before it may touch memory.

@@ -18,7 +18,7 @@ def test_a_copy_is_measured_and_leaves_no_thread() -> None:
 
 
 def test_short_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(np, "empty", None)
+    monkeypatch.setattr(np, "full", None)
     assert measure_copy_bandwidth(2, 64 << 20) == 0.0
 
 
@@ -41,5 +41,5 @@ def test_memory_that_cannot_be_mapped_is_no_error(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(np, "empty", refuse)
+    monkeypatch.setattr(np, "full", refuse)
     assert measure_copy_bandwidth(1, PLENTY) == 0.0
