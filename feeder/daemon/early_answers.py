@@ -15,7 +15,6 @@ again and again. The unit's watchdog is no concern: it begins with READY=1.
 Source: sd_notify(3), systemd.service(5).
 """
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ EXTENSION_S: Final = START_DEADLINE_S + 30.0
 """From each message; so the last one leaves the node processes the time that they may take."""
 
 _INTERVAL_S: Final = 10.0
-_TURN_S: Final = 1.0
+_TURN_S: Final = 0.1
 
 
 class Progress(Protocol):
@@ -110,7 +109,6 @@ class EarlyAnswers:
             raise
         self._clients = Clients(self._router, self._on_message)
         self._poll_set = PollSet()
-        self._end = os.eventfd(0, os.EFD_CLOEXEC)
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
 
@@ -122,9 +120,8 @@ class EarlyAnswers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.eventfd_write(self._end, 1)
+        self._is_over = True
         self._thread.join()
-        os.close(self._end)
         self._router.close()
         self._extend()
         if self._metrics is not None:
@@ -133,7 +130,6 @@ class EarlyAnswers:
             self._metrics.health = lambda: STARTING
 
     def _run(self) -> None:
-        self._poll_set.add(self._end, self._stop)
         self._poll_set.add(self._router.monitor, self._router.read_monitor)
         if self._router.zap is not None:
             self._poll_set.add(self._router.zap.socket, self._router.zap.answer)
@@ -150,9 +146,6 @@ class EarlyAnswers:
             if self._clients.resume_s <= now_s:
                 self._clients.start(self._poll_set)
             self._clients.take_lost(now_s)  # no session ends with them
-
-    def _stop(self, _: float) -> None:
-        self._is_over = True
 
     def _on_message(self, peer: bytes, message: ClientMessage, now_s: float) -> None:
         match message:

@@ -22,7 +22,6 @@ Invariant: a line has at most PIPE_BUF bytes, so it is one write(2), and lines o
 do not mix; a line of JSON is a whole object.
 """
 
-import bisect
 import io
 import json
 import logging
@@ -32,7 +31,6 @@ import select
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -157,23 +155,12 @@ def _encode(
         return f"<{priority}>{text}\n".encode(errors="replace")
 
     line = encode(message, exception)
-    if len(line) > select.PIPE_BUF and exception:
-        # The end is kept, which names the error.
-        text = exception
-        start = bisect.bisect_left(
-            range(len(text)),
-            -select.PIPE_BUF,
-            key=lambda start: -len(encode(message, text[start:])),
-        )
-        exception = text[start:].partition("\n")[2]
+    while len(line) > select.PIPE_BUF and exception:
+        exception = exception[len(exception) // 4 + 1 :].partition("\n")[2]  # its end says most
         line = encode(message, exception)
-    if len(line) > select.PIPE_BUF:
-        size = bisect.bisect_right(
-            range(len(message)),
-            select.PIPE_BUF,
-            key=lambda size: len(encode(message[:size] + _CUT, "")),
-        )
-        line = encode(message[: size - 1] + _CUT, "")
+    while len(line) > select.PIPE_BUF:
+        message = message[: len(message) * 7 // 8]
+        line = encode(message + _CUT, "")
     return line.decode()
 
 
@@ -238,7 +225,6 @@ class LineStream(io.TextIOBase):
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
         self._lock = threading.RLock()
-        self._waiting: deque[str] = deque()  # the first is being written
         self._begun = ""  # a line without its end
         self._unreported = 0
         self.handler = LineHandler(self)
@@ -272,20 +258,11 @@ class LineStream(io.TextIOBase):
     def write_rendered(self, lines: str) -> None:
         """Write or drop whole lines that have their form, after the number of dropped ones."""
         with self._lock:
-            self._waiting.append(lines)
-            if len(self._waiting) > 1:
-                return  # a reentrant call: the loop below, further up the stack, writes it
-            try:
-                while self._waiting:
-                    data = self._waiting[0].encode(errors="backslashreplace")
-                    self._report_unreported()
-                    for piece in cut_into_pieces(data):
-                        if not (self._report_unreported() and self._write_piece(piece)):
-                            self._unreported += piece.count(b"\n")
-                            counters.log_lines_dropped += piece.count(b"\n")
-                    self._waiting.popleft()
-            finally:
-                self._waiting.clear()  # an exception of a signal handler must not stop the stream
+            self._report_unreported()
+            for piece in cut_into_pieces(lines.encode(errors="backslashreplace")):
+                if not (self._report_unreported() and self._write_piece(piece)):
+                    self._unreported += piece.count(b"\n")
+                    counters.log_lines_dropped += piece.count(b"\n")
 
     def _report_unreported(self) -> bool:
         """Write how many lines were dropped; return whether none are unreported."""

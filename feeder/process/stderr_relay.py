@@ -39,9 +39,6 @@ _STALL_S: Final = 0.2
 
 _POLL_S: Final = 0.02
 
-_PARTIAL_S: Final = 0.2
-"""How long a line waits for its end, where it is needed whole."""
-
 
 class StderrRelay:
     """Relays descriptor 2 until the process exits."""
@@ -76,20 +73,16 @@ class StderrRelay:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
         end_s = time.monotonic() + _DRAIN_S
-        last_ready_s = time.monotonic()
-        while self._thread.is_alive() and time.monotonic() < min(end_s, last_ready_s + _STALL_S):
+        while self._thread.is_alive() and time.monotonic() < end_s:
             self._thread.join(_POLL_S)
-            if select.select([], [self._original], [], 0)[1]:
-                last_ready_s = time.monotonic()
+            if not select.select([], [self._original], [], _STALL_S)[1]:
+                break
 
     def _relay(self) -> None:
-        is_read = True
-        is_open = True
+        is_read = is_open = True
         while is_open:
-            read = b""
-            if not self._partial or select.select([self._reader], [], [], _PARTIAL_S)[0]:
-                read = os.read(self._reader, _READ_BYTES)
-                is_open = bool(read)
+            read = os.read(self._reader, _READ_BYTES)
+            is_open = bool(read)
             for piece in cut_into_pieces(self._complete(read)):
                 if is_read:
                     is_read = self._write(self._convert(piece))
@@ -101,8 +94,8 @@ class StderrRelay:
     def _complete(self, read: bytes) -> bytes:
         """Take the lines to write now; the beginning of another one may wait for its end.
 
-        As text it need not: then it may be a progress line, which has none. ``read`` is empty when
-        nothing has come for _PARTIAL_S, or at the end.
+        As text it need not: then it may be a progress line, which has none. ``read`` is empty at
+        the end.
         """
         if self._partial and _MARK.match(read):
             read = b"\n" + read  # its writer has died, or goes on later

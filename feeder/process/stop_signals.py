@@ -62,10 +62,10 @@ class StopSignals:
 
 
 class SignalWakeup:
-    """Records signals, and makes a descriptor readable; create it once, in the main thread.
+    """Makes a descriptor readable when a signal arrives; create it once, in the main thread.
 
     A Python signal handler runs between any two instructions, where little is safe. So the handlers
-    only record the signal, and the process's loop acts on it.
+    do nothing, and the process's loop acts on the signal.
     """
 
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
@@ -74,23 +74,17 @@ class SignalWakeup:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
-        self._arrived: set[signal.Signals] = set()
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in watched:
-            signal.signal(number, self._record)
+            signal.signal(number, lambda number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def fileno(self) -> int:
         return self._reader
 
-    def take(self) -> frozenset[signal.Signals]:
-        """Take the watched signals that arrived since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._reader, _READ_BYTES):
-                pass
-        # A handler that runs meanwhile adds to one of the two sets.
-        arrived, self._arrived = self._arrived, set()
-        return frozenset(arrived)
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        self._arrived.add(signal.Signals(number))
+    def take(self) -> bool:
+        """Whether a watched signal has arrived since the last call."""
+        try:
+            return bool(os.read(self._reader, _READ_BYTES))
+        except BlockingIOError:
+            return False
