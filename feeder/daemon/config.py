@@ -13,6 +13,7 @@ Invariant: a Config is valid as a whole, so its users check nothing again. Nothi
 configuration file.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -26,6 +27,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from feeder.daemon.config_keys import (
     ABSOLUTE_FOLDER,
+    DATASET,
     ENDPOINTS,
     FEEDER_NAME,
     FILE_PATH,
@@ -315,7 +317,8 @@ def _read_text(item: tuple[str, object]) -> tuple[str, object]:
     """Read text of the command line as the kind of its key."""
     key, value = item
     if isinstance(value, str) and key in _KINDS:
-        return key, _KINDS[key].from_text(value)
+        with contextlib.suppress(ValueError):  # else the message shows the text
+            return key, _KINDS[key].from_text(value)
     return item
 
 
@@ -329,35 +332,27 @@ def _working_directory() -> Path:
 
 def _parse(key: str, value: object, where: str, base: Path) -> object:
     """Parse the value to keep for a key; relative paths start at `base`."""
-    if key.startswith("data."):
-        return _parse_dataset(key, value, where, base)
-    if key.startswith(f"{WEIGHTS}."):
-        try:
-            return parse_weights(key.removeprefix(f"{WEIGHTS}."), value)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    kind = _KINDS.get(key)
-    if kind is None:
-        raise ConfigError(f"{where}: there is no key {_show_key(key)}: {_nearest(key)}")
+    table, dot, name = key.partition(".")
+    kind = DATASET if table + dot == "data." else _KINDS.get(key)
     try:
+        if table + dot == f"{WEIGHTS}.":
+            return parse_weights(name, value)
+        if kind is None:
+            raise ConfigError(f"there is no key {_show_key(key)}: {_nearest(key)}")
+        if kind is DATASET and not _DATASET_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name!r} is not a dataset name: use letters, digits, and after the first of "
+                "these also . _ -, 128 at most"
+            )
         parsed = kind.parse(value)
-        return str(base / str(parsed)) if kind.is_path and parsed else parsed
     except ValueError:
-        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {kind.allowed}") from None
+        allowed = kind.allowed if kind else ""
+        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {allowed}") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _parse_dataset(key: str, value: object, where: str, base: Path) -> str:
-    if not _DATASET_NAME.fullmatch(key.removeprefix("data.")):
-        raise ConfigError(
-            f"{where}: {key.removeprefix('data.')!r} is not a dataset name: use letters, digits, "
-            "and after the first of these also . _ -, 128 at most"
-        )
-    if not isinstance(value, str) or not value or "\0" in value:
-        allowed = "the path of a dataset or source"
-        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {allowed}")
-    return value if "://" in value else str(base / value)  # a path would lose a slash of the URL
+    # As a path, a URL would lose one of its slashes.
+    is_relative = kind.is_path and parsed and "://" not in str(parsed)
+    return str(base / str(parsed)) if is_relative else parsed
 
 
 def _nearest(key: str) -> str:

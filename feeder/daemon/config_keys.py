@@ -50,7 +50,7 @@ class Kind:
     parse: Callable[[Any], object]
     """Checks a value and gives the one to keep; ValueError if it is not allowed."""
     from_text: Callable[[str], object] = str
-    """The value of the command line's text, not yet parsed."""
+    """The value of the command line's text, not yet parsed; ValueError if it has none."""
     to_toml: Callable[[Any], object] = lambda value: value
     """A parsed value as a file has it, from which it is parsed to the same."""
     is_path: bool = False
@@ -71,7 +71,7 @@ def whole_number(minimum: int, maximum: int, *, auto: bool = False, zero: bool =
         return value
 
     allowed = f"a whole number {minimum} .. {maximum}{_or_words(auto, zero)}"
-    return Kind(allowed, parse, from_text=lambda text: _convert(int, text))
+    return Kind(allowed, parse, from_text=int)
 
 
 def size(minimum: int, maximum: int, *, auto: bool = False, zero: bool = False) -> Kind:
@@ -103,7 +103,7 @@ def number(minimum: float, maximum: float) -> Kind:
         return float(value)
 
     allowed = f"a number {minimum:g} .. {maximum:g}"
-    return Kind(allowed, parse, from_text=lambda text: _convert(float, text))
+    return Kind(allowed, parse, from_text=float)
 
 
 def text(allowed: str, accepts: Callable[[str], object], *, is_path: bool = False) -> Kind:
@@ -159,19 +159,14 @@ ABSOLUTE_FOLDER: Final = text(
     "an absolute path", lambda value: PurePosixPath(value).is_absolute() and "\0" not in value
 )
 FILE_PATH: Final = text('a path, or "" for none', lambda value: "\0" not in value, is_path=True)
+DATASET: Final = text(
+    "the path of a dataset or source", lambda value: value and "\0" not in value, is_path=True
+)
 _WEIGHT: Final = number(0.01, 100)
 
 
 def _or_words(auto: bool, zero: bool) -> str:
     return ", or 0" * zero + ', or "auto"' * auto
-
-
-def _convert(to: Callable[[str], object], value: str) -> object:
-    """The number in a text; the text itself where there is none, for the message."""
-    try:
-        return to(value)
-    except ValueError:
-        return value
 
 
 def parse_size(value: str) -> int:
