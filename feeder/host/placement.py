@@ -13,6 +13,7 @@ import errno
 import os
 import platform
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ _SYSCALLS: Final[Mapping[str, tuple[int, int]]] = {  # set_mempolicy, migrate_pa
     "x86_64": (238, 256),
     "aarch64": (237, 238),
 }
-_LONG_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
+_NODES_MAX: Final = 1024  # that a kernel can be built for
 
 _REMEDIES: Final = {
     errno.EPERM: "in a container, add CAP_SYS_NICE (docker: --cap-add SYS_NICE) or use --pin off",
@@ -138,21 +139,6 @@ def apply_placement(placement: NodePlacement) -> str | None:
     )
 
 
-def restore_affinity(placement: NodePlacement) -> str | None:
-    """Restore the CPU mask if a library narrowed it during import, as some OpenMP builds do.
-
-    Call it after the imports. Returns the line to log and count, or None if nothing changed.
-    """
-    now = os.sched_getaffinity(0)
-    if not placement.pinned or now == placement.cpus:
-        return None
-    os.sched_setaffinity(0, placement.cpus)
-    return (
-        f"a library narrowed the CPU mask of node {placement.node_id} from "
-        f"{format_cpulist(placement.cpus)} to {format_cpulist(now)} when it was imported; restored"
-    )
-
-
 def _bind_memory(node: int) -> int:
     """Set MPOL_BIND to one node and move pages from other nodes; return 0 or the errno."""
     numbers = _SYSCALLS.get(platform.machine())
@@ -161,10 +147,9 @@ def _bind_memory(node: int) -> int:
     set_mempolicy, migrate_pages = numbers
     # Only nodes that exist: the kernel refuses bits past the number of nodes it was built for.
     others = read_cpulist(Path("/sys/devices/system/node/online")) - {node}
-    words = max(node, *others, 0) // _LONG_BITS + 1
-    target, sources = _node_mask({node}, words), _node_mask(others, words)
+    target, sources = _node_mask({node}), _node_mask(others)
     # Both calls take the number of bits plus one: the kernel reads one bit less than given.
-    bits = ctypes.c_ulong(words * _LONG_BITS + 1)
+    bits = ctypes.c_ulong(_NODES_MAX + 1)
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     if call(ctypes.c_long(set_mempolicy), ctypes.c_long(_MPOL_BIND), target, bits) != 0:
@@ -174,11 +159,8 @@ def _bind_memory(node: int) -> int:
     return 0
 
 
-def _node_mask(nodes: Set[int], words: int) -> "ctypes.Array[ctypes.c_ulong]":
-    mask = (ctypes.c_ulong * words)()
-    for node in nodes:
-        mask[node // _LONG_BITS] |= 1 << node % _LONG_BITS
-    return mask
+def _node_mask(nodes: Set[int]) -> bytes:
+    return sum(1 << node for node in nodes).to_bytes(_NODES_MAX // 8, sys.byteorder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def main(channel_fd: int, parent: int) -> int:
         warning = apply_placement(decode_placement(packet))
         from feeder.node.loop import serve_node
 
-        serve_node(end, decode_placement(packet), warning)
+        serve_node(end, warning)
     except Exception as error:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:

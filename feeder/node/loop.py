@@ -18,7 +18,6 @@ from typing import Final
 from feeder import __version__
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.memory_budget import available_bytes
-from feeder.host.placement import NodePlacement, restore_affinity
 from feeder.jpeg.libraries import library_warnings
 from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
@@ -56,7 +55,7 @@ _DRAIN_RECHECK_S: Final = 0.01
 _log = logging.getLogger(__name__)
 
 
-def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None) -> None:
+def serve_node(end: socket.socket, warning: str | None) -> None:
     """Run a node process to its end; ``warning`` is that of its placement, if any.
 
     Raises FeederError when it cannot start.
@@ -69,7 +68,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         assert board is not None, "the board comes with it"
         form = LineForm(process=f"node {config.number}", format=config.log_format)
         log = start_logging(config.log_level, form)
-        warnings = tuple(filter(None, (warning, restore_affinity(placement))))
+        warnings = () if warning is None else (warning,)
         wakeup = SignalWakeup([signal.SIGTERM])
         with contextlib.closing(NodeLoop(config, control, board, log, wakeup, warnings)) as loop:
             loop.run()

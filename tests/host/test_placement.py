@@ -24,7 +24,6 @@ from feeder.host.placement import (
     format_table,
     parse_pin,
     plan_placement,
-    restore_affinity,
 )
 from feeder.host.topology import NumaNode, UsableCpus, read_topology, usable_cpus
 from tests.support.machine_tree import two_nodes
@@ -169,7 +168,6 @@ def test_pin_off_changes_nothing() -> None:
     plan = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=0, workers=1, pinned=False)
     before = os.sched_getaffinity(0)
     assert apply_placement(plan) is None
-    assert restore_affinity(plan) is None
     assert os.sched_getaffinity(0) == before
 
 
@@ -202,21 +200,6 @@ def test_unknown_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     warning = apply_placement(ours(memory_node=0)) or ""
     assert os.strerror(errno.ENOSYS) in warning
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to lose one")
-def test_mask_narrowed_by_an_import_is_restored() -> None:
-    printed = run_here(
-        "all = frozenset(os.sched_getaffinity(0)); "
-        "p = NodePlacement(node_id=0, cpus=all, memory_node=None, workers=1); "
-        "apply_placement(p); print(restore_affinity(p)); "
-        "os.sched_setaffinity(0, {min(all)}); print(restore_affinity(p)); "
-        "print(os.sched_getaffinity(0) == all)"
-    )
-    nothing, narrowed, restored = printed.splitlines()
-    assert nothing == "None"
-    assert "a library narrowed the CPU mask of node 0" in narrowed
-    assert restored == "True"
 
 
 def test_placement_imports_nothing_heavy() -> None:
