@@ -17,6 +17,7 @@ read the lines that begin with ENDPOINTS and with READY.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -27,7 +28,6 @@ from feeder.errors import ConfigError
 from feeder.metrics.report import ServedDatasetReport
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
-from feeder.process.log_lines import INFO, WARNING
 from feeder.process.path_text import printable
 
 ENDPOINTS: Final = "endpoints of node process "
@@ -43,7 +43,7 @@ _PATH_CHARS_MAX: Final = 512
 
 
 Line: TypeAlias = tuple[str, int]
-"""A line of the report, and its priority as in the log."""
+"""A line of the report, and its level."""
 
 
 def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetReport, str]]:

@@ -316,8 +316,8 @@ class Supervisor:
         for line in format_table(placements, self._usable, checks):
             self._log.report(line)
         decoded_bytes = self._nodes[0].config.decoded_bytes
-        for text, priority in compose_report(self._config, ready, self._data_lines, decoded_bytes):
-            self._log.report(text, priority)
+        for text, level in compose_report(self._config, ready, self._data_lines, decoded_bytes):
+            self._log.report(text, level)
         if self._metrics is not None:
             self._log.report(f"metrics: http://{self._metrics.address}/metrics")
         theirs = (line for report in ready for line in report.warnings + report.library_warnings)

@@ -31,9 +31,11 @@ import select
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Final, Literal, TypeAlias
 
 from feeder.metrics.counters import LogCounters
@@ -41,10 +43,7 @@ from feeder.metrics.counters import LogCounters
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("text", "json")
 
-ERROR: Final = 3
-WARNING: Final = 4
-INFO: Final = 6
-DEBUG: Final = 7
+_PRIORITIES: Final = {ERROR: 3, WARNING: 4, INFO: 6, DEBUG: 7}
 _WORDS: Final = {ERROR: "error", WARNING: "warning", INFO: "info", DEBUG: "debug"}
 
 SUPERVISOR: Final = "supervisor"
@@ -67,7 +66,7 @@ _OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
 _formatter: Final = logging.Formatter()
 
 Suppressed: TypeAlias = tuple[int, logging.LogRecord, float]
-"""How many lines of a kind were not logged, the last of them, and the seconds since the first."""
+"""How many lines of a kind were not logged, the last of them, and the seconds of the interval."""
 
 counters: Final = LogCounters()
 """This process's."""
@@ -90,7 +89,7 @@ class LineForm:
 
     def render(
         self,
-        priority: int,
+        level: int,
         message: str,
         *,
         exception: str = "",
@@ -104,38 +103,38 @@ class LineForm:
         """
         if self.format == "json":
             body = {"process": self.process, "pid": os.getpid(), **(fields or {})}
-            return _encode(priority, body, message, exception, at_s)
+            return _encode(level, body, message, exception, at_s)
         source = "" if self.process == SUPERVISOR else f"{self.process}: "
-        level = "" if priority >= INFO else f"{_WORDS[priority]}: "
-        text = f"feeder: {source}{level}{message}" + (f"\n{exception}" if exception else "")
-        return "".join(f"<{priority}>{line}\n" for line in text.split("\n"))
+        word = f"{_WORDS[level]}: " if level >= WARNING else ""
+        text = f"feeder: {source}{word}{message}" + (f"\n{exception}" if exception else "")
+        return "".join(f"<{_PRIORITIES[level]}>{line}\n" for line in text.split("\n"))
 
     def render_raw(self, line: str) -> str:
         """Render a line that was written to sys.stderr past logging: a traceback's, or an error."""
         if self.format == "json":
             return self.render(ERROR, _OWN.sub("", line, count=1))
-        return f"<{ERROR}>{line}\n"
+        return f"<{_PRIORITIES[ERROR]}>{line}\n"
 
 
-def mark_line(line: bytes, form: LogFormat, priority: int) -> bytes:
+def mark_line(line: bytes, form: LogFormat, level: int) -> bytes:
     """Give a line, which has its newline, a mark; in JSON make it an object.
 
-    Its priority is ``priority``, unless it is Feeder's own from before logging has started: such a
-    line begins with "feeder: ", and an error or a warning with the word after it.
+    Its level is ``level``, unless it is Feeder's own from before logging has started: such a line
+    begins with "feeder: ", and an error or a warning with the word after it.
     """
     text = line.decode(errors="backslashreplace").rstrip("\n")
     own = _OWN.match(text)
     if own is not None:
-        priority = {"error": ERROR, "warning": WARNING}.get(own[1], INFO)
+        level = {"error": ERROR, "warning": WARNING}.get(own[1], INFO)
     if form == "text":
-        return f"<{priority}>".encode() + line
+        return f"<{_PRIORITIES[level]}>".encode() + line
     if own is None:
-        return _encode(priority, {"process": "other"}, text).encode()
-    return _encode(priority, {"process": SUPERVISOR}, text[own.end() :]).encode()
+        return _encode(level, {"process": "other"}, text).encode()
+    return _encode(level, {"process": SUPERVISOR}, text[own.end() :]).encode()
 
 
 def _encode(
-    priority: int,
+    level: int,
     body: Mapping[str, object],
     message: str,
     exception: str = "",
@@ -144,7 +143,7 @@ def _encode(
     """Encode an object as a line; where that is too long, cut the exception, then the message."""
     time_s = time.time() if at_s is None else at_s
     at = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")  # RFC 3339
-    head = {"time": at.replace("+00:00", "Z"), "level": _WORDS[priority], **body}
+    head = {"time": at.replace("+00:00", "Z"), "level": _WORDS[level], **body}
 
     def encode(message: str, exception: str) -> bytes:
         last = {"exception": exception} if exception else {}
@@ -152,7 +151,7 @@ def _encode(
             {**head, "message": message, **last}, ensure_ascii=False, separators=(",", ":")
         )
         # A lone half of a surrogate pair, as in names that are not UTF-8, is no text of JSON.
-        return f"<{priority}>{text}\n".encode(errors="replace")
+        return f"<{_PRIORITIES[level]}>{text}\n".encode(errors="replace")
 
     line = encode(message, exception)
     while len(line) > select.PIPE_BUF and exception:
@@ -164,18 +163,9 @@ def _encode(
     return line.decode()
 
 
-@dataclass(slots=True)
-class _Window:
-    """An interval that began with a kind's first line."""
-
-    start_s: float
-    admitted: int = 0
-    suppressed: int = 0
-    last: logging.LogRecord | None = None
-
-
 class LogLimiter:
-    """Admits some lines of each kind a minute, and counts the others. The caller passes the time.
+    """Admits some lines of each kind in an interval, which the first of all kinds begins, and
+    counts the others. The caller passes the time.
 
     At most ``kinds_max`` kinds are told apart; others share one limit, so that memory is bounded.
     """
@@ -183,36 +173,38 @@ class LogLimiter:
     def __init__(self, admitted_max: int = ADMITTED_MAX, kinds_max: int = KINDS_MAX) -> None:
         self._admitted_max = admitted_max
         self._kinds_max = kinds_max
-        self._windows: dict[Hashable, _Window] = {}
+        self._began_s = 0.0
+        self._admitted: Counter[Hashable] = Counter()
+        self._suppressed: dict[Hashable, tuple[int, logging.LogRecord]] = {}
         self._due: list[Suppressed] = []
 
     def admit(self, kind: Hashable, now_s: float, record: logging.LogRecord | None = None) -> bool:
         """Whether to log a line. If not, it is counted, for ``take_due`` if ``record`` is given."""
-        self._end_windows(now_s)
-        if kind not in self._windows and len(self._windows) >= self._kinds_max:
+        self._end_interval(now_s)
+        if not self._admitted:
+            self._began_s = now_s
+        if kind not in self._admitted and len(self._admitted) >= self._kinds_max:
             kind = None
-        window = self._windows.setdefault(kind, _Window(now_s))
-        if window.admitted < self._admitted_max:
-            window.admitted += 1
+        if self._admitted[kind] < self._admitted_max:
+            self._admitted[kind] += 1
             return True
         if record is not None:
-            window.suppressed += 1
-            window.last = record
+            count, _ = self._suppressed.get(kind, (0, None))
+            self._suppressed[kind] = count + 1, record
         return False
 
     def take_due(self, now_s: float, *, is_end: bool = False) -> list[Suppressed]:
         """Take the counts of the intervals that are over, each once; all of them at the end."""
-        self._end_windows(now_s, is_end=is_end)
+        self._end_interval(now_s, is_end=is_end)
         due, self._due = self._due, []
         return due
 
-    def _end_windows(self, now_s: float, *, is_end: bool = False) -> None:
-        for kind, window in list(self._windows.items()):
-            if is_end or now_s >= window.start_s + INTERVAL_S:
-                del self._windows[kind]
-                if window.last is not None:
-                    span_s = min(now_s - window.start_s, INTERVAL_S)
-                    self._due.append((window.suppressed, window.last, span_s))
+    def _end_interval(self, now_s: float, *, is_end: bool = False) -> None:
+        span_s = min(now_s - self._began_s, INTERVAL_S)
+        if is_end or span_s == INTERVAL_S:
+            self._due += [(count, last, span_s) for count, last in self._suppressed.values()]
+            self._admitted.clear()
+            self._suppressed.clear()
 
 
 class LineStream(io.TextIOBase):
@@ -246,9 +238,9 @@ class LineStream(io.TextIOBase):
             self.write_rendered("".join(map(self.form.render_raw, lines)))
         return len(text)
 
-    def report(self, message: str, priority: int = INFO) -> None:
+    def report(self, message: str, level: int = INFO) -> None:
         """Write a message, whatever the log's level is, and however often."""
-        self.write_rendered(self.form.render(priority, message))
+        self.write_rendered(self.form.render(level, message))
 
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
@@ -314,7 +306,7 @@ class LineHandler(logging.Handler):
             now_s = time.monotonic()
             self._write_counts(self.limiter.take_due(now_s))
             message = record.getMessage()  # before it is limited: what is kept must not fail later
-            if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
+            if DEBUG < record.levelno < ERROR and not hasattr(record, "is_kept"):
                 # A text that is only "%s" says nothing of the kind, so the message does.
                 text = message if record.msg == "%s" else str(record.msg)
                 kind = (record.name, record.levelno, getattr(record, "kind", text))
@@ -345,19 +337,13 @@ class LineHandler(logging.Handler):
 
     def _write(self, record: logging.LogRecord, message: str) -> None:
         line = self._stream.form.render(
-            _priority_of(record.levelno),
+            min(record.levelno, ERROR),
             message,
             exception=_formatter.formatException(record.exc_info) if record.exc_info else "",
             fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
             at_s=record.created,
         )
         self._stream.write_rendered(line)
-
-
-def _priority_of(level: int) -> int:
-    if level >= logging.WARNING:
-        return ERROR if level >= logging.ERROR else WARNING
-    return INFO if level >= logging.INFO else DEBUG
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:

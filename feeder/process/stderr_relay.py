@@ -22,9 +22,10 @@ import select
 import threading
 import time
 from collections.abc import Mapping
+from logging import INFO
 from typing import Final
 
-from feeder.process.log_lines import INFO, LogFormat, cut_into_pieces, mark_line
+from feeder.process.log_lines import LogFormat, cut_into_pieces, mark_line
 from feeder.process.stop_signals import stop_signals_blocked
 
 _STDERR: Final = 2
@@ -47,7 +48,7 @@ class StderrRelay:
         """Replace descriptor 2 by the pipe; do nothing if it is closed."""
         # For lines without a mark from now on; may be set at any time.
         self.format: LogFormat = "text"
-        self.priority = INFO
+        self.level = INFO
         self._is_journal = is_journal
         self._partial = b""
         self._thread: threading.Thread | None = None
@@ -114,7 +115,7 @@ class StderrRelay:
         lines = piece.splitlines(keepends=True)
         if self._needs_whole_lines:
             lines = [
-                line if _MARK.match(line) else mark_line(line, self.format, self.priority)
+                line if _MARK.match(line) else mark_line(line, self.format, self.level)
                 for line in lines
             ]
         if not self._is_journal:

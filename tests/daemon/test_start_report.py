@@ -1,5 +1,7 @@
 """The report of the start: one fact a line, narrow, warnings marked, "ready" last."""
 
+from logging import INFO, WARNING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,6 @@ from feeder.daemon.start_report import (
     wrap_list,
 )
 from feeder.node.messages import NodeReady
-from feeder.process.log_lines import INFO, WARNING
 
 
 def config(**overrides: object) -> Config:

@@ -5,6 +5,7 @@ import logging
 import os
 import select
 from collections.abc import Iterator
+from logging import DEBUG, ERROR, INFO, WARNING
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,7 @@ from hypothesis import strategies as st
 
 from feeder.process.log_lines import (
     ADMITTED_MAX,
-    DEBUG,
-    ERROR,
-    INFO,
     KEPT,
-    WARNING,
     LineForm,
     LineStream,
     LogFormat,
@@ -28,7 +25,7 @@ from feeder.process.log_lines import (
 from feeder.process.stderr_relay import StderrRelay, is_journal
 from tests.support.daemon import DEADLINE_S
 
-PRIORITIES = st.sampled_from([ERROR, WARNING, INFO, DEBUG])
+LEVELS = st.sampled_from([ERROR, WARNING, INFO, DEBUG])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
     }
 
 
-@given(PRIORITIES, st.text(), st.text(), st.text(max_size=50))
+@given(LEVELS, st.text(), st.text(), st.text(max_size=50))
 def test_an_object_is_one_line_that_can_be_read(
     priority: int, message: str, exception: str, client: str
 ) -> None:
@@ -126,7 +123,7 @@ class Relayed:
         os.dup2(writer, 2)
         os.close(writer)
         self._relay = StderrRelay(is_journal=is_journal)
-        self._relay.format, self._relay.priority = form, WARNING
+        self._relay.format, self._relay.level = form, WARNING
 
     def write(self, *texts: bytes) -> None:
         for text in texts:
