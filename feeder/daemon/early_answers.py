@@ -5,12 +5,9 @@
     /readyz                503, with the progress
     systemd                more time to start, with the progress as its status
 
-They listen at the very endpoints of the node processes, with the same keys and limits, in a thread,
-as packing takes minutes where it does nothing else. They close before node processes are started.
-Clients reconnect by themselves and greet again, so none is lost in between.
-
-systemd ends a start that takes longer than TimeoutStartSec=, unless EXTEND_TIMEOUT_USEC= arrives
-again and again. The unit's watchdog is no concern: it begins with READY=1.
+They listen at the endpoints of the node processes, with the same keys and limits, in a thread, and
+close before node processes are started. Clients reconnect by themselves and greet again. systemd
+ends a start that takes longer than TimeoutStartSec=, unless EXTEND_TIMEOUT_USEC= arrives.
 
 Source: sd_notify(3), systemd.service(5).
 """

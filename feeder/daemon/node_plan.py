@@ -30,25 +30,18 @@ from feeder.remedies import more_files
 from feeder.session.admission import MEMORIES_A_SESSION, SessionLimits
 from feeder.worker.messages import DatasetSource
 
+# Open in a node process without workers, endpoints and clients: libzmq's, channels, the board, keys,
+# the cache. test_descriptors.py counts them.
 _NODE_FILES: Final = 24
-"""Open in a node process without workers, endpoints and clients: libzmq's, channels, keys, the
-cache. test_descriptors.py counts them."""
-
-_RESERVE_FILES: Final = 16
-"""For a worker that is starting, key lists, statistics and descriptors on their way."""
-
-_ENDPOINT_FILES: Final = 3
-"""Its listener, its claim listener, and one connection over the cap until it is cut."""
-
-_WORKER_FILES: Final = 16
-"""Open in a worker besides shards and slots, with some to spare."""
-
+_RESERVE_FILES: Final = 16  # a worker that is starting, key lists, descriptors on their way
+_ENDPOINT_FILES: Final = 3  # a listener, a claim listener, a connection over the cap
+_WORKER_FILES: Final = 16  # besides shards and slots, with some to spare
 _SESSION_FILES: Final = 3
 _SESSION_WORKER_FILES: Final = 2
 _CALLERS_MAX: Final = 64
 _CONNECTIONS_A_CLIENT: Final = 4
+# For clients that reconnect before their old connection is found dead, and for `feeder status`.
 _CONNECTIONS_SPARE: Final = 64
-"""For clients that reconnect before their old connection is found dead, and for `feeder status`."""
 
 
 def plan_placements(config: Config) -> tuple[UsableCpus, tuple[NodePlacement, ...]]:

@@ -32,15 +32,10 @@ from feeder.process.path_text import printable
 
 ENDPOINTS: Final = "endpoints of node process "
 READY: Final = "ready, "
-WIDTH: Final = 80
-"""With the prefix, "feeder: "."""
-
+WIDTH: Final = 80  # with the prefix
 _PREFIX: Final = len("feeder: ")
-_FINGERPRINT_CHARS: Final = 12
-"""Enough to compare fingerprints and self-tests."""
-
+_FINGERPRINT_CHARS: Final = 12  # enough to compare fingerprints and self-tests
 _PATH_CHARS_MAX: Final = 512
-
 
 Line: TypeAlias = tuple[str, int]
 """A line of the report, and its level."""

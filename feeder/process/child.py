@@ -149,18 +149,15 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants when their own dies, as PID 1 of a container is anyway.
-
-    They stay as zombies until the caller reaps them with ``reap_orphans``.
-    """
+    """Become the parent of descendants when their own dies; ``reap_orphans`` then reaps them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 
 
 def reap_orphans(children: Collection[int]) -> None:
     """Reap the adopted processes that have ended, but none of ``children``.
 
-    These are the caller's own, and the exit status of each is for the code that started it. The
-    caller reaps them at once: while one that has ended is not reaped, it hides orphans behind it.
+    These are for the code that started them. One of them that has ended hides orphans behind it
+    until it is reaped.
     """
     while True:
         try:

@@ -1,9 +1,8 @@
 """Resolves host names within a deadline, even if no name server answers.
 
-libzmq resolves a name in its I/O thread, at each attempt to connect. Nothing interrupts that: a
-context whose thread waits for a name server cannot be closed, and the process cannot exit. So a
-client with a deadline resolves the name here and has libzmq connect to the address. The look-up
-runs in a daemon thread, which is abandoned at the deadline and does not keep the process alive.
+libzmq resolves names in its I/O thread, and a context whose thread waits for a name server cannot
+be closed. So a client with a deadline resolves the name here, in a daemon thread that is abandoned
+at the deadline, and has libzmq connect to the address.
 """
 
 import ipaddress
@@ -68,11 +67,8 @@ def look_up(host: str, timeout_s: float) -> str:
     def resolve() -> None:
         try:
             rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            addresses = {family: str(address[0]) for family, _, _, _, address in reversed(rows)}
-            # IPv4 first, as in libzmq.
-            answers.put(addresses.get(socket.AF_INET) or addresses[socket.AF_INET6])
-        except KeyError:
-            answers.put(OSError(None, "neither IPv4 nor IPv6"))
+            first = min(rows, key=lambda row: row[0])  # IPv4 first, as in libzmq
+            answers.put(str(first[4][0]))
         except (OSError, ValueError) as error:
             answers.put(error)
 

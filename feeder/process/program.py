@@ -82,10 +82,10 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
 
 
 def exit_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
-    """Have SIGINT and SIGTERM end this process at once, with a line and status 128 + number.
+    """Have SIGINT and SIGTERM end this process at once, with a line; return the handler.
 
-    Meant for the imports, when there is nothing to clean up. A signal that is ignored, as in a
-    shell's background jobs, stays ignored. Returns the handler.
+    For the imports, when there is nothing to clean up. A signal that is ignored, as in a shell's
+    background jobs, stays ignored.
     """
     line = f"{name}: interrupted\n".encode()
     write, end = os.write, os._exit
@@ -110,10 +110,9 @@ def call_before_exit(call: "Callable[[], None]") -> None:
 
 
 def open_missing_descriptors() -> None:
-    """Open /dev/null for each standard descriptor that is closed.
+    """Open /dev/null for each standard descriptor that is closed, before anything else is opened.
 
-    Otherwise the next file that is opened gets its number, and output is written to that file. Call
-    this before anything else is opened.
+    Otherwise the next file gets its number, and output is written to that file.
     """
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         try:

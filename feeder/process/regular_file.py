@@ -1,11 +1,9 @@
 """Opens files that Feeder did not create: regular ones only, without blocking.
 
-Opening a named pipe blocks until there is a writer, and reading a device may never end. So the path
-is opened with O_NONBLOCK and the kind of file checked before anything is read. Errors are OSErrors
-whose ``strerror`` names what was found, so callers report all of them alike.
-
-Also reads files with secrets, and stamps files, to notice that one was written again. Imports the
-standard library and feeder.errors only, because training environments use this module.
+Opening a named pipe blocks until there is a writer, and reading a device may never end. Errors are
+OSErrors whose ``strerror`` names what was found, so callers report all of them alike. Also reads
+files with secrets, and stamps files. Imports the standard library and feeder.errors only, because
+training environments use this module.
 """
 
 import contextlib
@@ -49,10 +47,7 @@ class IrregularFileError(OSError):
 
 
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
-    """Open a descriptor to read the regular file at ``path``.
-
-    Raises OSError when it cannot be opened, IrregularFileError when it is not a regular file.
-    """
+    """Open a descriptor to read the regular file at ``path``; raises IrregularFileError, OSError."""
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
     except OSError as error:
@@ -74,10 +69,7 @@ def open_regular_file(path: str | Path) -> BinaryIO:
 
 
 def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
-    """Read the first ``bytes_max`` bytes of the regular file at ``path``, all if it has fewer.
-
-    Raises what ``open_regular`` does.
-    """
+    """Read the first ``bytes_max`` bytes of a file; raises what ``open_regular`` does."""
     descriptor = open_regular(path)
     try:
         return read_descriptor(descriptor, bytes_max)
@@ -86,7 +78,7 @@ def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
 
 
 def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
-    """Read the first ``bytes_max`` bytes of an open file, all if it has fewer; raises OSError."""
+    """Read the first ``bytes_max`` bytes of an open file; raises OSError."""
     parts: list[bytes] = []
     expected = max(os.fstat(descriptor).st_size + 1, _READ_BYTES)  # and one byte for its end
     while bytes_max > 0:

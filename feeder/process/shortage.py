@@ -1,7 +1,7 @@
 """One-line errors, with the remedy, for too little memory, threads or files and missing libraries.
 
-Python raises many types of error for these, anywhere. Some C libraries abort the process instead;
-for them the resource is allocated and freed as a check before the library needs it.
+Some C libraries abort the process instead of failing: for them the resource is allocated and freed
+as a check before the library needs it.
 """
 
 import _thread

@@ -2,11 +2,10 @@
 
     supervisor, node processes, workers ──► a pipe, as descriptor 2 ──► thread ──► original stderr
 
-A full pipe, a terminal under Ctrl-S or a hanging journal blocks its writers. O_NONBLOCK would help
-with some of these, but it belongs to the open file, which the daemon shares with the shell that
-started it. So descriptor 2 becomes a pipe of the daemon's own with a non-blocking write end; the
-pipe is also the buffer. Child processes inherit it, so that C libraries and faulthandler, which
-write to it directly, cannot block either. Only the thread here waits for the original stderr.
+A full pipe, a terminal under Ctrl-S or a hanging journal blocks its writers, and O_NONBLOCK belongs
+to the open file, which the daemon shares with the shell that started it. So descriptor 2 becomes a
+pipe of the daemon's own with a non-blocking write end; the pipe is also the buffer. Child processes
+inherit it, so C libraries cannot block either. Only the thread here waits for the original stderr.
 
 Lines in the pipe begin with their priority (``log_lines``), except for those of C libraries, of
 crashes, and from before logging has started. The relay keeps the marks for the journal, and there

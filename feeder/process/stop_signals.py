@@ -16,9 +16,8 @@ _READ_BYTES: Final = 4096
 def stop_signals_blocked() -> Iterator[None]:
     """Defer SIGINT, SIGTERM and SIGHUP until after the body, which must not be interrupted.
 
-    Child processes that are started in it inherit the blocked signals, so that none arrives before
-    they have set their handlers: a terminal or batch system signals all processes, also those that
-    are just starting.
+    Child processes that it starts inherit the mask, so that no signal arrives before they have set
+    their handlers.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
@@ -28,10 +27,8 @@ def stop_signals_blocked() -> Iterator[None]:
 
 
 class StopSignals:
-    """While open, the first SIGINT or SIGTERM raises KeyboardInterrupt; later ones are ignored.
-
-    So nothing interrupts the clean-up after the first one.
-    """
+    """While open, the first SIGINT or SIGTERM raises KeyboardInterrupt; later ones, which would
+    interrupt the clean-up, are ignored."""
 
     def __init__(self, *also: signal.Signals) -> None:
         """``also`` are more signals that do so, unless they are ignored, as SIGHUP under nohup."""
