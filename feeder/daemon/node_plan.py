@@ -30,8 +30,8 @@ from feeder.remedies import more_files
 from feeder.session.admission import MEMORIES_A_SESSION, SessionLimits
 from feeder.worker.messages import DatasetSource
 
-# Open in a node process without workers, endpoints and clients: libzmq's, channels, the board, keys,
-# the cache. test_descriptors.py counts them.
+# Open in a node process without workers, endpoints and clients: libzmq's, channels, the board,
+# keys, the cache. test_descriptors.py counts them.
 _NODE_FILES: Final = 24
 _RESERVE_FILES: Final = 16  # a worker that is starting, key lists, descriptors on their way
 _ENDPOINT_FILES: Final = 3  # a listener, a claim listener, a connection over the cap

@@ -49,26 +49,25 @@ def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetRe
     if not folders:
         raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
     check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
-    return [_describe(name, folder) for name, folder in sorted(folders.items())]
-
-
-def _describe(name: str, folder: Path) -> tuple[ServedDatasetReport, str]:
-    with Dataset.open(folder) as dataset:
-        layout = dataset.layout
-        labels = dataset.labels.describe(len(dataset.classes))
-        report = ServedDatasetReport(
-            name=name,
-            samples=layout.samples,
-            classes=len(dataset.classes),
-            fingerprint=dataset.fingerprint,
-            folder=printable(str(folder))[-_PATH_CHARS_MAX:],
+    described = []
+    for name, folder in sorted(folders.items()):
+        with Dataset.open(folder) as dataset:
+            layout, fingerprint = dataset.layout, dataset.fingerprint
+            labels = dataset.labels.describe(len(dataset.classes))
+            report = ServedDatasetReport(
+                name=name,
+                samples=layout.samples,
+                classes=len(dataset.classes),
+                fingerprint=fingerprint,
+                folder=printable(str(folder))[-_PATH_CHARS_MAX:],
+            )
+        line = (
+            f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
+            f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
+            f"{fingerprint[:_FINGERPRINT_CHARS]}"
         )
-    line = (
-        f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
-        f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
-        f"{report.fingerprint[:_FINGERPRINT_CHARS]}"
-    )
-    return report, line
+        described.append((report, line))
+    return described
 
 
 def compose_report(

@@ -47,7 +47,7 @@ class IrregularFileError(OSError):
 
 
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
-    """Open a descriptor to read the regular file at ``path``; raises IrregularFileError, OSError."""
+    """Open a descriptor to read a regular file; raises OSError, for others IrregularFileError."""
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
     except OSError as error:
