@@ -43,17 +43,15 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
     except LookupTimeout as error:
         raise LookupTimeout(f"{endpoint}: {error}") from None
     except OSError as error:
-        raise PeerError(f"{endpoint}: the name {host} {describe_no_address(error)}") from None
+        raise PeerError(
+            f"{endpoint}: the name {host} does not resolve ({error.strerror}): correct it, or give "
+            "the address"
+        ) from None
     except ValueError as error:
         raise ConfigError(
             f"{endpoint!r} cannot be dialled ({host!r} is not a host name: {error})"
         ) from None
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
-
-
-def describe_no_address(error: OSError) -> str:
-    """The end of a sentence about a name that could not be looked up, with the remedy."""
-    return f"does not resolve ({error.strerror}): correct it, or give the address"
 
 
 def look_up(host: str, timeout_s: float) -> str:
