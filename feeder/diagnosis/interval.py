@@ -181,6 +181,11 @@ class NodeInterval:
         self.workers_killed = done.workers_killed
         self.worker_restarts = done.worker_restarts
 
+    @property
+    def busy_share(self) -> float:
+        """A share of its workers' time."""
+        return self.busy_workers / max(1, self.worker_count)
+
 
 class ClientRow:
     """A client over all node processes that feed it."""

@@ -57,13 +57,13 @@ the lines and the largest offset that still moves something."""
 
 
 class ReportSource(Protocol):
-    """Where reports come from."""
+    """Where reports come from; its calls raise FeederError while there is none."""
 
     def ask(self) -> None:
-        """Request a report; FeederError if that fails."""
+        """Request a report."""
 
     def take(self, wait_s: float, readable: Collection[int]) -> HostReport | None:
-        """The report, if it comes before a descriptor is readable; FeederError if it will not."""
+        """The report, if it comes before a descriptor is readable."""
 
     def wait(self, wait_s: float, readable: Collection[int]) -> None:
         """Wait up to ``wait_s``, or until a descriptor is readable."""
@@ -171,16 +171,17 @@ class _Terminal:
     """The terminal of standard output, and of standard input where that is one, too."""
 
     def __init__(self, console: Console) -> None:
-        """``console`` writes to standard output, a terminal."""
         self._console = console
         self._keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
         self._live: Live | None = None
         self._stack = contextlib.ExitStack()
-        self._signalled = -1
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._signalled = stack.enter_context(_signal_descriptor())
+            self.readable = (
+                [self._signalled] if self._keys is None else [self._signalled, self._keys]
+            )
             stack.callback(self._release)
             self._hold()
             self._stack = stack.pop_all()
@@ -188,11 +189,6 @@ class _Terminal:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    @property
-    def readable(self) -> tuple[int, ...]:
-        """Descriptors that become readable with a key or a signal."""
-        return (self._signalled,) if self._keys is None else (self._signalled, self._keys)
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Show a frame."""
@@ -202,15 +198,11 @@ class _Terminal:
 
     def read_keys(self) -> bytes:
         """What was typed; "q" when the terminal has gone. Handles signals and never blocks."""
-        for number in _read(self._signalled) or b"":
-            if number == signal.SIGTSTP:
-                self._release()
-                os.kill(os.getpid(), signal.SIGSTOP)
-                self._hold()
-        if self._keys is None:
-            return b""
-        typed = _read(self._keys)
-        return b"q" if typed == b"" else typed or b""
+        if signal.SIGTSTP in _read(self._signalled):
+            self._release()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._hold()
+        return b"" if self._keys is None else _read(self._keys)
 
     def _hold(self) -> None:
         if self._keys is not None:
@@ -256,11 +248,11 @@ def _signal_descriptor() -> Iterator[int]:
         os.close(writer)
 
 
-def _read(descriptor: int) -> bytes | None:
-    """What can be read now; b"" at the end, None where there is nothing."""
+def _read(descriptor: int) -> bytes:
+    """What can be read now; b"q" at the end, as the terminal was closed."""
     if not select.select([descriptor], [], [], 0)[0]:
-        return None
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    except OSError:  # the terminal was closed
         return b""
+    try:
+        return os.read(descriptor, _READ_BYTES) or b"q"
+    except OSError:
+        return b"q"

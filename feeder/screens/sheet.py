@@ -1,15 +1,12 @@
 """Lays text out in lines that are never wider than the terminal, and draws bars and curves.
 
-flow    pieces one after another; a piece that does not fit begins the next line
-table   rows in columns: one column gives way to the others, optional ones are left out
-
 From CUT_BELOW columns on every number of the screens is whole. On a narrower terminal a line that
 does not fit ends with a mark.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Final
@@ -113,16 +110,17 @@ def glyphs_for(encoding: str) -> Glyphs:
     return BLOCKS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """A column of a table. Without contents it is left out."""
 
     title: str
+    cells: Sequence[Cell]
     _: KW_ONLY
     is_flexible: bool = False
-    """Its texts are shortened where room is missing; the others are never."""
+    """Its texts are shortened where room is missing, and aligned to the left; the others are never
+    shortened."""
     is_left: bool = False
-    """Its texts are aligned to the left, as names are."""
     is_extra: bool = False
     """It is left out rather than shorten a text of a flexible column, as bars are."""
     rank: int = 0
@@ -175,15 +173,17 @@ class Sheet:
                     lines.append("")
                     room = self.width - indent
                 lines[-1] += f" {piece}" if lines[-1] else piece
-        blanks = ["", *[" " * indent] * (len(lines) - 1)]
-        pairs = zip(blanks, lines, strict=True)
-        return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
+        blanks = ["", *[" " * indent] * len(lines)]
+        return [
+            self.fit(Text.assemble(blank, (line, style)))
+            for blank, line in zip(blanks, lines, strict=False)
+        ]
 
     def fill(self, pieces: Iterable[Cell], gap: str = _GAP) -> list[Text]:
         """Pieces one after another, on as many lines as they need beside a label."""
         lines: list[Text] = []
         for piece in pieces:
-            text = piece if isinstance(piece, Text) else Text(piece)
+            text = _as_text(piece)
             if lines and lines[-1].cell_len + len(gap) + text.cell_len <= self.content_cells:
                 lines[-1].append(gap).append_text(text)
             elif text.cell_len <= self.content_cells:
@@ -201,58 +201,55 @@ class Sheet:
         if not lines:
             return []
         if self.has_labels:
-            heads = [label, *[""] * (len(lines) - 1)]
-            return [
-                self.fit(Text.assemble((f"{head:<{LABEL_CELLS}}", "bold"), line))
-                for head, line in zip(heads, lines, strict=True)
-            ]
+            heads = [(f"{head:<{LABEL_CELLS}}", "bold") for head in (label, *[""] * len(lines))]
+            return [self.fit(Text.assemble(*row)) for row in zip(heads, lines, strict=False)]
         above = [Text(label, "bold")] if label else []
         return [*above, *(self.fit(Text(_GAP) + line) for line in lines)]
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[Text]:
+    def table(self, *columns: Column) -> list[Text]:
         """A line of titles and one for each row, as wide as the sheet at most."""
-        texts = [
-            [cell if isinstance(cell, Text) else Text(cell) for cell in row]
-            for row in ([Text(column.title, "dim") for column in columns], *rows)
-        ]
-        widths = {
-            at: max(row[at].cell_len for row in texts)
-            for at in range(len(columns))
-            if any(row[at].plain for row in texts[1:])
+        texts = {
+            column: [Text(column.title, "dim"), *map(_as_text, column.cells)]
+            for column in columns
+            if any(map(len, column.cells))
         }
-        self._leave_out(columns, widths, [at for at in widths if columns[at].is_extra])
+        widths = {column: max(text.cell_len for text in texts[column]) for column in texts}
+        self._leave_out(widths, [column for column in widths if column.is_extra])
         cells = {
-            at: min(width, _FLEXIBLE_CELLS_MIN) if columns[at].is_flexible else width
-            for at, width in widths.items()
+            column: min(width, _FLEXIBLE_CELLS_MIN) if column.is_flexible else width
+            for column, width in widths.items()
         }
-        self._leave_out(columns, cells, [at for at in cells if columns[at].rank])
+        self._leave_out(cells, [column for column in cells if column.rank])
         spare = self._spare(cells)
-        for at in cells:
-            more = max(0, min(spare, widths[at] - cells[at]))
-            cells[at] += more
+        for column in cells:
+            more = max(0, min(spare, widths[column] - cells[column]))
+            cells[column] += more
             spare -= more
-        return [self._row(row, columns, cells) for row in texts]
+        lines = []
+        for at in range(1 + len(columns[0].cells)):
+            aligned = []
+            for column, width in cells.items():
+                text = texts[column][at]
+                if text.cell_len > width:
+                    text = Text(self.cut(text.plain, width), text.style)
+                blank = Text(" " * (width - text.cell_len))
+                is_left = column.is_left or column.is_flexible
+                aligned.append(text + blank if is_left else blank + text)
+            line = Text(_GAP).join(aligned)
+            line.rstrip()
+            lines.append(self.fit(line))
+        return lines
 
-    def _leave_out(
-        self, columns: Sequence[Column], cells: dict[int, int], optional: Iterable[int]
-    ) -> None:
+    def _leave_out(self, cells: dict[Column, int], optional: Iterable[Column]) -> None:
         """Remove optional columns from ``cells``, the highest ranks first, until the rest fits."""
-        for at in sorted(optional, key=lambda at: -columns[at].rank):
+        for column in sorted(optional, key=lambda column: -column.rank):
             if self._spare(cells) >= 0:
                 break
-            del cells[at]
+            del cells[column]
 
-    def _spare(self, cells: dict[int, int]) -> int:
+    def _spare(self, cells: Mapping[Column, int]) -> int:
         return self.width - sum(cells.values()) - len(_GAP) * (len(cells) - 1)
 
-    def _row(self, row: Sequence[Text], columns: Sequence[Column], cells: dict[int, int]) -> Text:
-        texts = []
-        for at, width in cells.items():
-            cell = row[at]
-            if cell.cell_len > width:
-                cell = Text(self.cut(cell.plain, width), cell.style)
-            blank = " " * (width - cell.cell_len)
-            texts.append(cell + blank if columns[at].is_left else Text(blank) + cell)
-        line = Text(_GAP).join(texts)
-        line.rstrip()
-        return self.fit(line)
+
+def _as_text(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)

@@ -1,7 +1,7 @@
 """The lists of both screens: node processes, clients, jobs, workers; and a line for each host."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from rich.text import Text
 
@@ -14,7 +14,7 @@ from feeder.diagnosis.interval import (
     WorkerInterval,
 )
 from feeder.metrics.figures import count, duration, rate
-from feeder.metrics.report import HostReport, NodeReport
+from feeder.metrics.report import HostReport
 from feeder.screens.sheet import Cell, Column, Sheet, percent, printable
 
 HostAnswer = tuple[str, HostReport | str]
@@ -33,103 +33,74 @@ _STATE_STYLES: Final = {
     "restarting": "bold red",
     "starting": "yellow",
 }
+_BAR: Final = {"is_left": True, "is_extra": True}
 
-_NODES: Final = (
-    Column("node"),
-    Column("state", is_left=True),
-    Column("pid", rank=3),
-    Column("CPUs", is_left=True, rank=2),
-    Column("workers", rank=1),
-    Column("busy", rank=1),
-    Column("", is_left=True, is_extra=True, rank=5),
-    Column("images/s"),
-    Column("MB/s", rank=4),
-    Column("restarts"),
-)
-_CLIENTS: Final = (
-    Column("client", is_flexible=True, is_left=True),
-    Column("job", is_flexible=True, is_left=True, rank=1),
-    Column("dataset", is_flexible=True, is_left=True, rank=3),
-    Column("nodes", rank=5),
-    Column("images/s"),
-    Column("waits"),
-    Column("", is_left=True, is_extra=True, rank=6),
-    Column("wanted", rank=2),
-    Column("CPUs", rank=4),
-    Column("batches", is_left=True, rank=2),
-)
-_JOBS: Final = (
-    Column("job", is_flexible=True, is_left=True),
-    Column("client", is_flexible=True, is_left=True, rank=2),
-    Column("weight", is_extra=True, rank=3),
-    Column("sessions", is_extra=True, rank=1),
-    Column("batches", is_extra=True, rank=4),
-    Column("images/s"),
-    Column("of workers"),
-    Column("", is_left=True, is_extra=True, rank=5),
-)
-_HOSTS: Final = (
-    Column("endpoint", is_flexible=True, is_left=True),
-    Column("name", is_flexible=True, is_left=True),
-    Column("host", is_flexible=True, is_left=True, rank=2),
-    Column("nodes", rank=3),
-    Column("workers", rank=4),
-    Column("clients", rank=1),
-    Column("images/s"),
-    Column("state", is_left=True),
-)
+_Value = TypeVar("_Value")
+
+
+def _column(
+    title: str, values: Iterable[_Value | None], draw: Callable[[_Value], Cell], **kind: Any
+) -> Column:
+    """A column with a cell for each value, empty where there is none."""
+    return Column(title, ["" if value is None else draw(value) for value in values], **kind)
 
 
 def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
     """A line of titles and one for each node process; none where there is only one, ready."""
-    if [node.state for node in host.report.nodes] == ["ready"]:
+    nodes = host.report.nodes
+    if [node.state for node in nodes] == ["ready"]:
         return []
-    intervals = {node.number: node for node in host.nodes}
-    rows = [_node_row(node, intervals.get(node.number), sheet) for node in host.report.nodes]
-    return sheet.table(_NODES, rows)
-
-
-def _node_row(node: NodeReport, interval: NodeInterval | None, sheet: Sheet) -> Sequence[Cell]:
-    process: list[str] = [""] * 3
-    rates: list[Cell] = [""] * 4
-    if node.now is not None:
-        cpus = sheet.cut(printable(node.now.cpus), 16)
-        process = [str(node.now.pid), cpus, str(len(node.now.workers))]
-    if interval is not None:
-        busy = interval.busy_workers / max(1, interval.worker_count)
-        moved = interval.sent_bytes_a_s + interval.lent_bytes_a_s
-        bar = sheet.glyphs.bar(busy, _BAR_CELLS)
-        rates = [percent(busy), bar, rate(interval.images_a_s), count(moved / 1e6)]
-    state = Text(node.state, _STATE_STYLES.get(node.state, ""))
-    restarts = Text(count(node.restarts), "yellow") if node.restarts else ""
-    return [str(node.number), state, *process, *rates, restarts]
+    by_number = {node.number: node for node in host.nodes}
+    records = [node.now for node in nodes]
+    rates = [by_number.get(node.number) for node in nodes]
+    return sheet.table(
+        _column("node", nodes, lambda n: str(n.number)),
+        _column(
+            "state", nodes, lambda n: Text(n.state, _STATE_STYLES.get(n.state, "")), is_left=True
+        ),
+        _column("pid", records, lambda r: str(r.pid), rank=3),
+        _column("CPUs", records, lambda r: sheet.cut(printable(r.cpus), 16), is_left=True, rank=2),
+        _column("workers", records, lambda r: str(len(r.workers)), rank=1),
+        _column("busy", rates, lambda r: percent(r.busy_share), rank=1),
+        _column("", rates, lambda r: sheet.glyphs.bar(r.busy_share, _BAR_CELLS), **_BAR, rank=5),
+        _column("images/s", rates, lambda r: rate(r.images_a_s)),
+        _column(
+            "MB/s", rates, lambda r: count((r.sent_bytes_a_s + r.lent_bytes_a_s) / 1e6), rank=4
+        ),
+        _column(
+            "restarts", nodes, lambda n: Text(count(n.restarts), "yellow") if n.restarts else ""
+        ),
+    )
 
 
 def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet) -> list[Text]:
     """A line of titles and one for each of ``clients``, if there are any."""
     if not clients:
         return []
-    has_datasets = len(host.report.datasets) > 1
-    has_nodes = len(host.report.nodes) > 1
-    rows: list[Sequence[Cell]] = []
-    for client in clients:
-        wait = client.wait_share
-        style = "yellow" if wait is not None and wait > WAITS_ONE else ""
-        rows.append(
-            [
-                printable(client.name),
-                printable(client.job),
-                printable(client.dataset) if has_datasets else "",
-                str(client.nodes) if has_nodes else "",
-                rate(client.images_a_s),
-                Text("no report" if wait is None else percent(wait) if wait else "", style),
-                sheet.glyphs.bar(wait, _BAR_CELLS, style or "cyan") if wait else "",
-                f"{client.wanted} of {client.window}" if client.window else "",
-                f"{client.cpus:.1f}" if client.cpus >= 0.05 else "",
-                transport(client.lent_share),
-            ]
-        )
-    return sheet.table(_CLIENTS, rows)
+    by_dataset = clients if len(host.report.datasets) > 1 else ()
+    by_node = clients if len(host.report.nodes) > 1 else ()
+    waits = [(c.wait_share, "yellow" if (c.wait_share or 0.0) > WAITS_ONE else "") for c in clients]
+    bars = [
+        sheet.glyphs.bar(wait, _BAR_CELLS, style or "cyan") if wait else "" for wait, style in waits
+    ]
+    return sheet.table(
+        _column("client", clients, lambda c: printable(c.name), is_flexible=True),
+        _column("job", clients, lambda c: printable(c.job), is_flexible=True, rank=1),
+        _column("dataset", by_dataset, lambda c: printable(c.dataset), is_flexible=True, rank=3),
+        _column("nodes", by_node, lambda c: str(c.nodes), rank=5),
+        _column("images/s", clients, lambda c: rate(c.images_a_s)),
+        Column("waits", [Text(_name_wait(wait), style) for wait, style in waits]),
+        Column("", bars, **_BAR, rank=6),
+        _column(
+            "wanted", clients, lambda c: f"{c.wanted} of {c.window}" if c.window else "", rank=2
+        ),
+        _column("CPUs", clients, lambda c: f"{c.cpus:.1f}" if c.cpus >= 0.05 else "", rank=4),
+        _column("batches", clients, lambda c: transport(c.lent_share), is_left=True, rank=2),
+    )
+
+
+def _name_wait(share: float | None) -> str:
+    return "no report" if share is None else percent(share) if share else ""
 
 
 def transport(lent_share: float) -> str:
@@ -139,26 +110,22 @@ def transport(lent_share: float) -> str:
     return "copied" if lent_share <= 0.0 else f"{percent(lent_share)} in place"
 
 
-def draw_jobs(jobs: Iterable[JobInterval], sheet: Sheet) -> list[Text]:
+def draw_jobs(jobs: Sequence[JobInterval], sheet: Sheet) -> list[Text]:
     """A line of titles and one for each job."""
-    rows: list[Sequence[Cell]] = [
-        [
-            printable(job.name) or "(unnamed)",
-            printable(job.account),
-            f"{job.weight:g}",
-            count(job.sessions),
-            count(job.batches),
-            rate(job.images_a_s),
-            percent(job.worker_share),
-            sheet.glyphs.bar(job.worker_share, _BAR_CELLS),
-        ]
-        for job in jobs
-    ]
-    return sheet.table(_JOBS, rows)
+    return sheet.table(
+        _column("job", jobs, lambda j: printable(j.name) or "(unnamed)", is_flexible=True),
+        _column("client", jobs, lambda j: printable(j.account), is_flexible=True, rank=2),
+        _column("weight", jobs, lambda j: f"{j.weight:g}", is_extra=True, rank=3),
+        _column("sessions", jobs, lambda j: count(j.sessions), is_extra=True, rank=1),
+        _column("batches", jobs, lambda j: count(j.batches), is_extra=True, rank=4),
+        _column("images/s", jobs, lambda j: rate(j.images_a_s)),
+        _column("of workers", jobs, lambda j: percent(j.worker_share)),
+        _column("", jobs, lambda j: sheet.glyphs.bar(j.worker_share, _BAR_CELLS), **_BAR, rank=5),
+    )
 
 
 def draw_hosts(
-    answers: Iterable[HostAnswer],
+    answers: Sequence[HostAnswer],
     warnings: Iterable[str],
     problems: Iterable[str],
     sheet: Sheet,
@@ -167,26 +134,27 @@ def draw_hosts(
     lines: list[Text] = []
     for warning in warnings:
         lines += sheet.words(printable(warning), "bold red", indent=2)
-    lines += sheet.table(_HOSTS, [_host_row(*answer) for answer in answers])
+    reports = [None if isinstance(answer, str) else answer for _, answer in answers]
+    hosts = [None if report is None else HostInterval(report) for report in reports]
+    lines += sheet.table(
+        _column("endpoint", answers, lambda answer: answer[0], is_flexible=True),
+        _column("name", reports, lambda r: printable(r.name), is_flexible=True),
+        _column("host", reports, lambda r: printable(r.host), is_flexible=True, rank=2),
+        _column("nodes", reports, lambda r: str(len(r.nodes)), rank=3),
+        _column("workers", hosts, lambda h: str(h.workers), rank=4),
+        _column("clients", hosts, lambda h: str(len(h.client_rows)), rank=1),
+        _column("images/s", hosts, lambda h: rate(h.images_a_s)),
+        _column("state", answers, lambda answer: _host_state(answer[1]), is_left=True),
+    )
     for problem in problems:
         lines += sheet.words(printable(problem), "red", indent=2)
     return lines
 
 
-def _host_row(endpoint: str, answer: HostReport | str) -> Sequence[Cell]:
+def _host_state(answer: HostReport | str) -> Text:
     if isinstance(answer, str):
-        return [endpoint, *[""] * 6, Text("no report", "bold red")]
-    host = HostInterval(answer)
-    return [
-        endpoint,
-        printable(answer.name),
-        printable(answer.host),
-        str(len(answer.nodes)),
-        str(host.workers),
-        str(len(host.client_rows)),
-        rate(host.images_a_s),
-        Text(answer.verdict.kind, "bold red" if answer.verdict.is_problem else ""),
-    ]
+        return Text("no report", "bold red")
+    return Text(answer.verdict.kind, "bold red" if answer.verdict.is_problem else "")
 
 
 def draw_workers(workers: Sequence[Worker], sheet: Sheet, rows: int) -> list[Text]:

@@ -40,17 +40,20 @@ def test_wrapped_words_fit_and_are_all_there(width: int, text: str, indent: int)
 
 @given(width=st.integers(20, 200), names=st.lists(TEXTS, min_size=1, max_size=5))
 def test_numbers_of_a_table_are_whole(width: int, names: list[str]) -> None:
-    columns = [Column("client", is_flexible=True, is_left=True), Column("images/s")]
-    rows = [[name, "12,345"] for name in names]
-    _, *lines = Sheet(width, BLOCKS).table(columns, rows)
+    columns = Column("client", names, is_flexible=True), Column("images/s", ["12,345"] * len(names))
+    _, *lines = Sheet(width, BLOCKS).table(*columns)
     assert all(line.plain.endswith("12,345") and line.cell_len <= width for line in lines)
 
 
 def test_a_line_that_is_too_long_shows_that_it_was_cut() -> None:
     """Else 10,000 would become 10,00 on a narrow terminal."""
-    columns = [Column("node"), Column("state", is_left=True), Column("images/s")]
+    columns = (
+        Column("node", ["0"]),
+        Column("state", ["ready"], is_left=True),
+        Column("images/s", ["10,000"]),
+    )
     for glyphs, expected in ((BLOCKS, "0  ready    10,0…"), (ASCII, "0  ready    10,0~")):
-        _, row = Sheet(20, glyphs).table(columns, [["0", "ready", "10,000"]])
+        _, row = Sheet(20, glyphs).table(*columns)
         assert row.plain.strip() == expected
     assert Sheet(3, BLOCKS).fit(Text("abc")).plain == "abc"
     assert Sheet(1, BLOCKS).fit(Text("abc")).plain == "…"
@@ -85,13 +88,12 @@ def test_bars_go_before_names_are_cut_and_extra_numbers_after(
     width: int, titles: list[str]
 ) -> None:
     columns = [
-        Column("client", is_flexible=True, is_left=True),
-        Column("images/s"),
-        Column("bar", is_extra=True, rank=2),
-        Column("CPUs", rank=1),
+        Column("client", ["gpu-0 pid 90000 rank 3"], is_flexible=True),
+        Column("images/s", ["1,234"]),
+        Column("bar", ["#" * 10], is_extra=True, rank=2),
+        Column("CPUs", ["0.4"], rank=1),
     ]
-    rows = [["gpu-0 pid 90000 rank 3", "1,234", "#" * 10, "0.4"]]
-    head, row = Sheet(width, BLOCKS).table(columns, rows)
+    head, row = Sheet(width, BLOCKS).table(*columns)
     assert head.plain.split() == titles
     assert ("…" in row.plain) == (width == 22)
 
