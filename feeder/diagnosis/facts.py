@@ -83,7 +83,7 @@ class Facts:
 
 def _do_wait(interval: HostInterval, part: float) -> bool:
     """Whether clients wait for more than a part of the thresholds."""
-    longest = max((client.wait_share or 0.0 for client in interval.clients), default=0.0)
+    longest = max((client.wait_share or 0.0 for client in interval.node_clients), default=0.0)
     return (interval.wait_share or 0.0) > part * WAITS_MEAN or longest > part * WAITS_ONE
 
 
@@ -115,7 +115,7 @@ def delivered(interval: HostInterval, could: float, *, has_neighbours: bool = Fa
 def _taken_without_waits(interval: HostInterval) -> float:
     """What the clients would take if they never waited; infinity if one of them has not reported
     how long it waits."""
-    if any(client.wait_share is None for client in interval.clients):
+    if any(client.wait_share is None for client in interval.node_clients):
         return inf
     waits = {
         key: sum(client.wait_share or 0.0 for client in group)
@@ -123,7 +123,7 @@ def _taken_without_waits(interval: HostInterval) -> float:
     }
     images_a_s = sum(
         client.images_a_s / max(0.01, 1.0 - waits[client.account, client.name])
-        for client in interval.clients
+        for client in interval.node_clients
     )
     return images_a_s or inf
 

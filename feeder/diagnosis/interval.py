@@ -229,9 +229,9 @@ class HostInterval:
         self.busy_workers = sum(node.busy_workers for node in self.nodes)
         self.busy_share = min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
         # A client of two node processes is there twice.
-        self.clients = tuple(client for node in self.nodes for client in node.clients)
+        self.node_clients = tuple(client for node in self.nodes for client in node.clients)
         self.by_client: dict[tuple[str, str], list[ClientInterval]] = {}
-        for client in self.clients:
+        for client in self.node_clients:
             self.by_client.setdefault((client.account, client.name), []).append(client)
         self.client_count = sum(
             max(client.clients for client in group) for group in self.by_client.values()
@@ -244,12 +244,12 @@ class HostInterval:
         A client's waits for several node processes add up; clients count equally.
         """
         numbers: dict[tuple[str, str], int] = {}  # of clients that have reported
-        for client in self.clients:
+        for client in self.node_clients:
             if client.wait_share is not None:
                 key = client.account, client.name
                 numbers[key] = max(numbers.get(key, 0), client.clients)
         waited = sum(
-            (c.wait_share or 0.0) * numbers.get((c.account, c.name), 0) for c in self.clients
+            (c.wait_share or 0.0) * numbers.get((c.account, c.name), 0) for c in self.node_clients
         )
         return min(1.0, waited / sum(numbers.values())) if numbers else None
 
@@ -290,10 +290,10 @@ class HostInterval:
         return sum(images * share for images, share in nodes) / total if total else None
 
     @cached_property
-    def client_rows(self) -> tuple[ClientRow, ...]:
+    def clients(self) -> tuple[ClientRow, ...]:
         """All clients, those with the most images first, the summed-up ones last."""
         groups: dict[tuple[str, str, str], list[ClientInterval]] = {}
-        for client in self.clients:
+        for client in self.node_clients:
             groups.setdefault(_client_key(client), []).append(client)
         rows = map(ClientRow, groups.values())
         return tuple(sorted(rows, key=lambda row: (row.name == OTHERS, -row.images_a_s, row.name)))

@@ -58,7 +58,7 @@ WORTHWHILE: Final = 1.1
 
 def idle(facts: Facts, _part: float) -> Finding:
     """Nothing is requested."""
-    clients = facts.interval.clients
+    clients = facts.interval.node_clients
     if facts.interval.images_a_s > 0 or facts.interval.busy_workers > 0.01:
         return None
     if not clients:
@@ -255,7 +255,7 @@ def network_bound(facts: Facts, part: float) -> Finding:
     """Whole batches wait in sockets, and their clients wait for them."""
     slow = [
         client
-        for client in facts.interval.clients
+        for client in facts.interval.node_clients
         if client.name != OTHERS
         and not client.is_lent
         and (client.wait_share or 0.0) >= part * OTHERS_WAIT
@@ -288,7 +288,7 @@ def dispatch_bound(facts: Facts, part: float) -> Finding:
 
 def window_bound(facts: Facts, _part: float) -> Finding:
     """Nothing here is slow: too little is requested at a time."""
-    clients = [client for client in facts.interval.clients if client.name != OTHERS]
+    clients = [client for client in facts.interval.node_clients if client.name != OTHERS]
     least = min((client.window for client in clients if client.wait_share), default=0)
     return (
         f"{facts.waits} though {facts.busy}, and no batch waits to be sent; their windows "

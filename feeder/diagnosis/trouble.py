@@ -166,7 +166,7 @@ def starting(facts: Facts) -> str | None:
     count = sum(node.state == "starting" for node in facts.interval.report.nodes)
     if count:
         return f"{count} node {'process is' if count == 1 else 'processes are'} not ready yet"
-    is_unheard = bool(facts.interval.clients) and facts.interval.wait_share is None
+    is_unheard = bool(facts.interval.node_clients) and facts.interval.wait_share is None
     # No verdict from one sample: without a second one, the interval has no time.
     if facts.longer.seconds < (UNHEARD_S if is_unheard else 1.0):
         return "rates are known in a few seconds"

@@ -187,7 +187,7 @@ def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
             for state in node.slots.__struct_fields__
         },
     )
-    yield from _describe_clients(interval.clients)
+    yield from _describe_clients(interval.node_clients)
     if interval.wait_share is not None:
         text = "Share of the clients' time in which they waited for this host."
         yield gauge("wait_ratio", text, [], {(): interval.wait_share})

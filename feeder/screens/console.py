@@ -6,7 +6,7 @@ The one module of this room that can be imported without rich.
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,6 +17,12 @@ from feeder.metrics.report import HostReport
 if TYPE_CHECKING:
     from rich.console import Console as Console  # for the commands, which import no rich
     from rich.text import Text
+
+_RATES: Final = (
+    "seconds", "images_a_s", "sent_bytes_a_s", "lent_bytes_a_s", "workers", "busy_workers",
+    "busy_share", "wait_share", "page_cache_share", "cache_hit_share", "stages", "slots", "jobs",
+    "clients", "nodes", "machine",
+)  # fmt: skip
 
 
 def to_json(fields: HostReport | Mapping[str, Any], indent: int | None = None) -> str:
@@ -37,24 +43,7 @@ def _fields(value: object) -> Any:
 def report_fields(report: HostReport) -> dict[str, Any]:
     """``verdict``, ``rates`` (of the interval) and the whole ``report``, for ``to_json``."""
     host = HostInterval(report)
-    rates = {
-        "seconds": host.seconds,
-        "images_a_s": host.images_a_s,
-        "sent_bytes_a_s": host.sent_bytes_a_s,
-        "lent_bytes_a_s": host.lent_bytes_a_s,
-        "workers": host.workers,
-        "busy_workers": host.busy_workers,
-        "busy_share": host.busy_share,
-        "wait_share": host.wait_share,
-        "page_cache_share": host.page_cache_share,
-        "cache_hit_share": host.cache_hit_share,
-        "stages": host.stages,
-        "slots": host.slots,
-        "jobs": host.jobs,
-        "clients": host.client_rows,
-        "nodes": host.nodes,
-        "machine": host.machine,
-    }
+    rates = {name: getattr(host, name) for name in _RATES}
     return {"verdict": report.verdict, "rates": rates, "report": report}
 
 

@@ -22,8 +22,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Final, Protocol, Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
+from rich.control import Control
+from rich.screen import Screen
 from rich.text import Text
 
 from feeder.errors import FeederError, OutputError
@@ -173,7 +174,6 @@ class _Terminal:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
-        self._live: Live | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -192,9 +192,10 @@ class _Terminal:
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Show a frame."""
-        if self._live is not None:
-            frame = Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
-            self._live.update(Group(frame), refresh=True)
+        frame = Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+        with self._console:  # one write
+            self._console.control(Control.home())
+            self._console.print(Screen(frame), end="")
 
     def read_keys(self) -> bytes:
         """What was typed; "q" when the terminal has gone. Handles signals and never blocks."""
@@ -208,21 +209,14 @@ class _Terminal:
         if self._keys is not None:
             self._saved = termios.tcgetattr(self._keys)
             tty.setcbreak(self._keys, termios.TCSANOW)
-        self._live = Live(
-            console=self._console,
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
+        self._console.set_alt_screen(True)
+        self._console.show_cursor(False)
 
     def _release(self) -> None:
-        live, self._live = self._live, None
         try:
-            if live is not None:
-                with contextlib.suppress(OutputError):  # the terminal was closed
-                    live.stop()
+            with contextlib.suppress(OutputError):  # the terminal was closed
+                self._console.show_cursor(True)
+                self._console.set_alt_screen(False)
         finally:
             if self._keys is not None:
                 with contextlib.suppress(termios.error):  # as above

@@ -40,6 +40,12 @@ _SLOT_STATES: Final = {
     "sending": "being sent",
     "client": "with clients",
 }
+_BUSY: Final = {
+    "cpu_share": "on a CPU",
+    "run_delay_share": "waiting for one",
+    "blocked_share": "blocked",
+}
+_PRESSURES: Final = {"CPU": "pressure_cpu", "storage": "pressure_io", "memory": "pressure_memory"}
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
 _TROUBLES: Final = {
     name for group in GROUPS for name, field in fields_of(group).items() if field.is_trouble
@@ -59,9 +65,9 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     jobs = host.jobs
     if len(jobs) > 1 or any(job.name for job in jobs):
         lines += [Text(), *draw_jobs(jobs, sheet)]
-    if clients := draw_clients(host.client_rows[:CLIENTS_SHOWN], host, sheet):
+    if clients := draw_clients(host.clients[:CLIENTS_SHOWN], host, sheet):
         lines += [Text(), *clients]
-    if rest := host.client_rows[CLIENTS_SHOWN:]:
+    if rest := host.clients[CLIENTS_SHOWN:]:
         images = rate(sum(client.images_a_s for client in rest))
         more = f"{len(rest)} more get {images} images/s (feeder status --json has all)"
         lines += sheet.words(more, "dim")
@@ -119,11 +125,10 @@ def _dataset(dataset: ServedDatasetReport) -> list[Cell]:
 
 
 def _rates(host: HostInterval, sheet: Sheet) -> list[Text]:
-    images = host.images_a_s
     moved = host.sent_bytes_a_s + host.lent_bytes_a_s
-    if not images:
+    if not host.images_a_s:
         return []
-    pieces: list[Cell] = [Text(f"{rate(images)} images/s", "bold")]
+    pieces: list[Cell] = [Text(f"{rate(host.images_a_s)} images/s", "bold")]
     if moved:
         how = transport(host.lent_bytes_a_s / moved)
         pieces += [f"{count(moved / 1e6)} MB/s", f"batches {how}"]
@@ -131,10 +136,10 @@ def _rates(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 
 def _waits(host: HostInterval, sheet: Sheet) -> list[Text]:
-    if not host.client_rows or not host.seconds:
+    if not host.clients or not host.seconds:
         return []
     share = host.wait_share
-    is_one = sum(client.name != OTHERS for client in host.client_rows) == 1
+    is_one = sum(client.name != OTHERS for client in host.clients) == 1
     noun = "client" if is_one else "clients"
     if share is None:
         lines = sheet.fill([f"the {noun} {'has' if is_one else 'have'} not reported any"])
@@ -176,15 +181,8 @@ def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
         pieces[0] = f"{pieces[0]} on CPUs {printable(nodes[0].now.cpus)}"
     if host.busy_share >= _LEAST_SHARE:
         pieces.append(Text(f"busy {percent(host.busy_share)}", "bold"))
-        times = [
-            f"{percent(share)} {what}"
-            for share, what in (
-                (host.mean_of_busy("cpu_share"), "on a CPU"),
-                (host.mean_of_busy("run_delay_share"), "waiting for one"),
-                (host.mean_of_busy("blocked_share"), "blocked"),
-            )
-            if share >= 0.005
-        ]
+        shares = [(host.mean_of_busy(name), words) for name, words in _BUSY.items()]
+        times = [f"{percent(share)} {words}" for share, words in shares if share >= 0.005]
         if times:
             pieces.append(f"({', '.join(times)})")
     starting = sum(worker.state == "starting" for _, worker in host.workers_by_silence)
@@ -194,14 +192,11 @@ def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
     for node, worker in host.workers_by_silence:
         if worker.state != "silent":
             break
-        silent = [
-            Text(f"silent: worker {worker.number} (pid {worker.pid})", "bold red"),
-            Text(f"of node process {node.number}", "red"),
-            Text(f"for {duration(worker.silent_s)}", "red"),
-        ]
+        more = [f"of node process {node.number}", f"for {duration(worker.silent_s)}"]
         if worker.kernel_state:
-            silent.append(Text(STATE_WORDS[worker.kernel_state], "red"))
-        lines += sheet.flow("", silent, gap=" ")
+            more.append(STATE_WORDS[worker.kernel_state])
+        which = Text(f"silent: worker {worker.number} (pid {worker.pid})", "bold red")
+        lines += sheet.flow("", [which, *(Text(piece, "red") for piece in more)], gap=" ")
     return lines
 
 
@@ -244,11 +239,7 @@ def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> li
         pieces.append(Text(f"throttled {percent(throttled)}", "yellow"))
     if free_bytes:
         pieces.append(f"{size(free_bytes)} of memory free")
-    pressures = (
-        ("CPU", machine.pressure_cpu),
-        ("storage", machine.pressure_io),
-        ("memory", machine.pressure_memory),
-    )
+    pressures = [(name, getattr(machine, field)) for name, field in _PRESSURES.items()]
     pieces += [
         f"pressure on {name} {percent(share)}" for name, share in pressures if share >= 0.005
     ]
@@ -257,9 +248,6 @@ def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> li
 
 def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
     """What took the slower way, and what does not happen while all is well, since the start."""
-    counters: Counter[str] = Counter()
-    for node in host.records:
-        counters.update({name: n for name, n in node.counters.items() if isinstance(n, int)})
     totals = Counter(
         log_lines_dropped=host.report.log_lines_dropped,
         log_lines_limited=host.report.log_lines_limited,
@@ -267,25 +255,29 @@ def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
     )
     for name in _NODE_TROUBLES:
         totals[name] = sum(getattr(node, name) for node in host.records)
-    fallbacks = []
-    for name, total in counters.items():
-        group, _, reason = name.partition(".")
-        if group in _TROUBLES:
-            totals[name] += total
-        elif group == "fallbacks" and total:
-            fallbacks.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
+    fallbacks: Counter[str] = Counter()
+    losses: dict[str, str] = {}
+    for node in host.records:
+        for name, value in node.counters.items():
+            group, _, part = name.partition(".")
+            if isinstance(value, str):
+                if group == "dataset":
+                    losses[part.removesuffix(".loss")] = value
+            elif group in _TROUBLES:
+                totals[name] += int(value)
+            elif group == "fallbacks":
+                fallbacks[part] += int(value)
+    slower = [
+        [f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"]
+        for reason, total in fallbacks.items()
+        if total
+    ]
     troubles = [
         f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}"
         for name, total in totals.items()
         if total
     ]
-    lines = [*sheet.flow("Fallbacks", *fallbacks), *sheet.flow("Incidents", troubles)]
-    losses = {
-        name.removeprefix("dataset.").removesuffix(".loss"): loss
-        for node in host.records
-        for name, loss in node.counters.items()
-        if name.startswith("dataset.") and isinstance(loss, str)
-    }
+    lines = [*sheet.flow("Fallbacks", *slower), *sheet.flow("Incidents", troubles)]
     for name, loss in losses.items():
         lines += sheet.flow("Packed", [printable(name), printable(loss)])
     return lines

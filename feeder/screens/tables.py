@@ -142,7 +142,7 @@ def draw_hosts(
         _column("host", reports, lambda r: printable(r.host), is_flexible=True, rank=2),
         _column("nodes", reports, lambda r: str(len(r.nodes)), rank=3),
         _column("workers", hosts, lambda h: str(h.workers), rank=4),
-        _column("clients", hosts, lambda h: str(len(h.client_rows)), rank=1),
+        _column("clients", hosts, lambda h: str(len(h.clients)), rank=1),
         _column("images/s", hosts, lambda h: rate(h.images_a_s)),
         _column("state", answers, lambda answer: _host_state(answer[1]), is_left=True),
     )

@@ -117,7 +117,7 @@ def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 def _lists(host: HostInterval, sheet: Sheet, room: int) -> list[_List]:
     lists: list[_List] = []
-    for table in (draw_nodes(host, sheet), draw_clients(host.client_rows, host, sheet)):
+    for table in (draw_nodes(host, sheet), draw_clients(host.clients, host, sheet)):
         if table:
             lists.append((table[0], table[1:]))
     if host.workers_by_silence:

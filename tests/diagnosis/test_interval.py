@@ -93,7 +93,7 @@ def test_a_client_of_two_node_processes_waits_for_both() -> None:
 def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
     host = report(node(clients=(client("a", clock_s=0.0), client("b", waited_s=1.0))))
     interval = HostInterval(host)
-    assert [row.wait_share for row in interval.clients] == [None, pytest.approx(0.1)]
+    assert [row.wait_share for row in interval.node_clients] == [None, pytest.approx(0.1)]
     assert interval.wait_share == pytest.approx(0.1)
 
 
@@ -102,7 +102,7 @@ def test_each_of_the_others_counts_as_a_client() -> None:
     interval = HostInterval(report(node(clients=(client("a", waited_s=1.0), others))))
     assert interval.client_count == 4
     assert interval.wait_share == pytest.approx((0.1 + 3 * 0.5) / 4)
-    assert interval.clients[1].cpus == pytest.approx(1.2)
+    assert interval.node_clients[1].cpus == pytest.approx(1.2)
 
 
 def test_others_without_a_start_have_done_nothing_yet() -> None:
