@@ -5,8 +5,7 @@ busy, ``busy_share`` is 0.5. Counts that went backwards, because a process was r
 count from zero. The attributes of all classes but HostInterval are fields of the JSON report.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -26,7 +25,8 @@ SHORTEST_S: Final = 1e-3
 """Over less time nothing has a rate, so that rates are finite."""
 
 _Rate = Callable[[float], float]
-_Part = TypeVar("_Part", ClientRecord, JobRecord)
+_Record = TypeVar("_Record", ClientRecord, JobRecord)
+_Part = TypeVar("_Part", "ClientInterval", "JobInterval")
 
 
 class WorkerInterval:
@@ -78,22 +78,19 @@ class ClientInterval:
         self.slots = _mean_slots(done.slots, rate)
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobInterval:
     """A job, that is an account and the name that its sessions gave; or all others together."""
 
-    name: str
-    account: str
-    weight: float
-    sessions: int
-    images_a_s: float
-    batches_a_s: float
-    batches: int
-    """Since the start of its node processes."""
-    workers: float
-    """Mean number of workers that filled its chunks."""
-    worker_share: float = 0.0
-    """The same as a share of all jobs'; known over all node processes."""
+    def __init__(self, done: JobRecord, batches: int, rate: _Rate) -> None:
+        self.name = done.name
+        self.account = done.account
+        self.weight = done.weight
+        self.sessions = done.sessions
+        self.images_a_s = rate(done.images)
+        self.batches_a_s = rate(done.batches)
+        self.batches = batches  # since the start of its node processes
+        self.workers = rate(done.worker_s)  # mean number that filled its chunks
+        self.worker_share = 0.0  # the same as a share of all jobs': known over all node processes
 
 
 class MachineInterval:
@@ -130,9 +127,9 @@ class NodeInterval:
         )
         busy_shares = sum(worker.busy_share for worker in workers)
         looked_up = done.cache.hits + done.cache.misses
-        clients = _growths(before.clients, now.clients, _client_key, OTHERS)
+        clients = _growths(before.clients, now.clients)
         client_s = sum(client.worker_s for client in clients)
-        jobs = _growths(before.jobs, now.jobs, _job_key, OTHER_JOBS)
+        jobs = _growths(before.jobs, now.jobs)
         self.number = now.number
         self.seconds = seconds
         self.images_a_s = rate(done.images)
@@ -160,19 +157,8 @@ class NodeInterval:
         traffic = read_bytes_a_s + 4 * self.sent_bytes_a_s + 3 * self.lent_bytes_a_s
         self.memory_share = traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0
         self.clients = tuple(ClientInterval(c, now.number, client_s, rate) for c in clients)
-        self.jobs = tuple(
-            JobInterval(
-                name=job.name,
-                account=job.account,
-                weight=job.weight,
-                sessions=job.sessions,
-                images_a_s=rate(job.images),
-                batches_a_s=rate(job.batches),
-                batches=total.batches,
-                workers=rate(job.worker_s),
-            )
-            for job, total in zip(jobs, now.jobs, strict=True)
-        )
+        totals = [job.batches for job in now.jobs]
+        self.jobs = [JobInterval(job, n, rate) for job, n in zip(jobs, totals, strict=True)]
         self.slots = _mean_slots(done.slots, rate)
         self.cache_hit_share = done.cache.hits / looked_up if looked_up else None
         self.own_cpus = rate(done.own_cpu_s)  # with the threads of its sockets
@@ -243,15 +229,13 @@ class HostInterval:
 
         A client's waits for several node processes add up; clients count equally.
         """
-        numbers: dict[tuple[str, str], int] = {}  # of clients that have reported
-        for client in self.node_clients:
-            if client.wait_share is not None:
-                key = client.account, client.name
-                numbers[key] = max(numbers.get(key, 0), client.clients)
-        waited = sum(
-            (c.wait_share or 0.0) * numbers.get((c.account, c.name), 0) for c in self.node_clients
-        )
-        return min(1.0, waited / sum(numbers.values())) if numbers else None
+        numbers = {
+            key: max((c.clients for c in group if c.wait_share is not None), default=0)
+            for key, group in self.by_client.items()
+        }
+        reported = sum(numbers.values())
+        waited = sum((c.wait_share or 0.0) * numbers[c.account, c.name] for c in self.node_clients)
+        return min(1.0, waited / reported) if reported else None
 
     @property
     def stages(self) -> Mapping[str, float]:
@@ -292,10 +276,7 @@ class HostInterval:
     @cached_property
     def clients(self) -> tuple[ClientRow, ...]:
         """All clients, those with the most images first, the summed-up ones last."""
-        groups: dict[tuple[str, str, str], list[ClientInterval]] = {}
-        for client in self.node_clients:
-            groups.setdefault(_client_key(client), []).append(client)
-        rows = map(ClientRow, groups.values())
+        rows = map(ClientRow, _grouped(self.node_clients))
         return tuple(sorted(rows, key=lambda row: (row.name == OTHERS, -row.images_a_s, row.name)))
 
     @property
@@ -307,17 +288,17 @@ class HostInterval:
     @property
     def jobs(self) -> tuple[JobInterval, ...]:
         """Jobs over all node processes, those that use most workers first."""
-        groups: dict[tuple[str, str], list[JobInterval]] = {}
-        for node in self.nodes:
-            for job in node.jobs:
-                groups.setdefault(_job_key(job), []).append(job)
-        workers = sum(job.workers for group in groups.values() for job in group)
-        names = ("sessions", "images_a_s", "batches_a_s", "batches", "workers")
+        groups = _grouped(job for node in self.nodes for job in node.jobs)
+        workers = sum(job.workers for group in groups for job in group)
         jobs = []
-        for group in groups.values():
-            sums = {name: sum(getattr(job, name) for job in group) for name in names}
-            share = sums["workers"] / workers if workers else 0.0
-            jobs.append(replace(group[0], **sums, worker_share=share))
+        for group in groups:
+            first = group[0]
+            record = JobRecord(name=first.name, account=first.account, weight=first.weight)
+            job = JobInterval(record, 0, _rate(0.0))
+            for name in ("sessions", "images_a_s", "batches_a_s", "batches", "workers"):
+                setattr(job, name, sum(getattr(part, name) for part in group))
+            job.worker_share = job.workers / workers if workers else 0.0
+            jobs.append(job)
         return tuple(sorted(jobs, key=lambda job: (job.name == OTHER_JOBS, -job.workers, job.name)))
 
     def mean_of_busy(self, field: str) -> float:
@@ -334,26 +315,29 @@ def _rate(seconds: float) -> _Rate:
     return lambda total: total / seconds if is_long_enough else 0.0
 
 
-def _growths(
-    before: Iterable[_Part], now: Iterable[_Part], key: Callable[[_Part], Hashable], others: str
-) -> list[_Part]:
+def _growths(before: Iterable[_Record], now: Iterable[_Record]) -> list[_Record]:
     """What each part of ``now`` has done. One that was not there before has begun at zero."""
-    earlier = {key(part): part for part in before}
+    earlier = {_key(part): part for part in before}
     parts = []
     for part in now:
-        start = earlier.get(key(part))
-        if part.name == others and (start is None or start.images > part.images):
+        start = earlier.get(_key(part))
+        is_rest = part.name in (OTHERS, OTHER_JOBS)
+        if is_rest and (start is None or start.images > part.images):
             start = part  # what they had done before is not known: they were not there, or fewer
         parts.append(part if start is None else growth(start, part))
     return parts
 
 
-def _client_key(client: ClientRecord | ClientInterval) -> tuple[str, str, str]:
-    return client.account, client.name, client.dataset
+def _grouped(parts: Iterable[_Part]) -> list[list[_Part]]:
+    """Clients or jobs of all node processes, those that are the same together."""
+    groups: dict[tuple[str, str, str], list[_Part]] = {}
+    for part in parts:
+        groups.setdefault(_key(part), []).append(part)
+    return list(groups.values())
 
 
-def _job_key(job: JobRecord | JobInterval) -> tuple[str, str]:
-    return job.account, job.name
+def _key(part: ClientRecord | ClientInterval | JobRecord | JobInterval) -> tuple[str, str, str]:
+    return part.account, part.name, getattr(part, "dataset", "")
 
 
 def _busy_s(node: NodeRecord) -> float:

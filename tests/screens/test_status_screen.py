@@ -7,6 +7,7 @@ import pytest
 from rich.text import Text
 
 from feeder.diagnosis.interval import JobInterval
+from feeder.metrics.records import JobRecord
 from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
 from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
@@ -125,20 +126,19 @@ def test_clients_are_named_with_their_jobs() -> None:
 
 
 def test_rates_of_jobs_with_names_of_64_characters_are_shown_at_80_columns() -> None:
-    jobs = [
-        JobInterval(
+    records = [
+        JobRecord(
             name=f"{'imagenet-' * 6}{number:010}",
             account="gpu-17.cluster.example pid 12345 rank 12",
-            weight=1.0,
             sessions=8,
-            images_a_s=12_345.0,
-            batches_a_s=48.0,
-            batches=123_456,
-            workers=4.0,
-            worker_share=0.5,
+            images=123_450,
+            worker_s=40.0,
         )
         for number in (1, 2)
     ]
+    jobs = [JobInterval(record, 123_456, lambda total: total / 10) for record in records]
+    for job in jobs:
+        job.worker_share = 0.5
     titles, *rows = [line.plain for line in draw_jobs(jobs, Sheet(80, BLOCKS))]
     assert len(jobs[0].name) == 64
     assert re.fullmatch(r"job +client +images/s +of workers", titles)
