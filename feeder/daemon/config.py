@@ -20,7 +20,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -183,20 +183,18 @@ def load_config(
     not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one line
     that names the origin, the key, the value and the allowed values.
     """
-    layers: list[tuple[str, Path, Iterable[tuple[str, object]]]] = []
-    if path is not None:
-        document = _flatten(_read_toml(path), str(path))
-        layers.append((str(path), path.resolve().parent, map(_decode_path, document)))
-    options = {key: value for key, value in overrides.items() if value is not None}
-    texts = _flatten(options, COMMAND_LINE)
-    layers.append((COMMAND_LINE, _working_directory(), map(_read_text, texts)))
     # Every value is parsed by its own key's kind, which the type checker cannot see.
     tables: dict[str, Any] = {table: {} for table in ("", *_TABLES)}
     provenance = dict.fromkeys(_KINDS, DEFAULT)
-    for origin, base, items in layers:
-        for key, value in items:
+    options = {key: value for key, value in overrides.items() if value is not None}
+    layers = [] if path is None else [(str(path), path.resolve().parent, _read_toml(path))]
+    for origin, folder, document in [*layers, (COMMAND_LINE, None, options)]:
+        for key, value in _flatten(document, origin):
             table, _, name = key.partition(".") if "." in key else ("", "", key)
-            tables[table][name] = _parse(key, value, origin, base)
+            try:
+                tables[table][name] = _parse(key, value, folder)
+            except ConfigError as error:
+                raise ConfigError(f"{origin}: {error}") from None
             provenance[key] = origin
     config = Config(
         serve=ServeConfig(**tables["serve"]),
@@ -306,53 +304,31 @@ def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, obje
     return flat
 
 
-def _decode_path(item: tuple[str, object]) -> tuple[str, object]:
-    """Decode a path of the file, which is UTF-8, as Python does file names."""
-    key, value = item
-    is_path = key.startswith("data.") or (key in _KINDS and _KINDS[key].is_path)
-    return (key, os.fsdecode(encode_name(value))) if is_path and isinstance(value, str) else item
-
-
-def _read_text(item: tuple[str, object]) -> tuple[str, object]:
-    """Read text of the command line as the kind of its key."""
-    key, value = item
-    if isinstance(value, str) and key in _KINDS:
-        with contextlib.suppress(ValueError):  # else the message shows the text
-            return key, _KINDS[key].from_text(value)
-    return item
-
-
-def _working_directory() -> Path:
-    """The base of the command line's relative paths; empty if the folder was deleted."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path()
-
-
-def _parse(key: str, value: object, where: str, base: Path) -> object:
-    """Parse the value to keep for a key; relative paths start at `base`."""
+def _parse(key: str, value: object, folder: Path | None) -> object:
+    """Parse the value of a key, in the file of ``folder`` or, without one, on the command line."""
     table, dot, name = key.partition(".")
+    if table + dot == f"{WEIGHTS}.":
+        return parse_weights(name, value)
     kind = DATASET if table + dot == "data." else _KINDS.get(key)
+    if kind is None:
+        raise ConfigError(f"there is no key {_show_key(key)}: {_nearest(key)}")
+    if kind is DATASET and not _DATASET_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not a dataset name: use letters, digits, and after the first of these "
+            "also . _ -, 128 at most"
+        )
+    if isinstance(value, str) and folder is None:
+        with contextlib.suppress(ValueError):  # else the message shows the text
+            value = kind.from_text(value)
+    elif isinstance(value, str) and kind.is_path:
+        value = os.fsdecode(encode_name(value))  # the file is UTF-8, Python decodes by the locale
     try:
-        if table + dot == f"{WEIGHTS}.":
-            return parse_weights(name, value)
-        if kind is None:
-            raise ConfigError(f"there is no key {_show_key(key)}: {_nearest(key)}")
-        if kind is DATASET and not _DATASET_NAME.fullmatch(name):
-            raise ConfigError(
-                f"{name!r} is not a dataset name: use letters, digits, and after the first of "
-                "these also . _ -, 128 at most"
-            )
         parsed = kind.parse(value)
     except ValueError:
-        allowed = kind.allowed if kind else ""
-        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {allowed}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    # As a path, a URL would lose one of its slashes.
-    is_relative = kind.is_path and parsed and "://" not in str(parsed)
-    return str(base / str(parsed)) if is_relative else parsed
+        raise ConfigError(f"{key} is {_show(value)}: allowed is {kind.allowed}") from None
+    if not kind.is_path or not parsed or "://" in str(parsed):  # a path would lose a slash of a URL
+        return parsed
+    return str(Path(folder or "", str(parsed)).absolute())
 
 
 def _nearest(key: str) -> str:
