@@ -9,6 +9,7 @@ waits until CHUNK_TIME, from its environment, has passed since the chunk before.
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from typing import Any, Final
@@ -53,7 +54,9 @@ def main(channel_fd: int, parent: int) -> None:
     die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    channel: Channel[WorkerToNode, NodeToWorker] = Channel.from_fd(channel_fd, NodeToWorker)
+    channel: Channel[WorkerToNode, NodeToWorker] = Channel(
+        socket.socket(fileno=channel_fd), NodeToWorker
+    )
     with contextlib.suppress(ChannelClosedError):
         serve(channel, PacedFiller(start(channel)))  # type: ignore[arg-type]  # a filler to its users
 

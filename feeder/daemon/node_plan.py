@@ -9,9 +9,8 @@ with a reserve.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from feeder.daemon.config import Config
 from feeder.errors import ResourceError
@@ -121,17 +120,13 @@ def plan_nodes(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescriptorPlan:
+class DescriptorPlan(NamedTuple):
     """How many descriptors may be used for what."""
 
     connections_max: int
-    memories_max: int
-    """Sessions with slots, including ended ones that are still mapped."""
-    callers_max: int
-    """Connections to the claim listener that have not claimed yet."""
-    open_shards: int
-    """In each worker, of each dataset."""
+    memories_max: int  # sessions with slots, including ended ones that are still mapped
+    callers_max: int  # connections to the claim listener that have not claimed yet
+    open_shards: int  # in each worker, of each dataset
 
 
 def plan_descriptors(

@@ -113,7 +113,7 @@ class Supervisor:
             metrics.health = lambda: self._watch.health
         self._agreement = Agreement()
         self._serves = ""  # which datasets, and where: once all have been ready
-        self._end_by_s: float | None = None
+        self._end_by_s = float("inf")  # earlier once it drains
 
     def run(self) -> None:
         """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup), and end within HARD_END_S of it.
@@ -125,9 +125,9 @@ class Supervisor:
         try:
             for node in self._nodes:
                 self._start(node)
-            while self._end_by_s is None or any(node.is_running for node in self._nodes):
+            while not self._is_draining or any(node.is_running for node in self._nodes):
                 now_s = time.monotonic()
-                if self._end_by_s is not None and now_s >= self._end_by_s:
+                if now_s >= self._end_by_s:
                     _log.warning("the time to drain is over and some batches are unsent: ending")
                     break
                 self._notifier.watchdog()
@@ -139,6 +139,10 @@ class Supervisor:
                 self._await_events(now_s)
         finally:
             self._end_all()
+
+    @property
+    def _is_draining(self) -> bool:
+        return self._end_by_s < float("inf")
 
     def _await_events(self, now_s: float) -> None:
         """Wait for the next deadline; act on the signals and messages until then."""
@@ -159,14 +163,14 @@ class Supervisor:
         return min(
             time.monotonic() + sleep_s,
             self._watch.due_s,
-            float("inf") if self._end_by_s is None else self._end_by_s,
+            self._end_by_s,
             *(min(node.due_s, node.heartbeats.due_s) for node in self._nodes),
         )
 
     def _run_due(self, now_s: float) -> None:
         """Start node processes whose backoff is over; end those that missed their deadline."""
         for node in self._nodes:
-            if node.due_s > now_s or self._end_by_s is not None:
+            if node.due_s > now_s or self._is_draining:
                 continue
             if not node.is_running:
                 self._start(node)
@@ -197,7 +201,7 @@ class Supervisor:
     def _on_signals(self) -> None:
         if not self._wakeup.take():
             return
-        if self._end_by_s is not None:
+        if self._is_draining:
             self._end_by_s = 0.0  # a second signal ends the daemon at once
             return
         self._end_by_s = time.monotonic() + HARD_END_S
@@ -223,7 +227,7 @@ class Supervisor:
                 if isinstance(error, DisagreementError) or not node.config.is_successor:
                     raise error
                 _log.warning("%s cannot start: %s", node.name, error)
-            case NodeReady() if self._end_by_s is None:
+            case NodeReady() if not self._is_draining:
                 self._on_ready(node, message)
 
     def _on_ready(self, node: NodeProcess, ready: NodeReady) -> None:
@@ -252,9 +256,10 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host and write it to the board; reap orphans."""
         reap_orphans([node.pid for node in self._nodes])
-        is_draining = self._end_by_s is not None
-        nodes = [node.report(now_s, is_draining=is_draining) for node in self._nodes]
-        report = self._watch.turn(nodes)
+        is_draining = self._is_draining
+        report = self._watch.turn(
+            [node.report(now_s, is_draining=is_draining) for node in self._nodes]
+        )
         verdict = report.verdict
         frame = encode(HostStats(report=report), is_checked=True)
         write_board(self._board, Board(clock_s=now_s, verdict=verdict.text, frame=frame))
@@ -271,7 +276,7 @@ class Supervisor:
         pid = node.pid
         self._watch.due_s = 0.0  # probes should see it at once
         ending = node.end()
-        if self._end_by_s is not None:
+        if self._is_draining:
             return
         backoff_s = node.schedule_restart()
         if backoff_s is None:
@@ -288,11 +293,8 @@ class Supervisor:
         except OSError as error:
             text = explain_start(node.name, error)
             backoff_s = node.schedule_restart()
-            if (
-                error.errno not in TRANSIENT_ERRORS
-                or not node.config.is_successor
-                or backoff_s is None
-            ):
+            may_pass = error.errno in TRANSIENT_ERRORS and node.config.is_successor
+            if not may_pass or backoff_s is None:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.1f s", text, backoff_s)
 
@@ -300,7 +302,7 @@ class Supervisor:
         """End all node processes in parallel; the drain, if there was one, is over."""
         for node in self._nodes:
             node.close_channel()
-            if self._end_by_s is not None:
+            if self._is_draining:
                 node.kill()
         for node in self._nodes:
             node.end()
@@ -330,8 +332,6 @@ class Supervisor:
 
 def open_metrics(config: Config) -> "MetricsServer | None":
     """Open the metrics' server, bound and not started; None where none is configured.
-
-    It answers that the daemon packs until it has the health of a supervisor.
 
     Raises ConfigError for a token that cannot be used, ResourceError for a port in use.
     """

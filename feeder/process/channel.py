@@ -1,13 +1,12 @@
 """A channel between two processes of the daemon: a SOCK_SEQPACKET pair, one message a packet.
 
-Packets keep their boundaries, arrive in order and can carry a file descriptor. When the other
-process ends, however it ends, the channel reads as closed. Messages are tagged structs in
-MessagePack. Each side declares their types; both sides are the same version of Feeder.
+Packets arrive whole and in order and can carry a file descriptor. When the other process ends,
+however it ends, the channel reads as closed. Messages are tagged structs in MessagePack.
 """
 
 import socket
 import sys
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -40,11 +39,6 @@ class Channel(Generic[Outgoing, Incoming]):
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
         self._buffer = bytearray(_PACKET_BYTES)
         self._view = memoryview(self._buffer)
-
-    @classmethod
-    def from_fd(cls, fd: int, incoming: Any) -> Self:
-        """Take over an inherited descriptor."""
-        return cls(socket.socket(fileno=fd), incoming)
 
     def fileno(self) -> int:
         return self._socket.fileno()  # -1 once closed

@@ -8,6 +8,7 @@ The decoder's libraries are imported only after a check, so a missing one is rep
 
 import gc
 import signal
+import socket
 import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
@@ -94,7 +95,9 @@ def main(channel_fd: int, parent: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     tune_allocator()
-    channel: Channel[WorkerToNode, NodeToWorker] = Channel.from_fd(channel_fd, NodeToWorker)
+    channel: Channel[WorkerToNode, NodeToWorker] = Channel(
+        socket.socket(fileno=channel_fd), NodeToWorker
+    )
     try:
         try:
             filler = start(channel)
