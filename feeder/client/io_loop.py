@@ -33,15 +33,9 @@ from feeder.wire.messages import Chunk
 
 MESSAGES_IN_A_ROW: Final = 4  # of one link, before the clock and the other links have their turn
 IDLE_MS: Final = 60_000
-STALL_S: Final = 0.5
-"""A poll that ends this late means that the process was stopped: messages are waiting."""
-
-AWAY_S: Final = 2.0
-"""Without a turn, which means the same: threads take turns more often than that."""
-
-CATCH_UP_MS: Final = 100
-"""Time for libzmq's thread, which was stopped as well, to read them."""
-
+STALL_S: Final = 0.5  # a poll that ends this late: the process was stopped, and messages wait
+AWAY_S: Final = 2.0  # without a turn, which means the same: threads take turns more often
+CATCH_UP_MS: Final = 100  # for libzmq's thread, which was stopped as well, to read them
 _READABLE: Final = int(zmq.POLLIN)  # a plain number: arithmetic on the enumeration is slow
 
 _log = logging.getLogger(__name__)
@@ -241,19 +235,16 @@ class IoLoop:
         self._watch(claim.fileno(), partial(self._take_claim, wanted, claim))
 
     def _take_claim(self, wanted: events.ClaimSlots, claim: socket.socket, now_s: float) -> None:
-        outcome: events.SlotsMapped | events.SlotsNotShared
         try:
             memory = take_slots(claim, wanted.layout)
         except NotSharedError as error:
             self._drop_claim(wanted.link)
-            outcome = events.SlotsNotShared(wanted.link, wanted.session, str(error))
-        else:
-            if memory is None:  # this event was a former claim's, with the same descriptor number
-                return
+            self._handle(events.SlotsNotShared(wanted.link, wanted.session, str(error)), now_s)
+            return
+        if memory is not None:  # else this event was a former claim's, with the same descriptor
             self._unwatch(claim.fileno())
             del self._claims[wanted.link]  # not closed: its connection is the memory's
-            outcome = events.SlotsMapped(wanted.link, wanted.session, memory.slots())
-        self._handle(outcome, now_s)
+            self._handle(events.SlotsMapped(wanted.link, wanted.session, memory.slots()), now_s)
 
     def _drop_claim(self, number: int) -> None:
         claim = self._claims.pop(number, None)

@@ -12,20 +12,11 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-THREADS_MAX: Final = 32
-"""As many cores saturate the memory controllers of a NUMA node with twelve channels."""
-
-_ARRAY_BYTES: Final = 16 << 20
-"""Size of a thread's source, and of its destination."""
-
-_COPY_S: Final = 0.02
-"""How long to copy; mapping the pages takes as long again."""
-
-_PIECE_BYTES: Final = 4 << 20
-"""A thread looks at the clock, for which it needs the GIL, after each piece."""
-
-_SPARE_SHARE: Final = 4
-"""The probe is skipped where its memory is more than this part of what is available."""
+THREADS_MAX: Final = 32  # they saturate the controllers of a NUMA node with twelve channels
+_ARRAY_BYTES: Final = 16 << 20  # a thread's source, and its destination
+_COPY_S: Final = 0.02  # mapping the pages takes as long again
+_PIECE_BYTES: Final = 4 << 20  # after each a thread looks at the clock, for which it needs the GIL
+_SPARE_SHARE: Final = 4  # the probe takes at most a quarter of the memory that is available
 
 _Pair: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 

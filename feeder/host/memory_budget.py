@@ -22,8 +22,7 @@ _V2_NAMES: Final = ("memory.max", "memory.current")
 _TOTAL_INACTIVE: Final = re.compile(rb"^total_inactive_file (\d+)$", re.MULTILINE)
 _INACTIVE: Final = re.compile(rb"^inactive_file (\d+)$", re.MULTILINE)
 
-SLOTS_SHARE: Final = 0.5
-"""Share of the available memory for slots; the rest is for workers, sockets and the page cache."""
+SLOTS_SHARE: Final = 0.5  # of the available memory; the rest is for workers and the page cache
 
 CLIENT_SHARE: Final = 0.75
 """Share of the slot memory that one client may have: nearly all, as one user often runs all jobs of

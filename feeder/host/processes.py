@@ -51,9 +51,7 @@ _STORAGE_WAITS: Final = (
 )
 
 NEIGHBOURS_MAX: Final = 3
-LITTLE_CPUS: Final = 0.05
-"""A process that uses less is not named."""
-
+LITTLE_CPUS: Final = 0.05  # a process that uses less is not named
 _NAME_CHARS: Final = 64
 
 Busy = tuple[str, int, float]  # no msgspec: the doctor runs without it
@@ -141,8 +139,7 @@ def _read(path: str) -> bytes:
 class NeighbourFinder:
     """Finds the processes that use most CPU time, leaving out the daemon and its clients.
 
-    A look reads a file of each process: 10 ms for a thousand of them. In a container /proc shows
-    only its own processes.
+    A look reads a file of each process: 10 ms for a thousand of them.
     """
 
     def __init__(self, proc: Path = _PROC) -> None:
