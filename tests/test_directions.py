@@ -568,16 +568,16 @@ def test_a_new_folder_and_a_row_without_one_are_found() -> None:
 def test_a_socket_imported_transitively_by_a_pure_module_is_found() -> None:
     house = plant(
         {
-            "feeder/client/core/feeders.py": "from feeder.plan import first",
+            "feeder/client/core/links.py": "from feeder.plan import first",
             "feeder/plan/first.py": "from .second import value",
             "feeder/plan/second.py": "if True:\n    from socket import socket",
         }
     )
-    way = "feeder.client.core.feeders → feeder.plan.first → feeder.plan.second → socket"
+    way = "feeder.client.core.links → feeder.plan.first → feeder.plan.second → socket"
     assert f"pure: {way}" in [*house.problems()]
 
 
 def test_an_import_in_a_package_above_a_pure_module_is_found() -> None:
     house = plant({"feeder/client/__init__.py": "import threading"})
-    way = "feeder.client.core.feeders → feeder.client → threading"
+    way = "feeder.client.core.links → feeder.client → threading"
     assert f"pure: {way}" in [*house.problems()]

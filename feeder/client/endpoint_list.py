@@ -35,7 +35,7 @@ from feeder.security.handshake import dial, probe_mechanism
 from feeder.security.keys import ClientKeys
 
 FILE_BYTES_MAX: Final = 1 << 20
-ENDPOINTS_MAX: Final = 4096  # a client connects to few of them (``core.feeders``)
+ENDPOINTS_MAX: Final = 4096  # a client connects to few of them (``core.links``)
 
 INTERVALS_S: Final = {"file": 1.0, "feeder": 2.0, "dns": 10.0}
 """How often lists are read, by scheme."""

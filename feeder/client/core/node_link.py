@@ -40,6 +40,7 @@ from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
+ANSWER_S: Final = 2.0  # to connect; then the feeder counts as away
 QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask another node
 REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
@@ -95,6 +96,7 @@ class LinkState:
         self._claim_by_s: float | None = None  # deadline of the pending claim
         self._is_draining = False
         self._failed_attempts = 0
+        self._is_late = False  # it has not answered within ANSWER_S
         self._refusal: str | None = None  # why the node refuses temporarily
         self._packing: NotReady | None = None  # the latest, until the node answers otherwise
         self._advanced_s = 0.0  # when its progress has last changed
@@ -120,8 +122,8 @@ class LinkState:
     @property
     def is_away(self) -> bool:
         """Whether it is known that no batches can be requested now; a new link is not away."""
-        is_new = self.welcome is None and self._failed_attempts == 0 and self._refusal is None
-        return not (self.is_served or is_new or self.duplicate_of is not None)
+        is_unknown = not (self.is_status_known or self._is_late)
+        return not (self.is_served or is_unknown or self.duplicate_of is not None)
 
     @property
     def quiet_at_s(self) -> float:
@@ -290,7 +292,10 @@ class LinkState:
         """When ``run_due`` has something to do, or an incompatible link is to be replaced;
         messages may defer it."""
         if not self.is_connected:
-            return _NEVER if self.incompatibility is None else self._redial_at_s
+            if self.incompatibility is not None:
+                return self._redial_at_s
+            is_late = self._is_late or self.is_status_known
+            return _NEVER if is_late else self.dialled_s + ANSWER_S
         if self.incompatibility is not None or self.duplicate_of is not None:
             return _NEVER
         if self._retry_at_s is not None:
@@ -304,7 +309,9 @@ class LinkState:
 
     def run_due(self, now_s: float, cpu_s: float) -> None:
         """Do what is due: ping, or greet again after silence or a temporary refusal."""
-        if self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
+        if not self.is_connected:
+            self._is_late = True
+        elif self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
             self._log_loss(f"its node was silent for {SILENCE_S:g} s")
             self.greet(now_s)
         elif self._claim_by_s is not None and now_s >= self._claim_by_s:

@@ -216,7 +216,7 @@ class ClientSession:
                     self._on_complete(self.prefetch.stored(number, chunk))
                 case events.EndpointsListed():
                     self._has_changed = self._have_links_changed = True
-                    self.links.set_listed(event, self._now_s)
+                    self.links.set_listed(event)
                 case _:
                     self._on_link(event)
         out = self._out.copy()
@@ -309,7 +309,7 @@ class ClientSession:
             self._welcomed.add(link.number)
             link.accept(welcome, self._now_s, self._cpu_s)
         # Also of a node process that is linked twice: the other link may not lead to its siblings.
-        self.links.record_siblings(link, welcome, self._now_s)
+        self.links.record_siblings(link.endpoint, welcome)
 
     def _leave_out(
         self, link: LinkState, error: FeederError, welcome: Welcome | None = None
@@ -380,14 +380,11 @@ class ClientSession:
             if self._find_links_due() <= now_s:
                 self._run_due(now_s)
                 self._find_links_due()
-        if self._preference is None:
-            if self.links.is_list_long:
-                self.links.replace_spares(now_s)
-        elif self._have_links_changed or self.links.is_list_long:
+        if self._have_links_changed or self.links.is_list_long:
             if self.links.choose(self._preference, now_s):
                 self._have_links_changed = True
                 self._find_links_due()
-            if self._have_links_changed:
+            if self._have_links_changed and self._preference is not None:
                 names, owners = self.links.name_owners()
                 self._preference.set_names(owners)
                 self.scheduler.follow(self.links.by_number, names, self._preference)
@@ -396,8 +393,6 @@ class ClientSession:
         if self.welcome is not None:
             self._request_batches(self.welcome, now_s)
             self.due_s = min(self.due_s, self.scheduler.due_s)
-        elif self.links.is_list_long:
-            self.due_s = min(self.due_s, self.links.spares_due_s(now_s))
 
     def _find_links_due(self) -> float:
         self._links_due_s = _NEVER

@@ -1,9 +1,13 @@
-"""Which endpoints a client keeps links to."""
+"""Which endpoints a client keeps links to, and which are spares."""
+
+from collections import Counter
 
 import pytest
 
-from feeder.client.core.feeders import Roster, find_siblings
-from tests.support.client_shell import welcome
+from feeder.client.core.events import EndpointsListed
+from feeder.client.core.links import LINKS_MAX, SPARES, choose_spares, find_siblings, limit_links
+from feeder.client.core.prefetch import Prefetch
+from tests.support.client_shell import RECIPE, Shell, welcome
 
 
 def find(dialled: str, number: int, *siblings: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,54 +70,78 @@ def test_a_sibling_that_is_bound_by_another_transport_is_left_out() -> None:
 SIBLINGS = ("tcp://0.0.0.0:1",), ("tcp://0.0.0.0:2",), ("tcp://0.0.0.0:3",)
 
 
-def make_roster(*listed: str) -> Roster:
-    roster = Roster()
-    roster.set_listed(listed, {})
-    return roster
+def report(shell: Shell, endpoint: str, number: int = 0, siblings: object = SIBLINGS) -> None:
+    (link,) = (link for link, dialled in shell.links.items() if dialled == endpoint)
+    shell.lose(link)
+    shell.connect(link)
+    answer = welcome(link + 1, node=endpoint, number=number, siblings=siblings)
+    shell.receive(answer, link)
 
 
-def report(roster: Roster, endpoint: str, number: int = 0, siblings: object = SIBLINGS) -> None:
-    roster.record_siblings(endpoint, welcome(number=number, siblings=siblings))
+def linked(shell: Shell) -> list[str]:
+    return sorted(shell.links.values())
 
 
-def test_listed_endpoints_come_first_and_each_is_there_once() -> None:
-    roster = make_roster("tcp://b:1", "tcp://a:2")
-    assert tuple(roster.endpoints) == ("tcp://b:1", "tcp://a:2")
-    report(roster, "tcp://a:2", 1)
-    assert tuple(roster.endpoints) == ("tcp://b:1", "tcp://a:2", "tcp://a:1", "tcp://a:3")
-    roster.set_listed(["tcp://a:3", "tcp://a:2"], {})
-    assert tuple(roster.endpoints) == ("tcp://a:3", "tcp://a:2", "tcp://a:1")
-
-
-def test_siblings_count_as_long_as_the_reporting_endpoint_is_listed() -> None:
-    roster = make_roster("tcp://a:1")
-    report(roster, "tcp://a:1")
-    roster.set_listed(["tcp://b:1"], {})
-    assert tuple(roster.endpoints) == ("tcp://b:1",)
+def test_siblings_are_dialled_as_long_as_the_reporting_endpoint_is_listed() -> None:
+    shell = Shell("tcp://b:1", "tcp://a:2")
+    report(shell, "tcp://a:2", 1)
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2", "tcp://a:3", "tcp://b:1"]
+    shell.change_list("tcp://a:3", "tcp://a:2")
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2", "tcp://a:3"]
+    shell.change_list("tcp://b:1")
+    assert linked(shell) == ["tcp://b:1"]
 
 
 def test_siblings_that_siblings_report_are_ignored() -> None:
-    roster = make_roster("tcp://a:1")
-    report(roster, "tcp://a:1")
-    report(roster, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
-    assert tuple(roster.endpoints) == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
+    shell = Shell("tcp://a:1")
+    report(shell, "tcp://a:1")
+    report(shell, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2", "tcp://a:3"]
 
 
 def test_a_later_report_replaces_the_former_one() -> None:
-    roster = make_roster("tcp://a:1")
-    report(roster, "tcp://a:1")
-    report(roster, "tcp://a:1", 0, SIBLINGS[:2])
-    assert tuple(roster.endpoints) == ("tcp://a:1", "tcp://a:2")
+    shell = Shell("tcp://a:1")
+    report(shell, "tcp://a:1")
+    report(shell, "tcp://a:1", 0, SIBLINGS[:2])
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2"]
 
 
 def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> None:
-    roster = Roster()
-    roster.set_listed(["tcp://a:1", "tcp://b:1"], {"tcp://a:1": "rack-1"})
-    report(roster, "tcp://a:1")
-    assert roster.feeders == ("rack-1", "tcp://b:1")
-    assert roster.endpoints == {
+    shell = Shell()
+    shell.do(EndpointsListed(("tcp://a:1", "tcp://b:1"), {"tcp://a:1": "rack-1"}))
+    report(shell, "tcp://a:1")
+    links = shell.session.links
+    assert links.feeders == ("rack-1", "tcp://b:1")
+    assert links.endpoints == {
         "tcp://a:1": "rack-1",
         "tcp://b:1": "tcp://b:1",
         "tcp://a:2": "rack-1",
         "tcp://a:3": "rack-1",
     }
+
+
+# Spares, and how many links there are
+
+
+FEEDERS = tuple(f"f{number:04}" for number in range(300))
+
+
+def test_spares_are_dealt_out_evenly_over_ranks() -> None:
+    dealt = Counter(name for rank in range(1000) for name in choose_spares(FEEDERS, rank, ()))
+    assert set(dealt) == set(FEEDERS)
+    assert max(dealt.values()) - min(dealt.values()) <= 1
+
+
+def test_other_feeders_stand_in_for_unusable_spares() -> None:
+    assert choose_spares(FEEDERS, 0, FEEDERS[1:3]) == [FEEDERS[0], *FEEDERS[3:5]]
+    assert choose_spares(FEEDERS, 0, FEEDERS) == []
+
+
+def test_a_job_of_2048_ranks_has_few_sessions_at_each_feeder() -> None:
+    for feeders in (64, 256, 1024):
+        limit = limit_links(feeders, Prefetch(RECIPE, buffers=7, world_size=2048))
+        assert limit * 2048 / feeders <= 512
+    assert limit_links(256, Prefetch(RECIPE, buffers=7)) == LINKS_MAX
+    assert limit_links(16, Prefetch(RECIPE, buffers=7, world_size=2048)) == 7 + SPARES, (
+        "one for each buffer"
+    )
