@@ -10,6 +10,7 @@ what does not grow with the rate matter more than what was measured; nor while o
 compete for the CPUs, unless it is about these.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -39,6 +40,10 @@ NEIGHBOURS_MAX: Final = 0.15
 PRESSURE_MAX: Final = 0.5
 """Share of the time in which some process of the machine waited for a CPU, perhaps one of those
 that the daemon may not use: another core might not be free."""
+
+
+Finding = str | tuple[str, float] | None
+"""Of a condition that holds: the evidence and the next step, and an estimate where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,11 @@ def _do_wait(interval: HostInterval, part: float) -> bool:
     """Whether clients wait for more than a part of the thresholds."""
     longest = max((client.wait_share or 0.0 for client in interval.node_clients), default=0.0)
     return (interval.wait_share or 0.0) > part * WAITS_MEAN or longest > part * WAITS_ONE
+
+
+def and_more(parts: Collection[object]) -> str:
+    """How many there are besides the first, if any."""
+    return f" and {len(parts) - 1} more" if len(parts) > 1 else ""
 
 
 def name_client(client: ClientRecord | ClientInterval) -> str:

@@ -8,6 +8,8 @@ from typing import Final
 
 from feeder.diagnosis.facts import (
     Facts,
+    Finding,
+    and_more,
     at_most,
     checked,
     delivered,
@@ -20,8 +22,6 @@ from feeder.diagnosis.facts import (
 from feeder.diagnosis.interval import ClientInterval
 from feeder.metrics.figures import megabytes, percent
 from feeder.metrics.records import OTHERS
-
-Finding = str | tuple[str, float] | None
 
 ALWAYS_BUSY: Final = 0.8
 """Workers that are in chunks for this share of the time have no spare: between two chunks a worker
@@ -266,9 +266,9 @@ def network_bound(facts: Facts, part: float) -> Finding:
     moved = sum(client.bytes_a_s for client in slow)
     slots = sum(client.slots.sending + client.slots.client for client in slow)
     names = list(dict.fromkeys(map(name_client, slow)))
-    whom = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return (
-        f"{slots:.1f} finished batches are on their way to {whom} at {megabytes(moved)}/s, "
+        f"{slots:.1f} finished batches are on their way to {names[0]}{and_more(names)} at "
+        f"{megabytes(moved)}/s, "
         f"{facts.waits}, {facts.busy}; a faster network, smaller images, or trainers on the "
         "feeder's host over ipc"
     )

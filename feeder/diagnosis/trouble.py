@@ -5,7 +5,7 @@ Each returns the evidence and the next step; None where it does not hold.
 
 from typing import Final
 
-from feeder.diagnosis.facts import Facts, name_client
+from feeder.diagnosis.facts import Facts, Finding, and_more, name_client
 from feeder.diagnosis.interval import WorkerInterval
 from feeder.metrics.hangs import STATE_WORDS
 
@@ -29,34 +29,32 @@ _MENDS: Final = {
     "unreadable": "check its folder with `feeder verify`",
     "stalled-storage": "check the disk or file system that its folder is on",
 }
-_MENDS_OTHER: Final = "the daemon's log has each failure"
 
 LOOPING_SHARE: Final = 0.5
 """A worker that could run and uses less of a CPU lacks CPU time: others use it, or a quota."""
 
 
-def node_down(facts: Facts) -> str | None:
+def node_down(facts: Facts, _part: float) -> Finding:
     """A node process sends no heartbeats, or is being ended or restarted."""
     nodes = facts.interval.report.nodes
     down = [node for node in nodes if node.state in ("silent", "hung", "restarting")]
     if not down:
         return None
-    node, more = down[0], f" and {len(down) - 1} more" if len(down) > 1 else ""
+    node = down[0]
     return (
-        f"node process {node.number}{more} is {node.state}, "
+        f"node process {node.number}{and_more(down)} is {node.state}, "
         f"{node.restarts} restart{'' if node.restarts == 1 else 's'} so far, "
         f"{len(nodes) - len(down)} of {len(nodes)} serve; its last messages are in the daemon's log"
     )
 
 
-def draining(facts: Facts) -> str | None:
+def draining(facts: Facts, _part: float) -> Finding:
     """The daemon is ending."""
-    if not any(node.state == "draining" for node in facts.interval.report.nodes):
-        return None
-    return "the daemon finishes requested batches and ends"
+    is_draining = any(node.state == "draining" for node in facts.interval.report.nodes)
+    return "the daemon finishes requested batches and ends" if is_draining else None
 
 
-def stalled_storage(facts: Facts) -> str | None:
+def stalled_storage(facts: Facts, _part: float) -> Finding:
     """Reads of a dataset do not return; or most workers sleep for long: of all that they wait for,
     only storage takes so long."""
     records = facts.interval.records
@@ -80,7 +78,7 @@ def stalled_storage(facts: Facts) -> str | None:
     )
 
 
-def silent_worker(facts: Facts) -> str | None:
+def silent_worker(facts: Facts, _part: float) -> Finding:
     """A worker makes no progress, or was just replaced for that.
 
     One that waits for slow storage is silent for some seconds, too: only the daemon's decision to
@@ -98,14 +96,10 @@ def silent_worker(facts: Facts) -> str | None:
     killed = sum(node.workers_killed for node in facts.interval.nodes)
     if not killed:
         return None
-    workers = (
-        "1 worker made no progress and was"
-        if killed == 1
-        else (f"{killed} workers made no progress and were")
-    )
+    workers, were = ("1 worker", "was") if killed == 1 else (f"{killed} workers", "were")
     return (
-        f"{workers} replaced in the last {facts.interval.seconds:.0f} s; the log says which, and "
-        "what it was doing"
+        f"{workers} made no progress and {were} replaced in the last "
+        f"{facts.interval.seconds:.0f} s; the log says which, and what it was doing"
     )
 
 
@@ -119,7 +113,7 @@ def _is_silent(worker: WorkerInterval) -> bool:
     return worker.silent_s >= LONG_SILENCE_S and not is_starved
 
 
-def failing_batches(facts: Facts) -> str | None:
+def failing_batches(facts: Facts, _part: float) -> Finding:
     """Batches of a dataset cannot be made."""
     failing = [
         failure
@@ -132,15 +126,15 @@ def failing_batches(facts: Facts) -> str | None:
     last = min(failing, key=lambda failure: failure.ago_s)
     if last.reason == "dataset":
         return last.message
+    mend = _MENDS.get(last.reason, "the daemon's log has each failure")
     failed = sum(failure.batches for failure in failing if failure.dataset == last.dataset)
     return (
         f"{failed:,} batch{'' if failed == 1 else 'es'} of dataset {last.dataset} could not be "
-        f"made, the last one {last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; "
-        f"{_MENDS.get(last.reason, _MENDS_OTHER)}"
+        f"made, the last one {last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; {mend}"
     )
 
 
-def silent_client(facts: Facts) -> str | None:
+def silent_client(facts: Facts, _part: float) -> Finding:
     """A client with a session sends nothing, not even its pings."""
     silent = [
         client
@@ -151,8 +145,7 @@ def silent_client(facts: Facts) -> str | None:
     if not silent:
         return None
     longest = max(silent, key=lambda client: client.silent_s)
-    count = len({(client.account, client.name) for client in silent})
-    more = f" and {count - 1} more" if count > 1 else ""
+    more = and_more({(client.account, client.name) for client in silent})
     where = "its process" if longest.is_lent else "its process, or the network between,"
     return (
         f"nothing has come from {name_client(longest)}{more} for {longest.silent_s:.1f} s, not "
@@ -161,7 +154,7 @@ def silent_client(facts: Facts) -> str | None:
     )
 
 
-def starting(facts: Facts) -> str | None:
+def starting(facts: Facts, _part: float) -> Finding:
     """There is nothing to judge yet."""
     count = sum(node.state == "starting" for node in facts.interval.report.nodes)
     if count:

@@ -20,11 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from feeder.diagnosis import pace, trouble
-from feeder.diagnosis.facts import Facts
+from feeder.diagnosis.facts import Facts, Finding
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, Verdict, VerdictKind
 
-_TROUBLES: Final[Mapping[VerdictKind, Callable[[Facts], str | None]]] = {
+_Find = Callable[[Facts, float], Finding]
+
+_TROUBLES: Final[Mapping[VerdictKind, _Find]] = {
     "node-down": trouble.node_down,
     "draining": trouble.draining,
     "stalled-storage": trouble.stalled_storage,
@@ -35,7 +37,8 @@ _TROUBLES: Final[Mapping[VerdictKind, Callable[[Facts], str | None]]] = {
 }
 """These rest on what has lasted already, not on shares of the time, so they hold at once."""
 
-_PACES: Final[Mapping[VerdictKind, Callable[[Facts, float], pace.Finding]]] = {
+_CONDITIONS: Final[Mapping[VerdictKind, _Find]] = {
+    **_TROUBLES,
     "idle": pace.idle,
     "healthy": pace.healthy,
     "client-bound": pace.client_bound,
@@ -66,8 +69,6 @@ HOLD_LAST_S: Final = 1.4
 
 class Judge:
     """The verdict from one report to the next: what holds a daemon back, without flapping."""
-
-    __slots__ = ("_held", "_rising", "_rising_s")
 
     def __init__(self) -> None:
         self._held: Verdict | None = None
@@ -103,23 +104,15 @@ def diagnose(
     """
     interval = HostInterval(report)
     facts = Facts(interval, interval if longer is None else HostInterval(longer), held)
-    for kind, find_trouble in _TROUBLES.items():
-        if text := find_trouble(facts):
-            return _verdict(kind, text)
-    for kind, find_pace in _PACES.items():
+    for kind, find in _CONDITIONS.items():
         part = STAYS if held is not None and held.kind == kind else 1.0
-        if finding := find_pace(facts, part):
-            return _verdict(kind, *([finding] if isinstance(finding, str) else finding))
+        if finding := find(facts, part):
+            text, estimate = (finding, 0.0) if isinstance(finding, str) else finding
+            text = f"{kind}: {text}"
+            if len(text) > VERDICT_CHARS_MAX:
+                text = f"{text[: VERDICT_CHARS_MAX - 1]}…"
+            is_problem = kind not in _NO_PROBLEMS
+            return Verdict(
+                kind=kind, text=text, is_problem=is_problem, estimate_images_a_s=estimate
+            )
     raise AssertionError("window-bound is always found")
-
-
-def _verdict(kind: VerdictKind, text: str, estimate: float = 0.0) -> Verdict:
-    text = f"{kind}: {text}"
-    if len(text) > VERDICT_CHARS_MAX:
-        text = f"{text[: VERDICT_CHARS_MAX - 1]}…"
-    return Verdict(
-        kind=kind,
-        text=text,
-        is_problem=kind not in _NO_PROBLEMS,
-        estimate_images_a_s=estimate,
-    )
