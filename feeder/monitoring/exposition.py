@@ -201,27 +201,25 @@ def name_client(name: str) -> str:
 
 def _describe_clients(clients: Iterable[ClientInterval]) -> Iterator[Metric]:
     """Yield the metrics of at most CLIENTS_MAX clients, those with the same label as one."""
-    images: dict[str, float] = {}
-    waits: dict[str, dict[tuple[str, str], float]] = {}
+    by_label: dict[str, list[ClientInterval]] = {}
     for client in clients:
-        label = name_client(client.name)
-        images[label] = images.get(label, 0.0) + client.images_a_s
-        if client.wait_share is not None:
-            own = waits.setdefault(label, {})
-            identity = client.account, client.name
-            own[identity] = own.get(identity, 0.0) + client.wait_share
+        by_label.setdefault(name_client(client.name), []).append(client)
+    images = {label: sum(client.images_a_s for client in by_label[label]) for label in by_label}
     ranked = sorted(images, key=lambda label: (label == OTHER, -images[label], label))
     rates: dict[Labels, float] = {}
-    shares: dict[Labels, list[float]] = {}
+    waits: dict[Labels, dict[tuple[str, str], float]] = {}  # by client, over node processes
     for rank, label in enumerate(ranked):
         key = (label if rank < CLIENTS_MAX else OTHER,)
         rates[key] = rates.get(key, 0.0) + images[label]
-        if label in waits:
-            shares.setdefault(key, []).extend(min(1.0, w) for w in waits[label].values())
+        for client in by_label[label]:
+            if client.wait_share is not None:
+                shares = waits.setdefault(key, {})
+                identity = client.account, client.name
+                shares[identity] = shares.get(identity, 0.0) + client.wait_share
     text = "Images a second by client, over the last seconds."
     yield gauge("client_images_per_second", text, ["client"], rates)
     text = "Share of its time in which a client's training loop waited for this host."
-    means = {key: sum(own) / len(own) for key, own in shares.items()}
+    means = {key: sum(min(1.0, w) for w in own.values()) / len(own) for key, own in waits.items()}
     yield gauge("client_wait_ratio", text, ["client"], means)
 
 

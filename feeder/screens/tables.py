@@ -53,23 +53,19 @@ def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
     by_number = {node.number: node for node in host.nodes}
     records = [node.now for node in nodes]
     rates = [by_number.get(node.number) for node in nodes]
+    restarts = [node.restarts or None for node in nodes]
+    states = [Text(node.state, _STATE_STYLES.get(node.state, "")) for node in nodes]
     return sheet.table(
         _column("node", nodes, lambda n: str(n.number)),
-        _column(
-            "state", nodes, lambda n: Text(n.state, _STATE_STYLES.get(n.state, "")), is_left=True
-        ),
+        Column("state", states, is_left=True),
         _column("pid", records, lambda r: str(r.pid), rank=3),
         _column("CPUs", records, lambda r: sheet.cut(printable(r.cpus), 16), is_left=True, rank=2),
         _column("workers", records, lambda r: str(len(r.workers)), rank=1),
         _column("busy", rates, lambda r: percent(r.busy_share), rank=1),
         _column("", rates, lambda r: sheet.glyphs.bar(r.busy_share, _BAR_CELLS), **_BAR, rank=5),
         _column("images/s", rates, lambda r: rate(r.images_a_s)),
-        _column(
-            "MB/s", rates, lambda r: count((r.sent_bytes_a_s + r.lent_bytes_a_s) / 1e6), rank=4
-        ),
-        _column(
-            "restarts", nodes, lambda n: Text(count(n.restarts), "yellow") if n.restarts else ""
-        ),
+        _column("MB/s", rates, lambda r: count(r.moved_bytes_a_s / 1e6), rank=4),
+        _column("restarts", restarts, lambda number: Text(count(number), "yellow")),
     )
 
 
@@ -79,10 +75,9 @@ def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet)
         return []
     by_dataset = clients if len(host.report.datasets) > 1 else ()
     by_node = clients if len(host.report.nodes) > 1 else ()
+    windows = [client if client.window else None for client in clients]
     waits = [(c.wait_share, "yellow" if (c.wait_share or 0.0) > WAITS_ONE else "") for c in clients]
-    bars = [
-        sheet.glyphs.bar(wait, _BAR_CELLS, style or "cyan") if wait else "" for wait, style in waits
-    ]
+    bars = [sheet.glyphs.bar(w, _BAR_CELLS, style or "cyan") if w else "" for w, style in waits]
     return sheet.table(
         _column("client", clients, lambda c: printable(c.name), is_flexible=True),
         _column("job", clients, lambda c: printable(c.job), is_flexible=True, rank=1),
@@ -91,9 +86,7 @@ def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet)
         _column("images/s", clients, lambda c: rate(c.images_a_s)),
         Column("waits", [Text(_name_wait(wait), style) for wait, style in waits]),
         Column("", bars, **_BAR, rank=6),
-        _column(
-            "wanted", clients, lambda c: f"{c.wanted} of {c.window}" if c.window else "", rank=2
-        ),
+        _column("wanted", windows, lambda c: f"{c.wanted} of {c.window}", rank=2),
         _column("CPUs", clients, lambda c: f"{c.cpus:.1f}" if c.cpus >= 0.05 else "", rank=4),
         _column("batches", clients, lambda c: transport(c.lent_share), is_left=True, rank=2),
     )
@@ -136,6 +129,12 @@ def draw_hosts(
         lines += sheet.words(printable(warning), "bold red", indent=2)
     reports = [None if isinstance(answer, str) else answer for _, answer in answers]
     hosts = [None if report is None else HostInterval(report) for report in reports]
+    states = [
+        Text("no report", "bold red")
+        if report is None
+        else Text(report.verdict.kind, "bold red" if report.verdict.is_problem else "")
+        for report in reports
+    ]
     lines += sheet.table(
         _column("endpoint", answers, lambda answer: answer[0], is_flexible=True),
         _column("name", reports, lambda r: printable(r.name), is_flexible=True),
@@ -144,17 +143,11 @@ def draw_hosts(
         _column("workers", hosts, lambda h: str(h.workers), rank=4),
         _column("clients", hosts, lambda h: str(len(h.clients)), rank=1),
         _column("images/s", hosts, lambda h: rate(h.images_a_s)),
-        _column("state", answers, lambda answer: _host_state(answer[1]), is_left=True),
+        Column("state", states, is_left=True),
     )
     for problem in problems:
         lines += sheet.words(printable(problem), "red", indent=2)
     return lines
-
-
-def _host_state(answer: HostReport | str) -> Text:
-    if isinstance(answer, str):
-        return Text("no report", "bold red")
-    return Text(answer.verdict.kind, "bold red" if answer.verdict.is_problem else "")
 
 
 def draw_workers(workers: Sequence[Worker], sheet: Sheet, rows: int) -> list[Text]:
@@ -197,15 +190,16 @@ def _draw_grid(workers: Sequence[Worker], sheet: Sheet, *, has_states: bool) -> 
 
 def _places(workers: Sequence[Worker]) -> list[str]:
     """Each worker's number and CPU, aligned; with its node process where there are several."""
-    nodes = {node.number for node, _ in workers}
-    node_cells = len(str(max(nodes)))
-    cells = len(str(max(worker.number for _, worker in workers)))
-    cpu_cells = len(str(max(worker.cpu for _, worker in workers)))
+    nodes, cells, cpu_cells = (
+        max(len(str(number)) for number in numbers)
+        for numbers in zip(*((n.number, w.number, w.cpu) for n, w in workers), strict=True)
+    )
+    has_nodes = len({node.number for node, _ in workers}) > 1
     places = []
     for node, worker in workers:
         number = f"{worker.number:>{cells}}"
-        if len(nodes) > 1:
-            number = f"{node.number:>{node_cells}}/{worker.number:<{cells}}"
-        cpu = f"cpu {worker.cpu:<{cpu_cells}}" if worker.cpu >= 0 else " " * (4 + cpu_cells)
-        places.append(f"{number} {cpu}")
+        if has_nodes:
+            number = f"{node.number:>{nodes}}/{worker.number:<{cells}}"
+        cpu = f"cpu {worker.cpu}" if worker.cpu >= 0 else ""
+        places.append(f"{number} {cpu:<{4 + cpu_cells}}")
     return places
