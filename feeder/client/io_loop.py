@@ -229,7 +229,9 @@ class IoLoop:
         try:
             claim = claim_slots(wanted.path, wanted.session)
         except NotSharedError as error:
-            self._handle(events.SlotsNotShared(wanted.link, wanted.session, str(error)), now_s)
+            self._handle(
+                events.ClaimAnswered(wanted.link, wanted.session, refusal=str(error)), now_s
+            )
             return
         self._claims[wanted.link] = claim
         self._watch(claim.fileno(), partial(self._take_claim, wanted, claim))
@@ -239,12 +241,14 @@ class IoLoop:
             memory = take_slots(claim, wanted.layout)
         except NotSharedError as error:
             self._drop_claim(wanted.link)
-            self._handle(events.SlotsNotShared(wanted.link, wanted.session, str(error)), now_s)
+            self._handle(
+                events.ClaimAnswered(wanted.link, wanted.session, refusal=str(error)), now_s
+            )
             return
         if memory is not None:  # else this event was a former claim's, with the same descriptor
             self._unwatch(claim.fileno())
             del self._claims[wanted.link]  # not closed: its connection is the memory's
-            self._handle(events.SlotsMapped(wanted.link, wanted.session, memory.slots()), now_s)
+            self._handle(events.ClaimAnswered(wanted.link, wanted.session, memory.slots()), now_s)
 
     def _drop_claim(self, number: int) -> None:
         claim = self._claims.pop(number, None)

@@ -30,7 +30,7 @@ import numpy as np
 
 from feeder.client.connection import no_room
 from feeder.client.core.answers import name_batch
-from feeder.client.core.prefetch import BatchSequence, CompleteBatch
+from feeder.client.core.prefetch import Batch, BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
@@ -148,7 +148,7 @@ class Transport:
 
     def take(
         self, key: BatchKey, timeout_s: float, before_waiting: Callable[[], object] = lambda: None
-    ) -> CompleteBatch:
+    ) -> Batch:
         """The next batch, which is ``key``; PeerError when it is not complete in time.
 
         ``before_waiting`` is called if it is not complete yet, and can release slots: the node
@@ -173,10 +173,10 @@ class Transport:
             raise AssertionError(f"{name_batch(key)} is due, but {name_batch(batch.key)} has come")
         return batch
 
-    def rows(self, batch: CompleteBatch) -> HostRows:
+    def rows(self, batch: Batch) -> HostRows:
         """The memory of a batch that was taken, valid until its buffer is returned."""
         if batch.lent is not None:
-            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from SlotsMapped
+            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from ClaimAnswered
         buffer = self._buffer(batch.buffer)
         if not batch.valid:
             buffer.fill_padding()

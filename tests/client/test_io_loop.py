@@ -12,6 +12,7 @@ import zmq
 from feeder.client.connection import Link
 from feeder.client.core.events import (
     AttemptFailed,
+    ClaimAnswered,
     ClaimSlots,
     ClockAdvanced,
     Connected,
@@ -23,7 +24,6 @@ from feeder.client.core.events import (
     HangUp,
     Instruction,
     MessageReceived,
-    SlotsNotShared,
 )
 from feeder.client.core.links import Job
 from feeder.client.io_loop import IDLE_MS, MESSAGES_IN_A_ROW, IoLoop
@@ -185,7 +185,7 @@ def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one
                 with listener.accept()[0] as claim:
                     claim.recv(CLAIM_BYTES)
                     claim.send(encode_answer("not now"))
-            case SlotsNotShared():
+            case ClaimAnswered():
                 outcomes.append(event)
                 script.stop()
             case _:
@@ -195,4 +195,4 @@ def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one
     script = Script(answer)
     script.run("one")
     # The numbers are the same unless libzmq's thread, which dials, has taken the first one's.
-    assert outcomes == [SlotsNotShared(0, 2, "not now")]
+    assert outcomes == [ClaimAnswered(0, 2, refusal="not now")]

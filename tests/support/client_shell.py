@@ -6,6 +6,7 @@ from feeder.client.core.events import (
     AttemptFailed,
     ChunkArrived,
     ChunkStored,
+    ClaimAnswered,
     ClaimSlots,
     ClockAdvanced,
     Connected,
@@ -20,8 +21,6 @@ from feeder.client.core.events import (
     MessageReceived,
     NodeIncompatible,
     Send,
-    SlotsMapped,
-    SlotsNotShared,
     Store,
 )
 from feeder.client.core.links import Job
@@ -196,12 +195,12 @@ class Shell:
     def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[object]:
         """Map a session's slots; return them."""
         mapped = [object() for _ in range(slots)]
-        self.do(SlotsMapped(link, session, mapped))
+        self.do(ClaimAnswered(link, session, mapped))
         return mapped
 
     def refuse_slots(self, reason: str, link: int = 0, session: int = 1) -> list[Instruction]:
         """Report that a session's slots cannot be mapped."""
-        return self.do(SlotsNotShared(link, session, reason))
+        return self.do(ClaimAnswered(link, session, refusal=reason))
 
     # --- consumer calls -----------------------------------------------------------------------
 

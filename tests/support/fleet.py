@@ -16,6 +16,7 @@ from functools import partial
 from feeder.client.core.events import (
     ChunkArrived,
     ChunkStored,
+    ClaimAnswered,
     ClaimSlots,
     ClockAdvanced,
     Connected,
@@ -29,12 +30,10 @@ from feeder.client.core.events import (
     Log,
     MessageReceived,
     Send,
-    SlotsMapped,
-    SlotsNotShared,
     Store,
 )
 from feeder.client.core.links import Job
-from feeder.client.core.prefetch import BatchSequence, CompleteBatch
+from feeder.client.core.prefetch import Batch, BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
@@ -128,7 +127,7 @@ class Fleet:
         self._numbers = itertools.count(1)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._rows: dict[int, dict[int, BatchKey]] = {}  # by buffer: the batch of its rows
-        self._reading: list[tuple[CompleteBatch, object]] = []
+        self._reading: list[tuple[Batch, object]] = []
         self.set_endpoints(tuple(self.nodes))
 
     def set_endpoints(self, endpoints: tuple[str, ...]) -> None:
@@ -241,7 +240,7 @@ class Fleet:
             self._reading.append((batch, held))
             self.later(self.chance.choice(self.reading_s), self._finish_reading)
 
-    def _check(self, batch: CompleteBatch) -> None:
+    def _check(self, batch: Batch) -> None:
         if isinstance(batch.lent, Pages):
             assert batch.lent.holds is not None
             assert batch.lent.holds[0] == batch.key
@@ -367,9 +366,9 @@ class Fleet:
         if known is not None and known.number == session and node.lends and not known.wanted:
             known.is_mapped = True
             slots: list[object] = [*known.slots]
-            self.give(SlotsMapped(number, session, slots))  # type: ignore[arg-type]
+            self.give(ClaimAnswered(number, session, slots))  # type: ignore[arg-type]
         else:
-            self.give(SlotsNotShared(number, session, "not here"))
+            self.give(ClaimAnswered(number, session, refusal="not here"))
 
     def _take_request(
         self, number: int, node: Node, session: NodeSession, request: Request

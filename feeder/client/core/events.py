@@ -72,20 +72,13 @@ class ChunkStored(Struct, frozen=True):
     chunk: Chunk
 
 
-class SlotsMapped(Struct, frozen=True):
-    """A session's slots are mapped (answers ClaimSlots)."""
+class ClaimAnswered(Struct, frozen=True):
+    """A session's slots are mapped, or cannot be because of a ``refusal`` (answers ClaimSlots)."""
 
     link: int
     session: int
-    slots: Sequence[HostBatch]
-
-
-class SlotsNotShared(Struct, frozen=True):
-    """A session's slots cannot be mapped (answers ClaimSlots)."""
-
-    link: int
-    session: int
-    reason: str
+    slots: Sequence[HostBatch] = ()
+    refusal: str | None = None
 
 
 class ClockAdvanced(Struct, frozen=True):
@@ -96,13 +89,7 @@ class ClockAdvanced(Struct, frozen=True):
 
 
 LinkEvent = (
-    Connected
-    | Disconnected
-    | AttemptFailed
-    | NodeIncompatible
-    | MessageReceived
-    | SlotsMapped
-    | SlotsNotShared
+    Connected | Disconnected | AttemptFailed | NodeIncompatible | MessageReceived | ClaimAnswered
 )
 Event = LinkEvent | EndpointsListed | ChunkArrived | ChunkStored | ClockAdvanced
 
@@ -130,7 +117,7 @@ class Send(Struct, frozen=True):
 
 
 class ClaimSlots(Struct, frozen=True):
-    """Claim a session's slots at the socket ``path``; answer SlotsMapped or SlotsNotShared."""
+    """Claim a session's slots at the socket ``path``; answer ClaimAnswered."""
 
     link: int
     session: int

@@ -21,6 +21,7 @@ import msgspec
 
 from feeder.client.core.events import (
     AttemptFailed,
+    ClaimAnswered,
     ClaimSlots,
     Connected,
     Disconnected,
@@ -29,8 +30,6 @@ from feeder.client.core.events import (
     Instruction,
     Log,
     Send,
-    SlotsMapped,
-    SlotsNotShared,
 )
 from feeder.client.core.prefetch import HostBatch, Prefetch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
@@ -94,7 +93,6 @@ class LinkState:
             self._claim_path, self.copied_because = None, "share_memory is off"
         self._wants_slots = self._claim_path is not None
         self._claim_by_s: float | None = None  # deadline of the pending claim
-        self._is_draining = False
         self._failed_attempts = 0
         self._is_late = False  # it has not answered within ANSWER_S
         self._refusal: str | None = None  # why the node refuses temporarily
@@ -206,12 +204,9 @@ class LinkState:
                 self._retry_at_s = None
             case AttemptFailed():
                 self._failed_attempts += 1
-            case SlotsMapped(_, session, slots) if session == self.session:
+            case ClaimAnswered(_, session, slots, refusal) if session == self.session:
                 if self._claim_by_s is not None:  # else it comes too late
-                    self._settle_transfer(None, slots)
-            case SlotsNotShared(_, session, reason) if session == self.session:
-                if self._claim_by_s is not None:
-                    self._settle_transfer(reason)
+                    self._settle_transfer(refusal, slots)
 
     def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
         """Begin the session that the node grants; ``cpu_s`` is this process's CPU time so far."""
@@ -244,7 +239,8 @@ class LinkState:
     def drain(self) -> None:
         """Request nothing more from a node that is ending; it still sends what is in flight."""
         self._refusal = "it is shutting down"
-        self._is_draining, self.is_served = True, False
+        self.is_served = False
+        self._drop_claim()
 
     def on_not_ready(self, message: NotReady, now_s: float) -> bool:
         """Greet again soon, as the daemon packs; return whether its packing has advanced."""
@@ -316,7 +312,7 @@ class LinkState:
             self.greet(now_s)
         elif self._claim_by_s is not None and now_s >= self._claim_by_s:
             self._claim_path = None  # a late grant of the next claim too would end that session
-            self._out.append(DropClaim(self.number))
+            self._drop_claim()
             self._settle_transfer(f"no answer to the claim within {CLAIM_S:g} s")
         else:
             self._pinged_s = now_s
@@ -349,7 +345,7 @@ class LinkState:
     def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
         # If the slots of this session are not mapped, the next session claims its own again.
         self._claim_by_s, self.copied_because, self.slots = None, copied_because, slots
-        self.is_served = not self._is_draining
+        self.is_served = True
         text = f"{self.endpoint}: batches are read in place, in its slots"
         if copied_because is not None:
             text = f"{self.endpoint}: batches are copied over the socket: {copied_because}"
@@ -362,6 +358,11 @@ class LinkState:
         is_warning = self._wants_slots and copied_because is not None
         self._out.append(Log(text + name_session(self.welcome), is_warning=is_warning))
 
+    def _drop_claim(self) -> None:
+        if self._claim_by_s is not None:
+            self._claim_by_s = None
+            self._out.append(DropClaim(self.number))
+
     def _log_loss(self, reason: str) -> None:
         if self.session is not None:  # another one follows where possible
             self._out.append(
@@ -371,10 +372,9 @@ class LinkState:
     def _end_session(self) -> None:
         if self.session is not None:  # harmless where the node lost it too
             self._out.append(Send(self.number, Bye(session=self.session)))
-        if self._claim_by_s is not None:
-            self._out.append(DropClaim(self.number))
-        self.session = self.duplicate_of = self._refusal = self._claim_by_s = None
-        self.is_served = self._is_draining = False
+        self._drop_claim()
+        self.session = self.duplicate_of = self._refusal = None
+        self.is_served = False
         self.slots = ()  # those with a batch that is not yet consumed stay mapped
         self._prefetch.forget(self.number)
 

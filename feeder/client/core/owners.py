@@ -19,7 +19,7 @@ whatever the order of their lists and whenever they started.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -40,44 +40,33 @@ _UNIT: Final = 2.0**-53
 _HEAVIEST: Final = np.uint64(2**64 - 1)
 _SHIFT_11: Final = np.uint64(11)
 _CAPACITY_KEY: Final = np.uint64(0x66656564)
-_LEFTOVER_KEY: Final = np.uint64(0x6C656674)
 
 
 class Ownership:
     """The owners of lanes among names, and the order in which other names stand in for them."""
 
     def __init__(self, names: Iterable[str], lanes: int) -> None:
-        """``lanes`` is at least 1; without names there are no owners."""
+        """There is at least one name and one lane."""
         self.names = tuple(sorted(set(names)))
         self.lanes = lanes
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in self.names]
         self._hashes = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-        self._owners: NDArray[np.int64] | None = None  # by lane, once an owner is needed
+        self._owners = self._assign()
         self._orders: dict[int, tuple[str, ...]] = {}  # by lane
 
     def owner(self, lane: int) -> str:
         """The name that owns a lane."""
-        if self._owners is None:
-            self._owners = self._assign()
         return self.names[int(self._owners[lane])]
 
     def order(self, lane: int) -> tuple[str, ...]:
         """All names for a lane: its owner, then the lightest."""
         known = self._orders.get(lane)
         if known is None:
-            owner = self.owner(lane)
-            others = self._sort(self._weigh(np.array([lane], dtype=np.uint64))[0])
-            known = (owner, *(name for name in others if name != owner))
-            self._orders[lane] = known
+            weights = self._weigh(np.array([lane], dtype=np.uint64))[0]
+            names = [self.names[position] for position in np.argsort(weights, kind="stable")]
+            names.remove(self.owner(lane))
+            known = self._orders[lane] = (self.owner(lane), *names)
         return known
-
-    def order_of_leftovers(self, epoch: int, index: int) -> tuple[str, ...]:
-        """All names for a batch that is made of many lanes' leftovers."""
-        key = mix64(np.array([epoch, index], dtype=np.uint64) * GAMMA_U64 + _LEFTOVER_KEY)
-        return self._sort(mix64(self._hashes ^ mix64(key[:1] ^ key[1:] * GAMMA_U64)))
-
-    def _sort(self, weights: NDArray[np.uint64]) -> tuple[str, ...]:
-        return tuple(self.names[position] for position in np.argsort(weights, kind="stable"))
 
     def _weigh(self, lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The weight of every name for each of ``lanes``, uint64 (lanes, names)."""
@@ -116,15 +105,11 @@ class Preference:
     def __init__(self, welcome: Welcome, hello: Hello) -> None:
         self._welcome, self._hello = welcome, hello
         self._plans: dict[int, EpochPlan] = {}
-        self._given: object = None
         self._names: tuple[str, ...] = ()
         self._ownership: Ownership | None = None  # of these names, once a batch has a choice
 
     def set_names(self, names: Iterable[str]) -> None:
-        """Have these names own the lanes from now on; cheap if they are the same as before."""
-        if names is self._given:
-            return
-        self._given = names
+        """Have these names own the lanes from now on."""
         ordered = tuple(sorted(set(names)))
         if ordered != self._names:
             self._names, self._ownership = ordered, None
@@ -135,27 +120,23 @@ class Preference:
             return self._names
         if self._ownership is None:
             self._ownership = Ownership(self._names, self._welcome.lanes)
-        lane = self.lane(key)
-        if lane is None:
-            return self._ownership.order_of_leftovers(*key)
-        return self._ownership.order(lane)
+        return self._ownership.order(self.lane(key))
 
-    def weigher(self, key: BatchKey) -> Callable[[str], bytes]:
-        """The weight of a feeder's node processes for a batch; the lightest is preferred."""
-        lane = self.lane(key)
-        place = key if lane is None else lane
-        return lambda node: hashlib.blake2b(f"{node}\0{place}".encode(), digest_size=8).digest()
+    def weigh_node(self, node: str, key: BatchKey) -> bytes:
+        """The weight of one of a feeder's node processes for a batch; the lightest is preferred."""
+        return hashlib.blake2b(f"{node}\0{self.lane(key)}".encode(), digest_size=8).digest()
 
-    def lane(self, key: BatchKey) -> int | None:
-        """The lane of a batch's first sample; None where it is a leftover or padding."""
+    def lane(self, key: BatchKey) -> int:
+        """The lane of a batch's first sample; any where that is a leftover of many or padding."""
         epoch, index = key
-        if index >= self._welcome.batches:
-            return None
-        plan = self._plans.get(epoch)
-        if plan is None:
-            layout = ShardLayout(samples=self._welcome.samples, shards=self._welcome.shards)
-            plan = self._hello.recipe.plan_epoch(layout, seed=self._hello.seed, epoch=epoch)
-            self._plans[epoch] = plan
-            while len(self._plans) > _PLANS_MAX:
-                del self._plans[next(iter(self._plans))]
-        return plan.lane(index)
+        lane = None
+        if index < self._welcome.batches:
+            plan = self._plans.get(epoch)
+            if plan is None:
+                layout = ShardLayout(samples=self._welcome.samples, shards=self._welcome.shards)
+                plan = self._hello.recipe.plan_epoch(layout, seed=self._hello.seed, epoch=epoch)
+                self._plans[epoch] = plan
+                while len(self._plans) > _PLANS_MAX:
+                    del self._plans[next(iter(self._plans))]
+            lane = plan.lane(index)
+        return (epoch + index) % self._welcome.lanes if lane is None else lane

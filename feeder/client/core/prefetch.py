@@ -37,18 +37,6 @@ HostBatch: TypeAlias = object
 """A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
 
 
-class CompleteBatch(Struct, frozen=True, kw_only=True):
-    """A batch that the consumer may take; one without ``valid`` rows came from no node."""
-
-    key: BatchKey
-    buffer: int
-    valid: int
-    lent: HostBatch | None = None
-    """Where its rows are, when not in the buffer."""
-    link: int | None = None
-    """The link that it came over; None for padding."""
-
-
 class BatchSequence(Struct, frozen=True):
     """All batches of one rank from a step of an epoch on, in order, to the last epoch's end."""
 
@@ -79,28 +67,20 @@ class BatchRequest(Struct, kw_only=True):
     missing: int  # the rows still to come, a bit each
 
 
-class Loan(Struct, frozen=True, kw_only=True, eq=False):
-    """A lent batch that the consumer has taken and not yet returned."""
+class Batch(Struct, kw_only=True, eq=False):
+    """A batch of the sequence, from the assignment of its buffer until the consumer returns it."""
 
-    link: int
     key: BatchKey
-    rows: HostBatch | None
-
-
-class Assembly(Struct, kw_only=True):
-    """A batch of the sequence that has a buffer."""
-
     buffer: int
-    valid: int
+    valid: int  # its real rows; a batch without any comes from no node
     requests: dict[int, BatchRequest] = field(default_factory=dict)  # by link
     failures: dict[int, str] = field(default_factory=dict)  # by link
     requested_s: float | None = None  # the latest request's time; None before the first
     settled: bool = False
     failure: str | None = None
-    lent: HostBatch | None = None
-    lender: int | None = None  # the link whose node has lent it
-    sender: int | None = None  # the link that its last chunk came over
-    loan: Loan | None = None  # of the same batch, which the consumer still reads
+    lent: HostBatch | None = None  # where its rows are, when not in the buffer
+    link: int | None = None  # that its last row came over, or whose node has lent it
+    loan: "Batch | None" = None  # the same batch of a former sequence, still read by the consumer
 
 
 class Prefetch:
@@ -116,8 +96,9 @@ class Prefetch:
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
         self.world_size = world_size  # ranks that share the sequence's epochs
-        self.held: dict[BatchKey, Assembly] = {}  # in the sequence's order
-        self.borrowed: dict[int, Loan] = {}  # by buffer, of batches that were taken
+        self.held: dict[BatchKey, Batch] = {}  # in the sequence's order
+        self.borrowed: dict[int, Batch] = {}
+        """The lent batches that the consumer has taken and not yet returned, by its buffer."""
         self.releases: dict[int, list[BatchKey]] = {}
         """By link, the batches whose slots its node may reuse; whoever sends them removes them."""
         self._free = list(range(buffers))
@@ -132,19 +113,19 @@ class Prefetch:
         """Start a sequence, keeping what is already held of it."""
         self._sequence, self._end = sequence, len(sequence)
         self.world_size = sequence.world_size
-        kept: dict[BatchKey, Assembly] = {}
+        kept: dict[BatchKey, Batch] = {}
         while len(kept) < self._end and (key := sequence.key(len(kept))) in self.held:
             kept[key] = self.held.pop(key)
-        for key, assembly in self.held.items():
-            self._free.append(assembly.buffer)
-            self._release(key, assembly)
+        for key, batch in self.held.items():
+            self._free.append(batch.buffer)
+            self._release(key, batch)
         self.held, self._position = kept, len(kept)
 
     @property
     def ready(self) -> int:
         """Number of batches that can be taken without waiting, one after the other."""
         held = list(self.held.values())  # one copy: another thread may change the dict
-        return next((n for n, assembly in enumerate(held) if not assembly.settled), len(held))
+        return next((n for n, batch in enumerate(held) if not batch.settled), len(held))
 
     @property
     def free(self) -> int:
@@ -162,9 +143,9 @@ class Prefetch:
     @property
     def is_next_settled(self) -> bool:
         """Whether the sequence's next batch is complete, or known to be unavailable."""
-        return next((assembly.settled for assembly in self.held.values()), False)
+        return next((batch.settled for batch in self.held.values()), False)
 
-    def take(self) -> CompleteBatch | None:
+    def take(self) -> Batch | None:
         """The sequence's next batch once it is settled; the caller then owns its buffer.
 
         Raises DatasetError, once, for a batch that no node can make.
@@ -172,27 +153,21 @@ class Prefetch:
         key = next(iter(self.held), None)
         if key is None or not self.held[key].settled:
             return None
-        assembly = self.held.pop(key)
-        if assembly.failure is not None:
-            self._free.append(assembly.buffer)
-            raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
-        for link in assembly.requests:  # of the lender, if it still has its session
-            assembly.loan = Loan(link=link, key=key, rows=assembly.lent)
-        if assembly.loan is not None:
-            self.borrowed[assembly.buffer] = assembly.loan
-        return CompleteBatch(
-            key=key,
-            buffer=assembly.buffer,
-            valid=assembly.valid,
-            lent=assembly.lent,
-            link=assembly.sender if assembly.lender is None else assembly.lender,
-        )
+        batch = self.held.pop(key)
+        if batch.failure is not None:
+            self._free.append(batch.buffer)
+            raise DatasetError(f"{name_batch(key)} cannot be had: {batch.failure}")
+        # A lent one is still requested on its link, if that has kept its session.
+        loan = batch if batch.requests else batch.loan
+        if loan is not None:
+            self.borrowed[batch.buffer] = loan
+        return batch
 
     @property
     def awaited_links(self) -> Sequence[int]:
         """The links that the sequence's next batch is requested on; none once it is complete."""
-        for assembly in self.held.values():
-            return () if assembly.settled else tuple(assembly.requests)
+        for batch in self.held.values():
+            return () if batch.settled else tuple(batch.requests)
         return ()
 
     def return_buffer(self, buffer: int) -> None:
@@ -201,21 +176,22 @@ class Prefetch:
         loan = self.borrowed.pop(buffer, None)
         if loan is None or loan in self.borrowed.values():
             return
-        self.releases.setdefault(loan.link, []).append(loan.key)
-        for assembly in self.held.values():
-            if assembly.loan is loan:  # not taken yet: the slot may be needed before that
-                assembly.settled, assembly.lent, assembly.loan = False, None, None
+        for link in loan.requests:
+            self.releases.setdefault(link, []).append(loan.key)
+        for batch in self.held.values():
+            if batch.loan is loan:  # not taken yet: the slot may be needed before that
+                batch.settled, batch.lent, batch.loan = False, None, None
 
     def progress(self) -> str:
         """Return, as a clause, how much of the sequence's next batch has arrived."""
-        for assembly in self.held.values():
-            if assembly.settled:
+        for batch in self.held.values():
+            if batch.settled:
                 continue
-            if assembly.failures:
-                return "; ".join(assembly.failures.values())
-            if assembly.requests:
+            if batch.failures:
+                return "; ".join(batch.failures.values())
+            if batch.requests:
                 rows = self.recipe.batch_size
-                requests = assembly.requests.values()
+                requests = batch.requests.values()
                 missing = min(request.missing.bit_count() for request in requests)
                 return f"{rows - missing} of its {rows} rows have arrived"
         return "the next batch was not requested yet"
@@ -231,32 +207,30 @@ class Prefetch:
             # An index past the end is all padding, which no node need send. What the consumer
             # still reads of a former sequence need not be sent again, and could not be: the node
             # would take it for the same.
-            loan = None
-            for borrowed in self.borrowed.values():
-                if borrowed.key == key:
-                    loan = borrowed
-            self.held[key] = Assembly(
+            loan = next((loan for loan in self.borrowed.values() if loan.key == key), None)
+            self.held[key] = Batch(
+                key=key,
                 buffer=self._free.pop(),
                 valid=valid,
                 settled=valid == 0 or loan is not None,
-                lent=loan and loan.rows,
+                lent=loan and loan.lent,
                 loan=loan,
             )
             self._position += 1
 
     def load(self, link: int) -> int:
         """How many batches are requested on a link, or lent there and not released."""
-        requested = sum(link in assembly.requests for assembly in self.held.values())
+        requested = sum(link in batch.requests for batch in self.held.values())
         return requested + sum(loan.link == link for loan in {*self.borrowed.values()})
 
     def record_request(self, link: int, key: BatchKey, number: int, now_s: float) -> None:
         """Record a request on a link for an open batch; an earlier one there is released."""
-        assembly = self.held[key]
-        if link in assembly.requests:
+        batch = self.held[key]
+        if link in batch.requests:
             self.releases.setdefault(link, []).append(key)
         request = BatchRequest(number=number, requested_s=now_s, missing=self._all_rows)
-        assembly.requests[link] = request
-        assembly.requested_s = now_s
+        batch.requests[link] = request
+        batch.requested_s = now_s
 
     def forget(self, link: int) -> None:
         """Record that a link's session is lost: its batches must be requested again."""
@@ -265,11 +239,11 @@ class Prefetch:
         for buffer, loan in [*self.borrowed.items()]:
             if loan.link == link:
                 del self.borrowed[buffer]
-        for assembly in self.held.values():
-            assembly.requests.pop(link, None)
-            assembly.failures.pop(link, None)
-            if assembly.loan is not None and assembly.loan.link == link:
-                assembly.loan = None
+        for batch in self.held.values():
+            batch.requests.pop(link, None)
+            batch.failures.pop(link, None)
+            if batch.loan is not None and batch.loan.link == link:
+                batch.loan = None
 
     def reopen_lost(self, link: int) -> None:
         """Reopen the batches lent in a link's former session that cannot be taken yet.
@@ -277,17 +251,18 @@ class Prefetch:
         While they are kept the node cannot reuse their memory, which it may need for this client.
         """
         is_waiting = False
-        for assembly in self.held.values():
-            is_waiting |= not assembly.settled
-            if is_waiting and assembly.lender == link and link not in assembly.requests:
-                self._reopen(assembly)
+        for batch in self.held.values():
+            is_waiting |= not batch.settled
+            is_lost = batch.link == link and link not in batch.requests
+            if is_waiting and is_lost and batch.lent is not None:
+                self._reopen(batch)
 
     def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
         """The last batch lent on a link that comes after the open batch ``key``."""
-        for later, assembly in reversed(self.held.items()):
+        for later, batch in reversed(self.held.items()):
             if later == key:
                 break
-            if assembly.lent is not None and link in assembly.requests:
+            if batch.lent is not None and link in batch.requests:
                 return later
         return None
 
@@ -298,9 +273,9 @@ class Prefetch:
 
     def give_up(self, key: BatchKey) -> None:
         """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
-        assembly = self.held[key]
-        assembly.settled = True
-        assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
+        batch = self.held[key]
+        batch.settled = True
+        batch.failure = "; ".join(dict.fromkeys(batch.failures.values()))
 
     # --- Arrivals -----------------------------------------------------------------------------
 
@@ -314,29 +289,29 @@ class Prefetch:
         first time, so a late chunk may repeat some rows: they are the same bytes.
         """
         key = (chunk.epoch, chunk.index)
-        assembly = self.held.get(key)
-        request = None if assembly is None else assembly.requests.get(link)
-        if assembly is None or request is None:
+        batch = self.held.get(key)
+        request = None if batch is None else batch.requests.get(link)
+        if batch is None or request is None:
             self.chunks_discarded += 1
             return None
-        check_chunk(self.recipe, labels, chunk, sizes, valid=assembly.valid)
+        check_chunk(self.recipe, labels, chunk, sizes, valid=batch.valid)
         if not request.missing & _bits(chunk.first, chunk.images):
             self.chunks_discarded += 1
             return None
-        return assembly.buffer
+        return batch.buffer
 
     def stored(self, link: int, chunk: Chunk) -> BatchRequest | None:
         """Record that a chunk's rows are in the buffer; return the request that is complete."""
         key = (chunk.epoch, chunk.index)
-        assembly = self.held.get(key)
-        request = None if assembly is None else assembly.requests.get(link)
-        if assembly is None or request is None:  # the consumer has begun another sequence
+        batch = self.held.get(key)
+        request = None if batch is None else batch.requests.get(link)
+        if batch is None or request is None:  # the consumer has begun another sequence
             return None
         request.missing &= ~_bits(chunk.first, chunk.images)
         if request.missing:
             return None
-        assembly.settled, assembly.sender = True, link
-        self._release(key, assembly)
+        batch.settled, batch.link = True, link
+        self._release(key, batch)
         return request
 
     def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
@@ -345,54 +320,47 @@ class Prefetch:
         Raises ProtocolError when it cannot be that batch.
         """
         key = (message.epoch, message.index)
-        assembly = self.held.get(key)
-        request = None if assembly is None else assembly.requests.get(link)
-        if assembly is None or request is None or request.number != message.request:
+        batch = self.held.get(key)
+        request = None if batch is None else batch.requests.get(link)
+        if batch is None or request is None or request.number != message.request:
             return None  # given up, or settled on another link and released by that
-        if assembly.settled:
+        if batch.settled:
             return None  # a duplicate
-        if message.valid != assembly.valid:
+        if message.valid != batch.valid:
             raise ProtocolError(
                 f"{name_batch(key)} was lent with {message.valid} real rows, it must have "
-                f"{assembly.valid}"
+                f"{batch.valid}"
             )
-        for held in self.held.values():
-            if held.lent is rows and link in held.requests:
-                raise _overlap(message)
-        for loan in self.borrowed.values():
-            if loan.rows is rows:
-                raise _overlap(message)
-        del assembly.requests[link]
-        self._release(key, assembly)
-        assembly.requests[link] = request  # until the consumer has read it
-        assembly.settled, assembly.lent, assembly.lender = True, rows, link
+        for other in (*self.held.values(), *self.borrowed.values()):
+            if other.lent is rows and link in other.requests:
+                raise ProtocolError(
+                    f"slot {message.slot} was lent for {name_batch(key)} while the batch in it is "
+                    "not yet released"
+                )
+        del batch.requests[link]
+        self._release(key, batch)
+        batch.requests[link] = request  # until the consumer has read it
+        batch.settled, batch.lent, batch.link = True, rows, link
         request.missing = 0
         self.lent += 1
         return request
 
     def failed(self, link: int, key: BatchKey, reason: str) -> None:
         """Record that a link's node cannot make a batch; another one may."""
-        assembly = self.held.get(key)
-        if assembly is not None and not assembly.settled and link in assembly.requests:
-            del assembly.requests[link]
-            assembly.failures[link] = reason
+        batch = self.held.get(key)
+        if batch is not None and not batch.settled and link in batch.requests:
+            del batch.requests[link]
+            batch.failures[link] = reason
             self.releases.setdefault(link, []).append(key)
 
-    def _reopen(self, assembly: Assembly) -> None:
-        assembly.settled, assembly.lent, assembly.lender = False, None, None
+    def _reopen(self, batch: Batch) -> None:
+        batch.settled, batch.lent, batch.link = False, None, None
         self.lent -= 1
 
-    def _release(self, key: BatchKey, assembly: Assembly) -> None:
-        for link in assembly.requests:
+    def _release(self, key: BatchKey, batch: Batch) -> None:
+        for link in batch.requests:
             self.releases.setdefault(link, []).append(key)
-        assembly.requests.clear()
-
-
-def _overlap(message: Lent) -> ProtocolError:
-    return ProtocolError(
-        f"slot {message.slot} was lent for {name_batch((message.epoch, message.index))} while the "
-        "batch in it is not yet released"
-    )
+        batch.requests.clear()
 
 
 def _bits(first: int, rows: int) -> int:

@@ -31,7 +31,7 @@ from typing import Final
 
 from feeder.client.core.node_link import LinkState
 from feeder.client.core.owners import Preference
-from feeder.client.core.prefetch import Assembly, Prefetch
+from feeder.client.core.prefetch import Batch, Prefetch
 from feeder.wire.messages import BatchKey
 
 HEDGES_MAX: Final = 2
@@ -120,7 +120,7 @@ class RequestScheduler:
         self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
         self._load = dict.fromkeys(self._links, 0)
         self._pending = dict.fromkeys(self._links, 0)
-        open_batches: list[tuple[BatchKey, Assembly]] = []
+        open_batches: list[tuple[BatchKey, Batch]] = []
         hedges = 0
         for key, batch in prefetch.held.items():
             for number in batch.requests:
@@ -130,7 +130,8 @@ class RequestScheduler:
                 open_batches.append((key, batch))
                 hedges += len(batch.requests) > 1
         for loan in {*prefetch.borrowed.values()}:
-            self._load[loan.link] += 1
+            if loan.link in self._load:
+                self._load[loan.link] += 1
         self._waited_for.clear()
         for link in self._joining:
             if self._names[link.number] not in self._by_name and now_s < link.dialled_s + _JOIN_S:
@@ -207,7 +208,7 @@ class RequestScheduler:
                 return True
         return False
 
-    def _choose_another(self, key: BatchKey, batch: Assembly, *, is_hedge: bool) -> bool:
+    def _choose_another(self, key: BatchKey, batch: Batch, *, is_hedge: bool) -> bool:
         """Ask again for a batch in flight, or set when that may be due; return whether a second
         node makes it now because it is late.
 
@@ -270,10 +271,10 @@ class RequestScheduler:
         """A feeder's node processes, in order of preference for a batch."""
         if len(numbers) < 2 or self._preference is None:
             return numbers
-        weigh = self._preference.weigher(key)
-        return sorted(numbers, key=lambda number: weigh(self._served[number].node_name))
+        weigh, served = self._preference.weigh_node, self._served
+        return sorted(numbers, key=lambda number: weigh(served[number].node_name, key))
 
-    def _has_failed_everywhere(self, batch: Assembly) -> bool:
+    def _has_failed_everywhere(self, batch: Batch) -> bool:
         return bool(batch.failures) and all(
             number in batch.failures
             or link.incompatibility is not None

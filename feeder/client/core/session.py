@@ -26,7 +26,7 @@ from feeder.client.core.answers import find_incompatibility
 from feeder.client.core.links import Job, Links
 from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
 from feeder.client.core.owners import Preference
-from feeder.client.core.prefetch import BatchRequest, BatchSequence, CompleteBatch, Prefetch
+from feeder.client.core.prefetch import Batch, BatchRequest, BatchSequence, Prefetch
 from feeder.client.core.requests import RequestScheduler
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
@@ -99,7 +99,7 @@ class ClientSession:
         # The number of ranks may have changed, and with it how many links there may be.
         self._has_changed = self._have_links_changed = True
 
-    def take(self) -> CompleteBatch | None:
+    def take(self) -> Batch | None:
         """The next batch if it is complete; raises the error that prevents it for good."""
         if self.error is not None or self.welcome is None:
             self.check()
@@ -114,7 +114,7 @@ class ClientSession:
         """Record that the consumer waits for the next batch."""
         self._waits_since_s = now_s
 
-    def end_wait(self, now_s: float, batch: CompleteBatch | None) -> None:
+    def end_wait(self, now_s: float, batch: Batch | None) -> None:
         """Record that the consumer waits no longer: it has the batch, or has given up (None)."""
         link = None if batch is None else batch.link
         self._count_wait(now_s, self.prefetch.awaited_links if link is None else (link,))

@@ -45,7 +45,6 @@ def test_all_clients_agree_whatever_the_order_of_their_lists(
     one, other = Ownership(names, lanes), Ownership([*shuffled, names[0]], lanes)
     for lane in range(lanes):
         assert one.order(lane) == other.order(lane)
-    assert one.order_of_leftovers(3, 7) == other.order_of_leftovers(3, 7)
 
 
 @settings(deadline=None)
@@ -58,7 +57,6 @@ def test_the_order_of_a_lane_has_every_name_once_and_its_owner_first(
         order = ownership.order(lane)
         assert sorted(order) == sorted(names)
         assert order[0] == ownership.owner(lane)
-    assert sorted(ownership.order_of_leftovers(0, 1)) == sorted(names)
 
 
 @settings(deadline=None)
@@ -69,9 +67,10 @@ def test_the_names_that_stand_in_keep_their_order_when_another_goes(
     gone = data.draw(st.sampled_from(names))
     kept = [name for name in names if name != gone]
     for lane in range(lanes):
-        whole, less = Ownership(names, lanes).order(lane), Ownership(kept, lanes)
+        whole = Ownership(names, lanes).order(lane)
         both = [name for name in whole[1:] if name in kept]
         if kept:
+            less = Ownership(kept, lanes)
             assert [name for name in less.order(lane)[1:] if name in both] == [
                 name for name in both if name != less.owner(lane)
             ]
@@ -117,10 +116,6 @@ def test_more_names_than_lanes_own_one_lane_or_none() -> None:
     assert len(owned) > 50
 
 
-def test_without_names_there_is_nothing_to_order() -> None:
-    assert Ownership((), 4).names == ()
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None:
     recipe = Recipe.for_split(split, batch_size=4, image_size=8, lanes=3)  # type: ignore[arg-type]
@@ -140,8 +135,10 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
         )
         for index in range(plan.batches):
             lane = plan.lane(index)
-            assert preference.lane((epoch, index)) == lane
+            assert preference.lane((epoch, index)) == (
+                lane if lane is not None else (epoch + index) % 3
+            )
             lanes.add(lane)
-        assert preference.lane((epoch, plan.batches)) is None, "padding"
+        assert preference.lane((epoch, plan.batches)) in range(3), "padding"
     assert lanes >= {0, 1, 2}
     assert recipe.last_batch in LastBatch

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.client.core.answers import name_batch
-from feeder.client.core.prefetch import BatchSequence, CompleteBatch, Prefetch
+from feeder.client.core.prefetch import Batch, BatchSequence, Prefetch
 from feeder.errors import DatasetError
 from feeder.plan.epoch import rank_indices
 from feeder.wire.messages import BatchKey, Lent
@@ -84,9 +84,7 @@ class Nodes:
         self.wanted[link].clear()
 
 
-def take_next(
-    prefetch: Prefetch, expected: Iterator[BatchKey]
-) -> Iterator[tuple[BatchKey, CompleteBatch]]:
+def take_next(prefetch: Prefetch, expected: Iterator[BatchKey]) -> Iterator[tuple[BatchKey, Batch]]:
     """Take the next batch, if it is settled; yield it with the key that it must have."""
     if not prefetch.is_next_settled:
         assert prefetch.take() is None
