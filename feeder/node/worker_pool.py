@@ -62,10 +62,9 @@ class _Worker:
     number: int
     process: subprocess.Popen[bytes]
     channel: Channel[NodeToWorker, WorkerToNode]
-    start_by_s: float  # infinite once it has started
-    started_s: float = 0.0
-    killed_s: float = float("inf")  # when it was killed as stuck
+    since_s: float  # when it was started; once it is up, when it came up
     is_up: bool = False
+    killed_s: float = float("inf")  # when it was killed as stuck
 
 
 PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
@@ -111,7 +110,7 @@ class WorkerPool:
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
         self._starts_due_s: list[float] = []  # when each missing worker is started
         self.deadline_s = float("inf")
-        """When ``run_due`` is due."""
+        """When ``run_due`` is due; 0, for the next turn, after anything that may change it."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -133,21 +132,16 @@ class WorkerPool:
 
         ResourceError where one cannot be started.
         """
-        for _ in range(self._size):
-            try:
-                self._spawn(self_test=self._configure.self_test)
-            except OSError as error:
-                raise ResourceError(explain_start("a worker", error)) from error
+        self._starts_due_s = [0.0] * self._size
+        self.run_due(time.monotonic())
 
     def run_due(self, now_s: float) -> None:
         """Start the missing workers that are due; end those that did not come up in time.
 
         ResourceError where none can be started and a retry does not help.
         """
-        if now_s < self.deadline_s:
-            return
         for worker in list(self._workers.values()):
-            if worker.start_by_s <= now_s:
+            if not worker.is_up and worker.since_s + _START_DEADLINE_S <= now_s:
                 text, number = "worker %d did not start in %.0f s", worker.number
                 _log.warning(text, number, _START_DEADLINE_S, extra={"worker": number})
                 worker.process.kill()
@@ -163,15 +157,21 @@ class WorkerPool:
         self._starts_due_s = [at_s for at_s in self._starts_due_s if at_s > now_s]
         for started in range(len(due)):
             try:
-                self._spawn(self_test=False)
+                self._spawn(now_s)
             except OSError as error:
                 text = explain_start("a worker", error)
-                if error.errno not in TRANSIENT_ERRORS:
+                if self._may_give_up or error.errno not in TRANSIENT_ERRORS:
                     raise ResourceError(text) from error
                 _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
                 self._starts_due_s += [now_s + _BACKOFF_MAX_S] * (len(due) - started)
                 break
-        self._set_deadline()
+        due_s = list(self._starts_due_s)
+        if self._held:
+            due_s.append(now_s + _REAP_INTERVAL_S)
+        for worker in self._workers.values():
+            start_by_s = float("inf") if worker.is_up else worker.since_s + _START_DEADLINE_S
+            due_s.append(min(start_by_s, worker.killed_s + _KILL_GRACE_S))
+        self.deadline_s = min(due_s, default=float("inf"))
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to a worker that has come up; one that does not read its channel is killed."""
@@ -194,7 +194,7 @@ class WorkerPool:
     def look(self, numbers: Iterable[int]) -> dict[int, ProcessLook]:
         """Look at these workers, as far as the kernel lets them be seen."""
         pids = self.pids
-        looks = {number: look_at(pids[number]) for number in numbers if number in pids}
+        looks = {number: look_at(pids[number]) for number in pids.keys() & numbers}
         return {number: look for number, look in looks.items() if look is not None}
 
     def kill(self, number: int, reason: str) -> None:
@@ -207,7 +207,7 @@ class WorkerPool:
             _log.warning(text, number, pid, reason, extra={"worker": number})
             self.record.workers_killed += 1
             worker.process.kill()
-            self._set_deadline()
+            self.deadline_s = 0.0
 
     def close(self) -> None:
         """End all workers by closing their channels, and kill those that have not ended.
@@ -215,7 +215,6 @@ class WorkerPool:
         One that the kernel holds in a read is left to it.
         """
         workers = list(self._workers.values())
-        self._starts_due_s.clear()
         for worker in workers:
             self._forget(worker)
         processes = [*(worker.process for worker in workers), *self._held.values()]
@@ -225,18 +224,17 @@ class WorkerPool:
         for process in processes:
             wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
-    def _spawn(self, *, self_test: bool) -> None:
+    def _spawn(self, now_s: float) -> None:
         process, ours = start_child(self._module)
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1
-        start_by_s = time.monotonic() + _START_DEADLINE_S
-        worker = _Worker(self._next_number, process, channel, start_by_s)
+        worker = _Worker(self._next_number, process, channel, now_s)
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
-        configure = msgspec.structs.replace(self._configure, self_test=self_test)
+        # Once one has come up, its self-test stands for those of its successors.
+        configure = msgspec.structs.replace(self._configure, self_test=self._may_give_up)
         self.send(worker.number, configure, self._cache_fd)
-        self._set_deadline()
 
     def _read(self, worker: _Worker, now_s: float) -> None:
         """Handle one message of a worker; raise the error of one that cannot start, unless another
@@ -266,8 +264,7 @@ class WorkerPool:
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
                 self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
                 self.started, worker.is_up = message, True
-                worker.started_s, worker.start_by_s = now_s, float("inf")
-                self._set_deadline()
+                worker.since_s = now_s
                 self._report(WorkerJoined(worker.number), now_s)
             case CannotStart():
                 if self._may_give_up:
@@ -290,17 +287,22 @@ class WorkerPool:
         was_killed = status in (None, -signal.SIGKILL)
         self.record.worker_restarts += 1
         self.counters.workers_held = len(self._held)
-        self._plan_successor(worker, ending)
+        # At once, or with exponential backoff while workers die young.
+        is_young = not worker.is_up or now_s - worker.since_s < _YOUNG_S
+        if not is_young:
+            self._backoff.reset()
+        backoff_s = self._backoff.next_s() if is_young else 0.0
+        former_s, self.counters.worker_pause_s = self.counters.worker_pause_s, backoff_s
+        self._starts_due_s.append(now_s + backoff_s)
+        self.deadline_s = 0.0
         if worker.is_up:
-            _log.warning(
-                "worker %d (pid %d) %s: replaced",
-                worker.number,
-                worker.process.pid,
-                ending,
-                extra={"worker": worker.number},
-            )
+            text, extra = "worker %d (pid %d) %s: replaced", {"worker": worker.number}
+            _log.warning(text, worker.number, worker.process.pid, ending, extra=extra)
             self._report(WorkerLost(worker.number, was_killed, is_held=status is None), now_s)
             return
+        if backoff_s > former_s:
+            text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
+            _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
         self.counters.worker_starts_failed += 1
         self._crashed_starts += not was_killed
         if self._may_give_up and self._crashed_starts >= START_TRIES:
@@ -308,27 +310,6 @@ class WorkerPool:
                 f"{START_TRIES} workers in a row ended while starting, the last one {ending}: "
                 "see their messages above"
             )
-
-    def _plan_successor(self, worker: _Worker, ending: str) -> None:
-        """Start one at once, or with exponential backoff while workers die young."""
-        now_s = time.monotonic()
-        is_young = now_s - worker.started_s < _YOUNG_S or not worker.is_up
-        if not is_young:
-            self._backoff.reset()
-        backoff_s = self._backoff.next_s() if is_young else 0.0
-        if backoff_s > self.counters.worker_pause_s and not worker.is_up:
-            text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
-            _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
-        self.counters.worker_pause_s = backoff_s
-        self._starts_due_s.append(now_s + backoff_s)
-        self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        workers = self._workers.values()
-        due = [min(worker.start_by_s, worker.killed_s + _KILL_GRACE_S) for worker in workers]
-        if self._held:
-            due.append(time.monotonic() + _REAP_INTERVAL_S)
-        self.deadline_s = min(self._starts_due_s + due, default=float("inf"))
 
     def _forget(self, worker: _Worker) -> None:
         del self._workers[worker.number]

@@ -16,20 +16,18 @@ from feeder.node.worker_pool import WorkerPool
 from feeder.worker.messages import Configure
 
 
-def make_pool() -> WorkerPool:
-    return WorkerPool(
-        3, Configure(datasets={}, open_shards=8, self_test=True), PollSet(), print, NodeRecord()
-    )
+def make_pool(*, is_successor: bool) -> WorkerPool:
+    configure = Configure(datasets={}, open_shards=8, self_test=not is_successor)
+    return WorkerPool(3, configure, PollSet(), print, NodeRecord())
 
 
 def test_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    pool = make_pool()
+    pool = make_pool(is_successor=False)
     line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation"
     with pytest.raises(ResourceError, match=line):
         pool.start()
     pool._starts_due_s = [0.0]  # as if one had died
-    pool.deadline_s = 0.0
     with pytest.raises(ResourceError, match=line):
         pool.run_due(1.0)
     pool.close()
@@ -46,9 +44,8 @@ def test_shortage_is_retried_for_all_missing_workers(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    pool = make_pool()
+    pool = make_pool(is_successor=True)
     pool._starts_due_s = [0.0, 0.0, 9.0]
-    pool.deadline_s = 0.0
     with caplog.at_level(logging.WARNING):
         pool.run_due(1.0)
     assert [line.partition(":")[0] for line in caplog.messages] == ["a worker cannot be started"]
