@@ -58,15 +58,14 @@ _TURN_S: Final = 0.1
 
 
 class Progress(Protocol):
-    """How far the packing is; read in another thread than that which packs."""
+    """How far the packing is: a line that begins with "packing", and a number that changes whenever
+    it has advanced. Read in another thread than that which packs."""
 
     @property
-    def text(self) -> str:
-        """In a line that begins with "packing"."""
+    def text(self) -> str: ...
 
     @property
-    def advances(self) -> int:
-        """Changes whenever the packing has advanced."""
+    def advances(self) -> int: ...
 
 
 class EarlyAnswers:

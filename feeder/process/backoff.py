@@ -27,11 +27,10 @@ class Backoff:
 
 
 class RestartPolicy:
-    """The crashes of one process, such as a node process.
+    """The crashes of one process; WINDOW_S without one resets the backoff.
 
-    WINDOW_S without a crash resets the backoff. A process that has never served is given up after
-    more than CRASHES_MAX crashes within WINDOW_S: it cannot work here. One that has served is
-    always restarted, because the cause may pass.
+    A process that has never served is given up after more than CRASHES_MAX crashes within WINDOW_S.
+    One that has served is always restarted, because the cause may pass.
     """
 
     def __init__(self) -> None:

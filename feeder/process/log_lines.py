@@ -5,14 +5,12 @@
                 "message":"worker 3 is stuck: ended"}           (one line)
 
 Every line begins with its priority, as in sd-daemon(3): 3 error, 4 warning, 6 info, 7 debug. The
-supervisor's relay (``stderr_relay``) keeps these marks for the journal and removes them elsewhere,
-so that only one place has to know where the log ends up. Lines without a mark come from C libraries
-and crashes; ``mark_line`` gives them one.
+supervisor's relay (``stderr_relay``) keeps these marks for the journal and removes them elsewhere.
+Lines without a mark come from C libraries and crashes; ``mark_line`` gives them one.
 
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block. When it is
-full, lines are dropped and counted, and the count is logged once there is room. Lines that repeat
-are limited, by their text or their kind (``of_kind``), except for errors, those with KEPT, and
-those for debugging, where each one may matter:
+full, lines are dropped and counted. Lines that repeat are limited, by their text or their kind
+(``of_kind``), except for errors, those with KEPT, and those for debugging:
 
     0 s   a chunk cannot be filled: …                                   10 times
     …     counted, not logged
@@ -94,16 +92,14 @@ class LineForm:
         *,
         exception: str = "",
         fields: Mapping[str, object] | None = None,
-        at_s: float | None = None,
     ) -> str:
         """Render a message as one line; as text one or more, each with its mark and newline.
 
-        ``exception`` is a traceback, ``fields`` are more of the object in JSON, and ``at_s`` is the
-        time since the epoch, by default now.
+        ``exception`` is a traceback, ``fields`` are more of the object in JSON.
         """
         if self.format == "json":
             body = {"process": self.process, "pid": os.getpid(), **(fields or {})}
-            return _encode(level, body, message, exception, at_s)
+            return _encode(level, body, message, exception)
         source = "" if self.process == SUPERVISOR else f"{self.process}: "
         word = f"{_WORDS[level]}: " if level >= WARNING else ""
         text = f"feeder: {source}{word}{message}" + (f"\n{exception}" if exception else "")
@@ -133,16 +129,9 @@ def mark_line(line: bytes, form: LogFormat, level: int) -> bytes:
     return _encode(level, {"process": SUPERVISOR}, text[own.end() :]).encode()
 
 
-def _encode(
-    level: int,
-    body: Mapping[str, object],
-    message: str,
-    exception: str = "",
-    at_s: float | None = None,
-) -> str:
+def _encode(level: int, body: Mapping[str, object], message: str, exception: str = "") -> str:
     """Encode an object as a line; where that is too long, cut the exception, then the message."""
-    time_s = time.time() if at_s is None else at_s
-    at = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")  # RFC 3339
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")  # RFC 3339
     head = {"time": at.replace("+00:00", "Z"), "level": _WORDS[level], **body}
 
     def encode(message: str, exception: str) -> bytes:
@@ -341,7 +330,6 @@ class LineHandler(logging.Handler):
             message,
             exception=_formatter.formatException(record.exc_info) if record.exc_info else "",
             fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
-            at_s=record.created,
         )
         self._stream.write_rendered(line)
 

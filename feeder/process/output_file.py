@@ -49,10 +49,9 @@ def replace_file(
 ) -> Iterator[BinaryIO]:
     """Open a file that becomes ``path`` when the body ends, durably; an exception leaves the old.
 
-    ``mode`` is that of a file with secrets: the file has it before its first byte, less the umask,
-    whatever ``path`` had, and belongs to this process's user. ``suffix`` is that of the temporary
-    name; the default is of this process alone. Raises OSError, IrregularFileError where ``path``
-    is neither a regular file nor free.
+    ``mode`` is that of a file with secrets: it has it before its first byte, less the umask, and
+    belongs to this process's user. ``suffix`` is that of the temporary name; the default is of this
+    process alone. Raises OSError, IrregularFileError where ``path`` is not a regular file.
     """
     with contextlib.suppress(FileNotFoundError):
         check_regular(os.stat(path), path)
@@ -128,10 +127,7 @@ def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]
 
 
 def _open_irregular(path: Path) -> int | None:
-    """Open what is at ``path`` to write into it; None where a file is to be replaced.
-
-    The kernel may refuse to follow a link of another user in /tmp: so does this, by its stat.
-    """
+    """Open what is at ``path`` to write into it; None where a file is to be replaced."""
     try:
         kind = os.stat(path).st_mode
     except FileNotFoundError:
@@ -153,10 +149,7 @@ def _open_irregular(path: Path) -> int | None:
 
 
 def _own_descriptor(path: Path) -> int | None:
-    """The descriptor of this process that ``path`` names, as /dev/stdout and /dev/fd/1 do.
-
-    Following such a link would lead to the file that was opened, or to a name that is none.
-    """
+    """The descriptor of this process that ``path`` names, as /dev/stdout and /dev/fd/1 do."""
     own = os.path.realpath("/proc/self/fd")
     while path.is_symlink():
         if os.path.realpath(path.parent) == own:

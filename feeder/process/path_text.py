@@ -1,8 +1,7 @@
 """File names and paths in text files, messages and other processes, independent of the locale.
 
-To the system a path is bytes. Python decodes them by the locale, so its text names that path only
-in processes with the same locale. So paths leave a process as bytes, or as UTF-8 in which bytes
-that are not UTF-8 are kept, like the names in shards.
+Python decodes paths, which are bytes, by the locale. So paths leave a process as bytes, or as UTF-8
+in which bytes that are not UTF-8 are kept, like the names in shards.
 """
 
 import os

@@ -9,9 +9,9 @@
     main()    imported and run; every error becomes one line on standard error
     exit      output is flushed while an error can still be reported
 
-The program's first module imports this one only, so that a Ctrl-C during the imports, which take
-most of a short command's time, leaves no traceback. So this module imports at its top only what
-Python has loaded at its start: ``_signal``, because ``signal`` builds its enumerations.
+The program's first module imports this one only, so that a Ctrl-C during its imports leaves no
+traceback. So this module imports at its top only what Python has loaded at its start: ``_signal``,
+because ``signal`` builds its enumerations.
 """
 
 import io

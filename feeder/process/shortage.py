@@ -13,18 +13,16 @@ from typing import Final
 from feeder.errors import ResourceError
 from feeder.installation import explain_missing_extension, install_command
 
+# Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
+# before it. OpenBLAS aborts the process if it gets less.
 _NUMPY_BYTES: Final = 100_000_000
-"""Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
-before it. OpenBLAS aborts the process if it gets less."""
-
 TORCH_BYTES: Final = 650_000_000
 """The same for torch, without CUDA."""
 
 ZMQ_THREADS: Final = 2
 """Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
 
-_UNLIMITED_FILES: Final = 1 << 20
-"""If the limit is infinite: the kernel's default of fs.nr_open."""
+_UNLIMITED_FILES: Final = 1 << 20  # the kernel's default of fs.nr_open
 
 _TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
@@ -116,31 +114,26 @@ def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
 
 def check_threads(count: int) -> None:
     """Raise ResourceError if ``count`` threads cannot be started; libzmq would abort."""
-    threads: list[int] = []
     may_end = _thread.allocate_lock()
-    ended: list[_thread.LockType] = []
+    threads: list[int] = []
 
-    def wait(end: _thread.LockType) -> None:
+    def wait() -> None:
         threads.append(_thread.get_native_id())
-        with may_end:
-            end.release()
+        may_end.acquire()
+        may_end.release()
 
     with may_end:  # keeps all of them alive at the same time
         try:
             for _ in range(count):
-                end = _thread.allocate_lock()
-                end.acquire()
-                _thread.start_new_thread(wait, (end,))
-                ended.append(end)
+                _thread.start_new_thread(wait, ())
         except (RuntimeError, MemoryError):
             raise ResourceError(_NO_THREAD) from None
-    for end in ended:
-        end.acquire()
     # A thread's stack can be reused only after the kernel has removed the thread.
     deadline_s = time.monotonic() + _THREADS_END_S
-    for thread in threads:
-        while os.path.exists(f"{_TASKS}/{thread}") and time.monotonic() < deadline_s:
-            time.sleep(0.0001)
+    while time.monotonic() < deadline_s and (
+        len(threads) < count or any(os.path.exists(f"{_TASKS}/{thread}") for thread in threads)
+    ):
+        time.sleep(0.0001)
 
 
 def _more_memory() -> str:
