@@ -6,11 +6,8 @@
     [data]                  NAME = "folder of a packed dataset, or a source to pack"
     [weights.CLIENT]        JOB = a job's share of the workers' time, relative to others
 
-The command line overrides the file, and the file the default; `Config.provenance` records which of
-the three each value came from. An unknown key is an error that names the nearest known one.
-
-Invariant: a Config is valid as a whole, so its users check nothing again. Nothing else reads a
-configuration file.
+The command line overrides the file, and the file the default. An unknown key is an error that names
+the nearest known one. Invariant: a Config is valid as a whole, so its users check nothing again.
 """
 
 import contextlib
@@ -151,24 +148,20 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The whole configuration. `data` maps dataset names to what to serve under them, each a
-    dataset's folder or a source to pack: an absolute path, a pattern of such paths, or a URL.
-
-    `weights` maps clients to the weights of their jobs, those that are not 1.
-
-    `provenance` maps each key, such as "serve.workers" or "data.NAME", to where its value came
-    from: DEFAULT, COMMAND_LINE or the file's path.
-    """
+    """The whole configuration."""
 
     serve: ServeConfig
     cache: CacheConfig
     data: Mapping[str, str]
+    """By name, a dataset's folder or a source to pack: an absolute path, a pattern, or a URL."""
     weights: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """By client and job, those that are not 1."""
     # Enough for an operator; "debug" adds a line for each event of a session.
     log_level: Annotated[str, choice(("debug", "info", "warning", "error"))] = "info"
     # For people; "json" is for log collectors.
     log_format: Annotated[LogFormat, choice(LOG_FORMATS)] = "text"
     provenance: Mapping[str, str]
+    """By key ("serve.workers", "data.NAME"), DEFAULT, COMMAND_LINE or the file's path."""
     is_insecure: bool = False
     """Allow plain tcp beyond this machine: only the command line sets it, never a file."""
 
@@ -178,10 +171,9 @@ def load_config(
 ) -> Config:
     """Load the configuration of a file (None: defaults only) under the command line's overrides.
 
-    `overrides` maps keys as in `provenance` to values, where text is read as the key's kind;
-    "data" maps names to folders and adds to those of the file. None means that the option was
-    not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one line
-    that names the origin, the key, the value and the allowed values.
+    `overrides` maps keys as in `provenance` to values, None for an option that was not given; text
+    is read as the key's kind; "data" maps names to folders and adds to those of the file. Raises
+    ConfigError with one line that names the origin, the key, the value and the allowed values.
     """
     # Every value is parsed by its own key's kind, which the type checker cannot see.
     tables: dict[str, Any] = {table: {} for table in ("", *_TABLES)}

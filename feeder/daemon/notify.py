@@ -1,10 +1,7 @@
 """Reports the daemon's state to systemd: the sd_notify protocol, one datagram for each message.
 
-systemd names a Unix datagram socket in NOTIFY_SOCKET (a path, or "@name" in the abstract namespace)
-and, if the unit has WatchdogSec=, the keep-alive timeout in WATCHDOG_USEC. Without NOTIFY_SOCKET
-every method does nothing.
-
-Source: sd_notify(3), sd_watchdog_enabled(3).
+systemd names a Unix datagram socket in NOTIFY_SOCKET (a path, or "@name" in the abstract namespace);
+without one every method does nothing. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 import os

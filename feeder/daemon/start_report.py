@@ -1,16 +1,4 @@
-"""What the daemon logs at its start: one fact a line, the last one "ready".
-
-    node  workers  CPUs  memory  CPU mask    own pages on the node
-    0     2        0-1   node 0  as planned  100.0% of 70 MiB
-    usable CPUs: 2 = affinity 2, no cgroup quota
-    endpoints of node process 0: tcp://127.0.0.1:5555
-    data imagenet: 1,281,167 samples, 1,024 shards, 1,000 classes, 24809539c64e
-    decoder: own (avx512)
-    libraries: feeder 0.1.0, python 3.11.7, numpy 2.4.6, libjpeg-turbo 2.1.5
-    self-test: 821c36be8fe6
-    decoded cache: off (cache.decoded_bytes: default)
-    security: plain tcp, for clients of this machine only
-    ready, 2 workers serve imagenet at tcp://127.0.0.1:5555
+"""What the daemon logs at its start: one fact a line, the last one "ready" (docs/serving.md).
 
 Lines are of at most WIDTH columns where their facts are short enough. Programs that start a daemon
 read the lines that begin with ENDPOINTS and with READY.

@@ -69,10 +69,9 @@ class Supervisor:
     ) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
-        Everything in ``config.data`` is a dataset's folder by now: sources have been packed.
-        ``log`` takes the lines of the report; ``metrics`` gets the host's report from now on.
-        ``worker_module`` is what workers run.
-        Raises FeederError if the daemon cannot work.
+        Everything in ``config.data`` is a dataset's folder by now. ``log`` takes the lines of the
+        start, ``metrics`` gets the host's report. ``worker_module`` is what workers run. Raises
+        FeederError if the daemon cannot work.
         """
         serve, root = config.serve, Path(config.serve.topology_root)
         files_max = raise_file_limit()
@@ -118,8 +117,7 @@ class Supervisor:
     def run(self) -> None:
         """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup), and end within HARD_END_S of it.
 
-        Raises FeederError when a node process cannot start, or crashes again and again while
-        starting.
+        Raises FeederError when a node process cannot start, or crashes while starting.
         """
         adopt_orphans()  # workers of a node process that dies; there may be no init to reap them
         try:
@@ -331,10 +329,7 @@ class Supervisor:
 
 
 def open_metrics(config: Config) -> "MetricsServer | None":
-    """Open the metrics' server, bound and not started; None where none is configured.
-
-    Raises ConfigError for a token that cannot be used, ResourceError for a port in use.
-    """
+    """Open the metrics' server, bound and not started, if one is configured; raises FeederError."""
     serve = config.serve
     if not serve.metrics:
         return None

@@ -26,9 +26,9 @@ _NUMERIC_THREADS: Final = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+# Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
+# does not look like a stuck worker.
 _BUFFER_BYTES: Final = 1 << 20
-"""Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
-does not look like a stuck worker."""
 
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER: Final = 36

@@ -10,11 +10,8 @@ Lines without a mark come from C libraries and crashes; ``mark_line`` gives them
 
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block. When it is
 full, lines are dropped and counted. Lines that repeat are limited, by their text or their kind
-(``of_kind``), except for errors, those with KEPT, and those for debugging:
-
-    0 s   a chunk cannot be filled: …                                   10 times
-    …     counted, not logged
-    60 s  37 more like this within 60 s, the latest: a chunk cannot be filled: …
+(``of_kind``), except for errors, those with KEPT, and those for debugging; then one line has their
+number: "37 more like this within 60 s, the latest: …".
 
 Invariant: a line has at most PIPE_BUF bytes, so it is one write(2), and lines of several processes
 do not mix; a line of JSON is a whole object.
@@ -71,10 +68,7 @@ counters: Final = LogCounters()
 
 
 def of_kind(kind: str) -> dict[str, str]:
-    """The ``extra=`` of a log call whose line is limited with others of this kind only.
-
-    Else the kind of a line is its text without its arguments.
-    """
+    """The ``extra=`` of a log call whose kind is not its text without its arguments."""
     return {"kind": kind}
 
 
@@ -217,11 +211,8 @@ class LineStream(io.TextIOBase):
         return self._fd
 
     def write(self, text: str) -> int:
-        """Write or drop the lines that ``text`` completes; keep the beginning of the next.
-
-        They are errors, for what is written here past logging is a traceback or the error that
-        ends the process.
-        """
+        """Write or drop the lines that ``text`` completes, as errors: what is written here past
+        logging is a traceback or the error that ends the process."""
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
             self.write_rendered("".join(map(self.form.render_raw, lines)))
@@ -335,11 +326,7 @@ class LineHandler(logging.Handler):
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:
-    """Log to stderr from ``level`` up, in lines of ``form``.
-
-    The returned stream also replaces ``sys.stderr``, as tracebacks and warnings must not block
-    either.
-    """
+    """Log to stderr from ``level`` up; the stream replaces sys.stderr, as tracebacks must not block."""
     stream = LineStream(form)
     logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
     logging.captureWarnings(True)

@@ -103,9 +103,8 @@ def check_regular(status: os.stat_result, path: object) -> None:
 def read_private(path: Path, bytes_max: int, what: str) -> bytes:
     """Read the first ``bytes_max`` bytes of a file with a secret.
 
-    Only this process's user and root may have access to it, or root alone may have given it to a
-    group of this process, to read (0440). Raises OSError where it cannot be read, ConfigError that
-    names ``what`` it is and what to do where others may have access.
+    Only this process's user and root may have access to it, or root may have given it to a group of
+    this process, to read (0440): else ConfigError, which names ``what`` it is. Raises OSError.
     """
     with open_regular_file(path) as file:
         status = os.fstat(file.fileno())
@@ -152,13 +151,11 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
 
 
 def stamp_status(status: os.stat_result) -> int:
-    """The stamp of the file with this status, 1 .. 2**64 - 1.
+    """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or the same
+    one written again, does not have.
 
-    That is a hash which another file, or the same one written again, does not have: of size,
-    modification time, change time and inode. A new file can be given the size and the modification
-    time of the one before, but neither of the others: the kernel sets the change time, also where
-    the mode or the number of links changes. The device is left out, because a file system gets
-    another number when it is mounted again, and on each host.
+    A new file can be given the size and the modification time of the one before, but neither change
+    time nor inode. The device is left out: it gets another number when it is mounted again.
     """
     inode = status.st_ino if _keeps_inodes(status.st_dev) else 0
     fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)

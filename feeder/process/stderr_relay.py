@@ -10,8 +10,6 @@ inherit it, so C libraries cannot block either. Only the thread here waits for t
 Lines in the pipe begin with their priority (``log_lines``), except for those of C libraries, of
 crashes, and from before logging has started. The relay keeps the marks for the journal, and there
 gives one to other lines too; elsewhere it removes them.
-
-Invariant: nothing else in the daemon writes to the original stderr.
 """
 
 import atexit
@@ -32,11 +30,8 @@ _MARK: Final = re.compile(rb"<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
 
-_DRAIN_S: Final = 1.0
-"""Longest wait at exit for the pipe to drain."""
-_STALL_S: Final = 0.2
-"""The wait at exit ends early if stderr is not writable for this long."""
-
+_DRAIN_S: Final = 1.0  # longest wait at exit for the pipe to drain
+_STALL_S: Final = 0.2  # it ends early if stderr is not writable for this long
 _POLL_S: Final = 0.02
 
 
