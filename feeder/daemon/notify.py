@@ -1,6 +1,6 @@
 """Reports the daemon's state to systemd: the sd_notify protocol, one datagram for each message.
 
-systemd names a Unix datagram socket in NOTIFY_SOCKET (a path, or "@name" in the abstract namespace);
+systemd names a datagram socket in NOTIFY_SOCKET, a path or "@name" in the abstract namespace;
 without one every method does nothing. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 

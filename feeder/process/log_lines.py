@@ -326,7 +326,7 @@ class LineHandler(logging.Handler):
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:
-    """Log to stderr from ``level`` up; the stream replaces sys.stderr, as tracebacks must not block."""
+    """Log to stderr from ``level`` up, through a stream that also replaces ``sys.stderr``."""
     stream = LineStream(form)
     logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
     logging.captureWarnings(True)

@@ -151,7 +151,7 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
 
 
 def stamp_status(status: os.stat_result) -> int:
-    """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or the same
+    """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or this
     one written again, does not have.
 
     A new file can be given the size and the modification time of the one before, but neither change
