@@ -20,10 +20,10 @@ import numpy as np
 import zmq
 
 from feeder import __version__
+from feeder.metrics.counters import NodeStatus
 from feeder.metrics.records import NodeRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.messages import NodeReady
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
@@ -86,12 +86,9 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         ),
         pool.record,
     )
-    ready = NodeReady(
-        endpoints=(ipc, tcp), worker_pids=(), libraries={}, self_test="", decoder="", warnings=()
-    )
     # The listener is bound to nothing: no client can claim slots, so messages are measured.
     service = NodeService(
-        table, router, ClaimListener(), pool, ready, board=os.memfd_create("board")
+        table, router, ClaimListener(), pool, NodeStatus(), board=os.memfd_create("board")
     )
     now_s = time.monotonic()
     service.on_worker(WorkerJoined(1), now_s)

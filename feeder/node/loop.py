@@ -19,6 +19,7 @@ from feeder import __version__
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.memory_budget import available_bytes
 from feeder.jpeg.libraries import library_warnings
+from feeder.metrics.counters import NodeStatus
 from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
@@ -35,7 +36,7 @@ from feeder.node.polling import PollSet
 from feeder.node.router import Router, read_keys
 from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
-from feeder.node.worker_pool import PoolEvent, WorkerPool
+from feeder.node.worker_pool import WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import LineForm, LineStream, start_logging
 from feeder.process.path_text import printable
@@ -44,7 +45,7 @@ from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
 from feeder.session.admission import NodeIdentity
-from feeder.session.events import DrainAsked, WorkerJoined
+from feeder.session.events import DrainAsked
 from feeder.session.table import SessionTable
 from feeder.worker.messages import Configure
 
@@ -93,12 +94,10 @@ class NodeLoop:
         """
         self._config = config
         self._control = control
-        self._board = board
         self._log = log
         self._wakeup = wakeup
         self._warnings = warnings
-        self._ready: NodeReady | None = None  # once all workers are up
-        self._service: NodeService | None = None  # once the neighbours are known
+        self._is_ready = False  # once all workers have been up
         self._drain_by_s: float | None = None
         self._is_over = False
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
@@ -106,17 +105,13 @@ class NodeLoop:
             self._open_sockets(stack)
             self._datasets = NodeDatasets(config.datasets, is_successor=config.is_successor)
             sizes = self._datasets.open_all()
-            self._record = begin_record(
-                config.number, config.name, self._endpoints, memory_bytes_a_s
-            )
-            self._cache: DecodedCache | None = None
+            record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
+            cache: DecodedCache | None = None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
-                self._cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
+                cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
                 full_bytes = int(sum(size.total_bytes for size in sizes.values()))
-                self._record.cache = CacheRecord(
-                    budget_bytes=plan.total_bytes, full_bytes=full_bytes
-                )
+                record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
             self._open = stack.pop_all()
         self._poll_set = PollSet()
         self._poll_set.add(wakeup.fileno(), self._on_signal)
@@ -131,15 +126,45 @@ class NodeLoop:
                 decoder=config.decoder,
                 open_shards=config.open_shards,
                 self_test=not config.is_successor,  # else one dataset could fail all workers
-                cache=None if self._cache is None else self._cache.plan,
+                cache=plan,
             ),
             self._poll_set,
-            self._on_worker,
-            self._record,
-            None if self._cache is None else self._cache.fileno(),
+            lambda report, now_s: self._service.on_worker(report, now_s),
+            record,
+            None if cache is None else cache.fileno(),
             module=config.worker_module,
         )
-        self._snapshots = Snapshots(self._record, self._pool, self._cache, control)
+        # By its name clients rank a process; without one, the endpoint tells two daemons apart.
+        name = config.name if config.is_named else f"{config.name} {printable(self._endpoints[0])}"
+        weights = {
+            (account, job): weight
+            for account, jobs in config.weights.items()
+            for job, weight in jobs.items()
+        }
+        self._identity = NodeIdentity(
+            node=name,
+            number=config.number,
+            incarnation=secrets.randbits(INCARNATION_BITS),
+            feeder_version=__version__,
+            workers=config.workers,
+        )
+        self._status = NodeStatus(
+            node=name,
+            feeder_version=__version__,
+            node_restarts=config.restarts,
+            placement_warnings=len(warnings),
+            library_warnings=len(library_warnings()),
+        )
+        self._service = NodeService(
+            SessionTable(self._datasets.served, config.limits, self._identity, record, weights),
+            self._router,
+            self._claim_listener,
+            self._pool,
+            self._status,
+            cache=cache,
+            board=board,
+        )
+        self._snapshots = Snapshots(self._service, control)
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config
@@ -168,12 +193,11 @@ class NodeLoop:
             while not self._is_over:
                 # From the turn's time on, so that a suspension in a turn is noticed as well.
                 due_s = max(now_s, self._next_due_s(now_s))
-                begin_turn = None if self._service is None else self._service.begin_turn
-                now_s = self._poll_set.run(due_s, begin_turn)
+                now_s = self._poll_set.run(due_s, self._service.begin_turn)
                 self._run_due(now_s)
         except Exception as error:
             shortage = explain_shortage(error)
-            if shortage is None or self._ready is None:
+            if shortage is None or not self._is_ready:
                 raise
             # Exit, so that a successor starts with the sessions' memory freed. The supervisor would
             # take a reported error for a failure to start.
@@ -190,9 +214,9 @@ class NodeLoop:
             self._router.deadline_s,
             self._snapshots.deadline_s,
             self._datasets.due_s,
+            self._service.due_s(now_s),
+            self._service.clients.resume_s,
         )
-        if self._service is not None:
-            due_s = min(due_s, self._service.due_s(now_s), self._service.clients.resume_s)
         if self._drain_by_s is not None:
             due_s = min(due_s, self._drain_by_s, now_s + _DRAIN_RECHECK_S)
         return due_s
@@ -207,87 +231,55 @@ class NodeLoop:
         if self._router.deadline_s <= now_s:
             self._router.run_due(now_s)
         if self._snapshots.deadline_s <= now_s:
-            self._snapshots.run_due(now_s, service)
+            self._snapshots.run_due(now_s)
             self._log.report_dropped()
-            if service is not None:
-                service.read_board()
+            service.read_board()
         if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
             self._drain(now_s)
-        if service is not None:
-            service.run_due(now_s)
-            if service.clients.resume_s <= now_s:
-                service.clients.start(self._poll_set)
-        elif self._ready is None and self._pool.is_complete:
-            self._ready = self._report(now_s)
+        service.run_due(now_s)
+        if service.clients.resume_s <= now_s:
+            service.clients.start(self._poll_set)
+        if not self._is_ready and self._pool.is_complete:
+            self._report(now_s)
         if self._drain_by_s is not None:
             self._end_if_drained(self._drain_by_s, now_s)
 
-    def _report(self, now_s: float) -> NodeReady:
-        """Report to the supervisor that all workers are up; return the report."""
-        started = self._pool.started
+    def _report(self, now_s: float) -> None:
+        """Report to the supervisor that all workers are up."""
+        started, status = self._pool.started, self._status
         assert started is not None, "all workers are up"
-        ready = NodeReady(
-            endpoints=self._endpoints,
-            worker_pids=tuple(self._pool.pids.values()),
-            libraries=started.libraries,
-            self_test=started.self_test,
-            decoder=started.decoder,
-            warnings=self._warnings,
-            library_warnings=library_warnings(),
+        self._identity.libraries = status.library = started.libraries
+        self._identity.self_test = status.self_test = started.self_test
+        status.decoder = started.decoder
+        self._control.send(
+            NodeReady(
+                endpoints=self._endpoints,
+                worker_pids=tuple(self._pool.pids.values()),
+                libraries=started.libraries,
+                self_test=started.self_test,
+                decoder=started.decoder,
+                warnings=self._warnings,
+                library_warnings=library_warnings(),
+            )
         )
-        self._control.send(ready)
         self._control.set_timeout(0)  # a supervisor that does not read must not block the loop
         self._snapshots.deadline_s = now_s
-        return ready
+        self._is_ready = True
 
-    def _begin_service(self, ready: NodeReady, neighbours: Neighbours, now_s: float) -> None:
+    def _begin_service(self, neighbours: Neighbours) -> None:
         """Begin to serve clients; their earlier messages are queued in the socket."""
-        config = self._config
-        # By its name clients rank a process; without one, the endpoint tells two daemons apart.
-        name = config.name if config.is_named else f"{config.name} {printable(self._endpoints[0])}"
-        identity = NodeIdentity(
-            node=name,
-            number=config.number,
-            incarnation=secrets.randbits(INCARNATION_BITS),
-            siblings=neighbours.endpoints,
-            feeder_version=__version__,
-            self_test=ready.self_test,
-            libraries=ready.libraries,
-            workers=config.workers,
-        )
-        weights = {
-            (account, job): weight
-            for account, jobs in config.weights.items()
-            for job, weight in jobs.items()
-        }
-        served = self._datasets.served
-        service = self._service = NodeService(
-            SessionTable(served, config.limits, identity, self._record, weights),
-            self._router,
-            self._claim_listener,
-            self._pool,
-            ready,
-            restarts=config.restarts,
-            cache=self._cache,
-            board=self._board,
-        )
-        for worker in self._pool.numbers:
-            service.on_worker(WorkerJoined(worker), now_s)
+        self._identity.siblings = neighbours.endpoints
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
-        service.clients.start(self._poll_set)
-        self._claim_listener.start(self._poll_set, service.apply)
+        self._service.clients.start(self._poll_set)
+        self._claim_listener.start(self._poll_set, self._service.apply)
 
     def _end_if_drained(self, drain_by_s: float, now_s: float) -> None:
-        if self._service is None or self._service.is_settled:
+        if self._service.is_settled:
             self._is_over = True
         elif now_s >= drain_by_s:
             _log.warning("the drain ended before all requested batches were delivered")
             self._is_over = True
-
-    def _on_worker(self, report: PoolEvent, now_s: float) -> None:
-        if self._service is not None:  # else _begin_service reports the workers that are up
-            self._service.on_worker(report, now_s)
 
     def _on_control(self, now_s: float) -> None:
         try:
@@ -300,8 +292,7 @@ class NodeLoop:
             case Drain():
                 self._drain(now_s)
             case Neighbours():
-                assert self._ready is not None, "Neighbours follows NodeReady"
-                self._begin_service(self._ready, message, now_s)
+                self._begin_service(message)
 
     def _on_signal(self, now_s: float) -> None:
         if self._wakeup.take():
@@ -310,5 +301,4 @@ class NodeLoop:
     def _drain(self, now_s: float) -> None:
         if self._drain_by_s is None:
             self._drain_by_s = now_s + self._config.drain_s
-            if self._service is not None:
-                self._service.apply(DrainAsked(), now_s)
+            self._service.apply(DrainAsked(), now_s)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from feeder import __version__
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
@@ -21,7 +20,7 @@ from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
-from feeder.node.messages import Board, NodeReady, read_board
+from feeder.node.messages import Board, read_board
 from feeder.node.relays import NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
@@ -67,44 +66,34 @@ class NodeService:
         router: Router,
         claim_listener: ClaimListener,
         pool: WorkerPool,
-        ready: NodeReady,
+        status: NodeStatus,
         *,
-        restarts: int = 0,
         cache: DecodedCache | None = None,
         board: int,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``restarts`` is how many predecessors of this process have crashed, ``board`` the descriptor
-        of the supervisor's.
+        ``status`` has what the process is; what it holds is counted here. ``board`` is the
+        descriptor of the supervisor's.
         """
         self.table = table
         self.router = router
+        self.pool = pool
+        self.cache = cache
         self._claim_listener = claim_listener
-        self._pool = pool
-        self._cache = cache
         self.refused_datasets = {
             name: reason for name, reason in table.datasets.items() if isinstance(reason, str)
         }
         """Those that cannot be served, and why."""
-        self._status = NodeStatus(
-            node=table.identity.node,
-            feeder_version=__version__,
-            self_test=ready.self_test,
-            decoder=ready.decoder,
-            node_restarts=restarts,
-            placement_warnings=len(ready.warnings),
-            library_warnings=len(ready.library_warnings),
-            library=dict(ready.libraries),
-            dataset={
-                f"{name[:_NAME_CHARS]}.loss": dataset.loss
-                for name, dataset in table.datasets.items()
-                if isinstance(dataset, ServedDataset) and dataset.loss
-            },
-            slots_budget_bytes=table.limits.slots_bytes,
-            cache_budget_bytes=0 if cache is None else cache.plan.total_bytes,
-            datasets_failed=len(self.refused_datasets),
-        )
+        self._status = status
+        status.dataset = {
+            f"{name[:_NAME_CHARS]}.loss": dataset.loss
+            for name, dataset in table.datasets.items()
+            if isinstance(dataset, ServedDataset) and dataset.loss
+        }
+        status.slots_budget_bytes = table.limits.slots_bytes
+        status.cache_budget_bytes = 0 if cache is None else cache.plan.total_bytes
+        status.datasets_failed = len(self.refused_datasets)
         self._slots = SlotStore()
         self.clients = Clients(router, self._on_message)
         self._board_fd = board
@@ -150,11 +139,11 @@ class NodeService:
         if self.clients.unreachable or has_lost:
             self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
         if self._names.deadline_s <= now_s:
-            self._names.run_due(self._pool.numbers, now_s)
+            self._names.run_due(self.pool.numbers, now_s)
         if self._slots.loans:
             self._apply_all(self._slots.find_sent(now_s), now_s)
         if max(self.table.check_at_s, self.caught_up_s) <= now_s:
-            looks = self._pool.look(self.table.watch.quiet_workers(now_s))
+            looks = self.pool.look(self.table.watch.quiet_workers(now_s))
             self.apply(events.ClockAdvanced(looks), now_s)
 
     @property
@@ -174,7 +163,7 @@ class NodeService:
                     case events.Send(peer, message):
                         self.clients.send(peer, message)
                     case Fill():
-                        self._pool.send(instruction.worker, instruction)
+                        self.pool.send(instruction.worker, instruction)
                     case events.SendChunk():
                         self._send_chunk(instruction, now_s)
                     case events.ReturnSlot(session, slot):
@@ -199,16 +188,16 @@ class NodeService:
                 self._claim_listener.refuse(connection, reason)
             case events.CloseSlots(session):
                 if self._open.pop(session, None) is not None:
-                    self._pool.send_to_all(CloseSession(session=session))
+                    self.pool.send_to_all(CloseSession(session=session))
                 return self._slots.want_closed(session, now_s)
             case events.LogEnd(ended, how):
                 log_session_end(ended, how, self.table.limits.lease_s)
             case events.LogSilence(chunk, silent_s, kernel_state):
-                _log_silence(chunk, silent_s, kernel_state, self._pool.pids.get(chunk.worker, 0))
+                _log_silence(chunk, silent_s, kernel_state, self.pool.pids.get(chunk.worker, 0))
             case events.LogProgress(chunk):
-                _log_progress(chunk, self._pool.pids.get(chunk.worker, 0))
+                _log_progress(chunk, self.pool.pids.get(chunk.worker, 0))
             case events.KillWorker():
-                self._pool.kill(instruction.worker, _describe_stuck(instruction))
+                self.pool.kill(instruction.worker, _describe_stuck(instruction))
         return None
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
@@ -238,7 +227,7 @@ class NodeService:
             slots=layout.slots,
             labels=layout.labels,
         )
-        self._pool.send_to_all(message, memory.fileno())
+        self.pool.send_to_all(message, memory.fileno())
         name = session_id(session.number)
         _log.debug(
             "session %s of %s on %s: opened with %d slots",
@@ -260,7 +249,7 @@ class NodeService:
                 _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
             case events.WorkerJoined(worker):
                 for session, message in self._open.items():
-                    self._pool.send(worker, message, self._slots.memories[session].fileno())
+                    self.pool.send(worker, message, self._slots.memories[session].fileno())
             case events.WorkerLost(worker):
                 self._names.on_lost(worker)
             case NamesRead():
@@ -283,11 +272,12 @@ class NodeService:
                 return
             case NamesRequest():
                 self._names.add(peer, message, self.table.watch.stalled_names, now_s)
-                self._names.run_due(self._pool.numbers, now_s)
+                self._names.run_due(self.pool.numbers, now_s)
                 return
             case HostStatsRequest():
                 self.read_board()
-                if now_s - self._board.clock_s < REPORT_MAX_S:
+                # After a suspension of all, the supervisor needs a moment for a new one.
+                if now_s < max(self._board.clock_s + REPORT_MAX_S, self.caught_up_s):
                     self.router.send(peer, self._board.frame)
                 else:
                     self.clients.send(peer, HostStats(report=None))
@@ -303,7 +293,7 @@ class NodeService:
 
     def counters(self, now_s: float) -> Counters:
         """All counters and gauges of this node process, by name."""
-        status, table, cache = self._status, self.table, self._cache
+        status, table, cache = self._status, self.table, self.cache
         status.uptime_s = round(now_s - self._started_s, 3)
         status.sessions = len(table.sessions.open)
         status.slots_committed_bytes = table.sessions.used.slots_bytes
@@ -311,14 +301,14 @@ class NodeService:
         if cache is not None:
             status.cache_entries, status.cache_used_bytes = cache.entries, cache.used_bytes
         status.datasets_stalled = len(table.watch.stalled)
-        status.workers = len(self._pool.pids)
+        status.workers = len(self.pool.pids)
         return flatten(
             status,
-            self._pool.record,
+            self.pool.record,
             table.counters,
             self.router.counters,
             self._claim_listener.counters,
-            self._pool.counters,
+            self.pool.counters,
             log_lines.counters,
         )
 

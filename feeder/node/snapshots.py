@@ -34,10 +34,8 @@ from feeder.metrics.records import (
 )
 from feeder.node.messages import Heartbeat, NodeToSupervisor, SupervisorToNode
 from feeder.node.service import NodeService
-from feeder.node.worker_pool import WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.path_text import printable
-from feeder.sample.cache_file import DecodedCache
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
 
@@ -84,15 +82,11 @@ class Snapshots:
 
     def __init__(
         self,
-        record: NodeRecord,
-        pool: WorkerPool,
-        cache: DecodedCache | None,
+        service: NodeService,
         control: Channel[NodeToSupervisor, SupervisorToNode],
     ) -> None:
         """The channel to the supervisor must not block."""
-        self._record = record
-        self._pool = pool
-        self._cache = cache
+        self._service = service
         self._control = control
         self._clients = ClientBook()
         self._started_s = time.monotonic()
@@ -101,28 +95,24 @@ class Snapshots:
         self.deadline_s = float("inf")
         """When ``run_due`` is due; set it to begin."""
 
-    def run_due(self, now_s: float, service: NodeService | None) -> None:
-        """Send a snapshot; without ``service`` the process takes no clients yet."""
+    def run_due(self, now_s: float) -> None:
+        """Send a snapshot."""
         # Those that a stall made late are left out: a process that was suspended sends no burst.
         self.deadline_s += (int((now_s - self.deadline_s) // INTERVAL_S) + 1) * INTERVAL_S
         try:
-            self._control.send(Heartbeat(snapshot=self.take(now_s, service)))
+            self._control.send(Heartbeat(snapshot=self.take(now_s)))
         except ChannelFullError:
             pass  # the supervisor is stopped or overloaded: the next one carries the same totals
         except ChannelClosedError:
             self.deadline_s = float("inf")  # the loop reads the end of the channel, and ends
 
-    def take(self, now_s: float, service: NodeService | None) -> NodeRecord:
+    def take(self, now_s: float) -> NodeRecord:
         """The process's present state."""
-        record = self._record
+        service, table, record = self._service, self._service.table, self._service.pool.record
         record.clock_s, record.uptime_s = now_s, max(0.0, now_s - self._started_s)
         record.own_cpu_s, record.loop_cpu_s = time.process_time(), time.thread_time()
-        if self._cache is not None:
-            record.cache.used_bytes = self._cache.used_bytes
-        if service is None:
-            record.workers = self._workers({}, {}, frozenset())
-            return record
-        table = service.table
+        if service.cache is not None:
+            record.cache.used_bytes = service.cache.used_bytes
         sessions = table.sessions.open.values()
         chunk_times = table.watch.chunk_times(now_s)
         record.workers = self._workers(table.workers, chunk_times, table.watch.silent_workers)
@@ -150,7 +140,7 @@ class Snapshots:
         silent: frozenset[int],
     ) -> tuple[WorkerRecord, ...]:
         """``chunk_times`` has how long each busy worker has had the chunk that it fills."""
-        pids, up = self._pool.pids, frozenset(self._pool.numbers)
+        pids, up = self._service.pool.pids, frozenset(self._service.pool.numbers)
         self._read_loads(pids, records, chunk_times)
         workers = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:

@@ -104,18 +104,21 @@ class Usage:
         return max(self.open, self.ended)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NodeIdentity:
-    """How this node process presents itself in a Welcome, field by field."""
+    """How this node process presents itself in a Welcome, field by field.
+
+    The defaults are filled in before the first client is served.
+    """
 
     node: str
     number: int
     incarnation: int
-    siblings: tuple[tuple[str, ...], ...]
     feeder_version: str
-    self_test: str
-    libraries: Mapping[str, str]
     workers: int = 1
+    siblings: tuple[tuple[str, ...], ...] = ()
+    self_test: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
+from feeder.metrics.counters import ClaimCounters, NodeStatus, SocketCounters, WorkerCounters
 from feeder.metrics.hangs import ProcessLook, SuspensionWatch
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import HostReport
-from feeder.node.messages import Board, NodeReady, write_board
+from feeder.node.messages import Board, write_board
 from feeder.node.service import REPORT_MAX_S, NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
@@ -87,14 +87,7 @@ class Host:
             self.router,
             claim_listener,
             pool,
-            NodeReady(
-                endpoints=("ipc:///n",),
-                worker_pids=(),
-                libraries={},
-                self_test="5" * 32,
-                decoder="own",
-                warnings=(),
-            ),
+            NodeStatus(),
             board=self.board,
         )
         self.receive(Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test"))
@@ -206,7 +199,7 @@ def test_no_stall_expires_a_client_that_pings(phase_s: float, ran_s: float, stal
 def give_work(host: Host) -> list[int]:
     """Have a worker that sleeps with a chunk; return the workers that are killed from now on."""
     killed: list[int] = []
-    pool: Any = host.service._pool
+    pool: Any = host.service.pool
     pool.look = lambda numbers: dict.fromkeys(numbers, ProcessLook("sleeps", 0.0))
     pool.send = lambda *_: None
     pool.kill = lambda number, _: killed.append(number)
@@ -329,6 +322,16 @@ def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Ho
     host.advance(REPORT_MAX_S + 0.2)
     host.receive(HostStatsRequest())
     assert host.sent[-1] == HostStats(report=None)
+
+
+def test_an_old_report_is_answered_at_once_after_a_suspension(host: Host) -> None:
+    """The supervisor, which was suspended too, makes the next one a moment later."""
+    host.post(report=healthy())
+    due_s = host.now_s
+    host.now_s += 60.0
+    host.turn(due_s)
+    host.receive(HostStatsRequest())
+    assert host.sent[-1] == HostStats(report=healthy())
 
 
 def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:

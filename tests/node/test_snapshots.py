@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import NodeInterval
 from feeder.host.processes import ProcessLoad
-from feeder.metrics.counters import WorkerCounters
+from feeder.metrics.counters import SocketCounters, WorkerCounters
 from feeder.metrics.records import (
     CLIENTS_MAX,
     OTHERS,
@@ -90,6 +90,7 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.counters = WorkerCounters()
+        self.record = NodeRecord()
         self.pids = {number: 1000 + number for number in range(1, workers + 1)}
         self.numbers = tuple(self.pids)
 
@@ -98,9 +99,18 @@ def taker_of(
     pool: Pool, record: NodeRecord | None = None, send: Callable[[Heartbeat], None] | None = None
 ) -> Snapshots:
     """What takes the snapshots of a node process with this pool, and sends them so."""
+    pool.record = record or NodeRecord()
     control: Any = SimpleNamespace(send=send)
-    workers: Any = pool
-    return Snapshots(record or NodeRecord(), workers, None, control)
+    service: Any = SimpleNamespace(
+        table=Shell().table,
+        pool=pool,
+        cache=None,
+        router=SimpleNamespace(counters=SocketCounters()),
+        refused_datasets={},
+        caught_up_s=0.0,
+        counters=lambda now_s: {},
+    )
+    return Snapshots(service, control)
 
 
 def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
@@ -110,7 +120,7 @@ def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
     beats.deadline_s = 10.0
     for now_s in (10.01, 10.6, 17.4, 17.9, 18.05):
         assert beats.deadline_s <= now_s
-        beats.run_due(now_s, None)
+        beats.run_due(now_s)
         assert now_s < beats.deadline_s <= now_s + INTERVAL_S
     assert sent == [10.01, 10.6, 17.4, 17.9, 18.05]
     assert beats.deadline_s == 18.0 + INTERVAL_S
@@ -127,7 +137,7 @@ def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
 
     beats = taker_of(Pool(1), send=send)
     beats.deadline_s = 10.0
-    beats.run_due(10.0, None)
+    beats.run_due(10.0)
     assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
 
 
@@ -192,7 +202,7 @@ def test_a_process_without_clients_describes_itself() -> None:
     pool = Pool(2)
     pool.numbers = (1,)
     record = begin_record(3, "host/3\n", ("ipc:///run/\x07",), 1e10)
-    snapshot = taker_of(pool, record).take(1e9, None)
+    snapshot = taker_of(pool, record).take(1e9)
     assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
     assert snapshot.endpoints == (r"ipc:///run/\x07",)
     assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
