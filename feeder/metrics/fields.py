@@ -42,7 +42,7 @@ _Record = TypeVar("_Record", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The declaration of a field, which makes the field's first value when it is called."""
+    """The declaration of a field."""
 
     kind: Literal["counter", "gauge", "histogram"]
     """A counter only grows, from 0 at the start of its subject; a gauge is a state now."""
@@ -64,12 +64,19 @@ class Field:
     is_trouble: bool = False
     """Whether it stays 0 while all is well."""
 
-    def __call__(self) -> Any:
-        return self.start() if callable(self.start) else self.start
+
+class _Start(functools.partial[Any]):
+    """Makes a field's first value, without a Python call: a session's record has twenty fields."""
+
+    field: Field
 
 
 def _declare(*arguments: Any, **more: Any) -> Any:
-    return msgspec.field(default_factory=Field(*arguments, **more))
+    field = Field(*arguments, **more)
+    start = field.start
+    make = _Start(start) if callable(start) else _Start(type(start), start)
+    make.field = field
+    return msgspec.field(default_factory=make)
 
 
 counter: Final = functools.partial(_declare, "counter")
@@ -85,8 +92,8 @@ def fields_of(record: type[Struct]) -> Mapping[str, Field]:
     prefix = getattr(record, "METRICS", "")
     fields = {}
     for info in msgspec.structs.fields(record):
-        field = info.default_factory
-        if isinstance(field, Field):
+        if isinstance(info.default_factory, _Start):
+            field = info.default_factory.field
             metric = field.metric or prefix + re.sub("_s$", "_seconds", info.name)
             if get_origin(info.type) is Literal:  # a state
                 words = get_args(info.type)
