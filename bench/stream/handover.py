@@ -43,7 +43,7 @@ def measure_handover(
         for number in range(1, len(keys)):
             while _count_lent(stats) - lent_before <= number:
                 time.sleep(_PAUSE_S)
-            is_read = lent.session.prefetch.is_next_settled
+            is_read = lent.session.prefetch.ready
             began_s = time.perf_counter()
             lent.give_back()
             gave_back_s = time.perf_counter()

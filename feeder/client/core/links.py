@@ -193,8 +193,8 @@ class Links:
         if not self.is_list_long:
             if was_long:
                 self._avoided_until_s.clear()
-                for link in self.by_number.values():
-                    link.widen(self._job.hello.window, now_s)
+                for link in [*self.by_number.values()]:
+                    self.hang_up(link, now_s)  # other sessions have whole windows
             if self._chosen_for == "all":
                 return False
             self._chosen_for, self._chosen = "all", set(self.feeders)

@@ -39,7 +39,7 @@ from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
-ANSWER_S: Final = 2.0  # to connect; then the feeder counts as away
+ANSWER_S: Final = 2.0  # to connect and greet: batches wait so long for the owner of their lane
 QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask another node
 REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
@@ -69,7 +69,7 @@ class LinkState:
         self.number = number
         self.endpoint = endpoint
         self.feeder = feeder  # the name of the list's line that led here
-        self.dialled_s = dialled_s
+        self._dialled_s = dialled_s
         self.is_connected = False
         self.session: int | None = None
         self.welcome: Welcome | None = None  # of the session, or of the one before
@@ -118,10 +118,14 @@ class LinkState:
         )
 
     @property
+    def is_joining(self) -> bool:
+        """Whether it may still be known within ANSWER_S of the dialling."""
+        return not (self._is_late or self.is_status_known)
+
+    @property
     def is_away(self) -> bool:
         """Whether it is known that no batches can be requested now; a new link is not away."""
-        is_unknown = not (self.is_status_known or self._is_late)
-        return not (self.is_served or is_unknown or self.duplicate_of is not None)
+        return not (self.is_served or self.is_joining or self.duplicate_of is not None)
 
     @property
     def quiet_at_s(self) -> float:
@@ -287,11 +291,10 @@ class LinkState:
     def due_s(self) -> float:
         """When ``run_due`` has something to do, or an incompatible link is to be replaced;
         messages may defer it."""
+        if self.is_joining:
+            return self._dialled_s + ANSWER_S
         if not self.is_connected:
-            if self.incompatibility is not None:
-                return self._redial_at_s
-            is_late = self._is_late or self.is_status_known
-            return _NEVER if is_late else self.dialled_s + ANSWER_S
+            return _NEVER if self.incompatibility is None else self._redial_at_s
         if self.incompatibility is not None or self.duplicate_of is not None:
             return _NEVER
         if self._retry_at_s is not None:
@@ -305,7 +308,7 @@ class LinkState:
 
     def run_due(self, now_s: float, cpu_s: float) -> None:
         """Do what is due: ping, or greet again after silence or a temporary refusal."""
-        if not self.is_connected:
+        if self.is_joining:
             self._is_late = True
         elif self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
             self._log_loss(f"its node was silent for {SILENCE_S:g} s")
@@ -334,13 +337,6 @@ class LinkState:
         self._refusal, self._retry_at_s = refusal, None
         self._greeted_s = self._pinged_s = now_s
         self._out.append(Send(self.number, self._hello))
-
-    def widen(self, window: int, now_s: float) -> None:
-        """Request ``window`` slots; greet again if the session was requested with fewer."""
-        if self._hello.window < window:
-            self._hello = msgspec.structs.replace(self._hello, window=window)
-            if self.session is not None:
-                self.greet(now_s)
 
     def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
         # If the slots of this session are not mapped, the next session claims its own again.

@@ -140,11 +140,6 @@ class Prefetch:
             keys += [self._sequence.key(position) for position in range(self._position, end)]
         return keys
 
-    @property
-    def is_next_settled(self) -> bool:
-        """Whether the sequence's next batch is complete, or known to be unavailable."""
-        return next((batch.settled for batch in self.held.values()), False)
-
     def take(self) -> Batch | None:
         """The sequence's next batch once it is settled; the caller then owns its buffer.
 
@@ -257,19 +252,17 @@ class Prefetch:
             if is_waiting and is_lost and batch.lent is not None:
                 self._reopen(batch)
 
-    def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
-        """The last batch lent on a link that comes after the open batch ``key``."""
+    def reclaim(self, link: int, key: BatchKey) -> bool:
+        """Release and reopen the last batch lent on a link that comes after the open batch ``key``;
+        return whether there is one."""
         for later, batch in reversed(self.held.items()):
             if later == key:
                 break
             if batch.lent is not None and link in batch.requests:
-                return later
-        return None
-
-    def reclaim(self, key: BatchKey) -> None:
-        """Release a lent batch that was not taken yet, and reopen it."""
-        self._release(key, self.held[key])
-        self._reopen(self.held[key])
+                self._release(later, batch)
+                self._reopen(batch)
+                return True
+        return False
 
     def give_up(self, key: BatchKey) -> None:
         """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""

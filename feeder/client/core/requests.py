@@ -61,9 +61,6 @@ _NEAR_MIN: Final = 3
 _CHUNKS_A_WORKER: Final = 2
 """One being filled, one queued (``feeder.session.dispatch``)."""
 
-_JOIN_S: Final = 2.0
-"""How long batches wait for a node that is being dialled and greeted."""
-
 _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
 _NEVER: Final = float("inf")
@@ -86,13 +83,12 @@ class RequestScheduler:
         self._served: dict[int, LinkState] = {}
         self._names: Mapping[int, str] = {}  # of owners, by link
         self._by_name: dict[str, list[int]] = {}  # served links
-        self._joining: list[LinkState] = []  # dialled, and nothing is known of the node yet
+        self._waited_for: set[str] = set()  # names of nodes that are being dialled and greeted
         self._preference: Preference | None = None
         # Counted anew by each ``choose``:
         self._now_s = 0.0
         self._load: dict[int, int] = {}  # batches requested, or lent and not released
         self._pending: dict[int, int] = {}  # batches requested and not complete
-        self._waited_for: set[str] = set()  # names of joining nodes
         self._wants: dict[int, list[BatchKey]] = {}
 
     def follow(
@@ -106,13 +102,14 @@ class RequestScheduler:
         ``names`` are those by which ``preference`` knows the links' nodes.
         """
         self._links, self._names, self._preference = links, names, preference
-        self._served, self._by_name, self._joining = {}, {}, []
+        self._served, self._by_name, self._waited_for = {}, {}, set()
         for number, link in links.items():
             if link.is_served:
                 self._served[number] = link
                 self._by_name.setdefault(names[number], []).append(number)
-            elif not link.is_status_known:
-                self._joining.append(link)
+            elif link.is_joining:
+                self._waited_for.add(names[number])
+        self._waited_for -= self._by_name.keys()
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""
@@ -132,11 +129,6 @@ class RequestScheduler:
         for loan in {*prefetch.borrowed.values()}:
             if loan.link in self._load:
                 self._load[loan.link] += 1
-        self._waited_for.clear()
-        for link in self._joining:
-            if self._names[link.number] not in self._by_name and now_s < link.dialled_s + _JOIN_S:
-                self._waited_for.add(self._names[link.number])
-                self.due_s = min(self.due_s, link.dialled_s + _JOIN_S)
         self.number += 1
         waiting: list[BatchKey] = []
         for key, batch in open_batches:
@@ -200,9 +192,7 @@ class RequestScheduler:
                 self._request(number, key)
                 return True
         for number in able:
-            later = self._prefetch.find_reclaimable(number, key)
-            if later is not None:
-                self._prefetch.reclaim(later)
+            if self._prefetch.reclaim(number, key):
                 self._load[number] -= 1
                 self._request(number, key)
                 return True

@@ -197,7 +197,7 @@ def test_rows_of_a_lost_node_do_not_count_for_the_next_one() -> None:
     shell, _ = serve(chunk_images=2)
     shell.lose(OWNER)
     shell.answer(0, OWNER, session=OWNER + 1)
-    assert not shell.prefetch.is_next_settled
+    assert not shell.prefetch.ready
     assert shell.prefetch.chunks_discarded == 1
 
 
@@ -228,7 +228,7 @@ def test_a_batch_that_one_node_cannot_make_is_requested_from_another() -> None:
 def test_a_batch_that_no_node_can_make_is_an_error_with_all_reasons() -> None:
     shell, _ = serve()
     fail(shell, 0, OWNER)
-    assert not shell.prefetch.is_next_settled
+    assert not shell.prefetch.ready
     fail(shell, 0, NEXT)
     with pytest.raises(DatasetError) as caught:
         shell.session.take()
@@ -242,7 +242,7 @@ def test_a_batch_that_one_node_cannot_make_waits_for_another_that_is_away() -> N
     shell, _ = serve()
     shell.lose(NEXT)
     fail(shell, 0, OWNER)
-    assert not shell.prefetch.is_next_settled
+    assert not shell.prefetch.ready
     assert f"disk of {NODES[OWNER]}" in shell.session.explain(0.0)
     assert asked(join(shell, NEXT, session=9), NEXT)[0] == (0, 0)
 

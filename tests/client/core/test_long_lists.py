@@ -193,7 +193,8 @@ def test_sessions_get_whole_windows_when_a_list_becomes_short() -> None:
     cluster = Cluster()
     cluster.step()
     kept = [cluster.links[link] for link in sorted(cluster.sessions())[:2]]
-    out = cluster.do(EndpointsListed(tuple(kept), {e: NAMES[e] for e in kept}))
+    cluster.do(EndpointsListed(tuple(kept), {e: NAMES[e] for e in kept}))
+    out = cluster.greet_all()
     greetings = [
         each.window
         for link in cluster.links

@@ -289,7 +289,7 @@ def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.Dat
         buffer = arrive(prefetch, (0, 0), rows.start, images=len(rows))
         assert (buffer is not None) == bool(missing & {*rows})
         missing -= {*rows}
-        assert prefetch.is_next_settled == (not missing)
+        assert bool(prefetch.ready) == (not missing)
         if not missing:
             break
     assert take_keys(prefetch) == [(0, 0)]
@@ -322,7 +322,7 @@ def test_the_first_answer_settles_a_batch_and_releases_all_requests() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
     arrive_whole(prefetch, (0, 0), B)
-    assert prefetch.is_next_settled
+    assert prefetch.ready
     assert (prefetch.releases.pop(A, []), prefetch.releases.pop(B, [])) == ([(0, 0)], [(0, 0)])
     assert arrive(prefetch, (0, 0), 3, A) is None, "the loser's rest comes late"
     assert prefetch.chunks_discarded == 1
@@ -335,7 +335,7 @@ def test_rows_of_one_link_do_not_count_for_another() -> None:
     arrive(prefetch, (0, 0), 0, A)
     arrive(prefetch, (0, 0), 3, B)
     arrive(prefetch, (0, 0), 6, B)
-    assert not prefetch.is_next_settled
+    assert not prefetch.ready
     assert prefetch.progress() == "4 of its 7 rows have arrived", "of the one that is farther"
 
 
@@ -367,7 +367,7 @@ def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
     assert prefetch.load(A) == 1
     arrive(prefetch, (0, 0), 3, A)
     arrive(prefetch, (0, 0), 6, A)
-    assert not prefetch.is_next_settled, "it starts over"
+    assert not prefetch.ready, "it starts over"
 
 
 def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
@@ -486,10 +486,9 @@ def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:
     for index in (1, 2):
         ask(prefetch, B, (0, index))
         lend(prefetch, B, lent((0, index)))
-    assert prefetch.find_reclaimable(B, (0, 2)) is None, "nothing comes after it"
-    assert prefetch.find_reclaimable(A, (0, 0)) is None, "this one has lent nothing"
-    assert prefetch.find_reclaimable(B, (0, 0)) == (0, 2)
-    prefetch.reclaim((0, 2))
+    assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
+    assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
+    assert prefetch.reclaim(B, (0, 0))
     assert prefetch.releases.pop(B, []) == [(0, 2)]
     assert prefetch.lent == 1
     assert open_keys(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]

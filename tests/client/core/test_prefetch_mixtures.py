@@ -52,9 +52,7 @@ class Nodes:
                 and prefetch.load(link) < self.window
             ]
             if self.chance.random() < 0.1:
-                lent = prefetch.find_reclaimable(self.chance.choice(links), key)
-                if lent is not None:
-                    prefetch.reclaim(lent)
+                prefetch.reclaim(self.chance.choice(links), key)
             link = None
             if able and (not assembly.requests or self.chance.random() < 0.4):
                 link = self.chance.choice(able)
@@ -86,7 +84,7 @@ class Nodes:
 
 def take_next(prefetch: Prefetch, expected: Iterator[BatchKey]) -> Iterator[tuple[BatchKey, Batch]]:
     """Take the next batch, if it is settled; yield it with the key that it must have."""
-    if not prefetch.is_next_settled:
+    if not prefetch.ready:
         assert prefetch.take() is None
         return
     key = next(expected)

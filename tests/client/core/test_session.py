@@ -96,12 +96,12 @@ def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() ->
 
 def test_a_batch_comes_to_the_consumer_in_its_buffer() -> None:
     shell = serve()
-    assert not shell.prefetch.is_next_settled
+    assert not shell.prefetch.ready
     shell.answer(1)
-    assert not shell.prefetch.is_next_settled, "batches are taken in order"
+    assert not shell.prefetch.ready, "batches are taken in order"
     assert shell.session.take() is None
     shell.answer(0)
-    assert shell.prefetch.is_next_settled
+    assert shell.prefetch.ready
     assert shell.take_keys() == [(0, 0), (0, 1)]
 
 
@@ -327,7 +327,7 @@ def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
         shell.receive(word)
         assert len(shell.session.served_endpoints) == 0
         assert sends(shell.answer(0)) == [Request(session=1, number=1, release=((0, 0),))]
-        assert shell.prefetch.is_next_settled
+        assert shell.prefetch.ready
         shell.lose()
         shell.now_s = 2.0
         shell.connect()
@@ -352,7 +352,7 @@ def test_messages_of_another_session_are_ignored() -> None:
     shell.receive(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
     shell.receive(Draining(session=9))
     shell.answer(0, session=9)
-    assert not shell.prefetch.is_next_settled
+    assert not shell.prefetch.ready
     assert len(shell.session.served_endpoints) == 1
 
 
