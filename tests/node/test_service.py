@@ -337,7 +337,7 @@ def test_an_old_report_is_answered_at_once_after_a_suspension(host: Host) -> Non
 def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:
     host.post(report=healthy())
     host.receive(HostStatsRequest())
-    os.pwrite(host.board, b"new", 20)
+    os.pwrite(host.board, b"new", 200)
     host.receive(HostStatsRequest())
     assert host.sent[-2:] == [HostStats(report=healthy())] * 2
 
