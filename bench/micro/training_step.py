@@ -37,10 +37,10 @@ from torch import nn
 from feeder.errors import ConfigError, ResourceError
 from feeder.pack.progress import ProgressLine
 from feeder.process.child import (
+    SINGLE_THREADS,
     child_environment,
     die_with_parent,
     python_command,
-    single_thread_environment,
 )
 from trainer_client.reference.recompute import recompute_at
 from trainer_client.reference.resnet import CHANNELS, MODELS
@@ -159,7 +159,7 @@ def _start(
         f"{__package__}.training_step",
         *(os.getpid(), name, options.model, options.batch, options.image_px),
     )
-    environment = child_environment({**single_thread_environment(), **(environ or {})})
+    environment = child_environment({**SINGLE_THREADS, **(environ or {})})
     with pinned_to(frozenset({options.core})):
         return LineProcess(command, environ=environment)
 

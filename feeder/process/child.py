@@ -20,12 +20,14 @@ from feeder.process.stop_signals import stop_signals_blocked
 if TYPE_CHECKING:
     import subprocess
 
-_NUMERIC_THREADS: Final = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+SINGLE_THREADS: Final = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""The variables that limit numeric libraries to one thread, if set before imports."""
+
 # Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
 # does not look like a stuck worker.
 _BUFFER_BYTES: Final = 1 << 20
@@ -39,14 +41,9 @@ def python_command(module: str, *arguments: str | int, options: tuple[str, ...] 
     return [sys.executable, "-P", *options, "-m", module, *map(str, arguments)]
 
 
-def single_thread_environment() -> dict[str, str]:
-    """The variables that limit numeric libraries to one thread, if set before imports."""
-    return dict.fromkeys(_NUMERIC_THREADS, "1")
-
-
 def use_single_threads() -> None:
     """Limit this process's numeric libraries to one thread; call it before they are imported."""
-    os.environ.update(single_thread_environment())
+    os.environ.update(SINGLE_THREADS)
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -102,7 +99,7 @@ def start_child(
                 os.getpid(),
                 *arguments,
                 options=options,
-                more=single_thread_environment(),
+                more=SINGLE_THREADS,
                 pass_fds=[theirs.fileno()],
                 **settings,
             )

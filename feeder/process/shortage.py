@@ -137,20 +137,14 @@ def check_threads(count: int) -> None:
 
 
 def _more_memory() -> str:
-    limit_bytes = _address_space_limit()
-    if limit_bytes is not None:
-        return (
-            f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "
-            "(ulimit -v, or LimitAS= of the unit) to 2,000 MB or more, or lift it"
-        )
-    return "give it more, or reduce its parallelism (fewer --jobs or --workers)"
-
-
-def _address_space_limit() -> int | None:
     # Not with the module resource, nor as text: neither its library nor a codec may be loadable.
     try:
         with open("/proc/self/limits", "rb") as limits:
             line = next(limit for limit in limits if limit.startswith(_ADDRESS_SPACE))
-        return int(line.removeprefix(_ADDRESS_SPACE).split()[0])
-    except (OSError, MemoryError, StopIteration, ValueError):
-        return None
+        limit_bytes = int(line.removeprefix(_ADDRESS_SPACE).split()[0])
+    except (OSError, MemoryError, StopIteration, ValueError):  # of "unlimited", for one
+        return "give it more, or reduce its parallelism (fewer --jobs or --workers)"
+    return (
+        f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "
+        "(ulimit -v, or LimitAS= of the unit) to 2,000 MB or more, or lift it"
+    )

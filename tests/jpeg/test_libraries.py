@@ -12,7 +12,7 @@ import pytest
 from feeder.errors import ResourceError
 from feeder.jpeg import _native, libraries, loaded_libraries
 from feeder.jpeg.installed_pillow import InstalledPillow
-from feeder.process.child import single_thread_environment
+from feeder.process.child import SINGLE_THREADS
 from tests.support.daemon import Daemon, pack_small, run_status
 from tests.support.plain_pillow import (
     LIBRARIES,
@@ -110,7 +110,7 @@ def test_allocator_keeps_picture_buffers() -> None:
 
 
 def test_numeric_libraries_use_one_thread() -> None:
-    assert set(single_thread_environment().values()) == {"1"}
+    assert set(SINGLE_THREADS.values()) == {"1"}
 
 
 def own_version() -> str:
