@@ -39,17 +39,13 @@ class StderrRelay:
     """Relays descriptor 2 until the process exits."""
 
     def __init__(self, *, is_journal: bool = False) -> None:
-        """Replace descriptor 2 by the pipe; do nothing if it is closed."""
+        """Replace descriptor 2, which is open, by the pipe."""
         # For lines without a mark from now on; may be set at any time.
         self.format: LogFormat = "text"
         self.level = INFO
         self._is_journal = is_journal
         self._partial = b""
-        self._thread: threading.Thread | None = None
-        try:
-            self._original = os.dup(_STDERR)
-        except OSError:
-            return
+        self._original = os.dup(_STDERR)
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
@@ -63,8 +59,6 @@ class StderrRelay:
 
     def close(self) -> None:
         """Wait until the pipe is drained, but only briefly if stderr is not read."""
-        if self._thread is None:
-            return
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
         end_s = time.monotonic() + _DRAIN_S
@@ -113,7 +107,7 @@ class StderrRelay:
                 for line in lines
             ]
         if not self._is_journal:
-            lines = [_MARK.sub(b"", line, 1) if _MARK.match(line) else line for line in lines]
+            lines = [line[3:] if _MARK.match(line) else line for line in lines]
         return b"".join(lines)
 
     def _write(self, piece: bytes) -> bool:

@@ -141,7 +141,6 @@ class Relayed:
         self._relay.close()
         os.dup2(self._former, 2)
         os.close(self._former)
-        assert self._relay._thread is not None
         self._relay._thread.join(DEADLINE_S)
         os.close(self._relay._original)
         rest = b"".join(iter(lambda: os.read(self.reader, 65536), b""))
