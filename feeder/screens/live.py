@@ -20,7 +20,7 @@ import time
 import tty
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 from rich.control import Control
@@ -136,10 +136,13 @@ def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Consol
     ask_s = time.monotonic() + state.interval_s
     is_asked = False
     glyphs = glyphs_for(console.encoding)
-    with _Terminal(console) as terminal:
+    with contextlib.ExitStack() as stack:
+        terminal = _Terminal(console, stack.enter_context(_signal_descriptor()))
+        stack.callback(terminal.release)
+        terminal.hold()
         while not state.is_done:
             width, height = console.size
-            _show(terminal, state, draw, Sheet(max(1, width), glyphs), height)
+            terminal.draw(_draw_frame(state, draw, Sheet(max(1, width), glyphs), height))
             now_s = time.monotonic()
             try:
                 if not is_asked and not state.is_paused and now_s >= ask_s:
@@ -159,36 +162,24 @@ def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Consol
             state.on_keys(terminal.read_keys(), time.monotonic())
 
 
-def _show(terminal: "_Terminal", state: LiveState, draw: Draw, sheet: Sheet, height: int) -> None:
+def _draw_frame(state: LiveState, draw: Draw, sheet: Sheet, height: int) -> Sequence[Text]:
     silence = state.silence(time.monotonic())
     above = sheet.words(silence, "bold white on red") if silence else []
     room = max(1, height - len(above))
     lines, state.scroll_max = draw(state.report, sheet, room, state.offset, state.keys_note())
     state.offset = min(state.offset, state.scroll_max)
-    terminal.draw([*above, *lines][:height])
+    return [*above, *lines][:height]
 
 
 class _Terminal:
     """The terminal of standard output, and of standard input where that is one, too."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, signalled: int) -> None:
         self._console = console
+        self._signalled = signalled
         self._keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            self._signalled = stack.enter_context(_signal_descriptor())
-            self.readable = (
-                [self._signalled] if self._keys is None else [self._signalled, self._keys]
-            )
-            stack.callback(self._release)
-            self._hold()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._saved: list[Any] | None = None
+        self.readable = [signalled] if self._keys is None else [signalled, self._keys]
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Show a frame."""
@@ -200,25 +191,27 @@ class _Terminal:
     def read_keys(self) -> bytes:
         """What was typed; "q" when the terminal has gone. Handles signals and never blocks."""
         if signal.SIGTSTP in _read(self._signalled):
-            self._release()
+            self.release()
             os.kill(os.getpid(), signal.SIGSTOP)
-            self._hold()
+            self.hold()
         return b"" if self._keys is None else _read(self._keys)
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
+        """Take the terminal, or take it again."""
         if self._keys is not None:
             self._saved = termios.tcgetattr(self._keys)
             tty.setcbreak(self._keys, termios.TCSANOW)
         self._console.set_alt_screen(True)
         self._console.show_cursor(False)
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give it back as it was."""
         try:
             with contextlib.suppress(OutputError):  # the terminal was closed
                 self._console.show_cursor(True)
                 self._console.set_alt_screen(False)
         finally:
-            if self._keys is not None:
+            if self._keys is not None and self._saved is not None:
                 with contextlib.suppress(termios.error):  # as above
                     # What was typed ahead stays for the shell.
                     termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
