@@ -350,5 +350,4 @@ def _busy_s(node: NodeRecord) -> float:
 
 
 def _mean_slots(slots: SlotSeconds, rate: _Rate) -> SlotSeconds:
-    """The mean number of slots in each state."""
     return SlotSeconds(**{name: rate(getattr(slots, name)) for name in slots.__struct_fields__})

@@ -298,7 +298,6 @@ def window_bound(facts: Facts, _part: float) -> Finding:
 
 
 def _give(could: float) -> str:
-    """What a change would do."""
     return f"give about {round_estimate(could)} images/s (estimate)" if could else "help"
 
 

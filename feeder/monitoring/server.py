@@ -165,7 +165,6 @@ class MetricsServer:
                 await loop.sock_sendall(client, reply)
 
     def _reply(self, head: bytes) -> bytes:
-        """The whole reply to a request, given its head."""
         request = parse_head(head)
         if request is None:
             return _compose(400, b"malformed request\n")

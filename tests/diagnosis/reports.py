@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from feeder.metrics.records import ClientRecord, NodeRecord, SlotSeconds, WorkerRecord
+from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, Verdict
 
 SECONDS = 10.0
@@ -84,14 +84,4 @@ def report(*nodes: NodeReport, cpus: int = 8, busy_cpus: float = 0.0, **load: An
 
 
 def _start_of_client(client: ClientRecord) -> ClientRecord:
-    return msgspec.structs.replace(
-        client,
-        images=0,
-        batches=0,
-        sent_bytes=0,
-        worker_s=0.0,
-        waited_s=0.0,
-        clock_s=0.0,
-        cpu_s=0.0,
-        slots=SlotSeconds(),
-    )
+    return ClientRecord(name=client.name, account=client.account, dataset=client.dataset)
