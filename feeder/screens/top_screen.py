@@ -72,12 +72,12 @@ def _curves(host: HostInterval, sheet: Sheet) -> list[Text]:
     history = host.report.history
     images = [point.images_a_s for point in history]
     busy = [point.busy_share for point in history]
-    waits = [point.wait_share for point in history]
     rows = [
         ("images/s", rate(host.images_a_s), images, max(images, default=0.0), "green"),
         ("busy", percent(host.busy_share), busy, 1.0, "cyan"),
     ]
     if host.wait_share is not None:
+        waits = [point.wait_share for point in history]
         rows.append(("wait", percent(host.wait_share), waits, 1.0, "yellow"))
     tail = ""
     if len(history) > 1 and sheet.width >= 60:
@@ -90,10 +90,8 @@ def _curves(host: HostInterval, sheet: Sheet) -> list[Text]:
         if len(values) > 1 and cells >= 8:
             line.append("  ").append_text(sheet.glyphs.curve(values, cells, top, style))
             line.append(tail if name == "images/s" else "", "dim")
-        if sheet.has_labels:
-            lines += sheet.stack(name, [line])
-        else:
-            lines.append(sheet.fit(Text.assemble((f"{name:<{_NAME_CELLS}}", "bold"), line)))
+        beside = sheet.fit(Text.assemble((f"{name:<{_NAME_CELLS}}", "bold"), line))
+        lines += sheet.stack(name, [line]) if sheet.has_labels else [beside]
     return lines
 
 
@@ -116,16 +114,13 @@ def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 
 def _lists(host: HostInterval, sheet: Sheet, room: int) -> list[_List]:
-    lists: list[_List] = []
-    for table in (draw_nodes(host, sheet), draw_clients(host.clients, host, sheet)):
-        if table:
-            lists.append((table[0], table[1:]))
-    if host.workers_by_silence:
+    tables = draw_nodes(host, sheet), draw_clients(host.clients, host, sheet)
+    lists: list[_List] = [(table[0], table[1:]) for table in tables if table]
+    if workers := host.workers_by_silence:
         needs = [len(rows) for _, rows in lists]
         worker_room = share_lines(room - 2 * len(lists) - 2, [*needs, 10_000])[-1]
-        busy = f"busy {percent(host.busy_share)}"
-        title = Text(f"{plural(len(host.workers_by_silence), 'worker')}, {busy}", "dim")
-        lists.append((title, draw_workers(host.workers_by_silence, sheet, worker_room)))
+        title = f"{plural(len(workers), 'worker')}, busy {percent(host.busy_share)}"
+        lists.append((Text(title, "dim"), draw_workers(workers, sheet, worker_room)))
     return lists
 
 
