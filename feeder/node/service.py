@@ -189,7 +189,7 @@ class NodeService:
             case events.CloseSlots(session):
                 if self._open.pop(session, None) is not None:
                     self.pool.send_to_all(CloseSession(session=session))
-                return self._slots.want_closed(session, now_s)
+                return self._slots.want_back(session, None, now_s)
             case events.LogEnd(ended, how):
                 log_session_end(ended, how, self.table.limits.lease_s)
             case events.LogSilence(chunk, silent_s, kernel_state):

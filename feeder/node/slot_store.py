@@ -51,8 +51,7 @@ class SlotStore:
         """By session, while its slots are open."""
         self.loans: dict[int, dict[int, _Loan]] = {}
         """By session and slot, the session that was looked at last behind all others."""
-        self._returning: dict[tuple[int, int], None] = {}  # (session, slot), oldest first
-        self._closing: dict[int, None] = {}
+        self._wanted: dict[tuple[int, int | None], None] = {}  # (session, slot), oldest first
         self._looked_s = 0.0
         self._backoff = Backoff(_FIRST_RECHECK_S, _LAST_RECHECK_S)
         self.recheck_at_s = float("inf")
@@ -61,7 +60,7 @@ class SlotStore:
     @property
     def is_lent(self) -> bool:
         """Whether the socket still reads any slot."""
-        return not all(map(self._are_all_back, self.loans))
+        return not all(self._is_back(session, None) for session in self.loans)
 
     def open(self, session: int, layout: SlotLayout) -> SlotMemory:
         """Create a session's memory; OSError when the machine has none."""
@@ -103,55 +102,45 @@ class SlotStore:
                 break
         return sent
 
-    def want_back(self, session: int, slot: int, now_s: float) -> SlotReturned | None:
-        """Return SlotReturned if the socket has finished with the slot; else ``recheck`` will."""
-        if self._is_back(session, slot):
-            return SlotReturned(session, slot)
-        self._returning[session, slot] = None
-        self._recheck_soon(now_s)
-        return None
+    def want_back(
+        self, session: int, slot: int | None, now_s: float
+    ) -> SlotReturned | SlotsClosed | None:
+        """Take a slot back, or the whole memory (None), which is then freed.
 
-    def want_closed(self, session: int, now_s: float) -> SlotsClosed | None:
-        """Free a session's memory if the socket has finished with it; else ``recheck`` will.
-
-        A session without memory counts as closed.
+        None while the socket reads it: ``recheck`` returns the event later.
         """
-        if session not in self.memories or self._are_all_back(session):
-            return self._close(session)
-        self._closing[session] = None
-        self._recheck_soon(now_s)
+        if self._is_back(session, slot):
+            return self._take_back(session, slot)
+        self._wanted[session, slot] = None
+        self._backoff.reset()
+        self.recheck_at_s = now_s + self._backoff.next_s()
         return None
 
     def recheck(self, now_s: float) -> list[SlotReturned | SlotsClosed]:
         """The wanted slots and memories that the socket has finished with meanwhile."""
-        returned = [key for key in self._returning if self._is_back(*key)]
-        for key in returned:
-            del self._returning[key]
-        closed = [session for session in self._closing if self._are_all_back(session)]
-        events = [SlotReturned(*key) for key in returned] + [self._close(s) for s in closed]
+        back = [key for key in self._wanted if self._is_back(*key)]
+        events = [self._take_back(*key) for key in back]
         if events:
             self._backoff.reset()
-        waiting = self._returning or self._closing
-        self.recheck_at_s = now_s + self._backoff.next_s() if waiting else float("inf")
+        self.recheck_at_s = now_s + self._backoff.next_s() if self._wanted else float("inf")
         return events
 
-    def _is_back(self, session: int, slot: int) -> bool:
-        loan = self.loans.get(session, {}).get(slot)
-        return loan is None or loan.is_over
+    def _is_back(self, session: int, slot: int | None) -> bool:
+        loans = self.loans.get(session)
+        if not loans:
+            return True
+        if slot is None:
+            return all(loan.is_over for loan in loans.values())
+        return slot not in loans or loans[slot].is_over
 
-    def _are_all_back(self, session: int) -> bool:
-        return all(loan.is_over for loan in self.loans.get(session, {}).values())
-
-    def _recheck_soon(self, now_s: float) -> None:
-        self._backoff.reset()
-        self.recheck_at_s = now_s + self._backoff.next_s()
-
-    def _close(self, session: int) -> SlotsClosed:
+    def _take_back(self, session: int, slot: int | None) -> SlotReturned | SlotsClosed:
+        if slot is not None:
+            self._wanted.pop((session, slot), None)
+            return SlotReturned(session, slot)
         memory = self.memories.pop(session, None)
         if memory is not None:
             memory.discard()  # frees the pages even if a client keeps its mapping
             memory.close()
         self.loans.pop(session, None)
-        self._closing.pop(session, None)
-        self._returning = {key: None for key in self._returning if key[0] != session}
+        self._wanted = {key: None for key in self._wanted if key[0] != session}
         return SlotsClosed(session)

@@ -118,7 +118,7 @@ def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> No
     assert store.is_lent
     other.done = True
     assert not store.is_lent
-    assert store.want_closed(7, 1.0) == SlotsClosed(7)
+    assert store.want_back(7, None, 1.0) == SlotsClosed(7)
 
 
 def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
@@ -139,7 +139,7 @@ def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     tracker.done = True
     assert store.recheck(now_s) == [SlotReturned(7, 1)]
     assert store.recheck_at_s == float("inf")
-    store.want_closed(7, now_s)
+    store.want_back(7, None, now_s)
 
 
 def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() -> None:
@@ -155,8 +155,8 @@ def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() 
     assert store.find_sent(13.0, 8) == [SlotSent(8, 0, 12.0)]
     assert store.find_sent(15.0) == [SlotSent(7, 0, 13.0), SlotSent(7, 1, 13.0)]
     assert store.find_sent(17.0) == []
-    store.want_closed(7, 17.0)
-    store.want_closed(8, 17.0)
+    store.want_back(7, None, 17.0)
+    store.want_back(8, None, 17.0)
     assert store.find_sent(18.0, 7) == []
 
 
@@ -172,7 +172,7 @@ def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyP
     for session in (1, 2, 3):
         store.lend(session, 0, done, 13.0)
         assert store.want_back(session, 0, 13.0) is None  # the earlier chunk is unfinished
-    store.want_closed(4, 17.0)
+    store.want_back(4, None, 17.0)
 
 
 def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
@@ -181,7 +181,7 @@ def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     store.open(7, small_layout())
     store.lend(7, 0, tracker, 0.0)
     assert store.want_back(7, 0, 0.0) is None
-    assert store.want_closed(7, 0.0) is None
+    assert store.want_back(7, None, 0.0) is None
     assert store.is_lent
     tracker.done = True
     events = store.recheck(1.0)
@@ -191,7 +191,7 @@ def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
 
 
 def test_slots_that_were_never_opened_count_as_closed() -> None:
-    assert SlotStore().want_closed(9, 0.0) == SlotsClosed(9)
+    assert SlotStore().want_back(9, None, 0.0) == SlotsClosed(9)
 
 
 def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
