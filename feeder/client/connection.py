@@ -53,9 +53,7 @@ HEARTBEAT_TIMEOUT_MS: Final = 10000
 NAME_THREADS: Final = 7
 """I/O threads for the names of a list; 1 suffices for those that join a list of addresses."""
 
-_DESCRIPTORS: Final = (
-    12  # of a context with one I/O thread, a first connection and a claim of slots
-)
+_DESCRIPTORS: Final = 12  # of a context with one I/O thread, a connection and a claim of slots
 _THREAD_DESCRIPTORS: Final = 2  # of each further I/O thread
 
 _EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow

@@ -37,16 +37,16 @@ def check_chunk(
     rows = chunk.images
     image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
     expected = (rows * image_bytes, rows * labels.row_bytes, rows * 8)
+    name = f"a chunk of {name_batch((chunk.epoch, chunk.index))}"
     if chunk.first + rows > recipe.batch_size:
-        problem = f"{rows} rows from row {chunk.first}, the batch has {recipe.batch_size} in all"
-    elif tuple(sizes) != expected:
-        problem = f"frames of {tuple(sizes)} bytes, not of {expected}"
-    elif chunk.valid != valid:
-        name = name_batch((chunk.epoch, chunk.index))
-        raise ProtocolError(f"a chunk of {name} counts {chunk.valid} real rows, it must be {valid}")
-    else:
-        return
-    raise ProtocolError(f"a chunk of {name_batch((chunk.epoch, chunk.index))} has {problem}")
+        raise ProtocolError(
+            f"{name} has {rows} rows from row {chunk.first}, the batch has {recipe.batch_size} in "
+            "all"
+        )
+    if tuple(sizes) != expected:
+        raise ProtocolError(f"{name} has frames of {tuple(sizes)} bytes, not of {expected}")
+    if chunk.valid != valid:
+        raise ProtocolError(f"{name} counts {chunk.valid} real rows, it must be {valid}")
 
 
 def find_incompatibility(

@@ -299,14 +299,14 @@ class Links:
 
         Logs once if another node process that serves this client has the same name.
         """
-        for other in self.by_number.values():
-            if other is not link and other.has_session_with(welcome):
+        others = [other for other in self.by_number.values() if other is not link]
+        for other in others:
+            if other.has_session_with(welcome):
                 return other
-        for other in self.by_number.values():
-            if other is link or other.session is None or other.welcome is None:
-                continue
+        for other in others:
             endpoints = frozenset((other.endpoint, link.endpoint))
-            if other.welcome.node == welcome.node and endpoints not in self._same_names:
+            is_same = other.session is not None and other.node_name == welcome.node
+            if is_same and endpoints not in self._same_names:
                 self._same_names.add(endpoints)
                 text = (
                     f"two feeders have the name {welcome.node!r}, {other.endpoint} and "

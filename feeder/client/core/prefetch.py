@@ -20,6 +20,7 @@ or given up; a lent one when the consumer has read it or never will. No slot is 
 release: a Lent counts only if it answers the link's latest request.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias
@@ -99,7 +100,7 @@ class Prefetch:
         self.held: dict[BatchKey, Batch] = {}  # in the sequence's order
         self.borrowed: dict[int, Batch] = {}
         """The lent batches that the consumer has taken and not yet returned, by its buffer."""
-        self.releases: dict[int, list[BatchKey]] = {}
+        self.releases: defaultdict[int, list[BatchKey]] = defaultdict(list)
         """By link, the batches whose slots its node may reuse; whoever sends them removes them."""
         self._free = list(range(buffers))
         self._sequence: BatchSequence | None = None
@@ -172,7 +173,7 @@ class Prefetch:
         if loan is None or loan in self.borrowed.values():
             return
         for link in loan.requests:
-            self.releases.setdefault(link, []).append(loan.key)
+            self.releases[link].append(loan.key)
         for batch in self.held.values():
             if batch.loan is loan:  # not taken yet: the slot may be needed before that
                 batch.settled, batch.lent, batch.loan = False, None, None
@@ -222,7 +223,7 @@ class Prefetch:
         """Record a request on a link for an open batch; an earlier one there is released."""
         batch = self.held[key]
         if link in batch.requests:
-            self.releases.setdefault(link, []).append(key)
+            self.releases[link].append(key)
         request = BatchRequest(number=number, requested_s=now_s, missing=self._all_rows)
         batch.requests[link] = request
         batch.requested_s = now_s
@@ -344,7 +345,7 @@ class Prefetch:
         if batch is not None and not batch.settled and link in batch.requests:
             del batch.requests[link]
             batch.failures[link] = reason
-            self.releases.setdefault(link, []).append(key)
+            self.releases[link].append(key)
 
     def _reopen(self, batch: Batch) -> None:
         batch.settled, batch.lent, batch.link = False, None, None
@@ -352,7 +353,7 @@ class Prefetch:
 
     def _release(self, key: BatchKey, batch: Batch) -> None:
         for link in batch.requests:
-            self.releases.setdefault(link, []).append(key)
+            self.releases[link].append(key)
         batch.requests.clear()
 
 

@@ -26,7 +26,7 @@ request, or the answer, was lost.
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from feeder.client.core.node_link import LinkState
@@ -252,17 +252,17 @@ class RequestScheduler:
         preferred: list[int] = []
         quiet: list[int] = []
         for name in names:
-            for number in self._sort(self._by_name.get(name, ()), key):
+            numbers = self._by_name.get(name, [])
+            if len(numbers) > 1:  # a feeder's node processes have an order of their own
+                numbers = sorted(numbers, key=lambda n: self._weigh(n, key))
+            for number in numbers:
                 if number not in batch.requests and number not in batch.failures:
                     (preferred if self._answers(number) else quiet).append(number)
         return preferred + quiet
 
-    def _sort(self, numbers: Sequence[int], key: BatchKey) -> Sequence[int]:
-        """A feeder's node processes, in order of preference for a batch."""
-        if len(numbers) < 2 or self._preference is None:
-            return numbers
-        weigh, served = self._preference.weigh_node, self._served
-        return sorted(numbers, key=lambda number: weigh(served[number].node_name, key))
+    def _weigh(self, number: int, key: BatchKey) -> bytes:
+        assert self._preference is not None, "a node has answered"
+        return self._preference.weigh_node(self._served[number].node_name, key)
 
     def _has_failed_everywhere(self, batch: Batch) -> bool:
         return bool(batch.failures) and all(

@@ -373,45 +373,36 @@ class ClientSession:
 
     def _on_clock(self) -> None:
         now_s = self._now_s
-        if self._waits_since_s is not None:
-            self._count_wait(now_s, self.prefetch.awaited_links)
+        self._count_wait(now_s, self.prefetch.awaited_links)
         if self._have_links_changed or now_s >= self._links_due_s:
             self._have_links_changed = True
-            if self._find_links_due() <= now_s:
-                self._run_due(now_s)
-                self._find_links_due()
+            for link in [*self.links.by_number.values()]:
+                if link.due_s() <= now_s:
+                    self._run_due(link, now_s)
         if self._have_links_changed or self.links.is_list_long:
-            if self.links.choose(self._preference, now_s):
-                self._have_links_changed = True
-                self._find_links_due()
+            self._have_links_changed |= self.links.choose(self._preference, now_s)
             if self._have_links_changed and self._preference is not None:
                 names, owners = self.links.name_owners()
                 self._preference.set_names(owners)
                 self.scheduler.follow(self.links.by_number, names, self._preference)
+        if self._have_links_changed:
+            due_s = [link.due_s() for link in self.links.by_number.values()]
+            self._links_due_s = min(due_s, default=_NEVER)
         self._have_links_changed = self._has_changed = False
         self.due_s = self._links_due_s
         if self.welcome is not None:
             self._request_batches(self.welcome, now_s)
             self.due_s = min(self.due_s, self.scheduler.due_s)
 
-    def _find_links_due(self) -> float:
-        self._links_due_s = _NEVER
-        for link in self.links.by_number.values():
-            self._links_due_s = min(self._links_due_s, link.due_s())
-        return self._links_due_s
-
-    def _run_due(self, now_s: float) -> None:
-        for link in [*self.links.by_number.values()]:
-            if now_s < link.due_s():
-                continue
-            if link.incompatibility is not None:  # it has lost its connection long since
-                self.links.hang_up(link, now_s)
-                self.links.dial(link.endpoint, link.feeder, now_s)
-                continue
-            had_session = link.session is not None
-            link.run_due(now_s, self._cpu_s)
-            if had_session and link.session is None:  # silent: another link may reach the node
-                self.links.greet_duplicates(link, now_s)
+    def _run_due(self, link: LinkState, now_s: float) -> None:
+        if link.incompatibility is not None:  # it has lost its connection long since
+            self.links.hang_up(link, now_s)
+            self.links.dial(link.endpoint, link.feeder, now_s)
+            return
+        had_session = link.session is not None
+        link.run_due(now_s, self._cpu_s)
+        if had_session and link.session is None:  # silent: another link may reach the node
+            self.links.greet_duplicates(link, now_s)
 
     def _request_batches(self, welcome: Welcome, now_s: float) -> None:
         self.prefetch.extend(welcome.samples)
