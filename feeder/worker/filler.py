@@ -6,9 +6,9 @@ are missing or changed, only its own chunks fail. If its file system hangs, it b
 that is killed (``feeder.session.worker_watch``).
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.decoders import Decoder
-from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.process.path_text import encode_name, path_from_bytes
 from feeder.sample.cache import part_of
@@ -46,17 +46,8 @@ class _Session:
     opened: OpenSession
     memory: SlotMemory
     reader_key: tuple[str, str]
-    plans: OrderedDict[int, EpochPlan] = field(default_factory=OrderedDict)
-
-    def plan(self, layout: ShardLayout, epoch: int) -> EpochPlan:
-        """The epoch's plan; the first chunk makes it."""
-        plan = self.plans.get(epoch)
-        if plan is None:
-            plan = self.opened.recipe.plan_epoch(layout, seed=self.opened.seed, epoch=epoch)
-            self.plans[epoch] = plan
-            if len(self.plans) > _PLANS_MAX:
-                self.plans.popitem(last=False)
-        return plan
+    plan: Callable[[int], EpochPlan]
+    """By epoch; the first chunk makes it."""
 
 
 class ChunkFiller:
@@ -96,9 +87,15 @@ class ChunkFiller:
         """Map the session's slots and prepare for its recipe."""
         recipe = message.recipe
         layout = SlotLayout.of_recipe(recipe, message.labels, slots=message.slots)
-        self._sessions[message.session] = _Session(
-            message, SlotMemory(fd, layout), (message.dataset, recipe.fingerprint())
-        )
+        memory = SlotMemory(fd, layout)
+
+        @functools.lru_cache(_PLANS_MAX)
+        def plan(epoch: int) -> EpochPlan:
+            shards = self._dataset(message.dataset).layout
+            return recipe.plan_epoch(shards, seed=message.seed, epoch=epoch)
+
+        reader_key = message.dataset, recipe.fingerprint()
+        self._sessions[message.session] = _Session(message, memory, reader_key, plan)
 
     def close_session(self, number: int) -> None:
         """Unmap the session's slots; drop its reader with the last session that uses it."""
@@ -121,10 +118,9 @@ class ChunkFiller:
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
-        dataset, reader = self._dataset(session.opened.dataset), self._reader(session)
+        reader = self._reader(session)
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
-        plan = session.plan(dataset.layout, chunk.epoch)
-        ids = plan.samples(chunk.index, chunk.first, chunk.count)
+        ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
         seconds, counts = _spent(reader), reader.cache_counts
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)

@@ -316,16 +316,6 @@ def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) ->
     assert "is truncated" in read.problem
 
 
-def test_plans_of_old_epochs_are_forgotten(filler: ChunkFiller) -> None:
-    memory = SlotMemory.create(_layout())
-    _open(filler, memory, 1)
-    for epoch in range(20):
-        filler.fill(Fill(0, 1, 0, epoch, 0, 0, 1))
-    assert len(filler._sessions[1].plans) == 4
-    filler.close_session(1)
-    memory.close()
-
-
 def test_errors_keep_their_class_and_odd_bytes_over_the_channel() -> None:
     error = DatasetError("sample b\udcff.jpg is damaged")
     carried = CannotStart.of(error).as_error()
