@@ -60,8 +60,7 @@ class ClaimListener:
         self.counters = ClaimCounters()
         self._listeners: list[socket.socket] = []
         self._files: dict[Path, tuple[int, int]] = {}
-        self._connections: dict[int, _Connection] = {}
-        self._next_connection = 1
+        self._connections: dict[int, _Connection] = {}  # by descriptor
         self._resume_s = float("inf")  # when the listeners are polled again
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
@@ -139,12 +138,8 @@ class ClaimListener:
         """Close all connections and remove the files; clients can read what they have mapped."""
         remove_own(self._files)  # before the listeners close: see Router.close
         self._files.clear()
-        for connection in self._connections.values():
-            connection.socket.close()
-        self._connections.clear()
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
+        for end in (*(c.socket for c in self._connections.values()), *self._listeners):
+            end.close()
 
     def _poll_listeners(self) -> None:
         for listener in self._listeners:
@@ -166,10 +161,10 @@ class ClaimListener:
         waiting = [n for n, c in self._connections.items() if c.claim_by_s < float("inf")]
         if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
-        number, self._next_connection = self._next_connection, self._next_connection + 1
+        number = caller.fileno()
         self._connections[number] = _Connection(caller, now_s + _CLAIM_DEADLINE_S)
         self.deadline_s = min(self.deadline_s, now_s + _CLAIM_DEADLINE_S)
-        self._poll_set.add(caller.fileno(), functools.partial(self._on_packet, number))
+        self._poll_set.add(number, functools.partial(self._on_packet, number))
 
     def _on_packet(self, number: int, now_s: float) -> None:
         """Read a claim or, after one, a farewell or the end of the connection."""
@@ -195,5 +190,5 @@ class ClaimListener:
 
     def _drop(self, number: int) -> None:
         connection = self._connections.pop(number)
-        self._poll_set.remove(connection.socket.fileno())
+        self._poll_set.remove(number)
         connection.socket.close()

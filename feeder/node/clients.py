@@ -47,6 +47,11 @@ _WASTE_BYTES_A_TURN: Final = 256 * 1024
 _OWN_LIMITS: Final = frozenset(("dataset", "memory", "clients", "recipes", "rate"))
 """Refusals for what this feeder lacks; all others are for what the client did."""
 
+_REFUSED_AS: Final[dict[type[ProtocolError], RefusedCode]] = {
+    VersionMismatch: "version",
+    BadRecipe: "bad-recipe",
+}
+
 _log = logging.getLogger(__name__)
 
 
@@ -108,22 +113,15 @@ class Clients:
         try:
             message = decode_from_client(frame)
         except ProtocolError as error:
-            self._drop_frame(peer, frame, error)
+            code = _REFUSED_AS.get(type(error))
+            self._router.counters.frames_dropped[code or "malformed"] += 1
+            if code is not None:
+                self.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
+            self._router.waste(len(frame))
+            self._fair_share.charge(peer, MALFORMED_COST)
             return
         self._fair_share.charge(peer, cost_of(message))
         self._handle(peer, message, now_s)
-
-    def _drop_frame(self, peer: bytes, frame: bytes, error: ProtocolError) -> None:
-        code: RefusedCode | None = None
-        if isinstance(error, VersionMismatch):
-            code = "version"
-        elif isinstance(error, BadRecipe):
-            code = "bad-recipe"
-        self._router.counters.frames_dropped[code or "malformed"] += 1
-        if code is not None:
-            self.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
-        self._router.waste(len(frame))
-        self._fair_share.charge(peer, MALFORMED_COST)
 
     # --- What they get ------------------------------------------------------------------------
 

@@ -1,28 +1,25 @@
 """The connections of the node process's socket, capped in number and in unfinished bytes.
 
-libzmq assembles a multipart message without limit: it caps only the bytes of a part and the number
-of complete messages. A tcp connection could therefore fill the process's memory without ever
-completing a message. So the bytes that the kernel has received on each tcp connection are compared
-with those of its complete messages. The kernel has no such count for ipc; ipc peers are trusted
-(docs/security.md).
+libzmq caps only the bytes of a part and the number of complete messages: a multipart message
+without an end could fill the process's memory. So the bytes that the kernel has received on each
+tcp connection are compared with those of its complete messages. The kernel has no such count for
+ipc; ipc peers are trusted (docs/security.md).
 
-A connection is cut by shutdown(2) on the descriptor that libzmq's monitor reports; to libzmq this
-looks as if the client had hung up. The descriptor is duplicated and its inode compared first,
-because the number may have been reused.
+A connection is cut by shutdown(2) on the descriptor that libzmq's monitor reports, as if the client
+had hung up. The descriptor is duplicated and its inode compared first, because the number may have
+been reused.
 
 Messages and monitor events arrive separately. The event of an accepted connection precedes its
-first message, the event of its end precedes the reuse of its number, and events arrive in order. So
-where a peer is not known, all pending events must be read before ``record_message``; then the
-number is that of the connection that sent the message, or of a later one. At ``opened`` a
-connection may have ended already and its number may be another file's. Its end is then pending too:
-after ``opened`` all pending events must be read before ``make_room`` or ``run_due``. A number that
-is reused later is recognised by its inode. Invariant: one thread uses this object.
+first message, and the event of its end precedes the reuse of its number. So all pending events must
+be read before ``record_message`` where the peer is not known, and after ``opened`` before
+``make_room`` or ``run_due``: the connection may have ended already. One thread uses this object.
 """
 
+import contextlib
 import logging
 import os
 import socket
-import struct
+import sys
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -203,17 +200,12 @@ def _received_bytes(fd: int) -> int:
 
     0 also if the connection has ended and its number is another file's.
     """
-    try:
+    with contextlib.suppress(OSError):
         end = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
-    except OSError:
-        return 0
-    try:
-        info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except OSError:
-        return 0
-    finally:
-        end.detach()  # libzmq owns the descriptor
-    if len(info) < _TCP_INFO_BYTES:
-        return 0
-    received: int = struct.unpack_from("=Q", info, _BYTES_RECEIVED_AT)[0]
-    return received
+        try:
+            info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        finally:
+            end.detach()  # libzmq owns the descriptor
+        if len(info) == _TCP_INFO_BYTES:
+            return int.from_bytes(info[_BYTES_RECEIVED_AT:], sys.byteorder)
+    return 0

@@ -153,12 +153,10 @@ def clear_stale_socket(path: Path) -> None:
     """
     folder = path.parent
     try:
-        try:
-            mode = path.lstat().st_mode
-        except FileNotFoundError:
-            folder.stat()  # is it there?
-            return
+        mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
+        if folder.is_dir():
+            return
         raise ConfigError(
             f"bind: ipc://{path}: there is no folder {folder}: create it first"
         ) from None
@@ -196,7 +194,11 @@ def _parse_ipc(text: str) -> Endpoint:
     if not path.startswith("/") or "\0" in path:
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
     # libzmq takes UTF-8: else it and the system would mean different files.
-    if not _is_utf8(path):
+    try:
+        is_utf8 = os.fsencode(path) == path.encode()
+    except UnicodeEncodeError:  # bytes that are not, or non-ASCII ones in a locale without
+        is_utf8 = False
+    if not is_utf8:
         raise ConfigError(
             f"bind: the path of {printable(text)} is not UTF-8 in this locale: use ASCII only"
         )
@@ -206,10 +208,3 @@ def _parse_ipc(text: str) -> Endpoint:
             "limit for sockets: choose a shorter one"
         )
     return Endpoint("ipc", "", 0, path)
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        return os.fsencode(path) == path.encode()
-    except UnicodeEncodeError:  # bytes that are not, or non-ASCII ones in a locale without
-        return False

@@ -331,7 +331,7 @@ class Router:
         # file could have the same inode number, and would be taken for this one's.
         remove_own(self._files)
         if self.zap is not None:
-            self.zap.close()
+            self.zap.socket.close(0)
         # Not disable_monitor: it waits for libzmq's I/O thread, which blocks while the monitor's
         # queue is full. Terminating the context ends both.
         self.socket.close(_CLOSE_LINGER_MS)

@@ -32,7 +32,6 @@ from feeder.wire.zap import (
 
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 
-_REQUESTS_A_TURN: Final = 64
 _CHECK_INTERVAL_S: Final = 1.0
 """A check takes a system call for each file, and clients without a key decide how often they
 connect."""
@@ -89,7 +88,7 @@ class KeyList:
 
 
 class ZapHandler:
-    """Answers a context's requests; ``close()`` is idempotent and refuses all later ones."""
+    """Answers a context's requests; libzmq refuses all once its socket is closed."""
 
     def __init__(
         self,
@@ -106,23 +105,16 @@ class ZapHandler:
         self.socket.bind(ENDPOINT)
 
     def answer(self, now_s: float) -> None:
-        """Answer pending requests, at most _REQUESTS_A_TURN."""
-        for _ in range(_REQUESTS_A_TURN):
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                request = parse_request(frames)
-            except ProtocolError as error:
-                self._refuse("malformed", "", str(error), now_s)
-                continue
-            status, name = self._decide(request, now_s)
-            self.socket.send_multipart(format_answer(request, status, name))
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.socket.close(0)
+        """Answer the next request, if one waits."""
+        try:
+            request = parse_request(self.socket.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            return
+        except ProtocolError as error:
+            self._refuse("malformed", "", str(error), now_s)
+            return
+        status, name = self._decide(request, now_s)
+        self.socket.send_multipart(format_answer(request, status, name))
 
     def _decide(self, request: ZapRequest, now_s: float) -> tuple[Status, str]:
         try:

@@ -89,7 +89,7 @@ class ZapClient:
         return self.request(frames)
 
     def close(self) -> None:
-        self.handler.close()
+        self.handler.socket.close(0)
         self.context.destroy(linger=0)
 
 
