@@ -39,7 +39,7 @@ from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
-ANSWER_S: Final = 2.0  # to connect and greet: batches wait so long for the owner of their lane
+ANSWER_S: Final = 2.0  # to connect and answer the greeting; then the node counts as away
 QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask another node
 REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again

@@ -83,7 +83,6 @@ class RequestScheduler:
         self._served: dict[int, LinkState] = {}
         self._names: Mapping[int, str] = {}  # of owners, by link
         self._by_name: dict[str, list[int]] = {}  # served links
-        self._waited_for: set[str] = set()  # names of nodes that are being dialled and greeted
         self._preference: Preference | None = None
         # Counted anew by each ``choose``:
         self._now_s = 0.0
@@ -102,14 +101,11 @@ class RequestScheduler:
         ``names`` are those by which ``preference`` knows the links' nodes.
         """
         self._links, self._names, self._preference = links, names, preference
-        self._served, self._by_name, self._waited_for = {}, {}, set()
+        self._served, self._by_name = {}, {}
         for number, link in links.items():
             if link.is_served:
                 self._served[number] = link
                 self._by_name.setdefault(names[number], []).append(number)
-            elif link.is_joining:
-                self._waited_for.add(names[number])
-        self._waited_for -= self._by_name.keys()
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""
@@ -157,12 +153,7 @@ class RequestScheduler:
     # --- One batch: each method requests it and returns True, or returns False -----------------
 
     def _choose_owner(self, key: BatchKey) -> bool:
-        """Ask the first node in the batch's order, if that is not busy enough.
-
-        An owner that is only now being greeted is waited for.
-        """
-        if self._waited_for and self._waited_for.intersection(self._order(key)[:1]):
-            return False
+        """Ask the first node in the batch's order, if that is not busy enough."""
         for number in self._prefer(key)[:1]:
             if self._count_free(number) > 0 and self._count_lacking(number) > 0:
                 self._request(number, key)

@@ -600,6 +600,14 @@ def test_a_claim_is_dropped_with_its_session() -> None:
     assert len(shell.session.served_endpoints) == 1
 
 
+def test_a_node_that_drains_before_it_answers_a_claim_gets_no_requests() -> None:
+    shell = share()
+    assert DropClaim(0) in shell.receive(Draining(session=1))
+    shell.map_slots()
+    assert len(shell.session.served_endpoints) == 0
+    assert shell.prefetch.load(0) == 0
+
+
 def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
     shell = share()
     slots = shell.map_slots()
