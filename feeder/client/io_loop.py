@@ -11,7 +11,6 @@ Invariant: one thread at a time is in here (see ``transport``); the session has 
 for the consumer's calls.
 """
 
-import contextlib
 import logging
 import socket
 import threading
@@ -141,8 +140,10 @@ class IoLoop:
         self._handle(events.EndpointsListed(tuple(listed), names), now_s)
 
     def _drain_wakeups(self, _now_s: float) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             self._wakeup.recv(4096)
+        except BlockingIOError:
+            return
 
     def _read_connection(self, link: Link, now_s: float) -> None:
         for event in link.read_connection():

@@ -291,7 +291,7 @@ class LinkState:
     def due_s(self) -> float:
         """When ``run_due`` has something to do, or an incompatible link is to be replaced;
         messages may defer it."""
-        if self.is_joining:
+        if self.welcome is None and self.is_joining:
             return self._dialled_s + ANSWER_S
         if not self.is_connected:
             return _NEVER if self.incompatibility is None else self._redial_at_s

@@ -373,8 +373,9 @@ class ClientSession:
 
     def _on_clock(self) -> None:
         now_s = self._now_s
-        self._count_wait(now_s, self.prefetch.awaited_links)
-        if self._have_links_changed or now_s >= self._links_due_s:
+        if self._waits_since_s is not None:
+            self._count_wait(now_s, self.prefetch.awaited_links)
+        if now_s >= self._links_due_s:
             self._have_links_changed = True
             for link in [*self.links.by_number.values()]:
                 if link.due_s() <= now_s:
@@ -386,8 +387,9 @@ class ClientSession:
                 self._preference.set_names(owners)
                 self.scheduler.follow(self.links.by_number, names, self._preference)
         if self._have_links_changed:
-            due_s = [link.due_s() for link in self.links.by_number.values()]
-            self._links_due_s = min(due_s, default=_NEVER)
+            self._links_due_s = _NEVER
+            for link in self.links.by_number.values():
+                self._links_due_s = min(self._links_due_s, link.due_s())
         self._have_links_changed = self._has_changed = False
         self.due_s = self._links_due_s
         if self.welcome is not None:
