@@ -21,7 +21,7 @@ from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
 from feeder.node.messages import Board, read_board
-from feeder.node.relays import NameRequests
+from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import PoolEvent, WorkerPool

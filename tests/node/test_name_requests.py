@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.node.relays import NAMES_WITHIN_S, PAUSE, WAITING_MAX, NameRequests
+from feeder.node.name_requests import NAMES_WITHIN_S, PAUSE, WAITING_MAX, NameRequests
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import (
