@@ -1,12 +1,25 @@
 """Which endpoints a client keeps links to, and which are spares."""
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeder.client.core.events import EndpointsListed
-from feeder.client.core.links import LINKS_MAX, SPARES, choose_spares, find_siblings, limit_links
+from feeder.client.core.links import (
+    LINKS_MAX,
+    SPARES,
+    Job,
+    Links,
+    choose_spares,
+    find_siblings,
+    limit_links,
+)
 from feeder.client.core.prefetch import Prefetch
+from feeder.wire.messages import Hello
 from tests.support.client_shell import RECIPE, Shell, welcome
 
 
@@ -145,3 +158,25 @@ def test_a_job_of_2048_ranks_has_few_sessions_at_each_feeder() -> None:
     assert limit_links(16, Prefetch(RECIPE, buffers=7, world_size=2048)) == 7 + SPARES, (
         "one for each buffer"
     )
+
+
+@given(
+    orders=st.lists(st.lists(st.sampled_from(FEEDERS), min_size=1, max_size=3), max_size=40),
+    away=st.sets(st.sampled_from(FEEDERS), max_size=40),
+    limit=st.integers(SPARES + 1, 90),
+    rank=st.integers(0, 5000),
+)
+def test_the_choice_is_bounded_and_has_the_owners_first(
+    orders: list[list[str]], away: set[str], limit: int, rank: int
+) -> None:
+    prefetch: Any = SimpleNamespace(buffers=20, coming=lambda count: range(len(orders)))
+    preference: Any = SimpleNamespace(set_names=lambda names: None, order=orders.__getitem__)
+    hello = Hello(dataset="d", recipe=RECIPE, seed=0, window=2, client="c")
+    links = Links(Job(name="list", hello=hello, rank=rank), prefetch, [])
+    links.set_listed(EndpointsListed(FEEDERS))
+    chosen = links._choose_of_long_list(preference, away, limit)
+    assert SPARES <= len(chosen) <= limit
+    owners = {next((n for n in order if n not in away), order[-1]) for order in orders}
+    if sum(map(len, orders)) <= limit - SPARES:
+        assert owners <= chosen
+    assert len(chosen - away) >= SPARES
