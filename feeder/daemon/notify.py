@@ -25,9 +25,9 @@ class Notifier:
         """
         self._address = environ.get("NOTIFY_SOCKET", "")
         self.watchdog_interval_s: float | None = None
-        timeout_us = environ.get("WATCHDOG_USEC")
+        timeout_us = environ.get("WATCHDOG_USEC", "")
         own = str(os.getpid())
-        if self._address and timeout_us and environ.get("WATCHDOG_PID", own) == own:
+        if self._address and timeout_us.isdecimal() and environ.get("WATCHDOG_PID", own) == own:
             self.watchdog_interval_s = int(timeout_us) / 1e6 / 2
 
     def ready(self, status: str = "") -> None:

@@ -65,6 +65,12 @@ def test_a_watchdog_of_another_process_is_ignored(systemd: tuple[socket.socket, 
     assert listener.recv(4096) == b"STOPPING=1", "no keep-alive came before"
 
 
+@pytest.mark.parametrize("timeout", ["", "soon", "-1"])
+def test_a_watchdog_timeout_that_is_no_number_is_ignored(timeout: str) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": "/run/systemd/notify", "WATCHDOG_USEC": timeout})
+    assert notifier.watchdog_interval_s is None
+
+
 def test_without_systemd_nothing_is_sent() -> None:
     for environ in ({}, {"NOTIFY_SOCKET": ""}, {"WATCHDOG_USEC": "1000000"}):
         notifier = Notifier(environ)

@@ -216,9 +216,8 @@ class Links:
         usable = set(self.feeders).difference(self._avoided_until_s)
         chosen: set[str] = set()
         if preference is not None:
-            preference.set_names(
-                self.feeders
-            )  # which own the lanes, if they were all linked before
+            # They own the lanes from now on, if all were linked before.
+            preference.set_names(self.feeders)
             buffers = self._prefetch.buffers
             for key in self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers)):
                 # The owner, and if it is away the next in the order as well.
