@@ -6,15 +6,10 @@
 
 Every line begins with its priority, as in sd-daemon(3): 3 error, 4 warning, 6 info, 7 debug. The
 supervisor's relay (``stderr_relay``) keeps these marks for the journal and removes them elsewhere.
-Lines without a mark come from C libraries and crashes; ``mark_line`` gives them one.
 
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block. When it is
-full, lines are dropped and counted. Lines that repeat are limited, by their text or their kind
-(``of_kind``), except for errors, those with KEPT, and those for debugging; then one line has their
-number: "37 more like this within 60 s, the latest: …".
-
-Invariant: a line has at most PIPE_BUF bytes, so it is one write(2), and lines of several processes
-do not mix; a line of JSON is a whole object.
+full, lines are dropped and counted. A line has at most PIPE_BUF bytes, so it is one write(2), and
+lines of several processes do not mix; a line of JSON is a whole object.
 """
 
 import io
@@ -31,12 +26,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging import DEBUG, ERROR, INFO, WARNING
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, get_args
 
 from feeder.metrics.counters import LogCounters
 
 LogFormat = Literal["text", "json"]
-LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("text", "json")
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
 
 _PRIORITIES: Final = {ERROR: 3, WARNING: 4, INFO: 6, DEBUG: 7}
 _WORDS: Final = {ERROR: "error", WARNING: "warning", INFO: "info", DEBUG: "debug"}
@@ -51,7 +46,7 @@ ADMITTED_MAX: Final = 10
 """Lines of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
 KINDS_MAX: Final = 256
 
-KEPT: Final = {"is_kept": True}
+KEPT: Final = {"kind": None}
 """As ``extra=`` of a log call: the line is not limited, however often it repeats."""
 
 _STDERR: Final = 2
@@ -59,9 +54,6 @@ _CUT: Final = " … (cut)"
 _CUT_LINE: Final = f"{_CUT}\n".encode()
 _OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
 _formatter: Final = logging.Formatter()
-
-Suppressed: TypeAlias = tuple[int, logging.LogRecord, float]
-"""How many lines of a kind were not logged, the last of them, and the seconds of the interval."""
 
 counters: Final = LogCounters()
 """This process's."""
@@ -79,20 +71,13 @@ class LineForm:
     process: str = SUPERVISOR
     format: LogFormat = "text"
 
-    def render(
-        self,
-        level: int,
-        message: str,
-        *,
-        exception: str = "",
-        fields: Mapping[str, object] | None = None,
-    ) -> str:
+    def render(self, level: int, message: str, exception: str = "", **fields: object) -> str:
         """Render a message as one line; as text one or more, each with its mark and newline.
 
         ``exception`` is a traceback, ``fields`` are more of the object in JSON.
         """
         if self.format == "json":
-            body = {"process": self.process, "pid": os.getpid(), **(fields or {})}
+            body = {"process": self.process, "pid": os.getpid(), **fields}
             return _encode(level, body, message, exception)
         source = "" if self.process == SUPERVISOR else f"{self.process}: "
         word = f"{_WORDS[level]}: " if level >= WARNING else ""
@@ -113,37 +98,33 @@ def mark_line(line: bytes, form: LogFormat, level: int) -> bytes:
     begins with "feeder: ", and an error or a warning with the word after it.
     """
     text = line.decode(errors="backslashreplace").rstrip("\n")
-    own = _OWN.match(text)
+    process, own = "other", _OWN.match(text)
     if own is not None:
+        process, text = SUPERVISOR, text[own.end() :]
         level = {"error": ERROR, "warning": WARNING}.get(own[1], INFO)
     if form == "text":
         return f"<{_PRIORITIES[level]}>".encode() + line
-    if own is None:
-        return _encode(level, {"process": "other"}, text).encode()
-    return _encode(level, {"process": SUPERVISOR}, text[own.end() :]).encode()
+    return _encode(level, {"process": process}, text).encode()
 
 
 def _encode(level: int, body: Mapping[str, object], message: str, exception: str = "") -> str:
     """Encode an object as a line; where that is too long, cut the exception, then the message."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")  # RFC 3339
     head = {"time": at.replace("+00:00", "Z"), "level": _WORDS[level], **body}
-
-    def encode(message: str, exception: str) -> bytes:
+    end = ""
+    while True:
         last = {"exception": exception} if exception else {}
         text = json.dumps(
-            {**head, "message": message, **last}, ensure_ascii=False, separators=(",", ":")
+            {**head, "message": message + end, **last}, ensure_ascii=False, separators=(",", ":")
         )
         # A lone half of a surrogate pair, as in names that are not UTF-8, is no text of JSON.
-        return f"<{_PRIORITIES[level]}>{text}\n".encode(errors="replace")
-
-    line = encode(message, exception)
-    while len(line) > select.PIPE_BUF and exception:
-        exception = exception[len(exception) // 4 + 1 :].partition("\n")[2]  # its end says most
-        line = encode(message, exception)
-    while len(line) > select.PIPE_BUF:
-        message = message[: len(message) * 7 // 8]
-        line = encode(message + _CUT, "")
-    return line.decode()
+        line = f"<{_PRIORITIES[level]}>{text}\n".encode(errors="replace")
+        if len(line) <= select.PIPE_BUF:
+            return line.decode()
+        if exception:
+            exception = exception[len(exception) // 4 + 1 :].partition("\n")[2]  # the end says most
+        else:
+            message, end = message[: len(message) * 7 // 8], _CUT
 
 
 class LogLimiter:
@@ -157,45 +138,47 @@ class LogLimiter:
         self._admitted_max = admitted_max
         self._kinds_max = kinds_max
         self._began_s = 0.0
-        self._admitted: Counter[Hashable] = Counter()
-        self._suppressed: dict[Hashable, tuple[int, logging.LogRecord]] = {}
-        self._due: list[Suppressed] = []
+        self._lines: Counter[Hashable] = Counter()
+        self._suppressed: dict[Hashable, logging.LogRecord] = {}  # the last of each kind
 
     def admit(self, kind: Hashable, now_s: float, record: logging.LogRecord | None = None) -> bool:
-        """Whether to log a line. If not, it is counted, for ``take_due`` if ``record`` is given."""
-        self._end_interval(now_s)
-        if not self._admitted:
+        """Whether to log a line. If not, and ``record`` is given, it is counted for ``take_due``,
+        without which no new interval begins."""
+        if not self._suppressed and now_s - self._began_s >= INTERVAL_S:
+            self._lines.clear()
+        if not self._lines:
             self._began_s = now_s
-        if kind not in self._admitted and len(self._admitted) >= self._kinds_max:
+        if kind not in self._lines and len(self._lines) >= self._kinds_max:
             kind = None
-        if self._admitted[kind] < self._admitted_max:
-            self._admitted[kind] += 1
-            return True
-        if record is not None:
-            count, _ = self._suppressed.get(kind, (0, None))
-            self._suppressed[kind] = count + 1, record
-        return False
+        self._lines[kind] += 1
+        is_admitted = self._lines[kind] <= self._admitted_max
+        if record is not None and not is_admitted:
+            self._suppressed[kind] = record
+        return is_admitted
 
-    def take_due(self, now_s: float, *, is_end: bool = False) -> list[Suppressed]:
-        """Take the counts of the intervals that are over, each once; all of them at the end."""
-        self._end_interval(now_s, is_end=is_end)
-        due, self._due = self._due, []
-        return due
-
-    def _end_interval(self, now_s: float, *, is_end: bool = False) -> None:
+    def take_due(
+        self, now_s: float, *, is_end: bool = False
+    ) -> list[tuple[int, logging.LogRecord, float]]:
+        """Take the number of suppressed lines of each kind, the last of them, and the seconds of
+        the interval, once that is over or ``is_end``."""
         span_s = min(now_s - self._began_s, INTERVAL_S)
-        if is_end or span_s == INTERVAL_S:
-            self._due += [(count, last, span_s) for count, last in self._suppressed.values()]
-            self._admitted.clear()
-            self._suppressed.clear()
+        if not self._suppressed or not (is_end or span_s == INTERVAL_S):
+            return []
+        due = [
+            (self._lines[kind] - self._admitted_max, last, span_s)
+            for kind, last in self._suppressed.items()
+        ]
+        self._lines.clear()
+        self._suppressed.clear()
+        return due
 
 
 class LineStream(io.TextIOBase):
     """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
-    def __init__(self, form: LineForm | None = None, fd: int = _STDERR) -> None:
-        """Write lines of ``form`` to ``fd``."""
-        self.form = LineForm() if form is None else form
+    def __init__(self, form: LineForm, fd: int = _STDERR) -> None:
+        """``fd`` is a pipe, into which lines of up to PIPE_BUF bytes go whole or not at all."""
+        self.form = form
         self._fd = fd
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
@@ -203,9 +186,6 @@ class LineStream(io.TextIOBase):
         self._begun = ""  # a line without its end
         self._unreported = 0
         self.handler = LineHandler(self)
-
-    def writable(self) -> bool:
-        return True
 
     def fileno(self) -> int:
         return self._fd
@@ -230,25 +210,19 @@ class LineStream(io.TextIOBase):
     def write_rendered(self, lines: str) -> None:
         """Write or drop whole lines that have their form, after the number of dropped ones."""
         with self._lock:
-            self._report_unreported()
-            for piece in cut_into_pieces(lines.encode(errors="backslashreplace")):
-                if not (self._report_unreported() and self._write_piece(piece)):
-                    self._unreported += piece.count(b"\n")
-                    counters.log_lines_dropped += piece.count(b"\n")
+            if self._unreported:
+                s = "" if self._unreported == 1 else "s"
+                report = f"{self._unreported:,} log line{s} dropped while stderr was not read"
+                if self._write_line(self.form.render(WARNING, report).encode()):
+                    self._unreported = 0
+            for line in cut_lines(lines.encode(errors="backslashreplace")):
+                if self._unreported or not self._write_line(line):
+                    self._unreported += 1
+                    counters.log_lines_dropped += 1
 
-    def _report_unreported(self) -> bool:
-        """Write how many lines were dropped; return whether none are unreported."""
-        if self._unreported:
-            s = "" if self._unreported == 1 else "s"
-            line = f"{self._unreported:,} log line{s} dropped while stderr was not read"
-            if self._write_piece(self.form.render(WARNING, line).encode()):
-                self._unreported = 0
-        return not self._unreported
-
-    def _write_piece(self, piece: bytes) -> bool:
+    def _write_line(self, line: bytes) -> bool:
         try:
-            while piece:
-                piece = piece[os.write(self._fd, piece) :]
+            os.write(self._fd, line)
         except BlockingIOError:
             return False
         except OSError:
@@ -256,20 +230,14 @@ class LineStream(io.TextIOBase):
         return True
 
 
-def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
-    """Yield pieces of whole lines, of at most PIPE_BUF bytes; cut longer lines."""
-    piece = b""
-    for line in lines.splitlines(keepends=True):
+def cut_lines(text: bytes) -> Iterator[bytes]:
+    """Yield the lines, of at most PIPE_BUF bytes; longer ones are cut."""
+    for line in io.BytesIO(text):
         if len(line) > select.PIPE_BUF:
             # errors="ignore" drops a character that the cut would split.
             start = line[: select.PIPE_BUF - len(_CUT_LINE)].decode(errors="ignore").encode()
             line = start + _CUT_LINE
-        if len(piece) + len(line) > select.PIPE_BUF:
-            yield piece
-            piece = b""
-        piece += line
-    if piece:
-        yield piece
+        yield line
 
 
 class LineHandler(logging.Handler):
@@ -284,24 +252,26 @@ class LineHandler(logging.Handler):
         """Write a record, or count it."""
         try:
             now_s = time.monotonic()
-            self._write_counts(self.limiter.take_due(now_s))
+            self._write_due(now_s)
             message = record.getMessage()  # before it is limited: what is kept must not fail later
-            if DEBUG < record.levelno < ERROR and not hasattr(record, "is_kept"):
-                # A text that is only "%s" says nothing of the kind, so the message does.
-                text = message if record.msg == "%s" else str(record.msg)
-                kind = (record.name, record.levelno, getattr(record, "kind", text))
-                if not self.limiter.admit(kind, now_s, record):
-                    counters.log_lines_limited += 1
-                    return
-            self._write(record, message)
+            # A text that is only "%s" says nothing of the kind, so the message does.
+            kind = getattr(record, "kind", message if record.msg == "%s" else str(record.msg))
+            if (
+                DEBUG < record.levelno < ERROR
+                and kind is not None
+                and not self.limiter.admit((record.name, record.levelno, kind), now_s, record)
+            ):
+                counters.log_lines_limited += 1
+            else:
+                self._write(record, message)
         except (TypeError, ValueError, LookupError):  # of a message and its arguments
             self.handleError(record)
 
     def report_limited(self, *, is_end: bool = False) -> None:
-        """Log how many lines were suppressed in intervals that are over, or until the end."""
+        """Log how many lines were suppressed in an interval that is over, or until the end."""
         self.acquire()
         try:
-            self._write_counts(self.limiter.take_due(time.monotonic(), is_end=is_end))
+            self._write_due(time.monotonic(), is_end=is_end)
         finally:
             self.release()
 
@@ -310,8 +280,8 @@ class LineHandler(logging.Handler):
         self.report_limited(is_end=True)
         super().close()
 
-    def _write_counts(self, counts: list[Suppressed]) -> None:
-        for count, last, span_s in counts:
+    def _write_due(self, now_s: float, *, is_end: bool = False) -> None:
+        for count, last, span_s in self.limiter.take_due(now_s, is_end=is_end):
             within = f"{count:,} more like this within {max(1.0, span_s):.0f} s"
             self._write(last, f"{within}, the latest: {last.getMessage()}")
 
@@ -319,13 +289,13 @@ class LineHandler(logging.Handler):
         line = self._stream.form.render(
             min(record.levelno, ERROR),
             message,
-            exception=_formatter.formatException(record.exc_info) if record.exc_info else "",
-            fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
+            _formatter.formatException(record.exc_info) if record.exc_info else "",
+            **{name: vars(record)[name] for name in FIELDS if name in vars(record)},
         )
         self._stream.write_rendered(line)
 
 
-def start_logging(level: str, form: LineForm | None = None) -> LineStream:
+def start_logging(level: str, form: LineForm) -> LineStream:
     """Log to stderr from ``level`` up, through a stream that also replaces ``sys.stderr``."""
     stream = LineStream(form)
     logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)

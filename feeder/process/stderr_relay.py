@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from logging import INFO
 from typing import Final
 
-from feeder.process.log_lines import LogFormat, cut_into_pieces, mark_line
+from feeder.process.log_lines import LogFormat, cut_lines, mark_line
 from feeder.process.stop_signals import stop_signals_blocked
 
 _STDERR: Final = 2
-_MARK: Final = re.compile(rb"<[0-7]>")
+_MARK: Final = re.compile(rb"^<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
 
@@ -68,60 +68,41 @@ class StderrRelay:
                 break
 
     def _relay(self) -> None:
-        is_read = is_open = True
-        while is_open:
-            read = os.read(self._reader, _READ_BYTES)
-            is_open = bool(read)
-            for piece in cut_into_pieces(self._complete(read)):
-                if is_read:
-                    is_read = self._write(self._convert(piece))
+        while read := os.read(self._reader, _READ_BYTES):
+            self._write(self._complete(read))
+        if self._partial:
+            self._write(self._partial + b"\n")
 
     @property
     def _needs_whole_lines(self) -> bool:
+        # Plain text need not be whole: it may be a progress line, which has no end.
         return self._is_journal or self.format == "json"
 
     def _complete(self, read: bytes) -> bytes:
-        """Take the lines to write now; the beginning of another one may wait for its end.
-
-        As text it need not: then it may be a progress line, which has none. ``read`` is empty at
-        the end.
-        """
+        """Take the lines to write now; the beginning of another one may wait for its end."""
         if self._partial and _MARK.match(read):
             read = b"\n" + read  # its writer has died, or goes on later
         text, self._partial = self._partial + read, b""
         if not self._needs_whole_lines:
             return text
-        if not read and text:
-            return text + b"\n"
         lines, newline, partial = text.rpartition(b"\n")
         # One byte too many, so that the line is cut in the end; and no memory for the rest.
         self._partial = partial[: select.PIPE_BUF + 1]
         return lines + newline
 
-    def _convert(self, piece: bytes) -> bytes:
-        """Convert whole lines to what the original stderr gets."""
-        lines = piece.splitlines(keepends=True)
-        if self._needs_whole_lines:
-            lines = [
-                line if _MARK.match(line) else mark_line(line, self.format, self.level)
-                for line in lines
-            ]
-        if not self._is_journal:
-            lines = [line[3:] if _MARK.match(line) else line for line in lines]
-        return b"".join(lines)
-
-    def _write(self, piece: bytes) -> bool:
-        """Write to the original stderr; return False if its reader has gone."""
-        while piece:
-            try:
-                piece = piece[os.write(self._original, piece) :]
-            except BlockingIOError:  # another process made it non-blocking
-                select.select([], [self._original], [])
-            except BrokenPipeError:
-                return False
-            except OSError:
-                return True  # may pass, like a full disk
-        return True
+    def _write(self, lines: bytes) -> None:
+        for line in cut_lines(lines):
+            if self._needs_whole_lines and not _MARK.match(line):
+                line = mark_line(line, self.format, self.level)
+            if not self._is_journal:
+                line = _MARK.sub(b"", line)
+            while line:
+                try:
+                    line = line[os.write(self._original, line) :]
+                except BlockingIOError:  # another process made it non-blocking
+                    select.select([], [self._original], [])
+                except OSError:  # its reader has gone, or the disk is full, which may pass
+                    break
 
 
 def is_journal(environ: Mapping[str, str], fd: int) -> bool:
@@ -130,9 +111,5 @@ def is_journal(environ: Mapping[str, str], fd: int) -> bool:
     $JOURNAL_STREAM alone is no proof: processes with another stderr inherit it, too.
     Source: systemd.exec(5).
     """
-    device, colon, inode = environ.get("JOURNAL_STREAM", "").partition(":")
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return False
-    return bool(colon) and (device, inode) == (str(status.st_dev), str(status.st_ino))
+    status = os.fstat(fd)
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

@@ -25,9 +25,10 @@ def test_the_next_interval_begins_with_the_next_message() -> None:
     limits = LogLimiter(admitted_max=3)
     for record in RECORDS[:4]:
         limits.admit("a", 0.0, record)
-    assert limits.admit("a", 100.0, RECORDS[4])
     assert limits.take_due(100.0) == [(1, RECORDS[3], 60.0)]
+    assert limits.admit("a", 100.0, RECORDS[4])
     assert limits.admit("a", 159.0, RECORDS[5])
+    assert limits.take_due(160.0) == []
 
 
 def test_at_the_end_the_interval_is_as_long_as_it_was() -> None:

@@ -19,7 +19,7 @@ from feeder.process.log_lines import (
     LineStream,
     LogFormat,
     counters,
-    cut_into_pieces,
+    cut_lines,
     mark_line,
     of_kind,
 )
@@ -49,9 +49,7 @@ def test_every_line_of_a_traceback_has_the_mark() -> None:
 
 
 def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
-    line = LineForm("node 1", "json").render(
-        WARNING, "expired", exception="T\nE", fields={"session": "1a2b3c4d"}
-    )
+    line = LineForm("node 1", "json").render(WARNING, "expired", "T\nE", session="1a2b3c4d")
     assert line.startswith("<4>{")
     assert line.count("\n") == 1
     body = json.loads(line[3:])
@@ -70,9 +68,7 @@ def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
 def test_an_object_is_one_line_that_can_be_read(
     priority: int, message: str, exception: str, client: str
 ) -> None:
-    line = LineForm("p", "json").render(
-        priority, message, exception=exception, fields={"client": client}
-    )
+    line = LineForm("p", "json").render(priority, message, exception, client=client)
     assert line.count("\n") == 1
     body = json.loads(line.encode()[3:])
     if message.isprintable():
@@ -83,13 +79,11 @@ def test_an_object_is_one_line_that_can_be_read(
 @pytest.mark.parametrize("character", ["x", "é", "\x01", "\\"], ids=["plain", "two", "six", "back"])
 def test_an_object_over_pipe_buf_is_cut_and_stays_whole(size: int, character: str) -> None:
     exception = "first\n" + "frame\n" * size + "ValueError: y"
-    line = LineForm("p", "json").render(
-        ERROR, character * size, exception=exception, fields={"client": "c" * 100}
-    )
+    line = LineForm("p", "json").render(ERROR, character * size, exception, client="c" * 100)
     assert len(line.encode()) <= select.PIPE_BUF
     body = json.loads(line[3:])
     assert set(body["message"].removesuffix(" … (cut)")) == {character}
-    short = LineForm("p", "json").render(ERROR, "m", exception=exception)
+    short = LineForm("p", "json").render(ERROR, "m", exception)
     assert json.loads(short[3:])["exception"].endswith("\nValueError: y"), "the end names the error"
 
 
@@ -186,7 +180,7 @@ def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
     for _ in range(8):
         assert relay._complete(b"x" * 65536) == b""
         assert len(relay._partial) <= select.PIPE_BUF + 1
-    (piece,) = cut_into_pieces(relay._complete(b"x\n"))
+    (piece,) = cut_lines(relay._complete(b"x\n"))
     assert piece.endswith(" … (cut)\n".encode())
     assert len(piece) <= select.PIPE_BUF
 
@@ -221,9 +215,8 @@ def test_the_journal_is_recognised_by_device_and_inode() -> None:
     assert not is_journal({}, writer)
     with open(os.devnull) as other:
         assert not is_journal({"JOURNAL_STREAM": stream}, other.fileno()), "stderr was redirected"
-    os.close(writer)
-    assert not is_journal({"JOURNAL_STREAM": stream}, writer), "it is closed"
-    os.close(reader)
+    for end in (reader, writer):
+        os.close(end)
 
 
 # --- logging ----------------------------------------------------------------------------------

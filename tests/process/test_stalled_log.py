@@ -20,7 +20,7 @@ import pytest
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.errors import PeerError
-from feeder.process.log_lines import LineStream, cut_into_pieces
+from feeder.process.log_lines import LineForm, LineStream, cut_lines
 from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
@@ -266,17 +266,11 @@ def test_lines_reach_a_file_in_order_and_whole(packed: Path, tmp_path: Path) -> 
     assert [text for line in lines for text in expected if text in line] == expected
 
 
-def test_pieces_are_whole_lines_of_at_most_pipe_buf_bytes() -> None:
-    lines = [b"x" * size + b"\n" for size in (10, 4000, 90, 4095, 0, 1)]
-    pieces = list(cut_into_pieces(b"".join(lines)))
-    assert b"".join(pieces) == b"".join(lines)
-    assert all(len(piece) <= select.PIPE_BUF and piece.endswith(b"\n") for piece in pieces)
-
-
-def test_line_over_pipe_buf_is_cut_between_characters() -> None:
-    (piece,) = cut_into_pieces(("é" * 5000).encode() + b"\n")
-    assert len(piece) <= select.PIPE_BUF
-    assert re.fullmatch(r"é+ … \(cut\)\n", piece.decode())
+def test_a_line_over_pipe_buf_is_cut_between_characters() -> None:
+    first, long, last = cut_lines(b"first\n" + ("é" * 5000).encode() + b"\n" + b"x" * 4096)
+    assert (first, last) == (b"first\n", b"x" * 4096)
+    assert len(long) <= select.PIPE_BUF
+    assert re.fullmatch(r"é+ … \(cut\)\n", long.decode())
 
 
 @contextlib.contextmanager
@@ -312,7 +306,7 @@ def test_a_reentrant_write_tears_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, writer = os.pipe()
-    stream = LineStream(fd=writer)
+    stream = LineStream(LineForm(), writer)
     with writing_from_within(stream, "Exception ignored\n", monkeypatch):
         do_in_time(lambda: stream.write("a line\nanother\nand "))
     do_in_time(lambda: stream.write("more\n"))
@@ -326,7 +320,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 ) -> None:
     with full_pipe() as (reader, writer):
         os.set_blocking(writer, False)
-        stream = LineStream(fd=writer)
+        stream = LineStream(LineForm(), writer)
         with writing_from_within(stream, "Exception ignored\n", monkeypatch):
             do_in_time(lambda: stream.write("a line\n"))
         with writing_from_within(stream, "and again\n", monkeypatch):
@@ -344,7 +338,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 def test_write_without_a_reader_raises_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    stream = LineStream(fd=writer)
+    stream = LineStream(LineForm(), writer)
     stream.write("a line\n")
     stream.write("half a line")
     os.close(writer)
