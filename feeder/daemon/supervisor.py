@@ -12,7 +12,6 @@ It serves nothing itself and holds no state that a restart would lose. However i
 processes end with it.
 """
 
-import functools
 import logging
 import os
 import select
@@ -28,18 +27,19 @@ from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placemen
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
-from feeder.daemon.watch import HostWatch, VerdictLog
+from feeder.daemon.watch import TURN_S, HostWatch
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
 from feeder.host.placement import check_placement, format_table
-from feeder.host.processes import NeighbourFinder, look_at
+from feeder.host.processes import NeighbourFinder
+from feeder.metrics.hangs import SUSPENDED_S
 from feeder.monitoring.access import parse_address
 from feeder.node.messages import Board, Drain, Heartbeat, Neighbours, NodeReady, write_board
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
-from feeder.process.log_lines import KEPT, LineStream
+from feeder.process.log_lines import KEPT, LineStream, of_kind
 from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
+
+_LOGGED_ELSEWHERE: Final = ("starting", "draining", "node-down")
+"""Kinds of verdicts whose events are logged when they happen."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class Supervisor:
         self._notifier = notifier
         self._log = log
         self._config = config
+        self._metrics = metrics
         folders = {name: Path(text) for name, text in config.data.items()}
         served = describe_datasets(folders)
         self._data_lines = [line for _, line in served]
@@ -103,13 +107,9 @@ class Supervisor:
             read_load=LoadReader(root, self._usable).read,
             find_neighbours=NeighbourFinder().look,
         )
-        self._watch.warn(self._warnings)
-        self._board = os.memfd_create("feeder-report")
-        self._verdict_kind = ""
-        self._verdict_log = VerdictLog()
-        self._metrics = metrics
         if metrics is not None:
-            metrics.health = lambda: self._watch.health
+            metrics.health = lambda: self._watch.report
+        self._board = os.memfd_create("feeder-report")
         self._agreement = Agreement()
         self._serves = ""  # which datasets, and where: once all have been ready
         self._end_by_s = float("inf")  # earlier once it drains
@@ -121,20 +121,19 @@ class Supervisor:
         """
         adopt_orphans()  # workers of a node process that dies; there may be no init to reap them
         try:
-            for node in self._nodes:
-                self._start(node)
             while not self._is_draining or any(node.is_running for node in self._nodes):
                 now_s = time.monotonic()
                 if now_s >= self._end_by_s:
                     _log.warning("the time to drain is over and some batches are unsent: ending")
                     break
-                self._notifier.watchdog()
-                self._run_due(now_s)
-                self._replace_hung(now_s)
+                for node in self._nodes:
+                    if not node.is_running and node.start_s <= now_s:
+                        self._start(node)
                 if self._watch.due_s <= now_s:
+                    self._replace_hung(now_s)
                     self._turn(now_s)
                 self._log.report_dropped()
-                self._await_events(now_s)
+                self._await_events()
         finally:
             self._end_all()
 
@@ -142,56 +141,37 @@ class Supervisor:
     def _is_draining(self) -> bool:
         return self._end_by_s < float("inf")
 
-    def _await_events(self, now_s: float) -> None:
+    def _await_events(self) -> None:
         """Wait for the next deadline; act on the signals and messages until then."""
+        nodes = {node.fd: node for node in self._nodes if node.is_running}
+        starts_s = [node.start_s for node in self._nodes if not node.is_running]
         polls = select.poll()
-        polls.register(self._wakeup.fileno(), select.POLLIN)
-        for node in self._nodes:
-            if node.is_running:
-                polls.register(node.fd, select.POLLIN)
-        ready = dict(polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1))
-        if self._wakeup.fileno() in ready:
-            self._on_signals()
-        for node in self._nodes:
-            if node.fd in ready:
-                self._on_message(node)
-
-    def _next_deadline_s(self) -> float:
-        sleep_s = self._notifier.watchdog_interval_s or float("inf")
-        return min(
-            time.monotonic() + sleep_s,
-            self._watch.due_s,
-            self._end_by_s,
-            *(min(node.due_s, node.heartbeats.due_s) for node in self._nodes),
-        )
-
-    def _run_due(self, now_s: float) -> None:
-        """Start node processes whose backoff is over; end those that missed their deadline."""
-        for node in self._nodes:
-            if node.due_s > now_s or self._is_draining:
-                continue
-            if not node.is_running:
-                self._start(node)
-            elif node.config.is_successor:
-                _log.warning("%s was not ready again after %.0f s", node.name, START_DEADLINE_S)
-                node.kill()
-                self._reap(node)
+        for fd in (self._wakeup.fileno(), *nodes):
+            polls.register(fd, select.POLLIN)
+        wait_s = min(self._watch.due_s, self._end_by_s, *starts_s) - time.monotonic()
+        for fd, _ in polls.poll(max(0.0, wait_s) * 1000 + 1):
+            if fd in nodes:
+                self._on_message(nodes[fd])
             else:
+                self._on_signals()
+
+    def _replace_hung(self, now_s: float) -> None:
+        """Kill node processes that hang; their successors start as after a crash."""
+        lost_s = now_s - self._watch.report.clock_s
+        for node in self._nodes:
+            if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps that one
+                node.watch.resume(lost_s, now_s)
+            if not node.is_running or self._is_draining or not node.hangs_now(now_s):
+                continue
+            if not node.config.is_successor:
                 raise ResourceError(
                     f"{node.name} was not ready after {START_DEADLINE_S:.0f} s: see its messages "
                     "above; is the disk of its datasets slow or dead?"
                 )
-
-    def _replace_hung(self, now_s: float) -> None:
-        """Kill node processes that send no heartbeats; their successors start as after a crash."""
-        for node in self._nodes:
-            beats = node.heartbeats
-            if not beats.check(functools.partial(look_at, node.pid), now_s):
-                continue
             node.hangs += 1
+            silent_s = now_s - node.watch.progress_s
             text = "%s (pid %d) has sent no heartbeat for %.1f s (kernel state: %s): ended"
-            silent_s = now_s - beats.progress_s
-            _log.warning(text, node.name, node.pid, silent_s, beats.describe())
+            _log.warning(text, node.name, node.pid, silent_s, node.watch.describe())
             node.kill()
             self._turn(now_s)  # reports show it as hung while it ends, which may take seconds
             self._reap(node)
@@ -206,8 +186,7 @@ class Supervisor:
         self._notifier.send("STOPPING=1", "draining")
         _log.info("draining: finishing requested batches", extra=KEPT)
         for node in self._nodes:
-            node.due_s = float("inf")
-            node.heartbeats.end()
+            node.start_s = float("inf")
             node.send(Drain())
 
     def _on_message(self, node: NodeProcess) -> None:
@@ -218,7 +197,7 @@ class Supervisor:
             return
         match message:
             case Heartbeat():
-                node.heartbeats.beat(time.monotonic())
+                node.beat(time.monotonic())
                 self._watch.take(message.snapshot)
             case CannotStart():
                 error = message.as_error()
@@ -230,9 +209,9 @@ class Supervisor:
 
     def _on_ready(self, node: NodeProcess, ready: NodeReady) -> None:
         self._agreement.check(Producer(node.name, ready.self_test, ready.libraries))
-        node.ready, node.due_s = ready, float("inf")
         now_s = time.monotonic()
-        node.heartbeats.begin(now_s)
+        node.ready = ready
+        node.beat(now_s)
         # Successors bind the same endpoints, with the ports that clients know.
         node.config = msgspec.structs.replace(
             node.config, endpoints=ready.endpoints, is_successor=True
@@ -253,27 +232,26 @@ class Supervisor:
 
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host and write it to the board; reap orphans."""
+        self._notifier.watchdog()
         reap_orphans([node.pid for node in self._nodes])
-        is_draining = self._is_draining
+        is_draining, former = self._is_draining, self._watch.report.verdict
         report = self._watch.turn(
             [node.report(now_s, is_draining=is_draining) for node in self._nodes]
         )
         verdict = report.verdict
         frame = encode(HostStats(report=report), is_checked=True)
         write_board(self._board, Board(clock_s=now_s, verdict=verdict.text, frame=frame))
-        is_new = verdict.kind != self._verdict_kind
-        self._verdict_kind = verdict.kind
-        if is_new and not is_draining and self._serves:
-            self._notifier.send(status=f"{self._serves}; {verdict.text}")
-        if self._verdict_log.admit(verdict, now_s):
+        if verdict.kind == former.kind or is_draining or not self._serves:
+            return
+        self._notifier.send(status=f"{self._serves}; {verdict.text}")
+        if verdict.kind not in _LOGGED_ELSEWHERE:
             level = logging.WARNING if verdict.is_problem else logging.INFO
-            _log.log(level, "%s", verdict.text)
+            _log.log(level, "%s", verdict.text, extra=of_kind(verdict.kind))
 
     def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
-        pid = node.pid
+        pid, ending = node.pid, node.end()
         self._watch.due_s = 0.0  # probes should see it at once
-        ending = node.end()
         if self._is_draining:
             return
         backoff_s = node.schedule_restart()
@@ -290,11 +268,9 @@ class Supervisor:
             node.start(self._board)
         except OSError as error:
             text = explain_start(node.name, error)
-            backoff_s = node.schedule_restart()
-            may_pass = error.errno in TRANSIENT_ERRORS and node.config.is_successor
-            if not may_pass or backoff_s is None:
+            if error.errno not in TRANSIENT_ERRORS or not node.config.is_successor:
                 raise ResourceError(text) from error
-            _log.warning("%s; trying again in %.1f s", text, backoff_s)
+            _log.warning("%s; trying again in %.1f s", text, node.schedule_restart())
 
     def _end_all(self) -> None:
         """End all node processes in parallel; the drain, if there was one, is over."""

@@ -127,6 +127,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     )
     """Silent: no heartbeat for 4 s, not judged yet or spared, as it waits for storage or a CPU.
     Hung: it was judged, and is being ended."""
+    since_s: Seconds = 0.0
+    """When it came into this state, on the machine's monotonic clock."""
     restarts: Total = counter("Node processes that were replaced.")
     hangs: Total = counter("Node processes that were replaced because they sent no heartbeats.")
     now: NodeRecord | None = None

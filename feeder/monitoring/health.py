@@ -7,7 +7,6 @@ only end the others as well. *Ready* means that all node processes serve.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from feeder.metrics.report import HostReport
@@ -30,38 +29,30 @@ _STATES_MAX_S: Final[Mapping[str, float]] = {
 """How long a node process may be in each state; in others for any time."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthState:
-    """A report, and since when each node process has been in its state."""
-
-    report: HostReport
-    since_s: tuple[float, ...]
-    """On the machine's monotonic clock, by number."""
-
-
-def unhealthy_reason(health: HealthState | str, now_s: float) -> str:
+def unhealthy_reason(report: HostReport | str, now_s: float) -> str:
     """Why the daemon is not healthy, in a line; "" if it is.
 
     A daemon that has no node processes yet has what it does instead, such as packing.
     """
-    if isinstance(health, str):
+    if isinstance(report, str):
         return ""
-    late_s = now_s - health.report.clock_s
+    late_s = now_s - report.clock_s
     if late_s > REPORT_MAX_S:
         return f"the supervisor has made no report for {late_s:.0f} s"
-    for node, since_s in zip(health.report.nodes, health.since_s, strict=True):
-        if now_s - since_s > _STATES_MAX_S.get(node.state, float("inf")):
-            return f"node process {node.number} has been {node.state} for {now_s - since_s:.0f} s"
+    for node in report.nodes:
+        age_s = now_s - node.since_s
+        if age_s > _STATES_MAX_S.get(node.state, float("inf")):
+            return f"node process {node.number} has been {node.state} for {age_s:.0f} s"
     return ""
 
 
-def not_ready_reason(health: HealthState | str, now_s: float) -> str:
+def not_ready_reason(report: HostReport | str, now_s: float) -> str:
     """Why the daemon is not ready, in a line; "" if it is; a text is as above."""
-    if isinstance(health, str):
-        return health
-    for node in health.report.nodes:
+    if isinstance(report, str):
+        return report
+    for node in report.nodes:
         if node.state == "draining":
             return "draining"
         if node.state != "ready":
             return f"node process {node.number} is {node.state}"
-    return unhealthy_reason(health, now_s)
+    return unhealthy_reason(report, now_s)

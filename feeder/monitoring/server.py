@@ -27,9 +27,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.metrics.report import HostReport
 from feeder.monitoring.access import Address, TokenFile
 from feeder.monitoring.exposition import Exposition
-from feeder.monitoring.health import HealthState, not_ready_reason, unhealthy_reason
+from feeder.monitoring.health import not_ready_reason, unhealthy_reason
 from feeder.process.stop_signals import stop_signals_blocked
 
 HEAD_BYTES_MAX: Final = 8192
@@ -73,7 +74,7 @@ class MetricsServer:
     def __init__(
         self,
         address: Address,
-        health: Callable[[], HealthState | str] = lambda: STARTING,
+        health: Callable[[], HostReport | str] = lambda: STARTING,
         token: TokenFile | None = None,
         *,
         deadline_s: float = DEADLINE_S,
@@ -187,9 +188,8 @@ class MetricsServer:
                 if self._token is not None and not self._token.accepts(authorization):
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
                     return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
-                health = self.health()
-                report = None if isinstance(health, str) else health.report
-                accept = fields.get(b"accept", b"").decode("latin-1")
+                health, accept = self.health(), fields.get(b"accept", b"").decode("latin-1")
+                report = None if isinstance(health, str) else health
                 return 200, *self._exposition.render(report, accept), ""
         return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 

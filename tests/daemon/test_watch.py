@@ -11,7 +11,6 @@ from feeder.daemon.watch import (
     POINT_S,
     TURN_S,
     HostWatch,
-    VerdictLog,
 )
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
@@ -20,8 +19,6 @@ from feeder.metrics.report import (
     HostReport,
     NodeReport,
     NodeState,
-    Verdict,
-    VerdictKind,
 )
 from feeder.process.log_lines import counters
 
@@ -46,7 +43,6 @@ def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
         nodes,
         read_load=machine.read_load,
         find_neighbours=lambda known, now_s: (),
-        clock=lambda: machine.now_s,
     )
 
 
@@ -98,8 +94,8 @@ def test_before_is_the_first_snapshot_until_ten_seconds_have_passed(machine: Mac
     watch = watch_of(machine)
     watch.take(snapshot(1000.0))
     assert watch.turn([READY]).nodes[0].before is None
-    watch.take(snapshot(1001.0))
-    watch.take(snapshot(1009.9))
+    for at_s in (1001.0, 1004.0, 1007.0, 1009.9):
+        watch.take(snapshot(at_s))
     before = watch.turn([READY]).nodes[0].before
     assert before is not None
     assert before.clock_s == 1000.0
@@ -117,8 +113,6 @@ def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -
     if is_early:
         watch.take(snapshot(machine.now_s, images=2000))
     report = watch.turn([READY])
-    assert report.nodes[0].now is not None
-    assert report.nodes[0].before is None
     assert report.load_before == report.load
     for second in range(3):
         machine.now_s += 1.0
@@ -192,6 +186,16 @@ def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: 
     assert last.clock_s - report.history[0].clock_s == HISTORY_S - POINT_S
 
 
+def test_a_node_process_is_in_its_state_since_it_came_into_it(machine: Machine) -> None:
+    watch = watch_of(machine)
+    since_s = []
+    for state in ("starting", "starting", "ready", "ready", "silent"):
+        machine.now_s += 1.0
+        report = NodeReport(number=0, state=state, since_s=machine.now_s)  # type: ignore[arg-type]
+        since_s.append(watch.turn([report]).nodes[0].since_s)
+    assert since_s == [1000.0, 1000.0, 1003.0, 1003.0, 1005.0]
+
+
 def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None:
     watch = watch_of(machine)
     watch.warn(["swap is on\x1b[31m", *["x" * 600] * 100])
@@ -218,24 +222,3 @@ def test_any_snapshots_give_a_report_with_a_verdict(
         watch.take(snapshot(machine.now_s, images, pid=pid))
         report = watch.turn([READY])
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=HostReport) == report
-
-
-def logged(kinds: str) -> list[tuple[float, str]]:
-    """When a verdict is logged, with one a second: I is idle, C compute-bound, S starting."""
-    names: dict[str, VerdictKind] = {"I": "idle", "C": "compute-bound", "S": "starting"}
-    log = VerdictLog()
-    return [
-        (float(second), letter)
-        for second, letter in enumerate(kinds)
-        if log.admit(Verdict(kind=names[letter], text=str(second), is_problem=False), float(second))
-    ]
-
-
-def test_a_new_kind_is_logged_at_once_and_new_figures_are_not() -> None:
-    assert logged("SSIIIIIISSIICCCCCCCC") == [(2.0, "I"), (12.0, "C")]
-
-
-def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
-    lines = logged("I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120)
-    assert [letter for _, letter in lines] == ["I", "C", "I"]
-    assert lines[2][0] == 60.0

@@ -88,7 +88,6 @@ class Host:
             1,
             read_load=self.load,
             find_neighbours=self.find_neighbours,
-            clock=lambda: self.now_s,
         )
 
     def find_neighbours(self, known: object, now_s: float) -> tuple[Busy, ...]:

@@ -67,9 +67,9 @@ def node_snapshot(
     )
 
 
-def node_in(state: str, number: int = 0) -> NodeReport:
+def node_in(state: str, number: int = 0, since_s: float = 0.0) -> NodeReport:
     """Return a node process without snapshots."""
-    return NodeReport(number=number, state=state)  # type: ignore[arg-type]
+    return NodeReport(number=number, state=state, since_s=since_s)  # type: ignore[arg-type]
 
 
 def host_report(*nodes: NodeReport, kind: str = "healthy", at_s: float = 100.0) -> HostReport:

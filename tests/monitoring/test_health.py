@@ -3,11 +3,11 @@
 import pytest
 
 from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S
+from feeder.metrics.report import HostReport
 from feeder.monitoring.health import (
     REPORT_MAX_S,
     SILENT_MAX_S,
     START_MAX_S,
-    HealthState,
     not_ready_reason,
     unhealthy_reason,
 )
@@ -17,11 +17,10 @@ from tests.monitoring.reports import host_report, node_in
 NOW_S = 1000.0
 
 
-def health(*states: tuple[str, float]) -> HealthState:
+def health(*states: tuple[str, float]) -> HostReport:
     """Return that of node processes, each in a state since some seconds ago."""
-    nodes = [node_in(state, number) for number, (state, _) in enumerate(states)]
-    since_s = tuple(NOW_S - age_s for _, age_s in states)
-    return HealthState(host_report(*nodes, at_s=NOW_S), since_s)
+    nodes = [node_in(state, number, NOW_S - age_s) for number, (state, age_s) in enumerate(states)]
+    return host_report(*nodes, at_s=NOW_S)
 
 
 @pytest.mark.parametrize(

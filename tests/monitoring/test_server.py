@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from feeder.errors import ConfigError, ResourceError
 from feeder.metrics.report import HostReport
 from feeder.monitoring.access import Address, TokenFile, parse_address
-from feeder.monitoring.health import HealthState
 from feeder.monitoring.server import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
@@ -31,10 +30,6 @@ TOKEN = "0123456789abcdef"
 Start = Callable[..., MetricsServer]
 
 
-def health_of(report: HostReport) -> HealthState:
-    return HealthState(report, (report.clock_s,) * len(report.nodes))
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts servers, which end with the test; their threads too."""
@@ -44,9 +39,7 @@ def start() -> Iterator[Start]:
         report: HostReport | None = None, token: TokenFile | None = None, deadline_s: float = 60.0
     ) -> MetricsServer:
         found = report or busy_report(time.monotonic())
-        server = MetricsServer(
-            Address("127.0.0.1", 0), lambda: health_of(found), token, deadline_s=deadline_s
-        )
+        server = MetricsServer(Address("127.0.0.1", 0), lambda: found, token, deadline_s=deadline_s)
         servers.append(server)
         server.start()
         return server
@@ -187,7 +180,7 @@ def test_idle_clients_keep_no_scraper_out(start: Start) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 20, 70])
 def test_a_request_that_has_arrived_is_answered_among_a_burst_of_idle_clients(ahead: int) -> None:
-    server = MetricsServer(Address("127.0.0.1", 0), lambda: health_of(busy_report()))
+    server = MetricsServer(Address("127.0.0.1", 0), busy_report)
     with contextlib.ExitStack() as stack:
         stack.callback(server.close)
         for _ in range(ahead):
@@ -201,7 +194,8 @@ def test_a_request_that_has_arrived_is_answered_among_a_burst_of_idle_clients(ah
 
 
 def test_pages_of_health_say_why(start: Start) -> None:
-    server = start(host_report(node_in("hung"), at_s=time.monotonic()))
+    now_s = time.monotonic()
+    server = start(host_report(node_in("hung", since_s=now_s - 5), at_s=now_s))
     assert ask(server, "/healthz")[:2] == (200, "ok\n"), "others may serve"
     assert ask(server, "/readyz")[:2] == (503, "node process 0 is hung\n")
     server = start(host_report(node_in("ready"), at_s=time.monotonic() - 60))
@@ -220,11 +214,11 @@ def test_before_there_are_node_processes_pages_say_what_the_daemon_does(start: S
 def test_a_port_in_use_is_reported(start: Start) -> None:
     server = start()
     with pytest.raises(ResourceError, match=f"cannot listen on {server.address}: Address already"):
-        MetricsServer(server.address, lambda: health_of(busy_report()))
+        MetricsServer(server.address, busy_report)
 
 
 def test_a_server_that_was_never_started_ends() -> None:
-    MetricsServer(Address("127.0.0.1", 0), lambda: health_of(busy_report())).close()
+    MetricsServer(Address("127.0.0.1", 0), busy_report).close()
 
 
 # --- token ------------------------------------------------------------------------------------
