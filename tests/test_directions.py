@@ -446,7 +446,6 @@ def test_each_change_of_the_prefetch_is_made_by_the_one_module_whose_decision_it
         "reclaim": f"{core}.requests",
         "give_up": f"{core}.requests",
         "forget": f"{core}.node_link",
-        "reopen_lost": f"{core}.node_link",
     }
     called = Counter(
         (name, node.func.attr)

@@ -253,7 +253,7 @@ class Feed(Generic[AnyBatch]):
         return {
             "batches_ready": self._prefetch.ready,
             "feeders": len(session.served_endpoints),
-            "feeders_left_out": session.links.left_out,
+            "feeders_left_out": len(session.links.left_out),
             "batches_requested": session.scheduler.requested,
             "batches_of_owners": session.scheduler.owned,
             "batches_asked_again": session.scheduler.retried,

@@ -102,7 +102,7 @@ class SimulatedRank:
 
     def attempt_failed(self, link: int) -> None:
         """Record that nothing answers at a link's endpoint."""
-        self.handle(events.AttemptFailed(link))
+        self.handle(events.Disconnected(link))
 
     def receive(self, link: int, message: NodeMessage) -> None:
         """Handle a message without rows."""
@@ -112,7 +112,7 @@ class SimulatedRank:
         """Handle a chunk that has been read from the socket."""
         rows = chunk.images
         sizes = (rows * self._pixel_bytes, 8 * rows, 8 * rows)
-        self.handle(events.ChunkArrived(link, chunk, sizes))
+        self.handle(events.MessageReceived(link, chunk, sizes))
 
     def ingest(self, size_bytes: int) -> float:
         """Return when a message that has just arrived is read: after those before it."""

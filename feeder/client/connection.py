@@ -46,6 +46,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 LINGER_MS: Final = 200  # time for the last message to leave
 RECONNECT_MS: Final = 100
 RECONNECT_MAX_MS: Final = 1000  # a node that comes back is found within about a second
+CONNECT_MS: Final = 2000  # then a host that is off counts as away; the kernel's limit is minutes
 HANDSHAKE_MS: Final = 5000
 HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
@@ -102,6 +103,7 @@ class Link:
             (zmq.SNDHWM, 0),  # no limit: the window and the interval of pings bound what is sent
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
+            (zmq.CONNECT_TIMEOUT, CONNECT_MS),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
@@ -164,10 +166,8 @@ class Link:
                 yield events.NodeIncompatible(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield events.Connected(self.number)
-            elif event == zmq.EVENT_DISCONNECTED:
-                yield events.Disconnected(self.number)
             elif event != zmq.EVENT_CONNECTED:
-                yield events.AttemptFailed(self.number)
+                yield events.Disconnected(self.number)
 
     def close(self) -> None:
         """Close both sockets."""

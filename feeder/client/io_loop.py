@@ -168,12 +168,9 @@ class IoLoop:
         if received is None:
             return None
         message, frames = received
-        if not isinstance(message, Chunk):
-            self._handle(events.MessageReceived(link.number, message), now_s)
-            return False
-        sizes = [len(frame) for frame in frames]
-        self._handle(events.ChunkArrived(link.number, message, sizes), now_s, frames)
-        return True
+        sizes = [len(frame) for frame in frames] if frames else ()
+        self._handle(events.MessageReceived(link.number, message, sizes), now_s, frames)
+        return isinstance(message, Chunk)
 
     # --- What the session decides -------------------------------------------------------------
 
@@ -201,8 +198,6 @@ class IoLoop:
                     self._hang_up(number)
                 case events.ClaimSlots():
                     self._claim(instruction, now_s)
-                case events.DropClaim(number):
-                    self._drop_claim(number)
                 case events.Log(text, is_warning):
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 

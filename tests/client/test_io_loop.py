@@ -11,14 +11,12 @@ import zmq
 
 from feeder.client.connection import Link
 from feeder.client.core.events import (
-    AttemptFailed,
     ClaimAnswered,
     ClaimSlots,
     ClockAdvanced,
     Connected,
     Dial,
     Disconnected,
-    DropClaim,
     EndpointsListed,
     Event,
     HangUp,
@@ -90,7 +88,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 
 def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
     def answer(event: Event) -> Sequence[Instruction] | None:
-        if isinstance(event, AttemptFailed):
+        if isinstance(event, Disconnected):
             script.stop()
             return [Dial(1, f"ipc://{tmp_path}/other"), HangUp(1)]
         return [Dial(0, f"ipc://{tmp_path}/node")] if isinstance(event, EndpointsListed) else None
@@ -110,7 +108,7 @@ def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
         seen.append((type(event), script.now_s > now() + 10.0))
         if isinstance(event, EndpointsListed):
             return [Dial(0, f"ipc://{tmp_path}/node")]
-        if isinstance(event, AttemptFailed):
+        if isinstance(event, Disconnected):
             monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
             if seen[-1][1]:
                 script.stop()
@@ -118,7 +116,25 @@ def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
 
     script = Script(answer)
     script.run("one")
-    assert next(kind for kind, is_later in seen if is_later) is AttemptFailed
+    assert next(kind for kind, is_later in seen if is_later) is Disconnected
+
+
+def test_a_host_that_does_not_answer_is_known_to_be_away_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its kernel drops the connection's first packet, as that of a host without power does."""
+    monkeypatch.setattr("feeder.client.connection.CONNECT_MS", 100)
+
+    def answer(event: Event) -> Sequence[Instruction] | None:
+        if isinstance(event, Disconnected):
+            script.stop()
+        return [Dial(0, f"tcp://127.0.0.1:{port}")] if isinstance(event, EndpointsListed) else None
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # all that its backlog holds
+            script = Script(answer)
+            script.run("one")
 
 
 def test_what_a_node_sent_before_it_ended_is_read_before_its_end(
@@ -154,7 +170,8 @@ def test_what_a_node_sent_before_it_ended_is_read_before_its_end(
         node.bind(endpoint)
         script = Script(answer)
         script.run("one")
-    assert seen == [*(MessageReceived(0, message) for message in messages), Disconnected(0)]
+    received = [MessageReceived(0, message) for message in messages]
+    assert seen[: len(messages) + 1] == [*received, Disconnected(0)]
 
 
 def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
@@ -177,9 +194,9 @@ def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one
                 turns.append("both are ready")
                 listener.accept()[0].close()
                 assert links[0].monitor.poll(int(DEADLINE_S * 1000))
-            case AttemptFailed() if len(turns) == 1:
+            case Disconnected() if len(turns) == 1:
                 turns.append("claimed again")
-                return [DropClaim(0), claims[1]]
+                return [claims[1]]
             case ClockAdvanced() if turns[-1] == "claimed again":
                 turns.append("refused")
                 with listener.accept()[0] as claim:

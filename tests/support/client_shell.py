@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from feeder.client.core.events import (
-    AttemptFailed,
-    ChunkArrived,
     ChunkStored,
     ClaimAnswered,
     ClaimSlots,
@@ -12,7 +10,6 @@ from feeder.client.core.events import (
     Connected,
     Dial,
     Disconnected,
-    DropClaim,
     EndpointsListed,
     Event,
     HangUp,
@@ -124,7 +121,6 @@ class Shell:
         self.links: dict[int, str] = {}
         self.logged: list[Log] = []
         self._dialled: set[int] = set()
-        self._claims: set[int] = set()  # links with a pending one
         self.do(EndpointsListed(endpoints))
 
     @property
@@ -175,7 +171,7 @@ class Shell:
 
     def fail_attempt(self, link: int = 0) -> list[Instruction]:
         """Fail an attempt to connect."""
-        return self.do(AttemptFailed(link))
+        return self.do(Disconnected(link))
 
     def find_incompatibility(self, error: Exception, link: int = 0) -> list[Instruction]:
         """Report that a link cannot serve."""
@@ -190,7 +186,7 @@ class Shell:
     ) -> list[Instruction]:
         """Deliver a whole batch, as one chunk."""
         chunk = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
-        return self.do(ChunkArrived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
+        return self.do(MessageReceived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
 
     def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[object]:
         """Map a session's slots; return them."""
@@ -235,12 +231,8 @@ class Shell:
                     del self.links[link]
                 case Send(link) | ClaimSlots(link):
                     assert link in self.links
-                case DropClaim(link):
-                    assert link in self._claims
                 case Store(link, chunk):
                     done += self._give(ChunkStored(link, chunk))
                 case Log():
                     self.logged.append(instruction)
-            if isinstance(instruction, ClaimSlots):
-                self._claims.add(instruction.link)
         return done

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from feeder.client.core.events import (
-    ChunkArrived,
     ChunkStored,
     ClaimAnswered,
     ClaimSlots,
@@ -22,7 +21,6 @@ from feeder.client.core.events import (
     Connected,
     Dial,
     Disconnected,
-    DropClaim,
     EndpointsListed,
     Event,
     HangUp,
@@ -228,8 +226,6 @@ class Fleet:
                 self.give(ChunkStored(number, chunk))
             case Log():
                 self.logged.append(instruction)
-            case DropClaim():
-                pass
 
     def _consume(self) -> None:
         while self.has_begun and not self.is_paused and (batch := self.session.take()) is not None:
@@ -303,10 +299,8 @@ class Fleet:
     def _arrive(self, number: int, connection: int, message: NodeMessage) -> None:
         if self.lines[number].connection != connection:
             return
-        if isinstance(message, Chunk):
-            self.give(ChunkArrived(number, message, SIZES))
-        else:
-            self.give(MessageReceived(number, message))
+        sizes = SIZES if isinstance(message, Chunk) else ()
+        self.give(MessageReceived(number, message, sizes))
 
     # --- The nodes ----------------------------------------------------------------------------
 

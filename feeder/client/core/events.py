@@ -32,13 +32,8 @@ class Connected(Struct, frozen=True):
 
 
 class Disconnected(Struct, frozen=True):
-    """The connection is lost, and with it all messages in flight."""
-
-    link: int
-
-
-class AttemptFailed(Struct, frozen=True):
-    """An attempt to connect has failed; libzmq makes another one."""
+    """The connection is lost, and with it all messages in flight, or an attempt to connect has
+    failed; libzmq makes another one."""
 
     link: int
 
@@ -51,18 +46,11 @@ class NodeIncompatible(Struct, frozen=True):
 
 
 class MessageReceived(Struct, frozen=True):
-    """A message without frames came."""
+    """A message came; a chunk with frames of these sizes in bytes."""
 
     link: int
     message: NodeMessage
-
-
-class ChunkArrived(Struct, frozen=True):
-    """A chunk came, with frames of these sizes in bytes."""
-
-    link: int
-    chunk: Chunk
-    sizes: Sequence[int]
+    sizes: Sequence[int] = ()
 
 
 class ChunkStored(Struct, frozen=True):
@@ -88,10 +76,8 @@ class ClockAdvanced(Struct, frozen=True):
     """CPU time of this process so far."""
 
 
-LinkEvent = (
-    Connected | Disconnected | AttemptFailed | NodeIncompatible | MessageReceived | ClaimAnswered
-)
-Event = LinkEvent | EndpointsListed | ChunkArrived | ChunkStored | ClockAdvanced
+LinkEvent = Connected | Disconnected | NodeIncompatible | ClaimAnswered
+Event = LinkEvent | EndpointsListed | MessageReceived | ChunkStored | ClockAdvanced
 
 # --- Instructions -----------------------------------------------------------------------------
 
@@ -117,18 +103,13 @@ class Send(Struct, frozen=True):
 
 
 class ClaimSlots(Struct, frozen=True):
-    """Claim a session's slots at the socket ``path``; answer ClaimAnswered."""
+    """Claim a session's slots at the socket ``path``, and drop an earlier claim on the link; answer
+    ClaimAnswered."""
 
     link: int
     session: int
     path: str
     layout: SlotLayout
-
-
-class DropClaim(Struct, frozen=True):
-    """Cancel the pending claim, if there is one."""
-
-    link: int
 
 
 class Store(Struct, frozen=True):
@@ -146,4 +127,4 @@ class Log(Struct, frozen=True):
     is_warning: bool = False
 
 
-Instruction = Dial | HangUp | Send | ClaimSlots | DropClaim | Store | Log
+Instruction = Dial | HangUp | Send | ClaimSlots | Store | Log

@@ -3,11 +3,10 @@
     away ──connected──► greeting ──Welcome──► served ──Bye──►
       ▲                    ▲                    │
       └──connection lost── │ ◄──session unknown, silence, temporary refusal
-                           │
-      incompatible ◄── an error that waiting cannot mend: until the next connection
 
 Between welcome and first request it settles how batches are transferred: if the node's slots can be
-mapped here (the shell tries) they are lent in place, else copied over the socket.
+mapped here (the shell tries) they are lent in place, else copied over the socket. A claim of slots
+has no deadline of its own: a node that does not answer one answers no ping either.
 
 Invariant: when a session ends, for whatever reason, its requests are open again in ``prefetch``.
 Instructions are appended to ``out``. All times are seconds on one monotonic clock, passed in by the
@@ -17,15 +16,11 @@ caller.
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from feeder.client.core.events import (
-    AttemptFailed,
     ClaimAnswered,
     ClaimSlots,
     Connected,
     Disconnected,
-    DropClaim,
     Event,
     Instruction,
     Log,
@@ -39,13 +34,10 @@ from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
-ANSWER_S: Final = 2.0  # to connect and answer the greeting; then the node counts as away
 QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask another node
-REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
 RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses temporarily
 STANDSTILL_S: Final = 5.0  # a packing without progress for so long is reported as one
-CLAIM_S: Final = 2.0  # a node answers a claim at once, unless it is stopped or overloaded
 
 _NEVER: Final = float("inf")
 
@@ -57,19 +49,18 @@ class LinkState:
         self,
         number: int,
         endpoint: str,
+        feeder: str,
         hello: Hello,
         prefetch: Prefetch,
         out: list[Instruction],
         *,
-        share_memory: bool = True,
-        feeder: str = "",
-        dialled_s: float = 0.0,
+        share_memory: bool,
     ) -> None:
         """Begin away: nothing is sent before the connection is up."""
         self.number = number
         self.endpoint = endpoint
         self.feeder = feeder  # the name of the list's line that led here
-        self._dialled_s = dialled_s
+        self.owner = endpoint  # the name by which the node process owns lanes
         self.is_connected = False
         self.session: int | None = None
         self.welcome: Welcome | None = None  # of the session, or of the one before
@@ -77,8 +68,8 @@ class LinkState:
         self.is_served = False  # whether batches can be requested now
         self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
         self.copied_because: str | None = None  # why batches are not lent, as far as is known
-        self.incompatibility: FeederError | None = None
         self.duplicate_of: int | None = None  # the link in use to the same node process
+        self.due_s = _NEVER  # when to call ``run_due``
         self.heard_s = 0.0  # the node's last message
         self.sharers: int | None = None  # sessions of this job there, from its Pongs
         self.verdict = ""  # on what sets the node's pace, from its Pongs
@@ -91,17 +82,11 @@ class LinkState:
             self.copied_because = "it is no ipc endpoint"
         elif not share_memory:
             self._claim_path, self.copied_because = None, "share_memory is off"
-        self._wants_slots = self._claim_path is not None
-        self._claim_by_s: float | None = None  # deadline of the pending claim
-        self._failed_attempts = 0
-        self._is_late = False  # it has not answered within ANSWER_S
+        self._failed_attempts = 0  # to connect, or to be answered
         self._refusal: str | None = None  # why the node refuses temporarily
-        self._packing: NotReady | None = None  # the latest, until the node answers otherwise
-        self._advanced_s = 0.0  # when its progress has last changed
-        self._retry_at_s: float | None = None
-        self._redial_at_s = _NEVER
-        self._greeted_s = 0.0
-        self._pinged_s = 0.0  # or greeted
+        self._packing: str | None = None  # what the node reports while it packs
+        self._advances = 0  # the most that it has reported
+        self._advanced_s = 0.0  # when that was
         self._began_s = self._waited_before_s = self._cpu_before_s = 0.0  # at the session's start
 
     # --- State --------------------------------------------------------------------------------
@@ -111,26 +96,15 @@ class LinkState:
         """Whether it is known if the node serves this job: it does, does not, or is not there."""
         return (
             self.welcome is not None
-            or self.incompatibility is not None
             or self.duplicate_of is not None
             or self._refusal is not None
             or self._failed_attempts > 0
         )
 
     @property
-    def is_joining(self) -> bool:
-        """Whether it may still be known within ANSWER_S of the dialling."""
-        return not (self._is_late or self.is_status_known)
-
-    @property
     def is_away(self) -> bool:
         """Whether it is known that no batches can be requested now; a new link is not away."""
-        return not (self.is_served or self.is_joining or self.duplicate_of is not None)
-
-    @property
-    def quiet_at_s(self) -> float:
-        """When the node counts as quiet, if no message comes before."""
-        return max(self.heard_s, self._greeted_s) + QUIET_S
+        return not self.is_served and self.duplicate_of is None and self.is_status_known
 
     def has_session_with(self, welcome: Welcome) -> bool:
         """Whether this link has a session with the node process that sent ``welcome``."""
@@ -138,13 +112,11 @@ class LinkState:
         return known is not None and known.incarnation == welcome.incarnation
 
     def explain(self, now_s: float, progress: str) -> str:
-        """Return, as one clause, why a wait is not over; ``progress`` is the next batch's."""
-        if self.incompatibility is not None:
-            return str(self.incompatibility)
+        """Why a wait is not over, as one clause; ``progress`` is the next batch's."""
         if self._packing is not None and self.is_connected:
             still_s = now_s - self._advanced_s
             still = f", and has not advanced for {still_s:.0f} s" if still_s >= STANDSTILL_S else ""
-            return f"it is {self._packing.text}{still}"
+            return f"it is {self._packing}{still}"
         if not self.is_connected and self.welcome is None and self._packing is None:
             return (
                 f"nothing answers there ({self._failed_attempts} attempts to connect failed); "
@@ -155,12 +127,11 @@ class LinkState:
                 f"the connection is lost, {self._failed_attempts} attempts to restore it failed; "
                 "is the daemon still running?"
             )
-        silent_s = now_s - self.heard_s
         if self.welcome is not None and self.duplicate_of is None and self._is_silent(now_s):
             network = "" if self.endpoint.startswith("ipc://") else "the network hangs, or "
             return (
-                f"no byte came from it for {silent_s:.1f} s, and pings have no answer: {network}"
-                "its node process is stopped or gets no CPU time"
+                f"no byte came from it for {now_s - self.heard_s:.1f} s, and pings have no answer: "
+                f"{network}its node process is stopped or gets no CPU time"
             )
         if self._refusal is not None:
             return f"it refuses for the moment: {self._refusal}"
@@ -168,15 +139,11 @@ class LinkState:
             return "it is the same node process as another endpoint"
         if self.session is None:
             return "it accepted the connection but does not answer the greeting; is it a feeder?"
-        return f"its last message came {silent_s:.1f} s ago, but {progress}"
+        return f"its last message came {now_s - self.heard_s:.1f} s ago, but {progress}"
 
     def find_trouble(self, now_s: float) -> str:
         """What keeps a node that has served from answering, as a verdict; "" if it does."""
-        if (
-            self.welcome is None
-            or self.incompatibility is not None
-            or self.duplicate_of is not None
-        ):
+        if self.welcome is None or self.duplicate_of is not None:
             return ""
         if not self.is_connected:
             kind = "lost-connection"
@@ -187,8 +154,7 @@ class LinkState:
         return f"{kind}: {self.endpoint}: {self.explain(now_s, '')}"
 
     def _is_silent(self, now_s: float) -> bool:
-        # Whether a ping or greeting since the node's last message should have been answered.
-        return self._pinged_s > self.heard_s and now_s >= self.heard_s + QUIET_S
+        return now_s >= self.heard_s + QUIET_S  # at least one ping had no answer
 
     # --- Events of the connection, and messages ------------------------------------------------
 
@@ -198,65 +164,58 @@ class LinkState:
             case Connected():
                 self.is_connected = True
                 self._failed_attempts = 0
-                self.incompatibility = None
                 self.greet(now_s)
-            case Disconnected():
-                self.is_connected = False
+            case Disconnected() if self.is_connected:
+                self.is_connected, self._failed_attempts = False, 0
                 self._log_loss("its connection has ended")
                 self.session = None  # no Bye can reach the node
-                self._end_session()
-                self._retry_at_s = None
-            case AttemptFailed():
+                self.leave()
+            case Disconnected():
                 self._failed_attempts += 1
             case ClaimAnswered(_, session, slots, refusal) if session == self.session:
-                if self._claim_by_s is not None:  # else it comes too late
+                if self._refusal is None:  # else the node is ending
                     self._settle_transfer(refusal, slots)
 
     def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
         """Begin the session that the node grants; ``cpu_s`` is this process's CPU time so far."""
         self._end_session()  # an earlier greeting was answered too: the last session counts
-        self._packing = self._retry_at_s = self.sharers = None
+        self._packing = self.sharers = None
         self.welcome, self.node_name, self.session = welcome, welcome.node, welcome.session
-        self.heard_s = self._began_s = now_s
-        self._waited_before_s, self._cpu_before_s = self.waited_s, cpu_s
+        self._began_s, self._waited_before_s, self._cpu_before_s = now_s, self.waited_s, cpu_s
+        self.due_s = now_s + PING_INTERVAL_S
         if self._claim_path is None:
             self._settle_transfer(self.copied_because)
-            return
-        layout = SlotLayout.of_recipe(self._hello.recipe, welcome.labels, slots=welcome.window)
-        self._out.append(ClaimSlots(self.number, welcome.session, self._claim_path, layout))
-        self._claim_by_s = now_s + CLAIM_S
+        else:
+            layout = SlotLayout.of_recipe(self._hello.recipe, welcome.labels, slots=welcome.window)
+            self._out.append(ClaimSlots(self.number, welcome.session, self._claim_path, layout))
 
     def decline(self, welcome: Welcome, duplicate_of: int) -> None:
         """Decline a session: the node process serves this client over another link."""
-        self._end_session()
+        self.leave()
         self.duplicate_of = duplicate_of
-        self._retry_at_s = None
         self._out.append(Send(self.number, Bye(session=welcome.session)))
 
-    def leave(self, now_s: float, error: FeederError | None = None) -> None:
-        """End the session; after an ``error`` there is no other one on this connection."""
+    def leave(self) -> None:
+        """End the session, and wait for another connection."""
         self._end_session()
-        self.incompatibility = error
-        self._redial_at_s = now_s + REDIAL_S
-        self._retry_at_s = None
+        self.due_s = _NEVER
 
     def drain(self) -> None:
         """Request nothing more from a node that is ending; it still sends what is in flight."""
         self._refusal = "it is shutting down"
         self.is_served = False
-        self._drop_claim()
 
     def on_not_ready(self, message: NotReady, now_s: float) -> bool:
         """Greet again soon, as the daemon packs; return whether its packing has advanced."""
-        self._refusal, self._retry_at_s = message.text, now_s + RETRY_INTERVAL_S
-        before, self._packing = self._packing, message
-        if before is None:
+        self._refusal, self.due_s = message.text, now_s + RETRY_INTERVAL_S
+        if self._packing is None:
+            self._advances = -1
             self._out.append(Log(f"{self.endpoint} is {message.text}: waiting", is_warning=True))
-        elif message.advances <= before.advances:
-            # Also after a restart: a packing that keeps failing must not be waited for forever.
-            self._packing = msgspec.structs.replace(message, advances=before.advances)
+        self._packing = message.text
+        # Also after a restart: a packing that keeps failing must not be waited for forever.
+        if message.advances <= self._advances:
             return False
-        self._advanced_s = now_s
+        self._advances, self._advanced_s = message.advances, now_s
         return True
 
     def on_refused(self, refused: Refused, now_s: float) -> FeederError | None:
@@ -274,10 +233,7 @@ class LinkState:
                 self.drain()
             case "dataset" | "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over
                 self._end_session()
-                if refused.code == "memory":
-                    self._prefetch.reopen_lost(self.number)
-                self._refusal = refused.message
-                self._retry_at_s = now_s + RETRY_INTERVAL_S
+                self._refusal, self.due_s = refused.message, now_s + RETRY_INTERVAL_S
             case "unknown-dataset":
                 return DatasetError(refused.message)
             case "bad-recipe":
@@ -288,60 +244,34 @@ class LinkState:
 
     # --- Due work -----------------------------------------------------------------------------
 
-    def due_s(self) -> float:
-        """When ``run_due`` has something to do, or an incompatible link is to be replaced;
-        messages may defer it."""
-        if self.welcome is None and self.is_joining:
-            return self._dialled_s + ANSWER_S
-        if not self.is_connected:
-            return _NEVER if self.incompatibility is None else self._redial_at_s
-        if self.incompatibility is not None or self.duplicate_of is not None:
-            return _NEVER
-        if self._retry_at_s is not None:
-            return self._retry_at_s
-        silence_at_s = max(self.heard_s, self._greeted_s) + SILENCE_S
-        if self.session is None:
-            return silence_at_s
-        # Also while batches come: pings report the waits.
-        due_s = min(silence_at_s, self._pinged_s + PING_INTERVAL_S)
-        return due_s if self._claim_by_s is None else min(due_s, self._claim_by_s)
-
     def run_due(self, now_s: float, cpu_s: float) -> None:
         """Do what is due: ping, or greet again after silence or a temporary refusal."""
-        if self.is_joining:
-            self._is_late = True
-        elif self.session is None or now_s >= max(self.heard_s, self._greeted_s) + SILENCE_S:
+        is_silent = now_s >= self.heard_s + SILENCE_S
+        if self.session is None or is_silent:
+            refusal = None if is_silent else self._refusal  # until the node answers otherwise
+            self._failed_attempts += is_silent
             self._log_loss(f"its node was silent for {SILENCE_S:g} s")
             self.greet(now_s)
-        elif self._claim_by_s is not None and now_s >= self._claim_by_s:
-            self._claim_path = None  # a late grant of the next claim too would end that session
-            self._drop_claim()
-            self._settle_transfer(f"no answer to the claim within {CLAIM_S:g} s")
-        else:
-            self._pinged_s = now_s
-            ping = Ping(
-                session=self.session,
-                clock_s=max(0.0, now_s - self._began_s),
-                waited_s=max(0.0, self.waited_s - self._waited_before_s),
-                cpu_s=max(0.0, cpu_s - self._cpu_before_s),
-            )
-            self._out.append(Send(self.number, ping))
+            self._refusal = refusal
+            return
+        self.due_s = now_s + PING_INTERVAL_S  # also while batches come: pings report the waits
+        ping = Ping(
+            session=self.session,
+            clock_s=max(0.0, now_s - self._began_s),
+            waited_s=max(0.0, self.waited_s - self._waited_before_s),
+            cpu_s=max(0.0, cpu_s - self._cpu_before_s),
+        )
+        self._out.append(Send(self.number, ping))
 
     def greet(self, now_s: float) -> None:
-        """Request a session, and end the present one.
-
-        A refusal stays the explanation until the retry is answered or has met silence.
-        """
-        refusal = None if self._retry_at_s is None else self._refusal
+        """Request a session, and end the present one."""
         self._end_session()
-        self._refusal, self._retry_at_s = refusal, None
-        self._greeted_s = self._pinged_s = now_s
+        self.due_s = now_s + SILENCE_S
         self._out.append(Send(self.number, self._hello))
 
     def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
         # If the slots of this session are not mapped, the next session claims its own again.
-        self._claim_by_s, self.copied_because, self.slots = None, copied_because, slots
-        self.is_served = True
+        self.copied_because, self.slots, self.is_served = copied_because, slots, True
         text = f"{self.endpoint}: batches are read in place, in its slots"
         if copied_because is not None:
             text = f"{self.endpoint}: batches are copied over the socket: {copied_because}"
@@ -351,13 +281,8 @@ class LinkState:
                 f"; it grants {self.welcome.window} slots of the {requested} requested, by its "
                 "limits (window_max, slots_bytes, client_slots_bytes) and memory"
             )
-        is_warning = self._wants_slots and copied_because is not None
+        is_warning = self._claim_path is not None and copied_because is not None
         self._out.append(Log(text + name_session(self.welcome), is_warning=is_warning))
-
-    def _drop_claim(self) -> None:
-        if self._claim_by_s is not None:
-            self._claim_by_s = None
-            self._out.append(DropClaim(self.number))
 
     def _log_loss(self, reason: str) -> None:
         if self.session is not None:  # another one follows where possible
@@ -368,7 +293,6 @@ class LinkState:
     def _end_session(self) -> None:
         if self.session is not None:  # harmless where the node lost it too
             self._out.append(Send(self.number, Bye(session=self.session)))
-        self._drop_claim()
         self.session = self.duplicate_of = self._refusal = None
         self.is_served = False
         self.slots = ()  # those with a batch that is not yet consumed stay mapped

@@ -229,28 +229,24 @@ class Prefetch:
         batch.requested_s = now_s
 
     def forget(self, link: int) -> None:
-        """Record that a link's session is lost: its batches must be requested again."""
+        """Record that a link's session is lost: its batches must be requested again.
+
+        So must those that it has lent and that cannot be taken yet: while they are kept the node
+        cannot reuse their memory, which it may need for this client's next session.
+        """
         self.releases.pop(link, None)
-        # Lent batches stay readable, but no node waits for their release.
+        # What the consumer reads stays readable, but no node waits for its release.
         for buffer, loan in [*self.borrowed.items()]:
             if loan.link == link:
                 del self.borrowed[buffer]
+        is_waiting = False
         for batch in self.held.values():
             batch.requests.pop(link, None)
             batch.failures.pop(link, None)
             if batch.loan is not None and batch.loan.link == link:
                 batch.loan = None
-
-    def reopen_lost(self, link: int) -> None:
-        """Reopen the batches lent in a link's former session that cannot be taken yet.
-
-        While they are kept the node cannot reuse their memory, which it may need for this client.
-        """
-        is_waiting = False
-        for batch in self.held.values():
             is_waiting |= not batch.settled
-            is_lost = batch.link == link and link not in batch.requests
-            if is_waiting and is_lost and batch.lent is not None:
+            if is_waiting and batch.lent is not None and batch.link == link:
                 self._reopen(batch)
 
     def reclaim(self, link: int, key: BatchKey) -> bool:

@@ -16,7 +16,7 @@ hardly suffice to keep the nodes busy, more of them are near.
 A batch in flight is requested from the next node as well when
 
     the node has gone quiet         a ping was not answered
-    the batch is late               by the latencies so far (``HedgeDelay``); HEDGES_MAX at once
+    the batch is late               by the latencies so far (``late_after_s``); HEDGES_MAX at once
     the node cannot make it         a disk error, say: another node holds the same data
     the session was lost            with the connection, or because the node has restarted
 
@@ -26,10 +26,10 @@ request, or the answer, was lost.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from feeder.client.core.node_link import LinkState
+from feeder.client.core.node_link import QUIET_S, LinkState
 from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Batch, Prefetch
 from feeder.wire.messages import BatchKey
@@ -75,263 +75,221 @@ class RequestScheduler:
         self.requested = 0  # batches, each counted once
         self.owned = 0  # batches that were first requested from their lane's owner
         self.number = 0  # of the latest request
+        self.in_flight = 0  # batches requested and not complete
+        self.waits_for_room = False  # whether a batch could not be requested
         self.due_s = _NEVER
-        self.hedge_delay = HedgeDelay()
         self._prefetch = prefetch
+        self._latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)
+        self._late_after_s: float | None = None  # to be computed when it is needed
         # Since the last change of links:
         self._links: Mapping[int, LinkState] = {}
-        self._served: dict[int, LinkState] = {}
-        self._names: Mapping[int, str] = {}  # of owners, by link
-        self._by_name: dict[str, list[int]] = {}  # served links
+        self._by_name: dict[str, list[int]] = {}  # served links, by the name that owns lanes
         self._preference: Preference | None = None
+        self._served: set[int] = set()
+        self._windows: dict[int, int] = {}
+        self._busy: dict[int, int] = {}  # batches that keep each node busy for this client
+        self._near = 0  # how many of the next batches an idle node may take from their owner
         # Counted anew by each ``choose``:
         self._now_s = 0.0
-        self._load: dict[int, int] = {}  # batches requested, or lent and not released
-        self._pending: dict[int, int] = {}  # batches requested and not complete
+        self._free: dict[int, int] = {}  # what is left of the windows
+        self._lacking: dict[int, int] = {}  # batches that each node lacks to be busy
         self._wants: dict[int, list[BatchKey]] = {}
 
-    def follow(
-        self,
-        links: Mapping[int, LinkState],
-        names: Mapping[int, str],
-        preference: Preference,
-    ) -> None:
+    def follow(self, links: Mapping[int, LinkState], preference: Preference) -> None:
         """Take note of what has changed in the links; they must not change until the next call.
 
-        ``names`` are those by which ``preference`` knows the links' nodes.
+        A node is busy with enough chunks for all its workers, each with one to fill and the next
+        one at hand, and with a batch that is on its way. This client gives it its part of that, as
+        one of the ranks that the node serves, or an even share of its buffers if that is less.
         """
-        self._links, self._names, self._preference = links, names, preference
-        self._served, self._by_name = {}, {}
-        for number, link in links.items():
-            if link.is_served:
-                self._served[number] = link
-                self._by_name.setdefault(names[number], []).append(number)
+        self._links, self._preference = links, preference
+        self._windows, self._busy, self._by_name = (
+            dict.fromkeys(links, 0),
+            dict.fromkeys(links, 0),
+            {},
+        )
+        buffers, ranks = self._prefetch.buffers, self._prefetch.world_size
+        served = [link for link in links.values() if link.is_served]
+        self._served = {link.number for link in served}
+        needed_in_all = 0
+        for link in served:
+            assert link.welcome is not None, "it is served"
+            self._by_name.setdefault(link.owner, []).append(link.number)
+            self._windows[link.number] = link.welcome.window
+            chunks = math.ceil(self._prefetch.recipe.batch_size / link.welcome.chunk_images)
+            needed = 1 + math.ceil(_CHUNKS_A_WORKER * link.welcome.workers / chunks)
+            needed_in_all += needed
+            part = math.ceil(needed / min(ranks, link.sharers or ranks))
+            self._busy[link.number] = min(part, math.ceil(buffers / len(served)))
+        if len(served) == 1:
+            self._busy[served[0].number] = buffers
+        # More are near where the buffers hardly suffice: a node without a rank's batches then
+        # idles, and the consumer soon waits. All where they cannot keep a few nodes busy anyway.
+        share = NEAR_SHARE
+        if len(served) <= _FEW_NODES:
+            if buffers * ranks < _TIGHT * needed_in_all:
+                share = NEAR_SHARE_TIGHT if buffers * ranks >= needed_in_all else 1.0
+        elif ranks < len(served) < buffers < _TIGHT * len(served):
+            share = NEAR_SHARE_TIGHT
+        self._near = max(_NEAR_MIN, math.ceil(share * buffers))
+
+    def record_latency(self, latency_s: float) -> None:
+        """Record how long a batch took from its request to its last row."""
+        self._latencies_s.append(latency_s)
+        self._late_after_s = None
+
+    @property
+    def late_after_s(self) -> float:
+        """Seconds from a batch's request until another node is asked too.
+
+        Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): wait for about the 99th
+        percentile of the latency, so that one request in a hundred is made twice, then take
+        whichever answer comes first.
+        """
+        if self._late_after_s is None:
+            known_s = sorted(self._latencies_s)
+            self._late_after_s = _FIRST_DELAY_S
+            if len(known_s) >= _LATENCIES_MIN:
+                percentile_99_s = known_s[99 * len(known_s) // 100]
+                self._late_after_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
+        return self._late_after_s
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""
         prefetch = self._prefetch
         self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
-        self._load = dict.fromkeys(self._links, 0)
-        self._pending = dict.fromkeys(self._links, 0)
-        open_batches: list[tuple[BatchKey, Batch]] = []
+        self._free, self._lacking = self._windows.copy(), self._busy.copy()
+        open_batches: list[Batch] = []
         hedges = 0
-        for key, batch in prefetch.held.items():
+        for batch in prefetch.held.values():
             for number in batch.requests:
-                self._load[number] += 1
-                self._pending[number] += not batch.settled
+                self._free[number] -= 1
+                self._lacking[number] -= not batch.settled
             if not batch.settled:
-                open_batches.append((key, batch))
+                open_batches.append(batch)
                 hedges += len(batch.requests) > 1
         for loan in {*prefetch.borrowed.values()}:
-            if loan.link in self._load:
-                self._load[loan.link] += 1
+            for number in loan.requests:
+                self._free[number] -= 1
         self.number += 1
-        waiting: list[BatchKey] = []
-        for key, batch in open_batches:
+        waiting: list[Batch] = []
+        for batch in open_batches:
             if batch.requests:
-                hedges += self._choose_another(key, batch, is_hedge=hedges < HEDGES_MAX)
+                hedges += self._choose_another(batch, is_hedge=hedges < HEDGES_MAX)
             elif batch.requested_s is None:
-                if not self._choose_owner(key):
-                    waiting.append(key)
-            elif self._choose(key):
+                if not self._choose_lacking(batch, self._prefer(batch)[:1]):  # its owner
+                    waiting.append(batch)
+            elif self._choose(batch, self._prefer(batch)):
                 self.retried += 1
             elif self._has_failed_everywhere(batch):
-                prefetch.give_up(key)
-        if waiting:
-            near = {*prefetch.coming(self._count_near())}
-            for key in waiting:
-                if key not in near:
-                    break
-                if self._choose_idle(key) or key != open_batches[0][0]:
-                    continue
-                is_idle = not any(self._pending[number] for number in self._served)
-                if is_idle and self._choose(key):  # all slots hold batches that come after this one
-                    self._count_first(key)
+                prefetch.give_up(batch.key)
+        near = {*prefetch.coming(self._near)} if waiting else ()
+        for batch in waiting:
+            if batch.key not in near:
+                break
+            preferred = self._prefer(batch)
+            if self._choose_lacking(batch, preferred) or batch is not open_batches[0]:
+                continue
+            # All slots may hold batches that come after this one, which the consumer waits for.
+            is_idle = not any(batch.requests for batch in open_batches)
+            if is_idle and self._choose(batch, preferred):
+                self._count_first(batch)
         self.number -= not self._wants
+        self.in_flight = len([batch for batch in open_batches if batch.requests])
+        self.waits_for_room = self.in_flight < len(open_batches)
         return self._wants
 
     # --- One batch: each method requests it and returns True, or returns False -----------------
 
-    def _choose_owner(self, key: BatchKey) -> bool:
-        """Ask the first node in the batch's order, if that is not busy enough."""
-        for number in self._prefer(key)[:1]:
-            if self._count_free(number) > 0 and self._count_lacking(number) > 0:
-                self._request(number, key)
-                self._count_first(key)
-                return True
-        return False
-
-    def _choose_idle(self, key: BatchKey) -> bool:
+    def _choose_lacking(self, batch: Batch, preferred: Sequence[int]) -> bool:
         """Ask the node that lacks most batches; the first in the order of those."""
-        able = [n for n in self._prefer(key) if self._count_lacking(n) > 0]
-        able = [n for n in able if self._count_free(n) > 0]
+        able = [n for n in preferred if self._lacking[n] > 0 and self._free[n] > 0]
         if not able:
             return False
-        self._request(max(able, key=self._count_lacking), key)
-        self._count_first(key)
+        self._request(max(able, key=self._lacking.__getitem__), batch)
+        self._count_first(batch)
         return True
 
-    def _choose(self, key: BatchKey, *, is_answering: bool = False) -> bool:
-        """Ask for an overdue batch; quiet nodes last, or not at all.
+    def _choose(self, batch: Batch, preferred: Sequence[int]) -> bool:
+        """Ask for an overdue batch.
 
         It is done however busy the node is, and if all windows are full, reclaims the slot of a
         later batch: otherwise all nodes could be full of batches that come after this one.
         """
-        able = [n for n in self._prefer(key) if not is_answering or self._answers(n)]
-        for number in able:
-            if self._count_free(number) > 0:
-                self._request(number, key)
+        for number in preferred:
+            if self._free[number] > 0:
+                self._request(number, batch)
                 return True
-        for number in able:
-            if self._prefetch.reclaim(number, key):
-                self._load[number] -= 1
-                self._request(number, key)
+        for number in preferred:
+            if self._prefetch.reclaim(number, batch.key):
+                self._free[number] += 1
+                self._request(number, batch)
                 return True
         return False
 
-    def _choose_another(self, key: BatchKey, batch: Batch, *, is_hedge: bool) -> bool:
+    def _choose_another(self, batch: Batch, *, is_hedge: bool) -> bool:
         """Ask again for a batch in flight, or set when that may be due; return whether a second
         node makes it now because it is late.
 
         ``is_hedge`` is whether a second node may be asked because of that.
         """
         requested_s = batch.requested_s or 0.0
-        if not self._served.keys() <= batch.requests.keys():
-            overdue_s = max([self._links[number].quiet_at_s for number in batch.requests])
+        if not self._served <= batch.requests.keys():
+            overdue_s = max([self._links[number].heard_s for number in batch.requests]) + QUIET_S
             is_hedge &= len(batch.requests) == 1
             if is_hedge:
-                overdue_s = min(overdue_s, requested_s + self.hedge_delay.delay_s)
+                overdue_s = min(overdue_s, requested_s + self.late_after_s)
             if self._now_s < overdue_s:
                 self.due_s = min(self.due_s, overdue_s)
-            elif self._choose(key, is_answering=True):
+            elif self._choose(batch, [n for n in self._prefer(batch) if not self._is_quiet(n)]):
                 self.hedged += 1
                 return is_hedge
         if self._now_s < requested_s + RETRY_S:
             self.due_s = min(self.due_s, requested_s + RETRY_S)
             return False
         for number in batch.requests:
-            if self._answers(number):
-                self._request(number, key)
+            if number in self._served and not self._is_quiet(number):
+                self._request(number, batch)
                 break
         return False
 
-    def _request(self, number: int, key: BatchKey) -> None:
-        if number not in self._prefetch.held[key].requests:
-            self._load[number] += 1
-            self._pending[number] += 1
-        self._wants.setdefault(number, []).append(key)
-        self._prefetch.record_request(number, key, self.number, self._now_s)
+    def _request(self, number: int, batch: Batch) -> None:
+        if number not in batch.requests:
+            self._free[number] -= 1
+            self._lacking[number] -= 1
+        self._wants.setdefault(number, []).append(batch.key)
+        self._prefetch.record_request(number, batch.key, self.number, self._now_s)
 
-    def _count_first(self, key: BatchKey) -> None:
+    def _count_first(self, batch: Batch) -> None:
         self.requested += 1
-        (number,) = self._prefetch.held[key].requests
-        self.owned += self._order(key)[:1] == (self._names[number],)
+        (number,) = batch.requests
+        self.owned += self._order(batch)[:1] == (self._links[number].owner,)
 
     # --- The nodes for a batch ----------------------------------------------------------------
 
-    def _order(self, key: BatchKey) -> tuple[str, ...]:
+    def _order(self, batch: Batch) -> tuple[str, ...]:
         assert self._preference is not None, "a node has answered"
-        return self._preference.order(key)
+        return self._preference.order(batch.key)
 
-    def _answers(self, number: int) -> bool:
-        return number in self._served and self._served[number].quiet_at_s > self._now_s
+    def _is_quiet(self, number: int) -> bool:
+        return self._now_s >= self._links[number].heard_s + QUIET_S
 
-    def _prefer(self, key: BatchKey) -> list[int]:
+    def _prefer(self, batch: Batch) -> list[int]:
         """The links of all nodes that can make a batch, in order of preference; quiet ones last."""
-        batch = self._prefetch.held[key]
-        names = self._order(key) if len(self._by_name) > 1 else tuple(self._by_name)
         preferred: list[int] = []
-        quiet: list[int] = []
-        for name in names:
+        for name in self._order(batch) if len(self._by_name) > 1 else self._by_name:
             numbers = self._by_name.get(name, [])
             if len(numbers) > 1:  # a feeder's node processes have an order of their own
-                numbers = sorted(numbers, key=lambda n: self._weigh(n, key))
-            for number in numbers:
-                if number not in batch.requests and number not in batch.failures:
-                    (preferred if self._answers(number) else quiet).append(number)
-        return preferred + quiet
+                numbers = sorted(numbers, key=lambda number: self._weigh(number, batch))
+            preferred += [n for n in numbers if n not in batch.requests and n not in batch.failures]
+        return sorted(preferred, key=self._is_quiet)
 
-    def _weigh(self, number: int, key: BatchKey) -> bytes:
+    def _weigh(self, number: int, batch: Batch) -> bytes:
         assert self._preference is not None, "a node has answered"
-        return self._preference.weigh_node(self._served[number].node_name, key)
+        return self._preference.weigh_node(self._links[number].node_name, batch.key)
 
     def _has_failed_everywhere(self, batch: Batch) -> bool:
         return bool(batch.failures) and all(
-            number in batch.failures
-            or link.incompatibility is not None
-            or link.duplicate_of is not None
+            number in batch.failures or link.duplicate_of is not None
             for number, link in self._links.items()
         )
-
-    # --- How busy nodes are -------------------------------------------------------------------
-
-    def _count_near(self) -> int:
-        """How many of the next batches an idle node may take from their owner.
-
-        More where the buffers hardly suffice: a node without a rank's batches then idles, and the
-        consumer soon waits. All where they cannot keep a few nodes busy in any case.
-        """
-        buffers, nodes = self._prefetch.buffers, len(self._served)
-        ranks = self._prefetch.world_size
-        if nodes <= _FEW_NODES:
-            needed = sum(map(self._count_needed, self._served))
-            is_tight = buffers * ranks < _TIGHT * needed
-            if buffers * ranks < needed:
-                return buffers
-        else:
-            is_tight = ranks < nodes < buffers < _TIGHT * nodes
-        share = NEAR_SHARE_TIGHT if is_tight else NEAR_SHARE
-        return max(_NEAR_MIN, math.ceil(share * buffers))
-
-    def _count_needed(self, number: int) -> int:
-        """Batches that keep a node busy, of all ranks that it serves."""
-        welcome = self._served[number].welcome
-        assert welcome is not None, "it is served"
-        chunks = math.ceil(self._prefetch.recipe.batch_size / welcome.chunk_images)
-        return 1 + math.ceil(_CHUNKS_A_WORKER * welcome.workers / chunks)
-
-    def _count_free(self, number: int) -> int:
-        welcome = self._served[number].welcome
-        return (welcome.window if welcome else 0) - self._load[number]
-
-    def _count_lacking(self, number: int) -> int:
-        """Batches that a node lacks to be busy with this rank's part of its work.
-
-        That is enough chunks for all workers, each with one to fill and the next one at hand, and a
-        batch that is on its way, over the ranks that it serves; or this client's even share of the
-        buffers if that is less.
-        """
-        prefetch = self._prefetch
-        if len(self._served) == 1:
-            return prefetch.buffers
-        share = math.ceil(prefetch.buffers / len(self._served))
-        ranks = min(prefetch.world_size, self._served[number].sharers or prefetch.world_size)
-        busy = min(share, math.ceil(self._count_needed(number) / ranks))
-        return busy - self._pending[number]
-
-
-class HedgeDelay:
-    """The delay after which a batch is late, from the latencies of the last answers.
-
-    Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): wait for about the 99th
-    percentile of the latency, so that one request in a hundred is made twice, then take whichever
-    answer comes first.
-    """
-
-    def __init__(self) -> None:
-        self._latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)
-        self._delay_s: float | None = _FIRST_DELAY_S  # None: to be computed when it is needed
-
-    @property
-    def delay_s(self) -> float:
-        """Seconds from the request until another node is asked too."""
-        if self._delay_s is None:
-            percentile_99_s = sorted(self._latencies_s)[(99 * len(self._latencies_s)) // 100]
-            self._delay_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
-        return self._delay_s
-
-    def record(self, latency_s: float) -> None:
-        """Record how long a batch took from its request to its last row."""
-        self._latencies_s.append(latency_s)
-        if len(self._latencies_s) >= _LATENCIES_MIN:
-            self._delay_s = None

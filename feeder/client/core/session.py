@@ -18,7 +18,7 @@ Invariants, which test_fleet.py checks over random losses, restarts and clock ju
 The consumer's deadline is not known here; when it has passed, ``explain`` gives the reason.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from feeder.client.core import events
@@ -32,6 +32,7 @@ from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, n
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.wire.messages import (
     Bye,
+    Chunk,
     Draining,
     Failed,
     Lent,
@@ -72,18 +73,12 @@ class ClientSession:
         self.links = Links(job, self.prefetch, self._out)
         self.scheduler = RequestScheduler(self.prefetch)
         self._preference: Preference | None = None  # once the dataset is known
-        self._welcomed: set[int] = set()  # links that were welcomed before
         self._waits_since_s: float | None = None  # while the consumer waits: counted up to here
         self._has_taken = False
-        self._first_request_at_s: float | None = None
         self._now_s = 0.0
         self._cpu_s = 0.0  # of this process, at the last ClockAdvanced
         # Since the last ClockAdvanced:
         self._has_changed = True  # in more than batches that were lent as requested
-        self._have_links_changed = True
-        self._links_due_s = _NEVER
-        self._in_flight = 0  # batches requested and not complete
-        self._waits_for_room = False  # whether a batch could not be requested
 
     @property
     def labels(self) -> LabelSpec:
@@ -97,7 +92,7 @@ class ClientSession:
         self.check()
         self.prefetch.begin(sequence)
         # The number of ranks may have changed, and with it how many links there may be.
-        self._has_changed = self._have_links_changed = True
+        self._has_changed = self.links.have_changed = True
 
     def take(self) -> Batch | None:
         """The next batch if it is complete; raises the error that prevents it for good."""
@@ -126,7 +121,7 @@ class ClientSession:
         While every node has enough to do, ``1 + spare`` free buffers can wait for another one: a
         request for several batches costs client and node little more than a request for one.
         """
-        is_ample = self._in_flight >= AMPLE_BATCHES * len(self.links.by_number)
+        is_ample = self.scheduler.in_flight >= AMPLE_BATCHES * len(self.links.by_number)
         return self._has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
@@ -147,17 +142,18 @@ class ClientSession:
         awaited = self.prefetch.awaited_links
         links = [*self.links.by_number.values()]
         links.sort(key=lambda link: link.number not in awaited)
-        if not links:
-            return "no endpoint is known yet"
-        reasons = [
-            problems.get(link.endpoint)
+        reasons = {
+            link.endpoint: problems.get(link.endpoint)
             or f"{link.explain(now_s, progress)}{name_session(link.welcome)}"
             for link in links
-        ]
-        if len(links) == 1:
-            return reasons[0]
-        named = [f"{link.endpoint}: {reason}" for link, reason in zip(links, reasons, strict=True)]
-        return name_some(named, "; ")
+        }
+        for endpoint, (reason, _) in self.links.left_out.items():
+            reasons.setdefault(endpoint, reason)
+        if not reasons:
+            return "no endpoint is known yet"
+        if len(reasons) == 1:
+            return next(iter(reasons.values()))
+        return name_some([f"{endpoint}: {reason}" for endpoint, reason in reasons.items()], "; ")
 
     # --- State and statistics -----------------------------------------------------------------
 
@@ -204,18 +200,16 @@ class ClientSession:
         self._now_s = max(self._now_s, now_s)
         if self.error is None:
             match event:
-                case events.MessageReceived(number, message):
-                    self._on_message(number, message)
+                case events.MessageReceived(number, message, sizes):
+                    self._on_message(number, message, sizes)
                 case events.ClockAdvanced(cpu_s):
                     self._cpu_s = cpu_s
                     self._on_clock()
-                case events.ChunkArrived():
-                    self._on_chunk(event)
                 case events.ChunkStored(number, chunk):
                     self._has_changed = True
                     self._on_complete(self.prefetch.stored(number, chunk))
                 case events.EndpointsListed():
-                    self._has_changed = self._have_links_changed = True
+                    self._has_changed = True
                     self.links.set_listed(event)
                 case _:
                     self._on_link(event)
@@ -248,21 +242,21 @@ class ClientSession:
         link = self.links.by_number.get(event.link)
         if link is None:
             return  # it was closed
-        self._has_changed = self._have_links_changed = True
+        self._has_changed = self.links.have_changed = True
         if isinstance(event, events.NodeIncompatible):
-            if link.incompatibility is None:
-                self._leave_out(link, event.error)
-            return
-        link.handle(event, self._now_s)
-        if isinstance(event, events.Disconnected):
-            self.links.greet_duplicates(link, self._now_s)
+            self._leave_out(link, event.error)
+        else:
+            link.handle(event, self._now_s)
 
-    def _on_message(self, number: int, message: object) -> None:
+    def _on_message(self, number: int, message: object, sizes: Sequence[int]) -> None:
         link = self.links.by_number.get(number)
-        if link is None or link.incompatibility is not None:
+        if isinstance(message, Chunk):
+            self._on_chunk(link, message, sizes)
+            return
+        if link is None:
             return
         link.heard_s = self._now_s
-        self._has_changed |= self._waits_for_room
+        self._has_changed |= self.scheduler.waits_for_room
         match message:
             case Lent(session=session):
                 if session == link.session:
@@ -270,9 +264,10 @@ class ClientSession:
                 return
             case Pong(session=session):
                 if session == link.session:
+                    self.links.have_changed |= message.sharers != link.sharers
                     link.verdict, link.sharers = message.verdict, message.sharers
                 return
-        self._has_changed = self._have_links_changed = True
+        self._has_changed = self.links.have_changed = True
         match message:
             case Welcome() if link.is_connected:  # else it was still in flight
                 if message.session != link.session or not link.has_session_with(message):
@@ -293,7 +288,7 @@ class ClientSession:
                 pass
 
     def _on_welcome(self, link: LinkState, welcome: Welcome) -> None:
-        is_back = link.number in self._welcomed
+        is_back = link.welcome is not None
         error = find_incompatibility(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
             self._out.append(events.Send(link.number, Bye(session=welcome.session)))
@@ -306,7 +301,7 @@ class ClientSession:
             self.welcome = self.welcome or welcome
             self._preference = self._preference or Preference(welcome, self.job.hello)
             self.reconnects += is_back
-            self._welcomed.add(link.number)
+            self.links.left_out.pop(link.endpoint, None)
             link.accept(welcome, self._now_s, self._cpu_s)
         # Also of a node process that is linked twice: the other link may not lead to its siblings.
         self.links.record_siblings(link.endpoint, welcome)
@@ -321,36 +316,33 @@ class ClientSession:
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
         """
-        self._has_changed = self._have_links_changed = True
+        self._has_changed = True
         named = error
         if not str(error).startswith(link.endpoint):
             named = type(error)(f"{link.endpoint}: {error}")
         session = name_session(welcome or link.welcome)
-        link.leave(self._now_s, error)
-        self.links.greet_duplicates(link, self._now_s)
-        is_news = self.links.avoid(link, self._now_s)
-        if not self._has_taken or self.links.are_all_left_out:
+        is_news = self.links.leave_out(link, f"{error}{session}", self._now_s)
+        if not self._has_taken or not self.links.find_usable(self._now_s):
             self.fail(named)
         elif is_news:
             self._out.append(events.Log(f"left out: {named}{session}", is_warning=True))
 
     # --- Batches that arrive ------------------------------------------------------------------
 
-    def _on_chunk(self, event: events.ChunkArrived) -> None:
+    def _on_chunk(self, link: LinkState | None, chunk: Chunk, sizes: Sequence[int]) -> None:
         self._has_changed = True
-        self.received_bytes += sum(event.sizes)
-        link = self.links.by_number.get(event.link)
-        if link is None or event.chunk.session != link.session:
+        self.received_bytes += sum(sizes)
+        if link is None or chunk.session != link.session:
             self.prefetch.chunks_discarded += 1
             return
         link.heard_s = self._now_s
         try:
-            buffer = self.prefetch.find_buffer(link.number, event.chunk, event.sizes, self.labels)
+            buffer = self.prefetch.find_buffer(link.number, chunk, sizes, self.labels)
         except ProtocolError as error:
             self._leave_out(link, error)
             return
         if buffer is not None:
-            self._out.append(events.Store(link.number, event.chunk, buffer))
+            self._out.append(events.Store(link.number, chunk, buffer))
 
     def _on_lent(self, link: LinkState, lent: Lent) -> None:
         try:
@@ -360,14 +352,15 @@ class ClientSession:
         except ProtocolError as error:
             self._leave_out(link, error)
             return
-        self._in_flight -= request is not None
+        self.scheduler.in_flight -= request is not None
         self._on_complete(request)
 
     def _on_complete(self, request: BatchRequest | None) -> None:
         if request is not None:
-            self.scheduler.hedge_delay.record(self._now_s - request.requested_s)
-            if self.first_batch_s is None and self._first_request_at_s is not None:
-                self.first_batch_s = self._now_s - self._first_request_at_s
+            latency_s = self._now_s - request.requested_s
+            self.scheduler.record_latency(latency_s)
+            if self.first_batch_s is None:
+                self.first_batch_s = latency_s
 
     # --- Requests -----------------------------------------------------------------------------
 
@@ -375,42 +368,26 @@ class ClientSession:
         now_s = self._now_s
         if self._waits_since_s is not None:
             self._count_wait(now_s, self.prefetch.awaited_links)
-        if now_s >= self._links_due_s:
-            self._have_links_changed = True
-            for link in [*self.links.by_number.values()]:
-                if link.due_s() <= now_s:
-                    self._run_due(link, now_s)
-        if self._have_links_changed or self.links.is_list_long:
-            self._have_links_changed |= self.links.choose(self._preference, now_s)
-            if self._have_links_changed and self._preference is not None:
-                names, owners = self.links.name_owners()
-                self._preference.set_names(owners)
-                self.scheduler.follow(self.links.by_number, names, self._preference)
-        if self._have_links_changed:
-            self._links_due_s = _NEVER
-            for link in self.links.by_number.values():
-                self._links_due_s = min(self._links_due_s, link.due_s())
-        self._have_links_changed = self._has_changed = False
-        self.due_s = self._links_due_s
+        links = self.links
+        if now_s >= links.due_s:
+            links.have_changed = True
+            for link in links.by_number.values():
+                if link.due_s <= now_s:
+                    link.run_due(now_s, self._cpu_s)
+        if links.have_changed or links.is_list_long:
+            links.choose(self._preference, now_s)
+            if links.have_changed and self._preference is not None:
+                self._preference.set_names(links.name_owners())
+                self.scheduler.follow(links.by_number, self._preference)
+        self._has_changed = links.have_changed = False
+        self.due_s = links.due_s
         if self.welcome is not None:
             self._request_batches(self.welcome, now_s)
             self.due_s = min(self.due_s, self.scheduler.due_s)
 
-    def _run_due(self, link: LinkState, now_s: float) -> None:
-        if link.incompatibility is not None:  # it has lost its connection long since
-            self.links.hang_up(link, now_s)
-            self.links.dial(link.endpoint, link.feeder, now_s)
-            return
-        had_session = link.session is not None
-        link.run_due(now_s, self._cpu_s)
-        if had_session and link.session is None:  # silent: another link may reach the node
-            self.links.greet_duplicates(link, now_s)
-
     def _request_batches(self, welcome: Welcome, now_s: float) -> None:
         self.prefetch.extend(welcome.samples)
         wants = self.scheduler.choose(now_s)
-        if wants and self._first_request_at_s is None:
-            self._first_request_at_s = now_s
         for link in self.links.by_number.values():
             if link.session is None:
                 continue
@@ -424,12 +401,6 @@ class ClientSession:
                     release=tuple(releases),
                 )
                 self._out.append(events.Send(link.number, request))
-        self._in_flight, self._waits_for_room = 0, False
-        for batch in self.prefetch.held.values():
-            if batch.requests:
-                self._in_flight += not batch.settled
-            elif not batch.settled:
-                self._waits_for_room = True
 
     def _count_wait(self, now_s: float, awaited: Iterable[int]) -> None:
         """Count the time since the last call as a wait for these links, of which a hedged batch has

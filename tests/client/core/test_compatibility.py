@@ -4,8 +4,14 @@ import re
 
 import pytest
 
-from feeder.client.core.events import Dial, HangUp, Instruction
-from feeder.client.core.node_link import REDIAL_S
+from feeder.client.core.events import (
+    Dial,
+    HangUp,
+    Instruction,
+    MessageReceived,
+    NodeIncompatible,
+)
+from feeder.client.core.links import LEFT_OUT_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.plan.labels import LabelSpec
 from feeder.wire.messages import Bye, Pong, Refused
@@ -85,7 +91,7 @@ def test_an_incompatible_node_is_left_out_after_the_first_batch(
     assert re.search(text, warning)
     assert re.search(r" \(node .+, session [0-9a-f]{8}\)$", warning)
     assert asked(out + pass_time(shell, 5.0, 0), 1) == []
-    assert shell.session.links.left_out == 1
+    assert len(shell.session.links.left_out) == 1
     assert shell.session.error is None
     shell.answer(1)
     assert shell.take_key() == (0, 1)
@@ -115,7 +121,7 @@ def test_a_node_that_refuses_for_good_or_breaks_the_protocol_is_left_out_later(
     assert sends(out, OWNER) == [Bye(session=OWNER + 1)]
     assert (0, 1) in asked(out, NEXT)
     assert len(shell.warnings) == 1
-    assert shell.session.links.left_out == 1
+    assert len(shell.session.links.left_out) == 1
 
 
 def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
@@ -125,37 +131,41 @@ def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
         shell.session.check()
 
 
-def test_one_warning_is_logged_for_a_node_that_is_left_out() -> None:
+def leave_out_next() -> Shell:
+    """Return a client that has taken a batch and left out the second of its nodes."""
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
-    for _ in range(3):
-        leave_out(shell, NEXT)
-    assert len(shell.warnings) == 1
-
-
-def test_a_node_that_refused_the_connection_for_good_is_redialled_after_a_while() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    shell.lose(NEXT)
     leave_out(shell, NEXT)
-    before = shell.run_until(shell.now_s + REDIAL_S - 0.5)
-    assert not [each for each in before if isinstance(each, Dial | HangUp)]
+    return shell
+
+
+def test_one_warning_is_logged_for_a_node_that_is_left_out() -> None:
+    shell = leave_out_next()
+    for link in (2, 3):
+        shell.run_until(shell.now_s + LEFT_OUT_S)
+        shell.find_incompatibility(ProtocolError(f"garbage of {NODES[NEXT]}"), link)
+    assert len(shell.warnings) == 1
+    assert f"{ENDPOINTS[NEXT]}: garbage of {NODES[NEXT]}" in shell.session.explain(0.0)
+
+
+def test_a_node_that_is_left_out_is_dialled_again_after_a_while() -> None:
+    shell = leave_out_next()
+    assert NEXT not in shell.links
+    before = shell.run_until(shell.now_s + LEFT_OUT_S - 0.5)
+    assert not [out for out in before if isinstance(out, Dial | HangUp) and out.link != OWNER]
     after = shell.run_until(shell.now_s + 1.0)
-    assert [each for each in after if isinstance(each, Dial | HangUp)] == [
-        HangUp(NEXT),
-        Dial(2, ENDPOINTS[NEXT]),
-    ]
-    assert shell.session.links.left_out == 0
+    assert [out for out in after if isinstance(out, Dial)] == [Dial(2, ENDPOINTS[NEXT])]
+    assert len(shell.session.links.left_out) == 1, "it is not known yet whether it serves"
 
 
 def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
-    leave_out(shell, OWNER)
-    assert sends(shell.receive(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
+    error = ProtocolError(f"garbage of {NODES[OWNER]}")
+    late = MessageReceived(OWNER, welcome(9, node=NODES[OWNER]))
+    assert sends(shell.do(NodeIncompatible(OWNER, error), late), OWNER) == [Bye(session=OWNER + 1)]
     assert len(shell.session.served_endpoints) == 1
 
 
@@ -171,14 +181,10 @@ def test_when_all_nodes_are_left_out_the_job_ends() -> None:
 
 
 def test_an_incompatible_node_that_is_replaced_serves_again() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    leave_out(shell, OWNER)
-    assert sends(shell.receive(Pong(session=OWNER + 1), OWNER), OWNER) == []
-    shell.lose(OWNER)
-    assert shell.session.links.left_out == 1, "why it was is still to be known"
-    assert sends(shell.connect(OWNER), OWNER)[0] == hello(8)
-    shell.receive(welcome(9, node=NODES[OWNER], window=8), OWNER)
-    assert len(shell.session.served_endpoints) == 2
-    assert shell.session.links.left_out == 0
+    shell = leave_out_next()
+    assert sends(shell.receive(Pong(session=NEXT + 1), NEXT), NEXT) == []
+    shell.run_until(shell.now_s + LEFT_OUT_S)
+    assert sends(shell.connect(2), 2)[0] == hello(8)
+    shell.receive(welcome(9, node=NODES[NEXT], window=8), 2)
+    assert shell.session.links.by_number[2].is_served
+    assert not shell.session.links.left_out

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.owners import Ownership, Preference
-from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
+from feeder.client.core.prefetch import BatchSequence, Prefetch
+from feeder.client.core.requests import HEDGES_MAX, RETRY_S, RequestScheduler
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Bye, Draining, Failed, Ping, Pong, Refused, Request
@@ -34,7 +34,7 @@ ENDPOINTS = tuple(f"tcp://{node}:1" for node in NODES)
 OWNER, NEXT = (NODES.index(name) for name in Ownership(NODES[:2], 1).order(0))
 """Of the one lane that all batches are in: the links to the first two nodes."""
 
-LATE_S = HedgeDelay().delay_s
+LATE_S = RequestScheduler(Prefetch(RECIPE, buffers=1)).late_after_s
 RECIPE_5 = msgspec.structs.replace(RECIPE, lanes=5)
 
 

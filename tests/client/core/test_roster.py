@@ -140,14 +140,14 @@ FEEDERS = tuple(f"f{number:04}" for number in range(300))
 
 
 def test_spares_are_dealt_out_evenly_over_ranks() -> None:
-    dealt = Counter(name for rank in range(1000) for name in choose_spares(FEEDERS, rank, ()))
+    dealt = Counter(name for rank in range(1000) for name in choose_spares(FEEDERS, rank, FEEDERS))
     assert set(dealt) == set(FEEDERS)
     assert max(dealt.values()) - min(dealt.values()) <= 1
 
 
 def test_other_feeders_stand_in_for_unusable_spares() -> None:
-    assert choose_spares(FEEDERS, 0, FEEDERS[1:3]) == [FEEDERS[0], *FEEDERS[3:5]]
-    assert choose_spares(FEEDERS, 0, FEEDERS) == []
+    assert choose_spares(FEEDERS, 0, (FEEDERS[0], *FEEDERS[3:])) == [FEEDERS[0], *FEEDERS[3:5]]
+    assert choose_spares(FEEDERS, 0, ()) == []
 
 
 def test_a_job_of_2048_ranks_has_few_sessions_at_each_feeder() -> None:
@@ -174,7 +174,11 @@ def test_the_choice_is_bounded_and_has_the_owners_first(
     hello = Hello(dataset="d", recipe=RECIPE, seed=0, window=2, client="c")
     links = Links(Job(name="list", hello=hello, rank=rank), prefetch, [])
     links.set_listed(EndpointsListed(FEEDERS))
-    chosen = links._choose_of_long_list(preference, away, limit)
+    links.by_number = {
+        number: SimpleNamespace(feeder=name, is_away=True)  # type: ignore[misc]
+        for number, name in enumerate(away)
+    }
+    chosen = links._choose_of_long_list(preference, set(FEEDERS), limit)
     assert SPARES <= len(chosen) <= limit
     owners = {next((n for n in order if n not in away), order[-1]) for order in orders}
     if sum(map(len, orders)) <= limit - SPARES:
