@@ -110,12 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
     from feeder.process.log_lines import LineForm, start_logging
-    from feeder.process.program import call_before_exit
+    from feeder.process.program import before_exit
     from feeder.process.stderr_relay import StderrRelay, is_journal
 
     is_terminal = sys.stderr.isatty()
     relay = StderrRelay(is_journal=is_journal(os.environ, 2))
-    call_before_exit(relay.close)
+    before_exit.append(relay.close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))

@@ -33,7 +33,7 @@ class Channel(Generic[Outgoing, Incoming]):
     """One end of the pair; sends ``Outgoing`` and receives ``Incoming`` (a union of structs)."""
 
     def __init__(self, end: socket.socket, incoming: Any) -> None:
-        """Take over the socket. ``incoming`` is the union of messages that may arrive."""
+        """Take over the socket; ``incoming`` is the union of messages that may arrive."""
         self._socket = end
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
@@ -73,13 +73,7 @@ class Channel(Generic[Outgoing, Incoming]):
 
         Raises ChannelClosedError when the channel is closed.
         """
-        try:
-            size = self._socket.recv_into(self._buffer)
-        except (BlockingIOError, TimeoutError):
-            return None
-        except ConnectionResetError as error:
-            raise ChannelClosedError from error
-        return self._decode(size)
+        return self.receive_with_fd()[0]
 
     def receive_with_fd(self) -> tuple[Incoming | None, int | None]:
         """Receive the next message and the descriptor with it, which the caller closes."""
@@ -89,17 +83,10 @@ class Channel(Generic[Outgoing, Incoming]):
             return None, None
         except ConnectionResetError as error:
             raise ChannelClosedError from error
-        fds = [
-            int.from_bytes(data, sys.byteorder)
-            for level, kind, data in ancillary
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        ]
-        return self._decode(size), fds[0] if fds else None
-
-    def _decode(self, size: int) -> Incoming:
         if size == 0:
             raise ChannelClosedError
-        return self._decoder.decode(self._view[:size])
+        fd = int.from_bytes(ancillary[0][2], sys.byteorder) if ancillary else None
+        return self._decoder.decode(self._view[:size]), fd
 
     def close(self) -> None:
         """Close this end; the other one reads it as closed."""

@@ -1,20 +1,16 @@
 """Resolves host names within a deadline, even if no name server answers.
 
 libzmq resolves names in its I/O thread, and a context whose thread waits for a name server cannot
-be closed. So a client with a deadline resolves the name here, in a daemon thread that is abandoned
+be closed. So a client with a deadline resolves the name here, in a daemon thread that it abandons
 at the deadline, and has libzmq connect to the address.
 """
 
 import ipaddress
-import queue
 import socket
 import threading
+from concurrent.futures import Future
 
 from feeder.errors import ConfigError, PeerError, ResourceError
-
-
-class LookupTimeout(PeerError):  # noqa: N818 -- names what happened
-    """Raised when no name server answers by the deadline."""
 
 
 def host_name_in(endpoint: str) -> str:
@@ -40,8 +36,8 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
         return endpoint
     try:
         address = look_up(host, timeout_s)
-    except LookupTimeout as error:
-        raise LookupTimeout(f"{endpoint}: {error}") from None
+    except TimeoutError as error:
+        raise PeerError(f"{endpoint}: {error}") from None
     except OSError as error:
         raise PeerError(
             f"{endpoint}: the name {host} does not resolve ({error.strerror}): correct it, or give "
@@ -57,30 +53,26 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
 def look_up(host: str, timeout_s: float) -> str:
     """Look up an address of ``host``.
 
-    Raises LookupTimeout when there is no answer in time, OSError when there is no address,
-    ValueError for an invalid name, ResourceError when no thread can be started.
+    Raises TimeoutError when no name server answers in time, another OSError when there is no
+    address, ValueError for an invalid name, ResourceError when no thread can be started.
     """
-    answers: queue.SimpleQueue[str | OSError | ValueError] = queue.SimpleQueue()
+    address: Future[str] = Future()
 
     def resolve() -> None:
         try:
             rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             first = min(rows, key=lambda row: row[0])  # IPv4 first, as in libzmq
-            answers.put(str(first[4][0]))
+            address.set_result(str(first[4][0]))
         except (OSError, ValueError) as error:
-            answers.put(error)
+            address.set_exception(error)
 
     try:
         threading.Thread(target=resolve, name="feeder name look-up", daemon=True).start()
+        return address.result(max(0.0, timeout_s))
     except RuntimeError as error:
         raise ResourceError(f"{error}: allow this process more threads") from None
-    try:
-        answer = answers.get(timeout=max(0.0, timeout_s))
-    except queue.Empty:
-        raise LookupTimeout(
+    except TimeoutError:
+        raise TimeoutError(
             f"no name server gave the address of {host} within {timeout_s:.3g} s: try again, or "
             "give the address"
         ) from None
-    if isinstance(answer, str):
-        return answer
-    raise answer

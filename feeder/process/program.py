@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _STOP_SIGNALS = (_signal.SIGINT, _signal.SIGTERM)
-_before_exit: "list[Callable[[], None]]" = []
+before_exit: "list[Callable[[], None]]" = []
+"""What the handler of ``exit_on_signals`` calls after its line, e.g. to flush it."""
 
 
 def run_program(name: str, main: "Callable[[], int]") -> int:
@@ -65,18 +65,15 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
             sys.stdout.flush()
     except OutputClosedError as error:
         return error.exit_status
-    except FeederError as error:
-        explained = error
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")
         return 128 + _signal.SIGINT
     except Exception as error:
-        shortage = explain_shortage(error)
-        if shortage is None and isinstance(error, OSError):
-            shortage = explain_os_error(error)
-        if shortage is None:
+        explained = error if isinstance(error, FeederError) else explain_shortage(error)
+        if explained is None and isinstance(error, OSError):
+            explained = explain_os_error(error)
+        if explained is None:
             raise
-        explained = shortage
     sys.stderr.write(f"{name}: error: {explained}\n")
     return explained.exit_status
 
@@ -93,7 +90,7 @@ def exit_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
     def exit_at_once(number: int, frame: "FrameType | None") -> None:
         try:
             write(2, line)
-            for call in _before_exit:
+            for call in before_exit:
                 call()
         finally:  # even if standard error cannot be written
             end(128 + number)
@@ -104,60 +101,47 @@ def exit_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
     return exit_at_once
 
 
-def call_before_exit(call: "Callable[[], None]") -> None:
-    """Have the handler of ``exit_on_signals`` run ``call`` after its line, e.g. to flush it."""
-    _before_exit.append(call)
-
-
 def open_missing_descriptors() -> None:
     """Open /dev/null for each standard descriptor that is closed, before anything else is opened.
 
     Otherwise the next file gets its number, and output is written to that file.
     """
-    for descriptor in (_STDIN, _STDOUT, _STDERR):
+    for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-            if opened != descriptor:
-                os.dup2(opened, descriptor)
-                os.close(opened)
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(descriptor, True)
 
 
 def guard_streams() -> None:
     """Replace sys.stdout and sys.stderr by guarded streams with the same encodings."""
     if sys.stdin is None:
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(_STDIN, closefd=False)))
-    sys.stdout = _text_stream(_Output(_STDOUT, "w", closefd=False), sys.stdout)
-    sys.stderr = _text_stream(_Messages(_STDERR, "w", closefd=False), sys.stderr)
+        sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = _text_stream(_Output(1, "w", closefd=False), sys.stdout)
+    sys.stderr = _text_stream(_Messages(2, "w", closefd=False), sys.stderr)
 
 
-def _text_stream(raw: io.RawIOBase, like: "TextIO | None") -> io.TextIOWrapper:
-    """Open a stream to ``raw`` with the settings of ``like`` (None: that stream is closed)."""
-    buffered = io.BufferedWriter(raw)
-    if not isinstance(like, io.TextIOWrapper):
-        return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
+def _text_stream(raw: io.RawIOBase, former: "TextIO | None") -> io.TextIOWrapper:
+    """Open a stream to ``raw`` with the settings of the ``former`` one (None: it is closed)."""
     return io.TextIOWrapper(
-        buffered,
-        encoding=like.encoding,
+        io.BufferedWriter(raw),
+        encoding=getattr(former, "encoding", "utf-8"),
         errors="backslashreplace",  # file names hold any character, and bytes that are not text
-        line_buffering=like.line_buffering or like.write_through,
+        line_buffering=getattr(former, "line_buffering", False)
+        or getattr(former, "write_through", False),
     )
 
 
 class _Output(io.FileIO):
-    """Standard output, whose first write error is raised as OutputError.
-
-    Then it drops what is written, so that Python's flush at exit does not raise again.
-    """
+    """Standard output: raises its first write error as OutputError, and then drops what is written,
+    so that Python's flush at exit does not raise again."""
 
     _is_lost = False
 
     def write(self, data: "ReadableBuffer") -> int:
-        size = memoryview(data).nbytes
         if self._is_lost:
-            return size
+            return memoryview(data).nbytes
         try:
             while (size := super().write(data)) is None:  # another process made it non-blocking
                 import select

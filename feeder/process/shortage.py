@@ -22,12 +22,9 @@ TORCH_BYTES: Final = 650_000_000
 ZMQ_THREADS: Final = 2
 """Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
 
-_UNLIMITED_FILES: Final = 1 << 20  # the kernel's default of fs.nr_open
-
 _TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
 
-_ADDRESS_SPACE: Final = b"Max address space"
 _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
@@ -36,39 +33,39 @@ _OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
 """The extra of pyproject.toml for each library, where it is not ``daemon``."""
 
-_NO_MEMORY_TEXTS: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate")
-_LOST_ERROR: Final = "error return without exception set"
-_NO_LIBRARY_TEXT: Final = "cannot open shared object file"
-
 
 def explain_shortage(error: BaseException) -> ResourceError | None:
     """Explain in a line what the machine lacks; None for other errors. Takes wrapped ones, too."""
     texts = [str(error), str(error.__cause__ or ""), str(error.__context__ or "")]
+    number = getattr(error, "errno", None)
     if (
         isinstance(error, MemoryError)
-        or getattr(error, "errno", None) == errno.ENOMEM
+        or number == errno.ENOMEM
         # Python's compiler loses a MemoryError now and then.
-        or (isinstance(error, SystemError) and texts[0] == _LOST_ERROR)
+        or (isinstance(error, SystemError) and texts[0] == "error return without exception set")
     ):
         return ResourceError(f"memory ran out: {_more_memory()}")
-    if isinstance(error, ImportError):
-        if any(mark in text for mark in _NO_MEMORY_TEXTS for text in texts):
-            return ResourceError(f"memory ran out while loading libraries: {_more_memory()}")
-        missing = next((text for text in texts if _NO_LIBRARY_TEXT in text), None)
-        if missing is not None:
-            return ResourceError(f"a library cannot be loaded ({missing}): install it")
-        if error.name == "feeder.jpeg" and "_native" in texts[0]:
-            return ResourceError(explain_missing_extension())
-        top = (error.name or "").partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
-            return ResourceError(
-                f"the library {top} is not installed in this environment: "
-                f"{install_command(_EXTRAS.get(top, 'daemon'))}"
-            )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return ResourceError("too many files are open: raise the limit on open files (ulimit -n)")
     if isinstance(error, RuntimeError) and "can't start new thread" in texts[0]:
         return ResourceError(_NO_THREAD)
-    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-        return ResourceError("too many files are open: raise the limit on open files (ulimit -n)")
+    return _explain_import(error, texts) if isinstance(error, ImportError) else None
+
+
+def _explain_import(error: ImportError, texts: list[str]) -> ResourceError | None:
+    for text in texts:
+        if "failed to map segment" in text or "cannot allocate" in text.lower():
+            return ResourceError(f"memory ran out while loading libraries: {_more_memory()}")
+        if "cannot open shared object file" in text:
+            return ResourceError(f"a library cannot be loaded ({text}): install it")
+    if error.name == "feeder.jpeg" and "_native" in texts[0]:
+        return ResourceError(explain_missing_extension())
+    top = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
+        return ResourceError(
+            f"the library {top} is not installed in this environment: "
+            f"{install_command(_EXTRAS.get(top, 'daemon'))}"
+        )
     return None
 
 
@@ -97,9 +94,9 @@ def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard one, and return it; children inherit it."""
     import resource  # here: this module serves also where its library cannot be loaded
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # never infinite: fs.nr_open bounds it
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return _UNLIMITED_FILES if hard == resource.RLIM_INFINITY else hard
+    return hard
 
 
 def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
@@ -140,9 +137,8 @@ def _more_memory() -> str:
     # Not with the module resource, nor as text: neither its library nor a codec may be loadable.
     try:
         with open("/proc/self/limits", "rb") as limits:
-            line = next(limit for limit in limits if limit.startswith(_ADDRESS_SPACE))
-        limit_bytes = int(line.removeprefix(_ADDRESS_SPACE).split()[0])
-    except (OSError, MemoryError, StopIteration, ValueError):  # of "unlimited", for one
+            limit_bytes = int(limits.read().partition(b"Max address space")[2].split()[0])
+    except (OSError, MemoryError, IndexError, ValueError):  # ValueError: it is "unlimited"
         return "give it more, or reduce its parallelism (fewer --jobs or --workers)"
     return (
         f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "

@@ -27,7 +27,7 @@ import zmq
 
 from feeder.errors import PeerError
 from feeder.process.backoff import Backoff
-from feeder.process.name_lookup import LookupTimeout, look_up
+from feeder.process.name_lookup import look_up
 from feeder.security.keys import ClientKeys
 from feeder.wire.zap import NO_LIST
 
@@ -169,7 +169,7 @@ def probe_mechanism(peer: Address) -> str | None:
     None without a greeting within 0.5 s. Every ZMTP peer sends it first, so no handshake is needed.
     """
     deadline_s = time.monotonic() + _PROBE_S
-    with contextlib.suppress(OSError, ValueError, LookupTimeout), _dial(peer) as connection:
+    with contextlib.suppress(OSError, ValueError), _dial(peer) as connection:
         connection.sendall(_GREETING_START)
         greeting = b""
         while len(greeting) < _GREETING_BYTES:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, PeerError
-from feeder.process.name_lookup import LookupTimeout, look_up, resolve_endpoint
+from feeder.process.name_lookup import look_up, resolve_endpoint
 from tests.faults.preload import preload
 from tests.support.sources import REPOSITORY, error_line, feeder_command
 
@@ -151,7 +151,7 @@ def test_a_look_up_is_abandoned_at_the_deadline(
 
     monkeypatch.setattr(socket, "getaddrinfo", wait)
     try:
-        with pytest.raises(LookupTimeout, match=r"address of a within 0\.01 s"):
+        with pytest.raises(TimeoutError, match=r"address of a within 0\.01 s"):
             look_up("a", 0.01)
     finally:
         answer.set()
