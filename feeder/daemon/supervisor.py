@@ -310,8 +310,10 @@ def open_metrics(config: Config) -> "MetricsServer | None":
     if not serve.metrics:
         return None
     # Not loaded otherwise: an event loop and the Prometheus client take 8 MB and 0.1 s.
-    from feeder.monitoring.access import TokenFile
+    from feeder.monitoring.access import read_token
     from feeder.monitoring.server import MetricsServer
 
-    token = TokenFile(Path(serve.metrics_token)) if serve.metrics_token else None
+    token = Path(serve.metrics_token) if serve.metrics_token else None
+    if token is not None:
+        read_token(token)  # a wrong one ends the start
     return MetricsServer(parse_address(serve.metrics), token=token)

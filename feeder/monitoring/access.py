@@ -60,41 +60,29 @@ def parse_address(text: str) -> Address:
     return Address(bare, int(port))
 
 
-class TokenFile:
-    """A file with a token, read for each scrape."""
-
-    def __init__(self, path: Path) -> None:
-        """ConfigError where it cannot be read, is open to others or has no token."""
-        _read_token(path)
-        self._path = path
-        self._problem = ""
-
-    def accepts(self, authorization: bytes) -> bool:
-        """Whether an Authorization header has the token."""
-        try:
-            token, problem = _read_token(self._path), ""
-        except ConfigError as error:
-            token, problem = b"", str(error)
-        if problem not in ("", self._problem):
-            _log.warning("%s; scrapes are refused until then", problem)
-        self._problem = problem
-        scheme, _, credentials = authorization.partition(b" ")
-        is_right = hmac.compare_digest(credentials.strip(), token)
-        return bool(token) and scheme.lower() == b"bearer" and is_right
-
-
-def _read_token(path: Path) -> bytes:
+def is_authorized(authorization: bytes, path: Path) -> bool:
+    """Whether an Authorization header has the token of a file, which is read for each scrape."""
     try:
-        data = read_private(path, _FILE_BYTES_MAX, _WHAT)
+        token = read_token(path)
+    except ConfigError as error:
+        _log.warning("%s; scrapes are refused until then", error)
+        return False
+    scheme, _, credentials = authorization.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(credentials.strip(), token)
+
+
+def read_token(path: Path) -> bytes:
+    """ConfigError where the file cannot be read, is open to others or has no token."""
+    try:
+        token = read_private(path, _FILE_BYTES_MAX, _WHAT).partition(b"\n")[0].strip()
     except OSError as error:
-        raise ConfigError(
-            f"{_WHAT} {path} cannot be read: {error.strerror}; make one with "
-            f"(umask 077; openssl rand -hex 32 > {path})"
-        ) from None
-    token = data.partition(b"\n")[0].strip()
-    if len(token) < _TOKEN_CHARS_MIN or not token.isascii() or b" " in token:
-        raise ConfigError(
-            f"{_WHAT} {path}: its first line is not {_TOKEN_CHARS_MIN} or more ASCII characters "
-            f"without spaces; make one with (umask 077; openssl rand -hex 32 > {path})"
+        problem = f" cannot be read: {error.strerror}"
+    else:
+        if len(token) >= _TOKEN_CHARS_MIN and token.isascii() and b" " not in token:
+            return token
+        problem = (
+            f": its first line is not {_TOKEN_CHARS_MIN} or more ASCII characters without spaces"
         )
-    return token
+    raise ConfigError(
+        f"{_WHAT} {path}{problem}; make one with (umask 077; openssl rand -hex 32 > {path})"
+    )

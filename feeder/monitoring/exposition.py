@@ -10,7 +10,9 @@ Source of names and units: https://prometheus.io/docs/practices/naming/.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeAlias, get_args
 
 from prometheus_client.core import (
@@ -30,7 +32,6 @@ from feeder.metrics.records import (
     BOUNDS_S,
     OTHERS,
     CacheRecord,
-    Histogram,
     JobRecord,
     NodeRecord,
     WorkerRecord,
@@ -45,9 +46,13 @@ OTHER: Final = "other"
 _CLIENT_CHARS_MAX: Final = 128
 _PID: Final = re.compile(r" pid [0-9]+")
 _WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerRecord.__annotations__["state"])
-_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_VERSION: Final = re.compile(r";\s*version\s*=\s*([^;]*)")
+_FORMATS: Final[Mapping[str, tuple[str, Callable[[Collector], bytes]]]] = {
+    "text/plain": ("text/plain; version=0.0.4; charset=utf-8", encode_text),
+    "application/openmetrics-text": (
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        encode_openmetrics,
+    ),
+}
 
 
 class Exposition(Collector):
@@ -55,21 +60,23 @@ class Exposition(Collector):
 
     def __init__(self) -> None:
         self._report: HostReport | None = None
-        self._texts: dict[str, bytes] = {}  # by content type
-        self._places = WorkerPlaces()
+        self._texts: dict[str, bytes] = {}  # by format
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # by node process
 
     def render(self, report: HostReport | None, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type, in the format that an Accept header asks for.
+        """The text and its content type, in the format that an Accept header asks for: the first
+        one of the list that is known, as Prometheus lists them by preference, or else plain text.
 
         There is no report while the daemon packs.
         """
         if report is not self._report:
             self._report, self._texts = report, {}
-        content_type = choose_format(accept)
-        if content_type not in self._texts:
-            encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
-            self._texts[content_type] = encode(self)
-        return self._texts[content_type], content_type
+        names = [listed.partition(";")[0].strip() for listed in accept.lower().split(",")]
+        name = next((name for name in names if name in _FORMATS), "text/plain")
+        content_type, encode = _FORMATS[name]
+        if name not in self._texts:
+            self._texts[name] = encode(self)
+        return self._texts[name], content_type
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the report, and the one that is there before there is any."""
@@ -79,81 +86,45 @@ class Exposition(Collector):
             yield from _describe(self._report, self._places)
 
 
-def choose_format(accept: str) -> str:
-    """The content type for an Accept header: one of two, whatever the header contains.
+def take_places(places: list[int], workers: Sequence[int]) -> list[int]:
+    """The places of a node process's present workers, given their numbers; ``places`` has the
+    worker at each place, and is changed.
 
-    The first format that is listed and known; Prometheus text if there is none. Prometheus lists
-    the formats by preference. The library's own choice copies the version into the content type,
-    so that a client could have the report rendered and kept any number of times.
+    Places label the metrics. Numbers of workers are never used again, so as labels they would make
+    new series with each replacement: a successor takes the place of the worker that it replaces.
+    Its counters begin at zero, which Prometheus takes into account.
     """
-    for listed in accept.lower().split(","):
-        name = listed.partition(";")[0].strip()
-        if name == "text/plain":
-            return _TEXT
-        if name == "application/openmetrics-text":
-            version = _VERSION.search(listed)
-            if version is None or version[1].strip() in ("", "1") or version[1].startswith("1."):
-                return _OPENMETRICS
-    return _TEXT
+    new = [worker for worker in workers if worker not in places]
+    for place, worker in enumerate(places):
+        if new and worker not in workers:
+            places[place] = new.pop(0)
+    places += new
+    return [places.index(worker) for worker in workers]
 
 
-class WorkerPlaces:
-    """Places of workers, from 0, which label their metrics: a successor takes the place of the
-    worker that it replaces.
-
-    Numbers of workers are never used again, so as labels they would make new series with each
-    replacement. The successor's counters begin at zero, which Prometheus takes into account.
-    """
-
-    def __init__(self) -> None:
-        self._workers: dict[int, list[int]] = {}  # by node process: the worker at each place
-
-    def of(self, node: int, workers: Sequence[int]) -> list[int]:
-        """The places of a node process's present workers, given their numbers."""
-        places = self._workers.setdefault(node, [])
-        new = [worker for worker in workers if worker not in places]
-        for place, worker in enumerate(places):
-            if new and worker not in workers:
-                places[place] = new.pop(0)
-        places += new
-        return [places.index(worker) for worker in workers]
-
-
-def _describe(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
-    version: dict[Labels, float] = {(report.feeder_version, report.host): 1.0}
+def _describe(report: HostReport, places: defaultdict[int, list[int]]) -> Iterator[Metric]:
+    version = {(report.feeder_version, report.host): 1.0}
     yield gauge("build_info", "The daemon's version.", ["version", "host"], version)
-    yield from families(HostReport, (), [((), report)])
-    yield from families(Verdict, (), [((), report.verdict)])
-    yield from families(HostLoad, (), [((), report.load)])
-    datasets = [((served.name, served.fingerprint[:12]), served) for served in report.datasets]
+    yield from families(HostReport, (), {(): report})
+    yield from families(Verdict, (), {(): report.verdict})
+    yield from families(HostLoad, (), {(): report.load})
+    datasets = {(served.name, served.fingerprint[:12]): served for served in report.datasets}
     yield from families(ServedDatasetReport, ("dataset", "fingerprint"), datasets)
-    reports = [((str(node.number),), node) for node in report.nodes]
-    yield from families(NodeReport, ("node",), reports)
-    nodes: dict[Labels, NodeRecord] = {
-        (str(node.number),): node.now for node in report.nodes if node.now is not None
-    }
-    yield from _describe_nodes(nodes, places)
-    yield from _describe_rates(HostInterval(report))
-
-
-def _describe_nodes(nodes: Mapping[Labels, NodeRecord], places: WorkerPlaces) -> Iterator[Metric]:
-    yield from families(NodeRecord, ("node",), nodes.items())
-    yield from families(CacheRecord, ("node",), ((label, n.cache) for label, n in nodes.items()))
+    yield from families(NodeReport, ("node",), {(str(n.number),): n for n in report.nodes})
+    nodes = {(str(node.number),): node.now for node in report.nodes if node.now is not None}
+    yield from families(NodeRecord, ("node",), nodes)
+    yield from families(CacheRecord, ("node",), {label: n.cache for label, n in nodes.items()})
     for kind in GROUPS:
-        rows = ((label, unflatten(kind, node.counters)) for label, node in nodes.items())
-        yield from families(kind, ("node",), rows)
-    jobs = (((*label, j.account, j.name), j) for label, node in nodes.items() for j in node.jobs)
+        groups = {label: unflatten(kind, node.counters) for label, node in nodes.items()}
+        yield from families(kind, ("node",), groups)
+    jobs = {(*label, j.account, j.name): j for label, node in nodes.items() for j in node.jobs}
     yield from families(JobRecord, ("node", "client", "job"), jobs)
     # A worker has a series of its own: a sum over workers would go back when one is replaced.
-    workers = [
-        ((*label, str(place)), worker)
-        for label, node in nodes.items()
-        for worker, place in zip(
-            node.workers,
-            places.of(node.number, [worker.number for worker in node.workers]),
-            strict=True,
-        )
-    ]
+    workers = {}
+    for label, node in nodes.items():
+        numbers = [worker.number for worker in node.workers]
+        rows = zip(take_places(places[node.number], numbers), node.workers, strict=True)
+        workers.update({(*label, str(place)): worker for place, worker in rows})
     yield from families(WorkerRecord, ("node", "worker"), workers)
     yield gauge(
         "workers",
@@ -165,32 +136,48 @@ def _describe_nodes(nodes: Mapping[Labels, NodeRecord], places: WorkerPlaces) ->
             for state in _WORKER_STATES
         },
     )
-    yield gauge(
-        "worker_silent_seconds",
-        "Longest current time without progress of any worker.",
-        ["node"],
-        {
-            label: max((worker.silent_s for worker in node.workers), default=0.0)
-            for label, node in nodes.items()
-        },
-    )
+    text = "Longest current time without progress of any worker."
+    silent_s = {
+        label: max((worker.silent_s for worker in node.workers), default=0.0)
+        for label, node in nodes.items()
+    }
+    yield gauge("worker_silent_seconds", text, ["node"], silent_s)
+    yield from _describe_rates(HostInterval(report))
 
 
 def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
-    yield gauge(
-        "slots",
-        "Mean number of slots by state, over the last seconds.",
-        ["node", "state"],
-        {
-            (str(node.number), state): getattr(node.slots, state)
-            for node in interval.nodes
-            for state in node.slots.__struct_fields__
-        },
-    )
-    yield from _describe_clients(interval.node_clients)
+    slots = {
+        (str(node.number), state): getattr(node.slots, state)
+        for node in interval.nodes
+        for state in node.slots.__struct_fields__
+    }
+    text = "Mean number of slots by state, over the last seconds."
+    yield gauge("slots", text, ["node", "state"], slots)
+    rates: defaultdict[str, float] = defaultdict(float)
+    waits: defaultdict[str, list[float]] = defaultdict(list)
+    # The fastest clients first, and one that is on several node processes once.
+    for (_, name), group in sorted(interval.by_client.items(), key=_rank):
+        label = name_client(name)
+        if label not in rates and len(rates) >= CLIENTS_MAX:
+            label = OTHER
+        rates[label] += sum(client.images_a_s for client in group)
+        shares = [client.wait_share for client in group if client.wait_share is not None]
+        if shares:
+            waits[label].append(min(1.0, sum(shares)))
+    text = "Images a second by client, over the last seconds."
+    by_client = {(label,): images for label, images in rates.items()}
+    yield gauge("client_images_per_second", text, ["client"], by_client)
+    text = "Share of its time in which a client's training loop waited for this host."
+    means = {(label,): sum(shares) / len(shares) for label, shares in waits.items()}
+    yield gauge("client_wait_ratio", text, ["client"], means)
     if interval.wait_share is not None:
         text = "Share of the clients' time in which they waited for this host."
         yield gauge("wait_ratio", text, [], {(): interval.wait_share})
+
+
+def _rank(item: tuple[tuple[str, str], list[ClientInterval]]) -> tuple[bool, float, str]:
+    (_, name), group = item
+    return name == OTHERS, -sum(client.images_a_s for client in group), name
 
 
 def name_client(name: str) -> str:
@@ -199,55 +186,27 @@ def name_client(name: str) -> str:
     return OTHER if name == OTHERS else _PID.sub("", name, count=1)[:_CLIENT_CHARS_MAX]
 
 
-def _describe_clients(clients: Iterable[ClientInterval]) -> Iterator[Metric]:
-    """Yield the metrics of at most CLIENTS_MAX clients, those with the same label as one."""
-    by_label: dict[str, list[ClientInterval]] = {}
-    for client in clients:
-        by_label.setdefault(name_client(client.name), []).append(client)
-    images = {label: sum(client.images_a_s for client in by_label[label]) for label in by_label}
-    ranked = sorted(images, key=lambda label: (label == OTHER, -images[label], label))
-    rates: dict[Labels, float] = {}
-    waits: dict[Labels, dict[tuple[str, str], float]] = {}  # by client, over node processes
-    for rank, label in enumerate(ranked):
-        key = (label if rank < CLIENTS_MAX else OTHER,)
-        rates[key] = rates.get(key, 0.0) + images[label]
-        for client in by_label[label]:
-            if client.wait_share is not None:
-                shares = waits.setdefault(key, {})
-                identity = client.account, client.name
-                shares[identity] = shares.get(identity, 0.0) + client.wait_share
-    text = "Images a second by client, over the last seconds."
-    yield gauge("client_images_per_second", text, ["client"], rates)
-    text = "Share of its time in which a client's training loop waited for this host."
-    means = {key: sum(min(1.0, w) for w in own.values()) / len(own) for key, own in waits.items()}
-    yield gauge("client_wait_ratio", text, ["client"], means)
-
-
-def gauge(name: str, text: str, labels: Sequence[str], series: Mapping[Labels, float]) -> Metric:
+def gauge(name: str, text: str, labels: Sequence[str], series: Mapping[Any, float]) -> Metric:
     """A gauge that no field declares; ``series`` is by label values."""
     return _family(name, Field("gauge", text), labels, series)
 
 
 def families(
-    kind: type[Record], labels: Sequence[str], rows: Iterable[tuple[Labels, Record]]
+    kind: type[Record], labels: Sequence[str], records: Mapping[Any, Record]
 ) -> Iterator[Metric]:
-    """Yield the metrics of a kind of record, given records with the values of their labels.
-
-    Several records with the same values are summed up.
-    """
-    by_metric: dict[str, list[tuple[str, Field]]] = {}
+    """Yield the metrics of a kind of record, given records by the values of their labels."""
+    by_metric: defaultdict[str, list[tuple[str, Field]]] = defaultdict(list)
     for name, field in fields_of(kind).items():
         if field.help:
-            by_metric.setdefault(field.metric, []).append((name, field))
-    rows = list(rows)
+            by_metric[field.metric].append((name, field))
     for metric, parts in by_metric.items():
         field = parts[0][1]
-        series: dict[Labels, Any] = {}
-        for values, record in rows:
-            for name, part in parts:
-                for more, value in _series(part, getattr(record, name)):
-                    key = (*values, *more)
-                    series[key] = value if key not in series else series[key] + value
+        series = {
+            (*values, *more): value
+            for values, record in records.items()
+            for name, part in parts
+            for more, value in _series(part, getattr(record, name))
+        }
         yield _family(metric, field, [*labels, field.label] if field.label else labels, series)
 
 
@@ -262,23 +221,16 @@ def _series(field: Field, value: Any) -> Iterator[tuple[Labels, Any]]:
         yield (field.value,) if field.label else (), value
 
 
-def _family(name: str, field: Field, labels: Sequence[str], series: Mapping[Labels, Any]) -> Metric:
+def _family(name: str, field: Field, labels: Sequence[str], series: Mapping[Any, Any]) -> Metric:
     if field.kind == "histogram":
         histogram = HistogramMetricFamily(f"feeder_{name}", field.help, labels=labels)
+        bounds = [*map(str, BOUNDS_S), "+Inf"]
         for values, durations in series.items():
-            histogram.add_metric(values, _buckets(durations), durations.total_s)
+            buckets = list(zip(bounds, accumulate(durations.counts), strict=False))
+            histogram.add_metric(values, buckets, durations.total_s)
         return histogram
     kind = CounterMetricFamily if field.kind == "counter" else GaugeMetricFamily
     family = kind(f"feeder_{name}", field.help, labels=labels)
     for values, value in series.items():
         family.add_metric(values, float(value))
     return family
-
-
-def _buckets(durations: Histogram) -> list[tuple[str, float]]:
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], durations.counts, strict=False):
-        below += count
-        buckets.append((bound, below))
-    return buckets

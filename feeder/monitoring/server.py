@@ -23,12 +23,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.metrics.report import HostReport
-from feeder.monitoring.access import Address, TokenFile
+from feeder.monitoring.access import Address, is_authorized
 from feeder.monitoring.exposition import Exposition
 from feeder.monitoring.health import not_ready_reason, unhealthy_reason
 from feeder.process.stop_signals import stop_signals_blocked
@@ -38,12 +39,10 @@ CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
 STARTING: Final = "starting: there is nothing to serve yet"
 ACCEPTS_A_S: Final = 200.0
-ACCEPTS_BURST: Final = 256.0
 
 _END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\0\n]*?)[ \t]*")
-_PAUSE_S: Final = 0.1
 _SHORTAGE_PAUSE_S: Final = 1.0
 _BACKLOG: Final = 128
 _END_DEADLINE_S: Final = 2.0
@@ -75,14 +74,14 @@ class MetricsServer:
         self,
         address: Address,
         health: Callable[[], HostReport | str] = lambda: STARTING,
-        token: TokenFile | None = None,
+        token: Path | None = None,
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Bind the address; ResourceError if that is impossible.
 
-        ``health`` is called for each reply, from another thread; it may be set later. Before there
-        are node processes it returns what the daemon does instead, in a line.
+        ``health`` is called for each reply, from another thread, and may be set later; ``token`` is
+        the token's file.
         """
         self.health = health
         self.connections: dict[asyncio.Task[None], bool] = {}
@@ -113,26 +112,16 @@ class MetricsServer:
         self._socket.close()
 
     async def _accept(self) -> None:
-        """Accept connections at a limited rate, until the server is closed."""
+        """Accept connections until the server is closed."""
         loop = asyncio.get_running_loop()
-        accepts, last_s = ACCEPTS_BURST, loop.time()
         while not self._is_closed:
-            now_s = loop.time()
-            accepts = min(ACCEPTS_BURST, accepts + (now_s - last_s) * ACCEPTS_A_S)
-            last_s = now_s
-            if accepts < 1:
-                await asyncio.sleep(_PAUSE_S)
-                continue
             try:
                 client, _ = await loop.sock_accept(self._socket)
-            except ConnectionAbortedError:
-                continue
             except OSError as error:  # no descriptors, or closed
                 if not self._is_closed:
                     _log.warning("metrics: a connection cannot be accepted: %s", error.strerror)
                     await asyncio.sleep(_SHORTAGE_PAUSE_S)
                 continue
-            accepts -= 1
             if len(self.connections) >= CONNECTIONS_MAX:
                 oldest = min(self.connections, key=lambda task: self.connections[task])
                 del self.connections[oldest]
@@ -140,9 +129,9 @@ class MetricsServer:
             task = loop.create_task(self._serve(client))
             self.connections[task] = False
             task.add_done_callback(lambda task: self.connections.pop(task, None))
-            # The connection's first read: a request that has arrived is read before later
-            # connections can close its own.
-            await asyncio.sleep(0)
+            # Meanwhile a request that has arrived is read, before later connections can close its
+            # own.
+            await asyncio.sleep(1 / ACCEPTS_A_S)
 
     async def _serve(self, client: socket.socket) -> None:
         """Read a request, write the reply, and close."""
@@ -172,26 +161,28 @@ class MetricsServer:
         method, path, fields = request
         if method not in ("GET", "HEAD"):
             return _compose(405, b"only GET and HEAD\n", extra="Allow: GET, HEAD\r\n")
-        return _compose(*self._page(path, fields), has_body=method == "GET")
+        reply = self._page(path, fields)
+        return reply if method == "GET" else reply[: reply.index(_END) + len(_END)]
 
-    def _page(self, path: str, fields: Mapping[bytes, bytes]) -> tuple[int, bytes, str, str]:
-        """The status, body, type and additional header fields of a page."""
+    def _page(self, path: str, fields: dict[bytes, bytes]) -> bytes:
         match path:
             case "/":
-                return 200, _INDEX, "text/html; charset=utf-8", ""
+                return _compose(200, _INDEX, "text/html; charset=utf-8")
             case "/healthz":
                 return _state("ok", unhealthy_reason(self.health(), time.monotonic()))
             case "/readyz":
                 return _state("ready", not_ready_reason(self.health(), time.monotonic()))
             case "/metrics":
                 authorization = fields.get(b"authorization", b"")
-                if self._token is not None and not self._token.accepts(authorization):
+                if self._token is not None and not is_authorized(authorization, self._token):
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
-                    return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
-                health, accept = self.health(), fields.get(b"accept", b"").decode("latin-1")
+                    body = b"send the token: Authorization: Bearer ...\n"
+                    return _compose(401, body, extra=extra)
+                health = self.health()
                 report = None if isinstance(health, str) else health
-                return 200, *self._exposition.render(report, accept), ""
-        return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
+                accept = fields.get(b"accept", b"").decode("latin-1")
+                return _compose(200, *self._exposition.render(report, accept))
+        return _compose(404, b"not found; try /metrics, /healthz or /readyz\n")
 
 
 def _bind(address: Address) -> socket.socket:
@@ -209,16 +200,14 @@ def _bind(address: Address) -> socket.socket:
     return listener
 
 
-def _state(well: str, trouble: str) -> tuple[int, bytes, str, str]:
-    return 503 if trouble else 200, f"{trouble or well}\n".encode(), _TEXT, ""
+def _state(well: str, trouble: str) -> bytes:
+    return _compose(503 if trouble else 200, f"{trouble or well}\n".encode())
 
 
-def _compose(
-    status: int, body: bytes, kind: str = _TEXT, extra: str = "", *, has_body: bool = True
-) -> bytes:
+def _compose(status: int, body: bytes, kind: str = _TEXT, extra: str = "") -> bytes:
     head = (
         f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         f"Cache-Control: no-store\r\nConnection: close\r\n{extra}\r\n"
     )
-    return head.encode("latin-1") + (body if has_body else b"")
+    return head.encode("latin-1") + body

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.metrics.report import HostReport
-from feeder.monitoring.access import Address, TokenFile, parse_address
+from feeder.monitoring.access import Address, is_authorized, parse_address, read_token
 from feeder.monitoring.server import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
@@ -36,7 +36,7 @@ def start() -> Iterator[Start]:
     servers: list[MetricsServer] = []
 
     def start(
-        report: HostReport | None = None, token: TokenFile | None = None, deadline_s: float = 60.0
+        report: HostReport | None = None, token: Path | None = None, deadline_s: float = 60.0
     ) -> MetricsServer:
         found = report or busy_report(time.monotonic())
         server = MetricsServer(Address("127.0.0.1", 0), lambda: found, token, deadline_s=deadline_s)
@@ -233,7 +233,7 @@ def token_path(tmp_path: Path) -> Path:
 
 
 def test_metrics_need_the_token_and_health_does_not(start: Start, token_path: Path) -> None:
-    server = start(token=TokenFile(token_path))
+    server = start(token=token_path)
     for authorization in ("", "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ü"):
         fields = {"Authorization": authorization} if authorization else {}
         status, text, response = ask(server, "/metrics", **fields)
@@ -248,16 +248,16 @@ def test_metrics_need_the_token_and_health_does_not(start: Start, token_path: Pa
 def test_a_token_that_changes_is_read_again(
     token_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    token = TokenFile(token_path)
+    new = b"Bearer fedcba9876543210fedcba"
     token_path.write_text("fedcba9876543210fedcba\n")
-    assert not token.accepts(f"Bearer {TOKEN}".encode())
-    assert token.accepts(b"Bearer fedcba9876543210fedcba")
+    assert not is_authorized(f"Bearer {TOKEN}".encode(), token_path)
+    assert is_authorized(new, token_path)
     token_path.chmod(0o644)
-    assert not token.accepts(b"Bearer fedcba9876543210fedcba"), "others may have read it"
+    assert not is_authorized(new, token_path), "others may have read it"
     assert "chmod 600" in caplog.text
-    assert not token.accepts(b"Bearer ")
+    assert not is_authorized(b"Bearer ", token_path)
     token_path.unlink()
-    assert not token.accepts(b"Bearer fedcba9876543210fedcba")
+    assert not is_authorized(new, token_path)
 
 
 @pytest.mark.parametrize(
@@ -277,12 +277,12 @@ def test_a_token_that_cannot_be_used_is_refused(
     path.write_text(text)
     os.chmod(path, mode)
     with pytest.raises(ConfigError, match=problem):
-        TokenFile(path)
+        read_token(path)
 
 
 def test_a_missing_token_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory; make one with"):
-        TokenFile(tmp_path / "none")
+        read_token(tmp_path / "none")
 
 
 # --- address ----------------------------------------------------------------------------------
