@@ -17,7 +17,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -33,6 +33,7 @@ from feeder.daemon.config_keys import (
     WEIGHTS,
     Kind,
     choice,
+    format_size,
     number,
     parse_weights,
     size,
@@ -44,16 +45,15 @@ from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import check_exposure, parse_endpoint
 from feeder.process.log_lines import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text
-from feeder.process.regular_file import read_regular
+from feeder.process.regular_file import open_regular_file
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_FILE_BYTES_MAX: Final = 1 << 20  # a page is usual
 _SHOWN_CHARACTERS_MAX: Final = 80
-_TOML_POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TOML_LINE = re.compile(r"(: not valid TOML: .*) \(at line (\d+), column \d+\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ServeConfig:
     chunk_images: Annotated[int, whole_number(1, 1024)] = 32
 
     # A share of the memory that cgroup and machine have left, so that one file fits any host.
-    slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44, auto=True)] = "auto"
+    slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44)] = "auto"
 
     # Each rank has a session at every feeder of its list, and another one for validation: room for
     # 16 hosts of 8 accelerators, twice. Windows shrink if these do not fit into slots_bytes.
@@ -100,7 +100,7 @@ class ServeConfig:
     client_sessions_max: Annotated[int, whole_number(1, 4096)] = 384
 
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
-    client_slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44, auto=True)] = "auto"
+    client_slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44)] = "auto"
 
     # Training and validation of some jobs. The cache keeps finished rows of each recipe, and never
     # evicts them.
@@ -138,9 +138,7 @@ class CacheConfig:
     # Off: decoded images take seven times the bytes of packed ones, so unless most of a dataset
     # fits, the page cache uses the memory better. "auto" is CACHE_SHARE of the memory that cgroup
     # and machine have left (host/memory_budget.py), so that one file fits any host.
-    decoded_bytes: Annotated[
-        int | Literal["auto"], size(1 << 20, 1 << 46, auto=True, zero=True)
-    ] = 0
+    decoded_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 46, zero=True)] = 0
 
     # The folder for caches that systemd gives the service, or the one of the user's session.
     dir: Annotated[str, FILE_PATH] = ""
@@ -181,13 +179,13 @@ def load_config(
     options = {key: value for key, value in overrides.items() if value is not None}
     layers = [] if path is None else [(str(path), path.resolve().parent, _read_toml(path))]
     for origin, folder, document in [*layers, (COMMAND_LINE, None, options)]:
-        for key, value in _flatten(document, origin):
-            table, _, name = key.partition(".") if "." in key else ("", "", key)
-            try:
+        try:
+            for key, value in _flatten(document):
+                table, _, name = key.partition(".") if "." in key else ("", "", key)
                 tables[table][name] = _parse(key, value, folder)
-            except ConfigError as error:
-                raise ConfigError(f"{origin}: {error}") from None
-            provenance[key] = origin
+                provenance[key] = origin
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error}") from None
     config = Config(
         serve=ServeConfig(**tables["serve"]),
         cache=CacheConfig(**tables["cache"]),
@@ -214,7 +212,8 @@ def format_effective(config: Config) -> str:
         lines += [("", ""), (f"[{table}]", "")] if table else []
         for name, value in values.items():
             key = f"{table}.{name}" if table else name
-            value = _KINDS[key].to_toml(value) if key in _KINDS else value
+            if isinstance(value, int) and name.endswith("_bytes"):
+                value = format_size(value)
             lines.append((f"{_quote_key(name)} = {_toml_value(value)}", config.provenance[key]))
     for client, weights in config.weights.items():
         origin = config.provenance[f"{WEIGHTS}.{client}"]
@@ -254,12 +253,8 @@ def _check_security(config: Config) -> None:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        data = read_regular(path, _FILE_BYTES_MAX + 1)
-        if len(data) > _FILE_BYTES_MAX:
-            raise ConfigError(
-                f"{path}: more than {_FILE_BYTES_MAX} bytes: this is not a configuration file"
-            )
-        return tomllib.loads(data.decode())
+        with open_regular_file(path) as file:
+            return tomllib.load(file)
     except OSError as error:
         raise ConfigError(
             f"the configuration {path} cannot be read: {error.strerror}; name another one with "
@@ -270,38 +265,32 @@ def _read_toml(path: Path) -> dict[str, object]:
             f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        what = str(error)
-        position = _TOML_POSITION.search(what)
-        line = f":{position[1]}" if position and position[1] else ""
+        text = _TOML_LINE.sub(r":\2\1", f"{path}: not valid TOML: {error}")
+        at_end = "(at end of document)", "at the end of the file"
+        raise ConfigError(text.replace(*at_end)) from None
+    except (RecursionError, ValueError):  # the latter from int(), which takes 4300 digits
         raise ConfigError(
-            f"{path}{line}: not valid TOML: {_TOML_POSITION.sub('', what)}"
-            + (" at the end of the file" if position and not position[1] else "")
+            f"{path}: not valid TOML: values are nested too deeply, or a number has too many digits"
         ) from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not valid TOML: values are nested too deeply") from None
-    except ValueError:  # from int(), which takes 4300 digits
-        raise ConfigError(f"{path}: not valid TOML: a number has too many digits") from None
 
 
-def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, object]]:
-    """Flatten to (key, value), with keys such as "serve.workers"."""
-    flat: list[tuple[str, object]] = []
+def _flatten(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield keys such as "serve.workers", and their values."""
     for name, value in document.items():
         if name not in _TABLES:
-            flat.append((name, value))
+            yield name, value
         elif isinstance(value, Mapping):
-            flat.extend((f"{name}.{key}", item) for key, item in value.items())
+            yield from ((f"{name}.{key}", item) for key, item in value.items())
         else:
-            raise ConfigError(f"{where}: {name} is {_show(value)}: it must be a table, [{name}]")
-    return flat
+            raise ConfigError(f"{name} is {_show(value)}: it must be a table, [{name}]")
 
 
 def _parse(key: str, value: object, folder: Path | None) -> object:
     """Parse the value of a key, in the file of ``folder`` or, without one, on the command line."""
-    table, dot, name = key.partition(".")
-    if table + dot == f"{WEIGHTS}.":
+    table, _, name = key.partition(".")
+    if table == WEIGHTS:
         return parse_weights(name, value)
-    kind = DATASET if table + dot == "data." else _KINDS.get(key)
+    kind = DATASET if table == "data" else _KINDS.get(key)
     if kind is None:
         raise ConfigError(f"there is no key {_show_key(key)}: {_nearest(key)}")
     if kind is DATASET and not _DATASET_NAME.fullmatch(name):
@@ -342,12 +331,8 @@ def _nearest(key: str) -> str:
 
 def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
     """The kind of every annotated key of a dataclass."""
-    hints = get_type_hints(cls, include_extras=True)
-    return {
-        prefix + field.name: hints[field.name].__metadata__[0]
-        for field in dataclasses.fields(cls)
-        if hasattr(hints[field.name], "__metadata__")
-    }
+    hints = get_type_hints(cls, include_extras=True).items()
+    return {prefix + key: h.__metadata__[0] for key, h in hints if hasattr(h, "__metadata__")}
 
 
 _TABLES: Final = ("serve", "cache", "data", WEIGHTS)
@@ -375,8 +360,6 @@ def _show(value: object) -> str:
         text = json.dumps(value, default=str, ensure_ascii=False)
         if not text.isprintable():
             text = json.dumps(value, default=str)
-    except RecursionError:
-        return "a value that is nested too deeply"
-    except ValueError:
-        return "a number of too many digits"
+    except (RecursionError, ValueError):
+        return "a value that is nested too deeply, or a number of too many digits"
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}…"

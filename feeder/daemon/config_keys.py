@@ -35,9 +35,8 @@ _UNITS: Final = {
     "MB": 10**6,
     "KiB": 2**10,
     "kB": 10**3,
-    "B": 1,
 }
-_BY_LOWER: Final = {name.lower(): factor for name, factor in _UNITS.items()}
+_BY_LOWER: Final = {"b": 1, **{name.lower(): factor for name, factor in _UNITS.items()}}
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]{1,3})", re.ASCII | re.IGNORECASE)
 
 
@@ -51,59 +50,52 @@ class Kind:
     """Checks a value and gives the one to keep; ValueError if it is not allowed."""
     from_text: Callable[[str], object] = str
     """The value of the command line's text, not yet parsed; ValueError if it has none."""
-    to_toml: Callable[[Any], object] = lambda value: value
-    """A parsed value as a file has it, from which it is parsed to the same."""
     is_path: bool = False
     """A relative one starts at the configuration file's folder or, on the command line, at the
     working directory."""
 
 
-def whole_number(minimum: int, maximum: int, *, auto: bool = False, zero: bool = False) -> Kind:
-    """An integer within inclusive bounds; if enabled, also 0 or the word "auto"."""
+def whole_number(minimum: int, maximum: int, *, auto: bool = False) -> Kind:
+    """An integer within inclusive bounds or, if enabled, the word "auto"."""
 
     def parse(value: Any) -> object:
-        if auto and value == AUTO:
-            return AUTO
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError
-        if not minimum <= value <= maximum and not (zero and value == 0):
+        is_number = type(value) is int and minimum <= value <= maximum  # True is none
+        if not is_number and not (auto and value == AUTO):
             raise ValueError
         return value
 
-    allowed = f"a whole number {minimum} .. {maximum}{_or_words(auto, zero)}"
-    return Kind(allowed, parse, from_text=int)
+    words = ', or "auto"' if auto else ""
+    return Kind(f"a whole number {minimum} .. {maximum}{words}", parse, int)
 
 
-def size(minimum: int, maximum: int, *, auto: bool = False, zero: bool = False) -> Kind:
-    """Bytes within inclusive bounds, as a whole number or as text with a unit: "4 GiB"."""
-    number = whole_number(minimum, maximum, auto=auto, zero=zero)
+def size(minimum: int, maximum: int, *, zero: bool = False) -> Kind:
+    """Bytes within inclusive bounds, as a whole number or as text with a unit ("4 GiB"), or "auto";
+    if enabled, also 0."""
+    allowed = (
+        f'a size {format_size(minimum)} .. {format_size(maximum)} such as "4 GiB", "1.5 GB" or '
+        f'1048576 (bytes){", or 0" if zero else ""}, or "auto"'
+    )
 
     def parse(value: Any) -> object:
-        is_size = isinstance(value, str) and not (auto and value == AUTO)
-        return number.parse(parse_size(value) if is_size else value)
+        if value == AUTO:
+            return AUTO
+        count = parse_size(value) if isinstance(value, str) else value
+        if type(count) is not int or not (minimum <= count <= maximum or (zero and count == 0)):
+            raise ValueError
+        return count
 
-    def to_toml(value: Any) -> object:
-        text = format_size(value) if isinstance(value, int) else " B"
-        return value if text.endswith(" B") else text
-
-    allowed = (
-        f"a size {format_size(minimum)} .. {format_size(maximum)} such as "
-        f'"4 GiB", "1.5 GB" or 1048576 (bytes){_or_words(auto, zero)}'
-    )
-    return Kind(allowed, parse, number.from_text, to_toml)
+    return Kind(allowed, parse, int)
 
 
 def number(minimum: float, maximum: float) -> Kind:
     """A number within inclusive bounds, kept as float."""
 
     def parse(value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not minimum <= value <= maximum:  # NaN neither
+        if type(value) not in (int, float) or not minimum <= value <= maximum:  # NaN neither
             raise ValueError
         return float(value)
 
-    allowed = f"a number {minimum:g} .. {maximum:g}"
-    return Kind(allowed, parse, from_text=float)
+    return Kind(f"a number {minimum:g} .. {maximum:g}", parse, float)
 
 
 def text(allowed: str, accepts: Callable[[str], object], *, is_path: bool = False) -> Kind:
@@ -122,12 +114,10 @@ def choice(words: Sequence[str]) -> Kind:
     return text("one of " + ", ".join(f'"{word}"' for word in words), lambda word: word in words)
 
 
-def _parse_endpoints(value: Any) -> object:
-    if not isinstance(value, Sequence) or isinstance(value, str):
+def _parse_endpoints(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise ValueError
-    if not all(isinstance(item, str) for item in value):
-        raise ValueError
-    if not 1 <= len(value) <= MAX_ENDPOINTS or len(set(value)) != len(value):
+    if not 1 <= len(set(value)) == len(value) <= MAX_ENDPOINTS:
         raise ValueError
     for item in value:
         parse_endpoint(item)  # raises a more specific ConfigError
@@ -145,7 +135,6 @@ def _is_pin(value: str) -> bool:
 ENDPOINTS: Final = Kind(
     f'a list of different endpoints such as ["tcp://127.0.0.1:5555"], at most {MAX_ENDPOINTS}',
     _parse_endpoints,
-    from_text=lambda endpoint: (endpoint,),
 )
 PIN: Final = text('"auto", "off" or a list of CPUs such as "0-3,8"', _is_pin)
 FEEDER_NAME: Final = text(
@@ -165,10 +154,6 @@ DATASET: Final = text(
 _WEIGHT: Final = number(0.01, 100)
 
 
-def _or_words(auto: bool, zero: bool) -> str:
-    return ", or 0" * zero + ', or "auto"' * auto
-
-
 def parse_size(value: str) -> int:
     """Read a number of bytes with a unit, rounded; ValueError if it is anything else.
 
@@ -181,15 +166,15 @@ def parse_size(value: str) -> int:
     return round(Decimal(match[1]) * _BY_LOWER[match[2].lower()])
 
 
-def format_size(size_bytes: int) -> str:
-    """Format a number of bytes in the largest unit that gives it exactly, with one decimal.
+def format_size(size_bytes: int) -> str | int:
+    """A number of bytes in the largest unit that gives it exactly, with one decimal; else as it is.
 
-    Invariant: ``parse_size(format_size(n)) == n`` for every whole number of bytes.
+    Invariant: a size is parsed from it to the same number.
     """
     for name, factor in _UNITS.items():
         if size_bytes >= factor and size_bytes * 10 % factor == 0:
             return f"{Decimal(size_bytes) / factor:f} {name}"
-    return f"{size_bytes} B"
+    return size_bytes
 
 
 def parse_weights(client: str, value: object) -> Mapping[str, float]:

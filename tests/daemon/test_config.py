@@ -50,7 +50,6 @@ def test_the_command_line_overrides_the_file_and_the_file_the_default(file: Path
         ("serve.workers", "7", 7),
         ("serve.slots_bytes", "1048576", 1_048_576),
         ("serve.lease_s", "2.5", 2.5),
-        ("serve.bind", "ipc:///run/feeder/socket", ("ipc:///run/feeder/socket",)),
         ("serve.pin", "0-3,8", "0-3,8"),
         ("serve.decoder", "turbojpeg", "turbojpeg"),
         ("serve.name", "pod-1.feeder_x", "pod-1.feeder_x"),
@@ -198,8 +197,8 @@ def test_weights_are_tables_of_jobs_by_client(file: Path) -> None:
         ("[cache]\ndir = 1", 'cache.dir is 1: allowed is a path, or "" for none'),
         ("x = " + "[" * 5000, "not valid TOML: values are nested too deeply"),
         ("serve.workers" + ".a" * 1500 + " = 1", "serve.workers is a value that is nested too"),
-        ("[serve]\nworkers = " + "9" * 5000, "not valid TOML: a number has too many digits"),
-        ("[serve]\nworkers = 0x" + "f" * 5000, "serve.workers is a number of too many digits"),
+        ("[serve]\nworkers = " + "9" * 5000, "or a number has too many digits"),
+        ("[serve]\nworkers = 0x" + "f" * 5000, "or a number of too many digits"),
         ('"two\\nlines" = 1', 'there is no key "two\\nlines"'),
         ('[serve]\npin = "\\u009b31m"', 'serve.pin is "\\u009b31m": allowed is'),
         ('[serve]\npin = "\\u007f"', 'serve.pin is "\\u007f": allowed is'),
@@ -238,7 +237,7 @@ def test_a_mistake_on_the_command_line_is_reported(
     [
         ("[serve]\nworkers 2\n", ":2", "not valid TOML: Expected '='"),
         ("[serve]\nworkers = 1\nworkers = 2\n", ":3", "not valid TOML: Cannot overwrite a value"),
-        ("[serve]\npin = 'auto", "", "not valid TOML"),
+        ("[serve]\npin = 'auto", "", 'not valid TOML: Expected "\'" at the end of the file'),
     ],
 )
 def test_a_syntax_error_names_file_and_line(file: Path, text: str, line: str, message: str) -> None:

@@ -113,7 +113,7 @@ def _values(config: Config) -> tuple[object, ...]:
 
 
 _OVERRIDES = {
-    "serve.bind": "tcp://127.0.0.1:0",
+    "serve.bind": ("tcp://127.0.0.1:0",),
     "serve.workers": "4",
     "serve.pin": "0-3",
     "serve.lease_s": "2.5",
