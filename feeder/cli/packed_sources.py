@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
-    from feeder.daemon.early_answers import EarlyAnswers
     from feeder.pack.progress import ProgressLine
     from feeder.pack.run import PackSummary
     from feeder.pack_cache.shared_progress import SharedProgress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def replace_sources(
     config: "Config",
     environ: Mapping[str, str],
-    answer: "Callable[[SharedProgress], EarlyAnswers]",
+    answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     *,
     repack: bool,
     is_terminal: bool,
@@ -77,7 +77,7 @@ def _pack_sources(
     config: "Config",
     sources: list[str],
     cache: Path,
-    answer: "Callable[[SharedProgress], EarlyAnswers]",
+    answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     repack: bool,
     is_terminal: bool,
 ) -> "Config | int":

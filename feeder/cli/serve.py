@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
-    from feeder.daemon.early_answers import EarlyAnswers
     from feeder.pack_cache.shared_progress import SharedProgress
 
 
@@ -127,10 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     notifier = Notifier(os.environ)
 
-    def answer(progress: "SharedProgress") -> "EarlyAnswers":
-        from feeder.daemon.early_answers import EarlyAnswers
+    def answer(progress: "SharedProgress") -> contextlib.AbstractContextManager[None]:
+        from feeder.daemon.early_answers import answer_early
+        from feeder.wire.messages import NotReady
 
-        return EarlyAnswers(config, progress, notifier, metrics)
+        def state() -> NotReady:
+            return NotReady(text=progress.text, advances=progress.advances)
+
+        return answer_early(config, state, notifier, metrics)
 
     with contextlib.ExitStack() as stack:
         # Before packing, which may take hours: a port in use is found now, and probes are answered.

@@ -4,7 +4,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ import pytest
 from bench.fetcher import BatchFetcher
 from feeder.client.stats import request_counters, request_report
 from feeder.daemon.config import Config, load_config
-from feeder.daemon.early_answers import EarlyAnswers
+from feeder.daemon.early_answers import answer_early
 from feeder.daemon.notify import Notifier
 from feeder.errors import FeederError, PeerError, ResourceError
 from feeder.session.fair_share import BURST
@@ -26,10 +25,8 @@ CPUS = sorted(os.sched_getaffinity(0))
 HELLO = Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test")
 
 
-@dataclass
-class Progress:
-    text: str = "packing d, 34 %, 5 min left"
-    advances: int = 7
+def progress() -> NotReady:
+    return NotReady(text="packing d, 34 %, 5 min left", advances=7)
 
 
 def config(folder: Path, **keys: object) -> Config:
@@ -40,7 +37,7 @@ def config(folder: Path, **keys: object) -> Config:
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
     """An endpoint of a daemon that packs."""
-    with EarlyAnswers(config(tmp_path), Progress(), Notifier({})):
+    with answer_early(config(tmp_path), progress, Notifier({})):
         yield f"ipc://{tmp_path}/s"
 
 
@@ -57,7 +54,7 @@ def fetch(endpoint: str, **options: object) -> BatchFetcher:
 def test_everything_that_asks_gets_the_progress(endpoint: str) -> None:
     with RawClient(endpoint) as client:
         client.send(HELLO)
-        assert client.receive() == NotReady(text="packing d, 34 %, 5 min left", advances=7)
+        assert client.receive() == progress()
     with pytest.raises(PeerError, match=f"from {endpoint} within .*: it is packing d, 34 %, 5 min"):
         fetch(endpoint)
     report = request_report(endpoint, DEADLINE_S)
@@ -90,7 +87,7 @@ def test_keys_hold_as_in_a_node_process(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     keys = {"secret_key": str(server.secret), "client_keys": str(tmp_path / "clients")}
-    with EarlyAnswers(config(tmp_path, bind=(endpoint,), **keys), Progress(), Notifier({})):
+    with answer_early(config(tmp_path, bind=(endpoint,), **keys), progress, Notifier({})):
         with pytest.raises(PeerError, match="packing d, 34 %"):
             fetch(endpoint, keys=listed.to(server))
         for unlisted in (other.to(server), None):
@@ -103,7 +100,7 @@ def test_keys_hold_as_in_a_node_process(tmp_path: Path) -> None:
 def test_the_endpoints_of_all_node_processes_answer(tmp_path: Path) -> None:
     tree = node(0, str(CPUS[0]), 1 << 20) | node(1, str(CPUS[1]), 1 << 20)
     machine = {"topology_root": str(write_tree(tmp_path / "machine", tree))}
-    with EarlyAnswers(config(tmp_path, **machine), Progress(), Notifier({})):
+    with answer_early(config(tmp_path, **machine), progress, Notifier({})):
         for name in ("s", "s.1"):
             assert request_report(f"ipc://{tmp_path}/{name}", DEADLINE_S).nodes == ()
 
@@ -111,10 +108,11 @@ def test_the_endpoints_of_all_node_processes_answer(tmp_path: Path) -> None:
 def test_an_endpoint_in_use_is_found_before_anything_is_packed(tmp_path: Path) -> None:
     for _ in range(2):  # it is free again afterwards
         with (
-            EarlyAnswers(config(tmp_path), Progress(), Notifier({})),
+            answer_early(config(tmp_path), progress, Notifier({})),
             pytest.raises(ResourceError, match="is in use by another process"),
+            answer_early(config(tmp_path), progress, Notifier({})),
         ):
-            EarlyAnswers(config(tmp_path), Progress(), Notifier({}))
+            pass
 
 
 @pytest.mark.parametrize("is_used", [True, False])
@@ -122,16 +120,17 @@ def test_systemd_waits_until_the_end_and_shows_the_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_used: bool
 ) -> None:
     monkeypatch.setattr("feeder.daemon.early_answers._INTERVAL_S", 0.0)
-    progress = Progress()
+    text = "packing d, 34 %, 5 min left"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(DEADLINE_S)
         notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")} if is_used else {})
-        with EarlyAnswers(config(tmp_path), progress, notifier):
+        with answer_early(config(tmp_path), lambda: NotReady(text=text, advances=7), notifier):
             if is_used:
-                text = b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing d, 34 %, 5 min left"
-                assert systemd.recv(4096) == text
-            progress.text = "packing d, 100 %"
+                assert systemd.recv(4096).decode() == (
+                    f"EXTEND_TIMEOUT_USEC=150000000\nSTATUS={text}"
+                )
+            text = "packing d, 100 %"
         systemd.setblocking(False)
         messages = []
         try:
