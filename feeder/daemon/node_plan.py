@@ -67,14 +67,7 @@ def plan_nodes(
     base = [parse_endpoint(text) for text in serve.bind]
     nodes, available = len(placements), available_bytes(Path(serve.topology_root))
     slots_bytes = share_of(serve.slots_bytes, SLOTS_SHARE, available, nodes)
-    files = plan_descriptors(
-        files_max,
-        endpoints=len(base),
-        workers=max(placement.workers for placement in placements),
-        datasets=len(config.data),
-        clients_max=serve.clients_max,
-        open_shards=serve.open_shards,
-    )
+    files = plan_descriptors(files_max, config, max(place.workers for place in placements))
     limits = SessionLimits(
         sessions_max=serve.clients_max,
         window_max=serve.window_max,
@@ -90,8 +83,6 @@ def plan_nodes(
     decoded_bytes = share_of(config.cache.decoded_bytes, CACHE_SHARE, available, nodes)
     return [
         NodeConfig(
-            is_successor=False,
-            restarts=0,
             number=number,
             name=f"{serve.name or socket.gethostname()}/{number}",
             is_named=bool(serve.name),
@@ -129,17 +120,19 @@ class DescriptorPlan(NamedTuple):
     open_shards: int  # in each worker, of each dataset
 
 
-def plan_descriptors(
-    limit: int, *, endpoints: int, workers: int, datasets: int, clients_max: int, open_shards: int
-) -> DescriptorPlan:
+def plan_descriptors(limit: int, config: Config, workers: int) -> DescriptorPlan:
     """Divide ``limit`` descriptors; ResourceError where they are too few for one session."""
-    fixed = _NODE_FILES + _RESERVE_FILES + _ENDPOINT_FILES * endpoints + workers
+    serve, datasets = config.serve, len(config.data)
+    fixed = _NODE_FILES + _RESERVE_FILES + _ENDPOINT_FILES * len(serve.bind) + workers
     free = max(0, limit - fixed)
     callers = min(_CALLERS_MAX, max(1, free // 16))
     remaining = free - callers
     spare = min(_CONNECTIONS_SPARE, max(1, remaining // 4))
-    memories = min(MEMORIES_A_SESSION * clients_max, (remaining - spare) // (_SESSION_FILES + 1))
-    memories = min(memories, (limit - _WORKER_FILES - datasets) // _SESSION_WORKER_FILES)
+    memories = min(
+        MEMORIES_A_SESSION * serve.clients_max,
+        (remaining - spare) // (_SESSION_FILES + 1),
+        (limit - _WORKER_FILES - datasets) // _SESSION_WORKER_FILES,
+    )
     if memories < 1:
         need = max(fixed + 2 + _SESSION_FILES + 1, _WORKER_FILES + datasets + _SESSION_WORKER_FILES)
         raise ResourceError(
@@ -149,12 +142,12 @@ def plan_descriptors(
     shards = (limit - _WORKER_FILES - _SESSION_WORKER_FILES * memories) // max(1, datasets)
     return DescriptorPlan(
         connections_max=min(
-            _CONNECTIONS_A_CLIENT * clients_max + _CONNECTIONS_SPARE,
+            _CONNECTIONS_A_CLIENT * serve.clients_max + _CONNECTIONS_SPARE,
             remaining - _SESSION_FILES * memories,
         ),
         memories_max=memories,
         callers_max=callers,
-        open_shards=min(open_shards, shards),
+        open_shards=min(serve.open_shards, shards),
     )
 
 

@@ -30,9 +30,9 @@ from feeder.worker.messages import CannotStart, DatasetSource
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """The configuration of a node process; units as in the configuration file."""
 
-    is_successor: bool
+    is_successor: bool = False
     """Whether an earlier process has served; if so, a missing list of clients does not end it."""
-    restarts: int
+    restarts: int = 0
     """How many processes before it have crashed."""
     number: int
     """0-based among the daemon's node processes."""

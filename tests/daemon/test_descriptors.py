@@ -12,6 +12,7 @@ import pytest
 
 from bench.fetcher import BatchFetcher
 from feeder.client.stats import request_counters
+from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import (
     _NODE_FILES,
     _WORKER_FILES,
@@ -196,9 +197,7 @@ def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
     endpoint = f"ipc://{tmp_path}/s"
-    plan = plan_descriptors(
-        files, endpoints=1, workers=1, datasets=1, clients_max=512, open_shards=512
-    )
+    plan = plan_descriptors(files, load_config(None, {"data": {"d": "/d"}}), 1)
     with limited(packed, files, endpoint) as daemon, contextlib.ExitStack() as clients:
         node = daemon.node
         daemon.wait_line(
@@ -270,15 +269,11 @@ def test_the_plan_reserves_what_processes_have_open(packed: Path, tmp_path: Path
 
 
 def test_files_are_divided() -> None:
-    def plan(limit: int, clients_max: int = 512) -> tuple[int, int, int, int]:
-        found = plan_descriptors(
-            limit,
-            endpoints=2,
-            workers=8,
-            datasets=2,
-            clients_max=clients_max,
-            open_shards=512,
-        )
+    binds = ("tcp://127.0.0.1:5555", "ipc:///run/feeder/socket")
+    config = load_config(None, {"data": {"d": "/d", "e": "/e"}, "serve.bind": binds})
+
+    def plan(limit: int) -> tuple[int, int, int, int]:
+        found = plan_descriptors(limit, config, 8)
         used = found.connections_max + found.callers_max + 3 * found.memories_max
         assert used + 24 + 16 + 3 * 2 + 8 <= limit
         assert 16 + 2 * found.memories_max + 2 * found.open_shards <= limit
@@ -302,9 +297,8 @@ def test_files_are_divided() -> None:
 
 def describe(files: int, clients_max: int, client_sessions_max: int = 384) -> str | None:
     """Return the warning of a daemon whose processes may open ``files`` files."""
-    plan = plan_descriptors(
-        files, endpoints=1, workers=2, datasets=1, clients_max=clients_max, open_shards=512
-    )
+    config = load_config(None, {"data": {"d": "/d"}, "serve.clients_max": clients_max})
+    plan = plan_descriptors(files, config, 2)
     configured = limits(
         sessions_max=clients_max,
         client_sessions_max=client_sessions_max,

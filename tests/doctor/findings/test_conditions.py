@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_descriptors
 from feeder.doctor.findings import cpus, datasets, governors, libraries, memory, system
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
@@ -389,14 +390,9 @@ def test_the_worst_come_first(machines: list[Machine]) -> None:
 
 @pytest.mark.parametrize("workers", [1, 16, 128])
 def test_wanted_files_are_enough_for_the_defaults(workers: int) -> None:
-    plan = plan_descriptors(
-        system.FILES_WANTED,
-        endpoints=2,
-        workers=workers,
-        datasets=1,
-        clients_max=512,
-        open_shards=512,
-    )
+    binds = ("tcp://127.0.0.1:5555", "ipc:///run/feeder/socket")
+    config = load_config(None, {"data": {"d": "/d"}, "serve.bind": binds})
+    plan = plan_descriptors(system.FILES_WANTED, config, workers)
     assert plan.memories_max >= 512
     assert plan.open_shards == 512
 
