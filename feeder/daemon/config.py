@@ -42,7 +42,7 @@ from feeder.daemon.config_keys import (
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.monitoring.access import parse_address
-from feeder.node.endpoint import check_exposure, parse_endpoint
+from feeder.node.endpoint import parse_endpoint
 from feeder.process.log_lines import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text
 from feeder.process.regular_file import open_regular_file
@@ -62,71 +62,51 @@ class ServeConfig:
 
     # Loopback: without keys only this machine may connect.
     bind: Annotated[tuple[str, ...], ENDPOINTS] = ("tcp://127.0.0.1:5555",)
-
     # Host name and first endpoint identify most feeders. Where these change (a pod that is placed
     # again), a name of its own lets a feeder keep its lanes.
     name: Annotated[str, FEEDER_NAME] = ""
-
     # None: people decide which clients may connect. With keys, all tcp is encrypted.
     secret_key: Annotated[str, FILE_PATH] = ""
-
     # The public keys of the clients that may connect over tcp; goes with secret_key.
     client_keys: Annotated[str, FILE_PATH] = ""
-
     # The daemon's group, whose members train here; other users of the host may not connect.
     socket_mode: Annotated[str, choice(("0600", "0660", "0666"))] = "0660"
-
     # One worker for each CPU within affinity and cgroup quota: decoding is pure CPU work.
     workers: Annotated[int | Literal["auto"], whole_number(1, 1024, auto=True)] = "auto"
-
     # Each node process on its own cores and memory; no effect on machines with one NUMA node.
     pin: Annotated[str, PIN] = "auto"
-
     # Prefetch depth is the client's choice; 16 batches of 256 are 0.6 GB, more hides a problem.
     window_max: Annotated[int, whole_number(1, 64)] = 16
-
     # 32 images of 224 px are 4.8 MB: sockets are fastest at 2 to 10 MB, and the first batch, cut
     # into 8, comes early because all workers share it.
     chunk_images: Annotated[int, whole_number(1, 1024)] = 32
-
     # A share of the memory that cgroup and machine have left, so that one file fits any host.
     slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44)] = "auto"
-
     # Each rank has a session at every feeder of its list, and another one for validation: room for
     # 16 hosts of 8 accelerators, twice. Windows shrink if these do not fit into slots_bytes.
     clients_max: Annotated[int, whole_number(1, 4096)] = 512
-
     # All ranks of a job, and perhaps all jobs, are one client; the rest is for other clients.
     client_sessions_max: Annotated[int, whole_number(1, 4096)] = 384
-
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
     client_slots_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 44)] = "auto"
-
     # Training and validation of some jobs. The cache keeps finished rows of each recipe, and never
     # evicts them.
     recipes_max: Annotated[int, whole_number(1, 4096)] = 32
     client_recipes_max: Annotated[int, whole_number(1, 4096)] = 16
-
     # Clients ping every second: 15 missing pings mean a dead client, not a slow one.
     lease_s: Annotated[float, number(2, 3600)] = 15.0
-
     # SIGTERM must be over in 5 s: 4 to finish requested batches, 1 to end the processes.
     drain_s: Annotated[float, number(0, 4.5)] = 4.0
-
     # Feeder's own decoder is twice as fast and gives the same bytes; "turbojpeg" is for a CPU on
     # which the self-test finds otherwise.
     decoder: Annotated[Decoder, choice(DECODERS)] = "own"
-
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if
     # that is too low, workers keep fewer open (daemon/node_plan.py).
     open_shards: Annotated[int, whole_number(8, 65536)] = 512
-
     # Off by default. The usual port for a Prometheus exporter is 9464.
     metrics: Annotated[str, METRICS_ADDRESS] = ""
-
     # The file of the token that scrapers must send; needed beyond loopback.
     metrics_token: Annotated[str, FILE_PATH] = ""
-
     # The folder of /sys and /proc. In tests another folder simulates a machine.
     topology_root: Annotated[str, ABSOLUTE_FOLDER] = "/"
 
@@ -139,7 +119,6 @@ class CacheConfig:
     # fits, the page cache uses the memory better. "auto" is CACHE_SHARE of the memory that cgroup
     # and machine have left (host/memory_budget.py), so that one file fits any host.
     decoded_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 46, zero=True)] = 0
-
     # The folder for caches that systemd gives the service, or the one of the user's session.
     dir: Annotated[str, FILE_PATH] = ""
 
@@ -236,14 +215,14 @@ def _check_security(config: Config) -> None:
         )
     if serve.secret_key and config.is_insecure:
         raise ConfigError("--insecure and secret_key exclude each other: leave one of them out")
-    try:
-        check_exposure(
-            map(parse_endpoint, serve.bind),
-            has_keys=bool(serve.secret_key),
-            is_insecure=config.is_insecure,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{config.provenance['serve.bind']}: {error}") from None
+    for endpoint in map(parse_endpoint, serve.bind):
+        if not (endpoint.is_local or serve.secret_key or config.is_insecure):
+            raise ConfigError(
+                f"{config.provenance['serve.bind']}: bind: {endpoint} would be open to the "
+                "network: make CURVE keys with `feeder keygen` and set secret_key and client_keys "
+                "(see systemd/feeder.toml), bind tcp://127.0.0.1:PORT or ipc:///PATH, or type "
+                "--insecure to let anyone connect"
+            )
     if serve.metrics and not serve.metrics_token and not parse_address(serve.metrics).is_local:
         raise ConfigError(
             f"{config.provenance['serve.metrics']}: metrics: {serve.metrics} would be open to the "

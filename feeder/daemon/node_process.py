@@ -48,24 +48,15 @@ class NodeProcess:
         self.is_hung = False
         """It was found to hang, and has not ended yet."""
         self.hangs = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        """None while there is none, or once it is reaped."""
+        self.channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
         self._policy = RestartPolicy()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a process, not yet reaped."""
-        return self._process is not None
 
     @property
     def pid(self) -> int:
         """Its process id; 0 if it is not running."""
-        return 0 if self._process is None else self._process.pid
-
-    @property
-    def fd(self) -> int:
-        """The descriptor to poll; -1 if it is not running."""
-        return -1 if self._channel is None else self._channel.fileno()
+        return 0 if self.process is None else self.process.pid
 
     def start(self, board: int) -> None:
         """Start the process and send its placement, its configuration and the board.
@@ -74,13 +65,13 @@ class NodeProcess:
         configuration is too long for a message.
         """
         self.config = msgspec.structs.replace(self.config, restarts=self._policy.crashes)
-        self._process, ours = start_child("feeder.node")
-        self._channel = Channel(ours, NodeToSupervisor)
+        self.process, ours = start_child("feeder.node")
+        self.channel = Channel(ours, NodeToSupervisor)
         self.watch = Watch(STARTS, time.monotonic())
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
             ours.send(encode_placement(self.placement))
-            self._channel.set_timeout(0)
-            self._channel.send(self.config, board)
+            self.channel.set_timeout(0)
+            self.channel.send(self.config, board)
 
     def schedule_restart(self) -> float | None:
         """Set ``start_s`` after a crash; return the backoff in seconds, None to give up."""
@@ -92,12 +83,12 @@ class NodeProcess:
 
     def receive(self) -> NodeToSupervisor | None:
         """Receive its next message, None if there is none; ChannelClosedError when it has ended."""
-        return None if self._channel is None else self._channel.receive()
+        return None if self.channel is None else self.channel.receive()
 
     def send(self, message: SupervisorToNode) -> None:
-        if self._channel is not None:
+        if self.channel is not None:
             with contextlib.suppress(ChannelClosedError):  # receive() reports it
-                self._channel.send(message)
+                self.channel.send(message)
 
     def beat(self, now_s: float) -> None:
         """Record a heartbeat, or its readiness, from which on they are due."""
@@ -131,18 +122,18 @@ class NodeProcess:
 
     def close_channel(self) -> None:
         """Close the channel, on which the process ends soon."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        if self.process is not None:
+            self.process.kill()
 
     def end(self) -> str:
         """Close the channel, reap the process, killed if necessary, and return how it ended."""
         self.close_channel()
-        process, self._process, self.ready, self.is_hung = self._process, None, None, False
+        process, self.process, self.ready, self.is_hung = self.process, None, None, False
         if process is None:
             return "was not running"
         status = wait_for_exit(process, _EXIT_GRACE_S)

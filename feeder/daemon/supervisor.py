@@ -121,13 +121,13 @@ class Supervisor:
         """
         adopt_orphans()  # workers of a node process that dies; there may be no init to reap them
         try:
-            while not self._is_draining or any(node.is_running for node in self._nodes):
+            while not self._is_draining or any(node.process for node in self._nodes):
                 now_s = time.monotonic()
                 if now_s >= self._end_by_s:
                     _log.warning("the time to drain is over and some batches are unsent: ending")
                     break
                 for node in self._nodes:
-                    if not node.is_running and node.start_s <= now_s:
+                    if not node.process and node.start_s <= now_s:
                         self._start(node)
                 if self._watch.due_s <= now_s:
                     self._replace_hung(now_s)
@@ -143,8 +143,8 @@ class Supervisor:
 
     def _await_events(self) -> None:
         """Wait for the next deadline; act on the signals and messages until then."""
-        nodes = {node.fd: node for node in self._nodes if node.is_running}
-        starts_s = [node.start_s for node in self._nodes if not node.is_running]
+        nodes = {node.channel.fileno(): node for node in self._nodes if node.channel}
+        starts_s = [node.start_s for node in self._nodes if not node.process]
         polls = select.poll()
         for fd in (self._wakeup.fileno(), *nodes):
             polls.register(fd, select.POLLIN)
@@ -161,7 +161,7 @@ class Supervisor:
         for node in self._nodes:
             if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps that one
                 node.watch.resume(lost_s, now_s)
-            if not node.is_running or self._is_draining or not node.hangs_now(now_s):
+            if not node.process or self._is_draining or not node.hangs_now(now_s):
                 continue
             if not node.config.is_successor:
                 raise ResourceError(

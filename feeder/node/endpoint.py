@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -72,10 +72,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse numeric tcp or ipc; anything else is a ConfigError.
-
-    ``check_exposure`` decides whether other machines may reach it.
-    """
+    """Parse numeric tcp or ipc; anything else is a ConfigError."""
     if text.startswith("ipc://"):
         return _parse_ipc(text)
     if not text.startswith("tcp://"):
@@ -99,17 +96,6 @@ def parse_endpoint(text: str) -> Endpoint:
             "tcp://*:PORT for all of its addresses"
         ) from None
     return Endpoint("tcp", bare, int(port), "")
-
-
-def check_exposure(endpoints: Iterable[Endpoint], *, has_keys: bool, is_insecure: bool) -> None:
-    """Raise ConfigError where other machines could reach an endpoint without keys."""
-    for endpoint in endpoints:
-        if not (endpoint.is_local or has_keys or is_insecure):
-            raise ConfigError(
-                f"bind: {endpoint} would be open to the network: make CURVE keys with `feeder "
-                "keygen` and set secret_key and client_keys (see systemd/feeder.toml), bind "
-                "tcp://127.0.0.1:PORT or ipc:///PATH, or type --insecure to let anyone connect"
-            )
 
 
 @contextlib.contextmanager

@@ -282,6 +282,16 @@ def test_the_printed_configuration_loads_again_and_shows_origins(
     assert dataclasses.replace(again, provenance={}) == dataclasses.replace(config, provenance={})
 
 
+@pytest.mark.parametrize("endpoint", ["tcp://*:1", "tcp://[::]:1", "tcp://192.168.1.2:1"])
+def test_endpoints_that_others_can_reach_need_keys_or_a_typed_flag(endpoint: str) -> None:
+    binds = {"serve.bind": ("ipc:///s", endpoint)}
+    keys = {"serve.secret_key": "/k/s", "serve.client_keys": "/k/c"}
+    with pytest.raises(ConfigError, match=r"line: bind: .* open to the network.*CURVE.*--insecure"):
+        load_config(None, binds)
+    load_config(None, {**binds, **keys})
+    load_config(None, binds, is_insecure=True)
+
+
 def test_only_the_entry_point_reads_the_environment() -> None:
     """Configuration comes from file and command line; child processes inherit the environment.
 

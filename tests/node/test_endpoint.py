@@ -10,7 +10,7 @@ import pytest
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.node.claim_listener import ClaimListener
-from feeder.node.endpoint import check_exposure, clear_stale_socket, parse_endpoint
+from feeder.node.endpoint import clear_stale_socket, parse_endpoint
 from feeder.node.router import Router
 
 
@@ -37,19 +37,17 @@ def test_loopback_and_ipc_are_parsed(text: str, shown: str) -> None:
         ("tcp://192.168.1.2:1", "tcp://192.168.1.2:1"),
     ],
 )
-def test_addresses_that_others_can_reach_need_keys_or_a_typed_flag(text: str, shown: str) -> None:
+def test_addresses_that_others_can_reach_are_known(text: str, shown: str) -> None:
     endpoint = parse_endpoint(text)
     assert str(endpoint) == shown
     assert not endpoint.is_local
-    with pytest.raises(ConfigError, match=r"open to the network.*CURVE.*--insecure"):
-        check_exposure([endpoint], has_keys=False, is_insecure=False)
-    check_exposure([endpoint], has_keys=True, is_insecure=False)
-    check_exposure([endpoint], has_keys=False, is_insecure=True)
 
 
-def test_local_endpoints_need_no_keys() -> None:
-    local = [parse_endpoint(f"tcp://{host}:1") for host in ("127.8.9.10", "[::1]", "localhost")]
-    check_exposure([*local, parse_endpoint("ipc:///s")], has_keys=False, is_insecure=False)
+@pytest.mark.parametrize(
+    "text", ["tcp://127.8.9.10:1", "tcp://[::1]:1", "tcp://localhost:1", "ipc:///s"]
+)
+def test_local_endpoints_are_known(text: str) -> None:
+    assert parse_endpoint(text).is_local
 
 
 def test_a_host_name_is_refused_as_such_with_what_to_write() -> None:
