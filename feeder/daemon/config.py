@@ -10,7 +10,6 @@ The command line overrides the file, and the file the default. An unknown key is
 the nearest known one. Invariant: a Config is valid as a whole, so its users check nothing again.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import json
@@ -277,34 +276,25 @@ def _parse(key: str, value: object, folder: Path | None) -> object:
             f"{name!r} is not a dataset name: use letters, digits, and after the first of these "
             "also . _ -, 128 at most"
         )
-    if isinstance(value, str) and folder is None:
-        with contextlib.suppress(ValueError):  # else the message shows the text
-            value = kind.from_text(value)
-    elif isinstance(value, str) and kind.is_path:
+    if kind.is_path and isinstance(value, str) and folder is not None:
         value = os.fsdecode(encode_name(value))  # the file is UTF-8, Python decodes by the locale
     try:
-        parsed = kind.parse(value)
+        parsed = kind.parse(value, is_text=folder is None)
     except ValueError:
         raise ConfigError(f"{key} is {_show(value)}: allowed is {kind.allowed}") from None
-    if not kind.is_path or not parsed or "://" in str(parsed):  # a path would lose a slash of a URL
+    if not kind.is_path or not parsed or "://" in parsed:  # a path would lose a slash of a URL
         return parsed
-    return str(Path(folder or "", str(parsed)).absolute())
+    return str(Path(folder or "", parsed).absolute())
 
 
 def _nearest(key: str) -> str:
     """Hint at the known key, first of its own table, with the most similar last word."""
-    known = {name.rpartition(".")[2]: name for name in _KINDS} | {
-        "serve": "[serve]",
-        "cache": "[cache]",
-        "data": "[data]",
-        WEIGHTS: "[weights.CLIENT]",
-    }
+    known = {name.rpartition(".")[2]: name for name in _KINDS} | _TABLES
     table, _, word = key.rpartition(".")
     beside = [name for name, full in known.items() if full.startswith(f"{table}.")]
     for names in (beside, known):
-        alike = difflib.get_close_matches(word, names, n=1)
-        if alike:
-            return f"did you mean {known[alike[0]]}?"
+        for name in difflib.get_close_matches(word, names, n=1):
+            return f"did you mean {known[name]}?"
     return f"known are {', '.join(_KINDS)}, data.NAME and {WEIGHTS}.CLIENT"
 
 
@@ -314,7 +304,12 @@ def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
     return {prefix + key: h.__metadata__[0] for key, h in hints if hasattr(h, "__metadata__")}
 
 
-_TABLES: Final = ("serve", "cache", "data", WEIGHTS)
+_TABLES: Final = {
+    "serve": "[serve]",
+    "cache": "[cache]",
+    "data": "[data]",
+    WEIGHTS: "[weights.CLIENT]",
+}
 _TOP_LEVEL = _kinds(Config, "")
 _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache.")
 

@@ -1,18 +1,16 @@
 """The kinds of values that configuration keys take, and the tables of weights.
 
-A kind parses a value of TOML (strictly: 4 is a number, "4" is not), and reads text of the command
-line. Its ``parse`` raises ValueError if the value is not allowed; the caller's message then names
-the key and the allowed values.
+In a file a value has its type: 4 is a number, "4" is not. On the command line all is text.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from feeder.errors import ConfigError
 from feeder.host.placement import parse_pin
@@ -20,10 +18,8 @@ from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import parse_endpoint
 from feeder.wire.messages import MAX_ENDPOINTS, JobName, Name
 
-AUTO: Final = "auto"
 WEIGHTS: Final = "weights"
 
-_FEEDER_NAME: Final = re.compile(r"[A-Za-z0-9._-]{0,128}")
 _SHOWN_CHARS: Final = 80
 
 _UNITS: Final = {
@@ -36,8 +32,8 @@ _UNITS: Final = {
     "KiB": 2**10,
     "kB": 10**3,
 }
-_BY_LOWER: Final = {"b": 1, **{name.lower(): factor for name, factor in _UNITS.items()}}
-_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]{1,3})", re.ASCII | re.IGNORECASE)
+_BY_LOWER: Final = {"b": 1, "": 1, **{name.lower(): factor for name, factor in _UNITS.items()}}
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]{0,3})", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,116 +42,109 @@ class Kind:
 
     allowed: str
     """The allowed values, for a message: "a whole number 1 .. 64"."""
-    parse: Callable[[Any], object]
-    """Checks a value and gives the one to keep; ValueError if it is not allowed."""
-    from_text: Callable[[str], object] = str
-    """The value of the command line's text, not yet parsed; ValueError if it has none."""
+    type: Any
+    """What msgspec converts a value to."""
+    check: Callable[[Any], object] = lambda value: value
+    """Takes a value of that type and returns the one to keep; ValueError if it is not allowed, or a
+    more specific ConfigError."""
     is_path: bool = False
     """A relative one starts at the configuration file's folder or, on the command line, at the
     working directory."""
 
+    def parse(self, value: object, *, is_text: bool) -> Any:
+        """The value to keep; ValueError if it is not allowed. Text may stand for a number."""
+        try:
+            return self.check(msgspec.convert(value, self.type, strict=not is_text))
+        except msgspec.ValidationError as error:
+            raise ValueError from error
+
 
 def whole_number(minimum: int, maximum: int, *, auto: bool = False) -> Kind:
     """An integer within inclusive bounds or, if enabled, the word "auto"."""
+    number: Any = Annotated[int, Meta(ge=minimum, le=maximum)]
+    allowed = f"a whole number {minimum} .. {maximum}"
+    if auto:
+        return Kind(f'{allowed}, or "auto"', number | Literal["auto"])
+    return Kind(allowed, number)
 
-    def parse(value: Any) -> object:
-        is_number = type(value) is int and minimum <= value <= maximum  # True is none
-        if not is_number and not (auto and value == AUTO):
-            raise ValueError
-        return value
 
-    words = ', or "auto"' if auto else ""
-    return Kind(f"a whole number {minimum} .. {maximum}{words}", parse, int)
+def number(minimum: float, maximum: float) -> Kind:
+    """A number within inclusive bounds, kept as float."""
+    allowed = f"a number {minimum:g} .. {maximum:g}"
+    return Kind(allowed, Annotated[float, Meta(ge=minimum, le=maximum)])
 
 
 def size(minimum: int, maximum: int, *, zero: bool = False) -> Kind:
-    """Bytes within inclusive bounds, as a whole number or as text with a unit ("4 GiB"), or "auto";
-    if enabled, also 0."""
+    """Bytes within inclusive bounds, as a number or with a unit, or "auto"; if enabled, also 0."""
     allowed = (
         f'a size {format_size(minimum)} .. {format_size(maximum)} such as "4 GiB", "1.5 GB" or '
         f'1048576 (bytes){", or 0" if zero else ""}, or "auto"'
     )
 
-    def parse(value: Any) -> object:
-        if value == AUTO:
-            return AUTO
-        count = parse_size(value) if isinstance(value, str) else value
-        if type(count) is not int or not (minimum <= count <= maximum or (zero and count == 0)):
+    def check(value: int | str) -> int | str:
+        if value == "auto":
+            return value
+        size_bytes = parse_size(value) if isinstance(value, str) else value
+        if not (minimum <= size_bytes <= maximum or (zero and size_bytes == 0)):
             raise ValueError
-        return count
+        return size_bytes
 
-    return Kind(allowed, parse, int)
-
-
-def number(minimum: float, maximum: float) -> Kind:
-    """A number within inclusive bounds, kept as float."""
-
-    def parse(value: Any) -> float:
-        if type(value) not in (int, float) or not minimum <= value <= maximum:  # NaN neither
-            raise ValueError
-        return float(value)
-
-    return Kind(f"a number {minimum:g} .. {maximum:g}", parse, float)
-
-
-def text(allowed: str, accepts: Callable[[str], object], *, is_path: bool = False) -> Kind:
-    """Text that ``accepts`` takes; it may raise a more specific ConfigError."""
-
-    def parse(value: Any) -> object:
-        if not isinstance(value, str) or not accepts(value):
-            raise ValueError
-        return value
-
-    return Kind(allowed, parse, is_path=is_path)
+    return Kind(allowed, int | str, check)
 
 
 def choice(words: Sequence[str]) -> Kind:
     """One of a few words."""
-    return text("one of " + ", ".join(f'"{word}"' for word in words), lambda word: word in words)
+    allowed = "one of " + ", ".join(f'"{word}"' for word in words)
+    return Kind(allowed, str, lambda word: words[words.index(word)])  # ValueError for another
 
 
-def _parse_endpoints(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+def text(allowed: str, pattern: str, *, is_path: bool = False) -> Kind:
+    """Text that has a pattern."""
+    return Kind(allowed, Annotated[str, Meta(pattern=rf"^{pattern}\Z")], is_path=is_path)
+
+
+def _check_endpoints(endpoints: tuple[str, ...]) -> tuple[str, ...]:
+    if not 1 <= len(set(endpoints)) == len(endpoints) <= MAX_ENDPOINTS:
         raise ValueError
-    if not 1 <= len(set(value)) == len(value) <= MAX_ENDPOINTS:
-        raise ValueError
-    for item in value:
-        parse_endpoint(item)  # raises a more specific ConfigError
-    return tuple(value)
+    for endpoint in endpoints:
+        parse_endpoint(endpoint)  # raises a more specific ConfigError
+    return endpoints
 
 
-def _is_pin(value: str) -> bool:
+def _check_pin(value: str) -> str:
     try:
         parse_pin(value)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        raise ValueError from error
+    return value
+
+
+def _check_address(value: str) -> str:
+    if value:
+        parse_address(value)
+    return value
 
 
 ENDPOINTS: Final = Kind(
     f'a list of different endpoints such as ["tcp://127.0.0.1:5555"], at most {MAX_ENDPOINTS}',
-    _parse_endpoints,
+    tuple[str, ...],
+    _check_endpoints,
 )
-PIN: Final = text('"auto", "off" or a list of CPUs such as "0-3,8"', _is_pin)
+PIN: Final = Kind('"auto", "off" or a list of CPUs such as "0-3,8"', str, _check_pin)
 FEEDER_NAME: Final = text(
-    'letters, digits and . _ -, 128 at most, or "" for the host\'s name', _FEEDER_NAME.fullmatch
+    'letters, digits and . _ -, 128 at most, or "" for the host\'s name', "[A-Za-z0-9._-]{0,128}"
 )
-METRICS_ADDRESS: Final = text(
-    'an address such as "127.0.0.1:9464", or "" for none',
-    lambda value: not value or parse_address(value),
+METRICS_ADDRESS: Final = Kind(
+    'an address such as "127.0.0.1:9464", or "" for none', str, _check_address
 )
-ABSOLUTE_FOLDER: Final = text(
-    "an absolute path", lambda value: PurePosixPath(value).is_absolute() and "\0" not in value
-)
-FILE_PATH: Final = text('a path, or "" for none', lambda value: "\0" not in value, is_path=True)
-DATASET: Final = text(
-    "the path of a dataset or source", lambda value: value and "\0" not in value, is_path=True
-)
+ABSOLUTE_FOLDER: Final = text("an absolute path", r"/[^\0]*")
+FILE_PATH: Final = text('a path, or "" for none', r"[^\0]*", is_path=True)
+DATASET: Final = text("the path of a dataset or source", r"[^\0]+", is_path=True)
 _WEIGHT: Final = number(0.01, 100)
 
 
 def parse_size(value: str) -> int:
-    """Read a number of bytes with a unit, rounded; ValueError if it is anything else.
+    """Read a number of bytes with or without a unit, rounded; ValueError if it is anything else.
 
     The case of a unit does not matter. One letter alone, as in "4G", stands for 1000 in one program
     and for 1024 in another, so it is refused.
@@ -201,7 +190,7 @@ def parse_weights(client: str, value: object) -> Mapping[str, float]:
                 "characters at most, no control characters"
             )
         try:
-            weights[job] = float(_WEIGHT.parse(weight))  # type: ignore[arg-type]
+            weights[job] = _WEIGHT.parse(weight, is_text=False)
         except ValueError:
             raise ConfigError(
                 f"the weight of job {job!r} in [{WEIGHTS}.{client}] is not {_WEIGHT.allowed}"

@@ -36,6 +36,7 @@ def test_a_shown_size_is_read_as_the_same(size_bytes: int) -> None:
         ("2 TB", 2 * 10**12),
         ("7 kB", 7000),
         ("7 B", 7),
+        ("4", 4),
     ],
 )
 def test_a_size_is_a_number_and_a_unit(text: str, size_bytes: int) -> None:
@@ -43,7 +44,7 @@ def test_a_size_is_a_number_and_a_unit(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "4", "4 G", "4 GiBs", "-4 GiB", "4  GiB", "1e9 B", "4,5 GB", "GiB", ". GB", "٤ GB"]
+    "text", ["", "4 G", "4 GiBs", "-4 GiB", "4  GiB", "1e9 B", "4,5 GB", "GiB", ". GB", "٤ GB"]
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
@@ -84,7 +85,7 @@ def test_sizes_of_a_file_have_units_or_are_whole_numbers(tmp_path: Path) -> None
     assert config.serve.client_slots_bytes == 512 << 20
 
 
-@pytest.mark.parametrize("value", ['"4 GX"', '"4000000"', '"1 KiB"', "1.5", "true"])
+@pytest.mark.parametrize("value", ['"4 GX"', '"1 KiB"', "1.5", "true"])
 def test_a_wrong_size_is_one_line_with_the_allowed_form(value: str, tmp_path: Path) -> None:
     file = tmp_path / "feeder.toml"
     file.write_text(f"[serve]\nslots_bytes = {value}")
