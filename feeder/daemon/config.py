@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
+import msgspec
+
 from feeder.daemon.config_keys import (
     ABSOLUTE_FOLDER,
     DATASET,
@@ -279,8 +281,9 @@ def _parse(key: str, value: object, folder: Path | None) -> object:
     if kind.is_path and isinstance(value, str) and folder is not None:
         value = os.fsdecode(encode_name(value))  # the file is UTF-8, Python decodes by the locale
     try:
-        parsed = kind.parse(value, is_text=folder is None)
-    except ValueError:
+        converted = msgspec.convert(value, kind.type, strict=folder is not None)
+        parsed: Any = kind.check(converted)
+    except (ValueError, msgspec.ValidationError):
         raise ConfigError(f"{key} is {_show(value)}: allowed is {kind.allowed}") from None
     if not kind.is_path or not parsed or "://" in parsed:  # a path would lose a slash of a URL
         return parsed

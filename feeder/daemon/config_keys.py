@@ -51,13 +51,6 @@ class Kind:
     """A relative one starts at the configuration file's folder or, on the command line, at the
     working directory."""
 
-    def parse(self, value: object, *, is_text: bool) -> Any:
-        """The value to keep; ValueError if it is not allowed. Text may stand for a number."""
-        try:
-            return self.check(msgspec.convert(value, self.type, strict=not is_text))
-        except msgspec.ValidationError as error:
-            raise ValueError from error
-
 
 def whole_number(minimum: int, maximum: int, *, auto: bool = False) -> Kind:
     """An integer within inclusive bounds or, if enabled, the word "auto"."""
@@ -173,34 +166,23 @@ def parse_weights(client: str, value: object) -> Mapping[str, float]:
     "address 10.1.2.3". JOB is the name that a job gives, "" for the sessions that give none.
     ConfigError, without the file's name, if it is invalid.
     """
-    if not _is_name(client, Name):
-        raise ConfigError(
-            f"{client[:_SHOWN_CHARS]!r} in [{WEIGHTS}] is not a client: write a key's name, "
-            '"user NUMBER" or "address ADDRESS"'
-        )
+    problem = f"{client[:_SHOWN_CHARS]!r} in [{WEIGHTS}] is not a client: write a key's name, "
+    _convert(client, Name, f'{problem}"user NUMBER" or "address ADDRESS"')
     if not isinstance(value, Mapping):
         raise ConfigError(
             f'{WEIGHTS}.{client} must be a table of its jobs: [{WEIGHTS}."{client}"] with JOB = 3'
         )
-    weights: dict[str, float] = {}
+    weights, where = {}, f"in [{WEIGHTS}.{client}] is not"
     for job, weight in value.items():
-        if not _is_name(job, JobName):
-            raise ConfigError(
-                f"{job[:_SHOWN_CHARS]!r} in [{WEIGHTS}.{client}] is not a job's name: use 128 "
-                "characters at most, no control characters"
-            )
-        try:
-            weights[job] = _WEIGHT.parse(weight, is_text=False)
-        except ValueError:
-            raise ConfigError(
-                f"the weight of job {job!r} in [{WEIGHTS}.{client}] is not {_WEIGHT.allowed}"
-            ) from None
+        name = f"{job[:_SHOWN_CHARS]!r} {where} a job's name: use 128 characters at most, no "
+        _convert(job, JobName, f"{name}control characters")
+        problem = f"the weight of job {job!r} {where} {_WEIGHT.allowed}"
+        weights[job] = _convert(weight, _WEIGHT.type, problem)
     return weights
 
 
-def _is_name(value: str, kind: object) -> bool:
+def _convert(value: object, kind: Any, problem: str) -> Any:
     try:
-        msgspec.convert(value, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        return False
-    return True
+        raise ConfigError(problem) from None

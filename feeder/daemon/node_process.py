@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -19,14 +20,10 @@ from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.child import describe_ending, start_child, wait_for_exit
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
-STARTS: Final = Policy(
-    look_s=START_DEADLINE_S,
-    silent_s=START_DEADLINE_S,
-    stopped_s=START_DEADLINE_S,
-    most_s=START_DEADLINE_S,
-)
 HEARTBEATS: Final = Policy(look_s=2.0, silent_s=4.0, stopped_s=4.0, most_s=30.0)
 """They come twice a second."""
+
+_STARTS: Final = replace(HEARTBEATS, look_s=START_DEADLINE_S, most_s=START_DEADLINE_S)
 
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
@@ -44,7 +41,7 @@ class NodeProcess:
         """Its report that it can serve; None before."""
         self.start_s = 0.0
         """When to start it, while it is not running."""
-        self.watch = Watch(STARTS)
+        self.watch = Watch(_STARTS)
         self.is_hung = False
         """It was found to hang, and has not ended yet."""
         self.hangs = 0
@@ -67,7 +64,7 @@ class NodeProcess:
         self.config = msgspec.structs.replace(self.config, restarts=self._policy.crashes)
         self.process, ours = start_child("feeder.node")
         self.channel = Channel(ours, NodeToSupervisor)
-        self.watch = Watch(STARTS, time.monotonic())
+        self.watch = Watch(_STARTS, time.monotonic())
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
             ours.send(encode_placement(self.placement))
             self.channel.set_timeout(0)

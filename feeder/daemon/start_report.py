@@ -61,19 +61,13 @@ def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetRe
 def compose_report(
     config: Config, ready: Sequence[NodeReady], data: Iterable[str], decoded_bytes: int
 ) -> Iterator[Line]:
-    """Yield the lines after those on placement; ``ready`` is by number, ``data`` a line each.
+    """Yield the lines after warnings; ``ready`` is by number, ``data`` a line each.
 
     ``decoded_bytes`` is the decoded cache of a node process.
     """
-    warnings = [text for report in ready for text in report.warnings]
-    # Node processes have the same ones, unless packages changed between their starts.
-    warnings += dict.fromkeys(text for report in ready for text in report.library_warnings)
-    yield from ((text, WARNING) for text in warnings)
-    facts = [
-        line
-        for number, report in enumerate(ready)
-        for line in wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints)
-    ]
+    facts: list[str] = []
+    for number, report in enumerate(ready):
+        facts += wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints)
     facts += [*data, f"decoder: {ready[0].decoder}"]
     facts += wrap_list("libraries: ", [" ".join(pair) for pair in ready[0].libraries.items()])
     facts.append(f"self-test: {ready[0].self_test[:_FINGERPRINT_CHARS]}")

@@ -97,8 +97,7 @@ class Supervisor:
         for line in self._warnings:
             _log.warning("%s", line, extra=KEPT)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
-        is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        hangup = () if is_under_nohup else (signal.SIGHUP,)
+        hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
         self._wakeup = SignalWakeup((signal.SIGTERM, signal.SIGINT, *hangup))
         self._watch = HostWatch(
             len(self._nodes),
@@ -235,9 +234,8 @@ class Supervisor:
         self._notifier.watchdog()
         reap_orphans([node.pid for node in self._nodes])
         is_draining, former = self._is_draining, self._watch.report.verdict
-        report = self._watch.turn(
-            [node.report(now_s, is_draining=is_draining) for node in self._nodes]
-        )
+        nodes = [node.report(now_s, is_draining=is_draining) for node in self._nodes]
+        report = self._watch.turn(nodes)
         verdict = report.verdict
         frame = encode(HostStats(report=report), is_checked=True)
         write_board(self._board, Board(clock_s=now_s, verdict=verdict.text, frame=frame))
@@ -260,8 +258,7 @@ class Supervisor:
                 f"{node.name} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; the last "
                 f"one {ending}: see its messages above"
             )
-        text = "%s (pid %d) %s: restarted in %.1f s"
-        _log.warning(text, node.name, pid, ending, backoff_s)
+        _log.warning("%s (pid %d) %s: restarted in %.1f s", node.name, pid, ending, backoff_s)
 
     def _start(self, node: NodeProcess) -> None:
         try:
@@ -291,13 +288,16 @@ class Supervisor:
         placements = [node.placement for node in self._nodes]
         for line in format_table(placements, self._usable, checks):
             self._log.report(line)
+        # Node processes warn of the same libraries, unless packages changed between their starts.
+        warnings = list(dict.fromkeys(line for report in ready for line in report.warnings))
+        for line in warnings:
+            self._log.report(line, logging.WARNING)
+        self._watch.warn([*self._warnings, *warnings])
         decoded_bytes = self._nodes[0].config.decoded_bytes
-        for text, level in compose_report(self._config, ready, self._data_lines, decoded_bytes):
-            self._log.report(text, level)
+        for line, level in compose_report(self._config, ready, self._data_lines, decoded_bytes):
+            self._log.report(line, level)
         if self._metrics is not None:
             self._log.report(f"metrics: http://{self._metrics.address}/metrics")
-        theirs = (line for report in ready for line in report.warnings + report.library_warnings)
-        self._watch.warn([*self._warnings, *dict.fromkeys(theirs)])
         text = describe_ready(ready, sorted(self._config.data))
         self._serves = text.removeprefix(READY)
         self._log.report(text)

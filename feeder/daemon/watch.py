@@ -115,10 +115,7 @@ class HostWatch:
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Have all reports repeat the warnings of the start."""
-        lines = tuple(
-            "".join(filter(str.isprintable, text))[:_WARNING_CHARS_MAX]
-            for text in warnings[:_WARNINGS_MAX]
-        )
+        lines = tuple(printable(line)[:_WARNING_CHARS_MAX] for line in warnings[:_WARNINGS_MAX])
         self.report = msgspec.structs.replace(self.report, warnings=lines)
 
     def take(self, snapshot: NodeRecord) -> None:

@@ -258,8 +258,7 @@ class NodeLoop:
                 libraries=started.libraries,
                 self_test=started.self_test,
                 decoder=started.decoder,
-                warnings=self._warnings,
-                library_warnings=library_warnings(),
+                warnings=self._warnings + library_warnings(),
             )
         )
         self._control.set_timeout(0)  # a supervisor that does not read must not block the loop

@@ -92,8 +92,7 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     decoder: str
     """What the workers decode with, such as "own (avx512)"."""
     warnings: tuple[str, ...]
-    """Warnings about this process's placement, a line each."""
-    library_warnings: tuple[str, ...] = ()
+    """Of placement and libraries, a line each."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -51,15 +51,6 @@ def test_each_fact_is_a_line() -> None:
     assert all(len(f"feeder: {text}") <= WIDTH for text, _ in lines)
 
 
-def test_warnings_are_marked_and_those_of_libraries_come_once() -> None:
-    ready = [
-        node(6000, warnings=("far",), library_warnings=("old",)),
-        node(6002, library_warnings=("old",)),
-    ]
-    lines = list(compose_report(config(), ready, [], 0))
-    assert [text for text, priority in lines if priority == WARNING] == ["far", "old"]
-
-
 @given(st.lists(st.text("abc", min_size=1, max_size=90), max_size=9))
 def test_a_wrapped_list_keeps_its_items_in_lines_that_fit(items: list[str]) -> None:
     lines = list(wrap_list("head: ", items))

@@ -200,7 +200,7 @@ def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None
     watch = watch_of(machine)
     watch.warn(["swap is on\x1b[31m", *["x" * 600] * 100])
     warnings = watch.turn([READY]).warnings
-    assert warnings[0] == "swap is on[31m"
+    assert warnings[0] == "swap is on\\x1b[31m"
     assert len(warnings) == 64
     report = msgspec.msgpack.encode(watch.report)
     assert msgspec.msgpack.decode(report, type=HostReport) == watch.report
