@@ -9,7 +9,7 @@ from feeder.daemon.config import load_config
 from feeder.daemon.notify import Notifier
 from feeder.daemon.supervisor import Supervisor
 from feeder.process.child import die_with_parent
-from feeder.process.log_lines import LineForm, start_logging
+from feeder.process.log_lines import start_logging
 from feeder.process.program import run_program
 from feeder.process.stderr_relay import StderrRelay
 
@@ -29,7 +29,7 @@ def main(dataset: str, endpoint: str, workers: str, chunk_images: str) -> int:
             "serve.pin": "off",
         },
     )
-    log = start_logging("info", LineForm())
+    log = start_logging("info")
     worker = f"{__package__}.paced_worker"
     Supervisor(config, Notifier({}), log, worker_module=worker).run()
     return 0

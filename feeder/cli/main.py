@@ -4,6 +4,7 @@ The process starts in ``feeder.__main__``.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from feeder import __version__
@@ -21,7 +22,7 @@ from feeder.cli import (
     unpack,
     verify,
 )
-from feeder.process.child import use_single_threads
+from feeder.process.child import SINGLE_THREADS
 from feeder.process.program import run_guarded
 from feeder.process.shortage import check_import_memory
 
@@ -52,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit status; errors propagate."""
     arguments = build_parser().parse_args(argv)
     if arguments.command != "keygen":  # the only command without numpy
-        use_single_threads()
+        os.environ.update(SINGLE_THREADS)
         check_import_memory()
     exit_status: int = arguments.run(arguments)
     return exit_status

@@ -108,7 +108,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
-    from feeder.process.log_lines import LineForm, start_logging
+    from feeder.process.log_lines import start_logging
     from feeder.process.program import before_exit
     from feeder.process.stderr_relay import StderrRelay, is_journal
 
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
             return packed
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
-        log = start_logging(config.log_level, LineForm(format=config.log_format))
+        log = start_logging(config.log_level, form=config.log_format)
         stack.callback(logging.shutdown)  # the numbers of lines that were limited
         Supervisor(packed, notifier, log, metrics).run()
     return 0

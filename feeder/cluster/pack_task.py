@@ -1,12 +1,13 @@
 """A task of a packing, as a worker of Ray performs it."""
 
+import os
 from typing import Any
 
 from feeder.pack.task_pool import perform_here
-from feeder.process.child import use_single_threads
+from feeder.process.child import SINGLE_THREADS
 
 
 def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:
     """Perform a task in a worker of Ray; return its messages."""
-    use_single_threads()  # as the pool's processes: Ray starts several on a host
+    os.environ.update(SINGLE_THREADS)  # as the pool's processes: Ray starts several on a host
     return perform_here(module, setup, task)

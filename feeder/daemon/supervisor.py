@@ -39,7 +39,7 @@ from feeder.node.messages import Board, Drain, Heartbeat, Neighbours, NodeReady,
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
 from feeder.process.child import adopt_orphans, reap_orphans
-from feeder.process.log_lines import KEPT, LineStream, of_kind
+from feeder.process.log_lines import KEPT, LineStream
 from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
@@ -244,7 +244,7 @@ class Supervisor:
         self._notifier.send(status=f"{self._serves}; {verdict.text}")
         if verdict.kind not in _LOGGED_ELSEWHERE:
             level = logging.WARNING if verdict.is_problem else logging.INFO
-            _log.log(level, "%s", verdict.text, extra=of_kind(verdict.kind))
+            _log.log(level, "%s", verdict.text, extra={"kind": verdict.kind})
 
     def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, schedule its successor."""

@@ -38,7 +38,7 @@ from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
-from feeder.process.log_lines import LineForm, LineStream, start_logging
+from feeder.process.log_lines import LineStream, start_logging
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
@@ -67,8 +67,7 @@ def serve_node(end: socket.socket, warning: str | None) -> None:
         config, board = control.receive_with_fd()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
         assert board is not None, "the board comes with it"
-        form = LineForm(process=f"node {config.number}", format=config.log_format)
-        log = start_logging(config.log_level, form)
+        log = start_logging(config.log_level, f"node {config.number}", config.log_format)
         warnings = () if warning is None else (warning,)
         wakeup = SignalWakeup([signal.SIGTERM])
         with contextlib.closing(NodeLoop(config, control, board, log, wakeup, warnings)) as loop:

@@ -26,7 +26,6 @@ from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process import log_lines
-from feeder.process.log_lines import of_kind
 from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
@@ -245,7 +244,7 @@ class NodeService:
         """Handle a worker's report."""
         match report:
             case FillFailed(shard=shard):
-                kind = of_kind(f"bad sample in {shard}" if shard else "chunk")
+                kind = {"kind": f"bad sample in {shard}" if shard else "chunk"}
                 _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
             case events.WorkerJoined(worker):
                 for session, message in self._open.items():

@@ -37,8 +37,7 @@ class Channel(Generic[Outgoing, Incoming]):
         self._socket = end
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
-        self._buffer = bytearray(_PACKET_BYTES)
-        self._view = memoryview(self._buffer)
+        self._buffer = memoryview(bytearray(_PACKET_BYTES))
 
     def fileno(self) -> int:
         return self._socket.fileno()  # -1 once closed
@@ -86,7 +85,7 @@ class Channel(Generic[Outgoing, Incoming]):
         if size == 0:
             raise ChannelClosedError
         fd = int.from_bytes(ancillary[0][2], sys.byteorder) if ancillary else None
-        return self._decoder.decode(self._view[:size]), fd
+        return self._decoder.decode(self._buffer[:size]), fd
 
     def close(self) -> None:
         """Close this end; the other one reads it as closed."""

@@ -9,16 +9,15 @@ import contextlib
 import ctypes
 import os
 import signal
+import site
 import socket
+import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from feeder.process.stop_signals import stop_signals_blocked
-
-if TYPE_CHECKING:
-    import subprocess
 
 SINGLE_THREADS: Final = {
     "OMP_NUM_THREADS": "1",
@@ -41,23 +40,16 @@ def python_command(module: str, *arguments: str | int, options: tuple[str, ...] 
     return [sys.executable, "-P", *options, "-m", module, *map(str, arguments)]
 
 
-def use_single_threads() -> None:
-    """Limit this process's numeric libraries to one thread; call it before they are imported."""
-    os.environ.update(SINGLE_THREADS)
-
-
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a Feeder child process, with the variables ``more``."""
-    import site
-
+    environment = {**os.environ, **(more or {})}
     root = str(Path(__file__).resolve().parents[2])
-    path = {}
     # Where Feeder is installed no path is needed, and site-packages must not come before the
     # standard library: it may hold an old backport of one of its modules.
     if root not in map(os.path.realpath, [*site.getsitepackages(), site.getusersitepackages()]):
-        entries = [root, os.environ.get("PYTHONPATH")]
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, entries))}
-    return {**os.environ, **path, **(more or {})}
+        entries = [root, environment.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
+    return environment
 
 
 def start_python(
@@ -71,12 +63,8 @@ def start_python(
 
     Its standard input is empty unless these say otherwise. Raises OSError.
     """
-    import subprocess  # here, to keep children cheap, which start nothing
-
-    command = python_command(module, *arguments, options=options)
-    return subprocess.Popen(
-        command, **{"stdin": subprocess.DEVNULL, "env": child_environment(more), **settings}
-    )
+    settings = {"stdin": subprocess.DEVNULL, "env": child_environment(more), **settings}
+    return subprocess.Popen(python_command(module, *arguments, options=options), **settings)
 
 
 def start_child(
@@ -91,18 +79,15 @@ def start_child(
     libraries of the child use one thread. Raises OSError.
     """
     ours, theirs = open_pair()
+    settings = {
+        "options": options,
+        "more": SINGLE_THREADS,
+        "pass_fds": [theirs.fileno()],
+        **settings,
+    }
     with theirs, stop_signals_blocked():
         try:
-            process = start_python(
-                module,
-                theirs.fileno(),
-                os.getpid(),
-                *arguments,
-                options=options,
-                more=SINGLE_THREADS,
-                pass_fds=[theirs.fileno()],
-                **settings,
-            )
+            process = start_python(module, theirs.fileno(), os.getpid(), *arguments, **settings)
         except OSError:
             ours.close()
             raise
@@ -119,8 +104,6 @@ def open_pair() -> tuple[socket.socket, socket.socket]:
 
 def wait_for_exit(process: "subprocess.Popen[bytes]", wait_s: float) -> int | None:
     """Wait for the exit status of a process, None if it does not end in time."""
-    import subprocess
-
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
     return process.returncode
@@ -140,14 +123,14 @@ def die_with_parent(parent: int) -> None:
     started this process, so it must live as long as the parent; in Feeder it is the main thread.
     """
     # In the child, because a preexec_fn could deadlock.
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), "PR_SET_PDEATHSIG")
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it died before the call
         os._exit(0)
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants when their own dies; ``reap_orphans`` then reaps them."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(children: Collection[int]) -> None:
@@ -156,18 +139,14 @@ def reap_orphans(children: Collection[int]) -> None:
     These are for the code that started them. One of them that has ended hides orphans behind it
     until it is reaped.
     """
-    while True:
-        try:
-            # WNOWAIT: look at it first, as its status can be taken only once.
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid in children:
-            return
-        os.waitpid(ended.si_pid, os.WNOHANG)
+    # WNOWAIT: look at it first, as its status can be taken only once.
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with contextlib.suppress(ChildProcessError):  # there is no child
+        while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in children:
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _prctl(option: int, value: int, name: str) -> None:
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({name}) failed")
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

@@ -23,7 +23,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Final, Literal, get_args
@@ -47,7 +46,8 @@ ADMITTED_MAX: Final = 10
 KINDS_MAX: Final = 256
 
 KEPT: Final = {"kind": None}
-"""As ``extra=`` of a log call: the line is not limited, however often it repeats."""
+"""As ``extra=`` of a log call: the line is not limited, however often it repeats. Another "kind" is
+that of the line, where that is not its text without its arguments."""
 
 _STDERR: Final = 2
 _CUT: Final = " … (cut)"
@@ -57,38 +57,6 @@ _formatter: Final = logging.Formatter()
 
 counters: Final = LogCounters()
 """This process's."""
-
-
-def of_kind(kind: str) -> dict[str, str]:
-    """The ``extra=`` of a log call whose kind is not its text without its arguments."""
-    return {"kind": kind}
-
-
-@dataclass(frozen=True, slots=True)
-class LineForm:
-    """How a process writes its lines; ``process`` is "supervisor" or such as "node 0"."""
-
-    process: str = SUPERVISOR
-    format: LogFormat = "text"
-
-    def render(self, level: int, message: str, exception: str = "", **fields: object) -> str:
-        """Render a message as one line; as text one or more, each with its mark and newline.
-
-        ``exception`` is a traceback, ``fields`` are more of the object in JSON.
-        """
-        if self.format == "json":
-            body = {"process": self.process, "pid": os.getpid(), **fields}
-            return _encode(level, body, message, exception)
-        source = "" if self.process == SUPERVISOR else f"{self.process}: "
-        word = f"{_WORDS[level]}: " if level >= WARNING else ""
-        text = f"feeder: {source}{word}{message}" + (f"\n{exception}" if exception else "")
-        return "".join(f"<{_PRIORITIES[level]}>{line}\n" for line in text.split("\n"))
-
-    def render_raw(self, line: str) -> str:
-        """Render a line that was written to sys.stderr past logging: a traceback's, or an error."""
-        if self.format == "json":
-            return self.render(ERROR, _OWN.sub("", line, count=1))
-        return f"<{_PRIORITIES[ERROR]}>{line}\n"
 
 
 def mark_line(line: bytes, form: LogFormat, level: int) -> bytes:
@@ -176,9 +144,13 @@ class LogLimiter:
 class LineStream(io.TextIOBase):
     """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
-    def __init__(self, form: LineForm, fd: int = _STDERR) -> None:
-        """``fd`` is a pipe, into which lines of up to PIPE_BUF bytes go whole or not at all."""
-        self.form = form
+    def __init__(
+        self, process: str = SUPERVISOR, form: LogFormat = "text", fd: int = _STDERR
+    ) -> None:
+        """``process`` is "supervisor" or such as "node 0". ``fd`` is a pipe, into which lines of up
+        to PIPE_BUF bytes go whole or not at all."""
+        self._process = process
+        self._form = form
         self._fd = fd
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
@@ -195,25 +167,44 @@ class LineStream(io.TextIOBase):
         logging is a traceback or the error that ends the process."""
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
-            self.write_rendered("".join(map(self.form.render_raw, lines)))
+            for line in lines:
+                if self._form == "json":
+                    self.report(_OWN.sub("", line, count=1), ERROR)
+                else:
+                    self._write(f"<{_PRIORITIES[ERROR]}>{line}\n")
         return len(text)
 
-    def report(self, message: str, level: int = INFO) -> None:
-        """Write a message, whatever the log's level is, and however often."""
-        self.write_rendered(self.form.render(level, message))
+    def report(
+        self, message: str, level: int = INFO, exception: str = "", **fields: object
+    ) -> None:
+        """Write a message, whatever the log's level is, and however often.
+
+        ``exception`` is a traceback, ``fields`` are more of the object in JSON.
+        """
+        self._write(self._render(message, level, exception, **fields))
 
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
         self.handler.report_limited()
-        self.write_rendered("")
+        self._write("")
 
-    def write_rendered(self, lines: str) -> None:
-        """Write or drop whole lines that have their form, after the number of dropped ones."""
+    def _render(self, message: str, level: int, exception: str = "", **fields: object) -> str:
+        """Render a line; as text one or more, each with its mark."""
+        if self._form == "json":
+            body = {"process": self._process, "pid": os.getpid(), **fields}
+            return _encode(level, body, message, exception)
+        source = "" if self._process == SUPERVISOR else f"{self._process}: "
+        word = f"{_WORDS[level]}: " if level >= WARNING else ""
+        text = f"feeder: {source}{word}{message}" + (f"\n{exception}" if exception else "")
+        return "".join(f"<{_PRIORITIES[level]}>{line}\n" for line in text.split("\n"))
+
+    def _write(self, lines: str) -> None:
+        """Write or drop whole lines, after the number of those dropped before."""
         with self._lock:
             if self._unreported:
                 s = "" if self._unreported == 1 else "s"
                 report = f"{self._unreported:,} log line{s} dropped while stderr was not read"
-                if self._write_line(self.form.render(WARNING, report).encode()):
+                if self._write_line(self._render(report, WARNING).encode()):
                     self._unreported = 0
             for line in cut_lines(lines.encode(errors="backslashreplace")):
                 if self._unreported or not self._write_line(line):
@@ -286,18 +277,17 @@ class LineHandler(logging.Handler):
             self._write(last, f"{within}, the latest: {last.getMessage()}")
 
     def _write(self, record: logging.LogRecord, message: str) -> None:
-        line = self._stream.form.render(
-            min(record.levelno, ERROR),
+        self._stream.report(
             message,
+            min(record.levelno, ERROR),
             _formatter.formatException(record.exc_info) if record.exc_info else "",
             **{name: vars(record)[name] for name in FIELDS if name in vars(record)},
         )
-        self._stream.write_rendered(line)
 
 
-def start_logging(level: str, form: LineForm) -> LineStream:
+def start_logging(level: str, process: str = SUPERVISOR, form: LogFormat = "text") -> LineStream:
     """Log to stderr from ``level`` up, through a stream that also replaces ``sys.stderr``."""
-    stream = LineStream(form)
+    stream = LineStream(process, form)
     logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
     logging.captureWarnings(True)
     sys.stderr = stream

@@ -31,12 +31,25 @@ else:
 
 _STOP_SIGNALS = (_signal.SIGINT, _signal.SIGTERM)
 before_exit: "list[Callable[[], None]]" = []
-"""What the handler of ``exit_on_signals`` calls after its line, e.g. to flush it."""
+"""What is called when a signal ends the process at once, e.g. to flush standard error."""
 
 
 def run_program(name: str, main: "Callable[[], int]") -> int:
     """Run ``main`` as a process; return its exit status. ``name`` is the prefix of error lines."""
-    handler = exit_on_signals(name)
+    line = f"{name}: interrupted\n".encode()
+
+    def exit_at_once(number: int, frame: "FrameType | None") -> None:
+        # For the imports, when there is nothing to clean up.
+        try:
+            os.write(2, line)
+            for call in before_exit:
+                call()
+        finally:  # even if standard error cannot be written
+            os._exit(128 + number)
+
+    for number in _STOP_SIGNALS:
+        if _signal.getsignal(number) != _signal.SIG_IGN:  # as in a shell's background jobs
+            _signal.signal(number, exit_at_once)
     try:
         open_missing_descriptors()
         guard_streams()
@@ -44,7 +57,7 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
     finally:
         for number in _STOP_SIGNALS:
             # A handler could not rely on much while Python shuts down.
-            if _signal.getsignal(number) is handler:
+            if _signal.getsignal(number) is exit_at_once:
                 _signal.signal(number, _signal.SIG_DFL)
 
 
@@ -78,29 +91,6 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
     return explained.exit_status
 
 
-def exit_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
-    """Have SIGINT and SIGTERM end this process at once, with a line; return the handler.
-
-    For the imports, when there is nothing to clean up. A signal that is ignored, as in a shell's
-    background jobs, stays ignored.
-    """
-    line = f"{name}: interrupted\n".encode()
-    write, end = os.write, os._exit
-
-    def exit_at_once(number: int, frame: "FrameType | None") -> None:
-        try:
-            write(2, line)
-            for call in before_exit:
-                call()
-        finally:  # even if standard error cannot be written
-            end(128 + number)
-
-    for number in _STOP_SIGNALS:
-        if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, exit_at_once)
-    return exit_at_once
-
-
 def open_missing_descriptors() -> None:
     """Open /dev/null for each standard descriptor that is closed, before anything else is opened.
 
@@ -115,9 +105,10 @@ def open_missing_descriptors() -> None:
 
 
 def guard_streams() -> None:
-    """Replace sys.stdout and sys.stderr by guarded streams with the same encodings."""
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(0, closefd=False)
+    """Replace sys.stdout and sys.stderr by guarded streams with the same encodings.
+
+    sys.stdin, which is None if it was closed, stays.
+    """
     sys.stdout = _text_stream(_Output(1, "w", closefd=False), sys.stdout)
     sys.stderr = _text_stream(_Messages(2, "w", closefd=False), sys.stderr)
 
@@ -134,14 +125,9 @@ def _text_stream(raw: io.RawIOBase, former: "TextIO | None") -> io.TextIOWrapper
 
 
 class _Output(io.FileIO):
-    """Standard output: raises its first write error as OutputError, and then drops what is written,
-    so that Python's flush at exit does not raise again."""
-
-    _is_lost = False
+    """Standard output, whose first write error is raised as OutputError."""
 
     def write(self, data: "ReadableBuffer") -> int:
-        if self._is_lost:
-            return memoryview(data).nbytes
         try:
             while (size := super().write(data)) is None:  # another process made it non-blocking
                 import select
@@ -149,7 +135,8 @@ class _Output(io.FileIO):
                 select.select([], [self], [])
             return size
         except OSError as error:
-            self._is_lost = True
+            with open(os.devnull, "wb") as nowhere:  # Python flushes once more at exit
+                os.dup2(nowhere.fileno(), 1)
             from feeder.errors import OutputClosedError, OutputError
 
             if isinstance(error, BrokenPipeError):

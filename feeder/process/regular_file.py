@@ -50,9 +50,8 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
     """Open a descriptor to read a regular file; raises OSError, for others IrregularFileError."""
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
-    except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV, errno.EBUSY):  # a socket; some devices
-            check_regular(os.stat(path), path)
+    except OSError:
+        check_regular(os.stat(path), path)  # a socket cannot be opened, nor can some devices
         raise
     try:
         check_regular(os.fstat(descriptor), path)
@@ -63,18 +62,15 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
     return descriptor
 
 
-def open_regular_file(path: str | Path) -> BinaryIO:
+def open_regular_file(path: str | bytes | os.PathLike[str]) -> BinaryIO:
     """Open the regular file at ``path`` for reading; raises what ``open_regular`` does."""
     return open(path, "rb", opener=lambda name, _: open_regular(name))
 
 
 def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
     """Read the first ``bytes_max`` bytes of a file; raises what ``open_regular`` does."""
-    descriptor = open_regular(path)
-    try:
-        return read_descriptor(descriptor, bytes_max)
-    finally:
-        os.close(descriptor)
+    with open_regular_file(path) as file:
+        return read_descriptor(file.fileno(), bytes_max)
 
 
 def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
@@ -178,10 +174,10 @@ def _keeps_inodes(device: int) -> bool:
     Some number inodes as they look at them, and give another number once they have forgotten a
     file. Source: proc_pid_mountinfo(5).
     """
-    number = f"{os.major(device)}:{os.minor(device)}"
+    number = f" {os.major(device)}:{os.minor(device)} ".encode()
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
             before, _, after = line.partition(b" - ")
-            if before.split(b" ")[2] == number.encode():
+            if number in before:
                 return not after.startswith(_WITHOUT_INODES)
     return True

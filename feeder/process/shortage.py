@@ -22,7 +22,6 @@ TORCH_BYTES: Final = 650_000_000
 ZMQ_THREADS: Final = 2
 """Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
 
-_TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
 
 _NO_THREAD: Final = (
@@ -128,7 +127,8 @@ def check_threads(count: int) -> None:
     # A thread's stack can be reused only after the kernel has removed the thread.
     deadline_s = time.monotonic() + _THREADS_END_S
     while time.monotonic() < deadline_s and (
-        len(threads) < count or any(os.path.exists(f"{_TASKS}/{thread}") for thread in threads)
+        len(threads) < count
+        or any(os.path.exists(f"/proc/self/task/{thread}") for thread in threads)
     ):
         time.sleep(0.0001)
 

@@ -17,7 +17,6 @@ import os
 import re
 import select
 import threading
-import time
 from collections.abc import Mapping
 from logging import INFO
 from typing import Final
@@ -30,9 +29,7 @@ _MARK: Final = re.compile(rb"^<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
 
-_DRAIN_S: Final = 1.0  # longest wait at exit for the pipe to drain
-_STALL_S: Final = 0.2  # it ends early if stderr is not writable for this long
-_POLL_S: Final = 0.02
+_DRAIN_S: Final = 1.0
 
 
 class StderrRelay:
@@ -58,14 +55,10 @@ class StderrRelay:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Wait until the pipe is drained, but only briefly if stderr is not read."""
+        """Wait until the pipe is drained, for a second at most: stderr may not be read."""
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
-        end_s = time.monotonic() + _DRAIN_S
-        while self._thread.is_alive() and time.monotonic() < end_s:
-            self._thread.join(_POLL_S)
-            if not select.select([], [self._original], [], _STALL_S)[1]:
-                break
+        self._thread.join(_DRAIN_S)
 
     def _relay(self) -> None:
         while read := os.read(self._reader, _READ_BYTES):

@@ -68,10 +68,8 @@ class SignalWakeup:
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
         """Install handlers for the ``watched`` signals and unblock them."""
         watched = tuple(watched)
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in watched:
             signal.signal(number, lambda number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)

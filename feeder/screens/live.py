@@ -14,7 +14,6 @@ import os
 import re
 import select
 import signal
-import sys
 import termios
 import time
 import tty
@@ -177,7 +176,7 @@ class _Terminal:
     def __init__(self, console: Console, signalled: int) -> None:
         self._console = console
         self._signalled = signalled
-        self._keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
+        self._keys = 0 if os.isatty(0) else None
         self._saved: list[Any] | None = None
         self.readable = [signalled] if self._keys is None else [signalled, self._keys]
 

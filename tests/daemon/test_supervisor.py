@@ -93,12 +93,11 @@ def wakeup() -> Iterator[SignalWakeup]:
     try:
         yield wakeup
     finally:
-        signal.set_wakeup_fd(-1)
+        os.close(signal.set_wakeup_fd(-1))
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGUSR1, former)
         os.close(wakeup._reader)
-        os.close(wakeup._writer)
 
 
 def test_a_wakeup_notices_signals_once(wakeup: SignalWakeup) -> None:

@@ -7,6 +7,7 @@ import re
 import select
 from collections.abc import Iterator
 from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,13 +16,11 @@ from hypothesis import strategies as st
 from feeder.process.log_lines import (
     ADMITTED_MAX,
     KEPT,
-    LineForm,
     LineStream,
     LogFormat,
     counters,
     cut_lines,
     mark_line,
-    of_kind,
 )
 from feeder.process.stderr_relay import StderrRelay, is_journal
 from tests.support.daemon import DEADLINE_S
@@ -29,27 +28,38 @@ from tests.support.daemon import DEADLINE_S
 LEVELS = st.sampled_from([ERROR, WARNING, INFO, DEBUG])
 
 
+def render(process: str, form: LogFormat, *message: Any, **fields: object) -> str:
+    """What a process reports of a message, level and exception."""
+    reader, writer = os.pipe()
+    try:
+        LineStream(process, form, writer).report(*message, **fields)
+        return os.read(reader, 65536).decode()
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 @pytest.mark.parametrize(
-    ("form", "priority", "line"),
+    ("process", "priority", "line"),
     [
-        (LineForm(), ERROR, "<3>feeder: error: m\n"),
-        (LineForm(), WARNING, "<4>feeder: warning: m\n"),
-        (LineForm(), INFO, "<6>feeder: m\n"),
-        (LineForm("node 0"), DEBUG, "<7>feeder: node 0: m\n"),
-        (LineForm("node 0"), WARNING, "<4>feeder: node 0: warning: m\n"),
+        ("supervisor", ERROR, "<3>feeder: error: m\n"),
+        ("supervisor", WARNING, "<4>feeder: warning: m\n"),
+        ("supervisor", INFO, "<6>feeder: m\n"),
+        ("node 0", DEBUG, "<7>feeder: node 0: m\n"),
+        ("node 0", WARNING, "<4>feeder: node 0: warning: m\n"),
     ],
 )
-def test_a_line_of_text_begins_with_its_priority(form: LineForm, priority: int, line: str) -> None:
-    assert form.render(priority, "m") == line
+def test_a_line_of_text_begins_with_its_priority(process: str, priority: int, line: str) -> None:
+    assert render(process, "text", "m", priority) == line
 
 
 def test_every_line_of_a_traceback_has_the_mark() -> None:
-    text = LineForm().render(ERROR, "it failed", exception="Traceback\n  x\nValueError: y")
+    text = render("supervisor", "text", "it failed", ERROR, "Traceback\n  x\nValueError: y")
     assert text == "<3>feeder: error: it failed\n<3>Traceback\n<3>  x\n<3>ValueError: y\n"
 
 
 def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
-    line = LineForm("node 1", "json").render(WARNING, "expired", "T\nE", session="1a2b3c4d")
+    line = render("node 1", "json", "expired", WARNING, "T\nE", session="1a2b3c4d")
     assert line.startswith("<4>{")
     assert line.count("\n") == 1
     body = json.loads(line[3:])
@@ -68,7 +78,7 @@ def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
 def test_an_object_is_one_line_that_can_be_read(
     priority: int, message: str, exception: str, client: str
 ) -> None:
-    line = LineForm("p", "json").render(priority, message, exception, client=client)
+    line = render("p", "json", message, priority, exception, client=client)
     assert line.count("\n") == 1
     body = json.loads(line.encode()[3:])
     if message.isprintable():
@@ -79,11 +89,11 @@ def test_an_object_is_one_line_that_can_be_read(
 @pytest.mark.parametrize("character", ["x", "é", "\x01", "\\"], ids=["plain", "two", "six", "back"])
 def test_an_object_over_pipe_buf_is_cut_and_stays_whole(size: int, character: str) -> None:
     exception = "first\n" + "frame\n" * size + "ValueError: y"
-    line = LineForm("p", "json").render(ERROR, character * size, exception, client="c" * 100)
+    line = render("p", "json", character * size, ERROR, exception, client="c" * 100)
     assert len(line.encode()) <= select.PIPE_BUF
     body = json.loads(line[3:])
     assert set(body["message"].removesuffix(" … (cut)")) == {character}
-    short = LineForm("p", "json").render(ERROR, "m", exception)
+    short = render("p", "json", "m", ERROR, exception)
     assert json.loads(short[3:])["exception"].endswith("\nValueError: y"), "the end names the error"
 
 
@@ -194,7 +204,7 @@ def test_half_a_line_is_not_glued_to_the_next_one() -> None:
 
 def test_all_lines_are_objects_where_the_log_is_json() -> None:
     relayed = Relayed(is_journal=False, form="json")
-    relayed.write(LineForm("node 0", "json").render(INFO, "é").encode(), b"from C\n")
+    relayed.write(render("node 0", "json", "é").encode(), b"from C\n")
     bodies = [json.loads(line) for line in relayed.close().splitlines()]
     assert [(body["process"], body["message"]) for body in bodies] == [
         ("node 0", "é"),
@@ -227,7 +237,7 @@ class Log:
 
     def __init__(self, form: LogFormat) -> None:
         self._reader, self._writer = os.pipe()
-        self.stream = LineStream(LineForm("node 0", form), self._writer)
+        self.stream = LineStream("node 0", form, self._writer)
         self.handler = self.stream.handler
         self.logger = logging.Logger("test", logging.DEBUG)
         self.logger.addHandler(self.handler)
@@ -278,7 +288,7 @@ def test_lines_of_different_kinds_have_limits_of_their_own(log: Log) -> None:
         log.logger.warning("%s", f"library {number}")
     assert len(log.lines()) == 2 * ADMITTED_MAX
     for number in range(6 * ADMITTED_MAX):
-        log.logger.warning("bad: %d", number, extra=of_kind(f"shard {number % 3}"))
+        log.logger.warning("bad: %d", number, extra={"kind": f"shard {number % 3}"})
     assert len(log.lines()) == 3 * ADMITTED_MAX
 
 

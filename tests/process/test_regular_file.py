@@ -119,7 +119,7 @@ def test_a_pipe_in_a_work_folder_is_named(tmp_path: Path) -> None:
     path = replace_by_pipe(work.result_path(0))
     with pytest.raises(OSError, match="named pipe") as caught:
         work.read_result(0)
-    assert caught.value.filename == path
+    assert caught.value.filename == str(path)
 
 
 def test_pipe_in_sysfs_does_not_block(tmp_path: Path) -> None:

@@ -183,11 +183,6 @@ def test_check_threads_does_not_wait_for_other_threads(
             other.join()
 
 
-def test_check_threads_works_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.process.shortage._TASKS", "/nowhere")
-    check_threads(2)
-
-
 def _wrapped(text: str) -> ImportError:
     """An import error as numpy raises it, with the reason in its cause."""
     error = ImportError("Importing the numpy C-extensions failed")

@@ -20,7 +20,7 @@ import pytest
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.errors import PeerError
-from feeder.process.log_lines import LineForm, LineStream, cut_lines
+from feeder.process.log_lines import LineStream, cut_lines
 from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
@@ -306,7 +306,7 @@ def test_a_reentrant_write_tears_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, writer = os.pipe()
-    stream = LineStream(LineForm(), writer)
+    stream = LineStream(fd=writer)
     with writing_from_within(stream, "Exception ignored\n", monkeypatch):
         do_in_time(lambda: stream.write("a line\nanother\nand "))
     do_in_time(lambda: stream.write("more\n"))
@@ -320,7 +320,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 ) -> None:
     with full_pipe() as (reader, writer):
         os.set_blocking(writer, False)
-        stream = LineStream(LineForm(), writer)
+        stream = LineStream(fd=writer)
         with writing_from_within(stream, "Exception ignored\n", monkeypatch):
             do_in_time(lambda: stream.write("a line\n"))
         with writing_from_within(stream, "and again\n", monkeypatch):
@@ -338,7 +338,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 def test_write_without_a_reader_raises_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    stream = LineStream(LineForm(), writer)
+    stream = LineStream(fd=writer)
     stream.write("a line\n")
     stream.write("half a line")
     os.close(writer)
