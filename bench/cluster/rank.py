@@ -90,7 +90,7 @@ class SimulatedRank:
 
     def list_endpoints(self, names: Mapping[str, str]) -> None:
         """Replace its list of feeders, names by endpoint."""
-        self.handle(events.EndpointsListed(tuple(names), names))
+        self.handle(events.EndpointsListed(names))
 
     def connected(self, link: int) -> None:
         """Record that a connection is up."""
@@ -194,12 +194,12 @@ class SimulatedRank:
             if batch is None:
                 if self._waits_since_s is None:
                     self._waits_since_s = now_s
-                    session.begin_wait(now_s)
+                    session.waits_since_s = now_s
                 return
             if self._waits_since_s is not None:
                 self._tally.waited_s += now_s - self._waits_since_s
                 self._waits_since_s = None
-                session.end_wait(now_s, batch)
+                session.waits_since_s = None
             self._held = batch.buffer
             self.taken.append(batch.key)
             self._requested.discard(batch.key)

@@ -136,8 +136,7 @@ class IoLoop:
         if self._context is None:
             name_threads = NAME_THREADS if any(map(host_name_in, listed)) else 1
             self._context = open_context(self._session.job.name, name_threads)
-        names = {endpoint: name for endpoint, name in listed.items() if name}
-        self._handle(events.EndpointsListed(tuple(listed), names), now_s)
+        self._handle(events.EndpointsListed(listed), now_s)
 
     def _drain_wakeups(self, _now_s: float) -> None:
         try:

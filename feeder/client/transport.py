@@ -161,12 +161,12 @@ class Transport:
         if batch is None:
             before_waiting()
             with self._lock:
-                session.begin_wait(time.monotonic())
+                session.waits_since_s = time.monotonic()
             try:
                 batch = self._serve_until(session.take, timeout_s, key)
             finally:
                 with self._lock:
-                    session.end_wait(time.monotonic(), batch)
+                    session.waits_since_s = None
             if batch.lent is None:
                 self._resume()
         if batch.key != key:

@@ -1,6 +1,6 @@
 """A stand-in for the shell of the client's session, with a clock that the test sets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from feeder.client.core.events import (
     ChunkStored,
@@ -21,7 +21,9 @@ from feeder.client.core.events import (
     Store,
 )
 from feeder.client.core.links import Job
+from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.requests import RequestScheduler
 from feeder.client.core.session import ClientSession
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
@@ -66,6 +68,19 @@ def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
         "libraries": {},
     }
     return Welcome(session=session, node=node, **(values | fields))  # type: ignore[arg-type]
+
+
+def prefer(greeting: Hello, names: Iterable[str] = (), **fields: object) -> Preference:
+    """Return the order of names for batches of the dataset of ``welcome(**fields)``."""
+    preference = Preference(greeting)
+    preference.welcome = welcome(**fields)  # type: ignore[arg-type]
+    preference.set_names(names)
+    return preference
+
+
+def make_scheduler() -> RequestScheduler:
+    """Return a scheduler without links."""
+    return RequestScheduler(Prefetch(RECIPE, buffers=1), Preference(hello()))
 
 
 def lent(
@@ -121,7 +136,7 @@ class Shell:
         self.links: dict[int, str] = {}
         self.logged: list[Log] = []
         self._dialled: set[int] = set()
-        self.do(EndpointsListed(endpoints))
+        self.do(EndpointsListed(dict.fromkeys(endpoints, "")))
 
     @property
     def warnings(self) -> list[str]:
@@ -179,7 +194,7 @@ class Shell:
 
     def change_list(self, *endpoints: str) -> list[Instruction]:
         """Replace the list of endpoints."""
-        return self.do(EndpointsListed(endpoints))
+        return self.do(EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def answer(
         self, index: int, link: int = 0, *, session: int = 1, epoch: int = 0

@@ -130,7 +130,7 @@ class Fleet:
 
     def set_endpoints(self, endpoints: tuple[str, ...]) -> None:
         """Replace the client's list of endpoints."""
-        self.give(EndpointsListed(endpoints))
+        self.give(EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def begin(self, epoch: int) -> None:
         """Have the consumer start an epoch."""

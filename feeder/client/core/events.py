@@ -18,11 +18,10 @@ from feeder.wire.slot_layout import SlotLayout
 
 
 class EndpointsListed(Struct, frozen=True):
-    """The endpoints from now on, besides those that their nodes report; with names by endpoint,
-    where the list gives any."""
+    """The endpoints from now on, besides those that their nodes report; each with the name that the
+    list gives it, or ""."""
 
-    endpoints: tuple[str, ...]
-    names: Mapping[str, str] = {}
+    names: Mapping[str, str]
 
 
 class Connected(Struct, frozen=True):

@@ -105,7 +105,9 @@ def choose_spares(feeders: Iterable[str], rank: int, usable: Collection[str]) ->
 class Links:
     """Keeps a link to each chosen endpoint."""
 
-    def __init__(self, job: Job, prefetch: Prefetch, out: list[events.Instruction]) -> None:
+    def __init__(
+        self, job: Job, prefetch: Prefetch, preference: Preference, out: list[events.Instruction]
+    ) -> None:
         self.by_number: dict[int, LinkState] = {}
         self.feeders: tuple[str, ...] = ()  # the names of all listed ones, each once
         self.endpoints: dict[str, str] = {}
@@ -117,9 +119,9 @@ class Links:
         self.due_s = _NEVER  # when a link or a left-out endpoint has something to do
         self._job = job
         self._prefetch = prefetch
+        self._preference = preference
         self._out = out
-        self._listed: tuple[str, ...] = ()
-        self._names: Mapping[str, str] = {}  # of feeders by listed endpoint, where the list has any
+        self._listed: Mapping[str, str] = {}
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
         self._chosen_for: object = None  # the batch that the feeders of a long list were chosen for
         self._next_link = 0
@@ -140,7 +142,7 @@ class Links:
         These are the list's names where it has some or is long, else those of the node processes
         that have answered.
         """
-        is_listed = self.is_list_long or bool(self._names)
+        is_listed = self.is_list_long or any(self._listed.values())
         answered: list[str] = []
         for link in self.by_number.values():
             link.owner = link.feeder if is_listed else link.node_name
@@ -150,9 +152,9 @@ class Links:
 
     # --- Which endpoints ----------------------------------------------------------------------
 
-    def set_listed(self, listed: events.EndpointsListed) -> None:
-        """Replace the list; ``choose`` follows it."""
-        self._listed, self._names = listed.endpoints, listed.names
+    def set_listed(self, names: Mapping[str, str]) -> None:
+        """Replace the list, as EndpointsListed has it; ``choose`` follows it."""
+        self._listed = names
         self._find_endpoints()
 
     def record_siblings(self, endpoint: str, welcome: Welcome) -> None:
@@ -164,7 +166,7 @@ class Links:
 
     def _find_endpoints(self) -> None:
         self.have_changed = True
-        self.endpoints = {text: self._names.get(text, text) for text in self._listed}
+        self.endpoints = {text: name or text for text, name in self._listed.items()}
         self.feeders = tuple(dict.fromkeys(self.endpoints.values()))
         for listed in self._listed:
             for sibling in self._siblings.get(listed, ()):
@@ -172,11 +174,8 @@ class Links:
         for text in self.left_out.keys() - self.endpoints.keys():
             del self.left_out[text]
 
-    def choose(self, preference: Preference | None, now_s: float) -> None:
-        """Link to the feeders that are needed now and next.
-
-        ``preference`` is None before the first welcome.
-        """
+    def choose(self, now_s: float) -> None:
+        """Link to the feeders that are needed now and next."""
         was_long, limit = self.is_list_long, limit_links(len(self.feeders), self._prefetch)
         self.is_list_long = len(self.feeders) > limit
         next_batch = self._prefetch.coming(1) if self.is_list_long else None
@@ -186,7 +185,7 @@ class Links:
         usable = self.find_usable(now_s)
         chosen: Collection[str] = self.feeders
         if self.is_list_long:
-            chosen = self._choose_of_long_list(preference, set(usable.values()), limit)
+            chosen = self._choose_of_long_list(set(usable.values()), limit)
         wanted = {text: name for text, name in usable.items() if name in chosen}
         for link in [*self.by_number.values()]:
             if was_long and not self.is_list_long:
@@ -205,22 +204,18 @@ class Links:
                     link.greet(now_s)
             self.due_s = min(self.due_s, link.due_s)
 
-    def _choose_of_long_list(
-        self, preference: Preference | None, usable: set[str], limit: int
-    ) -> set[str]:
+    def _choose_of_long_list(self, usable: set[str], limit: int) -> set[str]:
         away = {link.feeder for link in self.by_number.values() if link.is_away}
         names: list[str] = []
-        if preference is not None:
-            # They own the lanes from now on, if all were linked before.
-            preference.set_names(self.feeders)
-            buffers = self._prefetch.buffers
-            for key in self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers)):
-                # The owner, and if it is away the next in the order as well.
-                for name in preference.order(key):
-                    if name in usable:
-                        names.append(name)
-                        if name not in away:
-                            break
+        buffers = self._prefetch.buffers
+        self._preference.set_names(self.feeders)  # other names own lanes if all were linked before
+        for key in self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers)):
+            # The owner, and if it is away the next in the order as well.
+            for name in self._preference.order(key):
+                if name in usable:
+                    names.append(name)
+                    if name not in away:
+                        break
         names = [*dict.fromkeys(names)][: limit - SPARES]
         names += choose_spares(self.feeders, self._job.rank, usable - away)
         names += [link.feeder for link in reversed(self.by_number.values())]

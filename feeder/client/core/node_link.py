@@ -27,7 +27,7 @@ from feeder.client.core.events import (
     Send,
 )
 from feeder.client.core.prefetch import HostBatch, Prefetch
-from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome
 from feeder.wire.session_id import session_id
@@ -176,11 +176,14 @@ class LinkState:
                 if self._refusal is None:  # else the node is ending
                     self._settle_transfer(refusal, slots)
 
-    def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
-        """Begin the session that the node grants; ``cpu_s`` is this process's CPU time so far."""
+    def begin(self, welcome: Welcome) -> None:
+        """Begin the session that the node grants: ``accept`` or ``leave`` follows."""
         self._end_session()  # an earlier greeting was answered too: the last session counts
         self._packing = self.sharers = None
         self.welcome, self.node_name, self.session = welcome, welcome.node, welcome.session
+
+    def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
+        """Use the session; ``cpu_s`` is this process's CPU time so far."""
         self._began_s, self._waited_before_s, self._cpu_before_s = now_s, self.waited_s, cpu_s
         self.due_s = now_s + PING_INTERVAL_S
         if self._claim_path is None:
@@ -188,12 +191,6 @@ class LinkState:
         else:
             layout = SlotLayout.of_recipe(self._hello.recipe, welcome.labels, slots=welcome.window)
             self._out.append(ClaimSlots(self.number, welcome.session, self._claim_path, layout))
-
-    def decline(self, welcome: Welcome, duplicate_of: int) -> None:
-        """Decline a session: the node process serves this client over another link."""
-        self.leave()
-        self.duplicate_of = duplicate_of
-        self._out.append(Send(self.number, Bye(session=welcome.session)))
 
     def leave(self) -> None:
         """End the session, and wait for another connection."""
@@ -218,10 +215,10 @@ class LinkState:
         self._advances, self._advanced_s = message.advances, now_s
         return True
 
-    def on_refused(self, refused: Refused, now_s: float) -> FeederError | None:
-        """Handle a refusal; return it as an error if waiting cannot mend it."""
+    def on_refused(self, refused: Refused, now_s: float) -> None:
+        """Handle a refusal; raise it as an error if waiting cannot mend it."""
         if refused.session is not None and refused.session != self.session:
-            return None  # of a session that is over
+            return  # of a session that is over
         self._packing = None
         match refused.code:
             case "unknown-session":
@@ -235,12 +232,11 @@ class LinkState:
                 self._end_session()
                 self._refusal, self.due_s = refused.message, now_s + RETRY_INTERVAL_S
             case "unknown-dataset":
-                return DatasetError(refused.message)
+                raise DatasetError(refused.message)
             case "bad-recipe":
-                return ConfigError(refused.message)
+                raise ConfigError(refused.message)
             case _:
-                return ProtocolError(f"{refused.message} ({refused.code})")
-        return None
+                raise ProtocolError(f"{refused.message} ({refused.code})")
 
     # --- Due work -----------------------------------------------------------------------------
 

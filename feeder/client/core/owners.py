@@ -60,13 +60,12 @@ class Ownership:
 
     def order(self, lane: int) -> tuple[str, ...]:
         """All names for a lane: its owner, then the lightest."""
-        known = self._orders.get(lane)
-        if known is None:
+        if lane not in self._orders:
             weights = self._weigh(np.array([lane], dtype=np.uint64))[0]
-            names = [self.names[position] for position in np.argsort(weights, kind="stable")]
-            names.remove(self.owner(lane))
-            known = self._orders[lane] = (self.owner(lane), *names)
-        return known
+            weights[self._owners[lane]] = 0
+            by_weight = np.argsort(weights, kind="stable")
+            self._orders[lane] = tuple(self.names[position] for position in by_weight)
+        return self._orders[lane]
 
     def _weigh(self, lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The weight of every name for each of ``lanes``, uint64 (lanes, names)."""
@@ -84,8 +83,6 @@ class Ownership:
         asked = weights.copy()  # names that were asked become the heaviest
         for _ in range(min(_ATTEMPTS, len(self.names))):
             lanes = np.flatnonzero(owners < 0)
-            if not len(lanes):
-                break
             chosen = asked[lanes].argmin(axis=1)
             order = np.lexsort((weights[lanes, chosen], chosen))  # by name, then by weight
             lanes, chosen = lanes[order], chosen[order]
@@ -102,11 +99,12 @@ class Ownership:
 class Preference:
     """Orders names for the batches of a job. The names are the same for all clients of a list."""
 
-    def __init__(self, welcome: Welcome, hello: Hello) -> None:
-        self._welcome, self._hello = welcome, hello
-        self._plans: dict[int, EpochPlan] = {}
+    def __init__(self, hello: Hello) -> None:
+        self.welcome: Welcome | None = None  # describes the dataset; batches have no order before
+        self._hello = hello
         self._names: tuple[str, ...] = ()
         self._ownership: Ownership | None = None  # of these names, once a batch has a choice
+        self._plans: dict[int, EpochPlan] = {}
 
     def set_names(self, names: Iterable[str]) -> None:
         """Have these names own the lanes from now on."""
@@ -116,10 +114,10 @@ class Preference:
 
     def order(self, key: BatchKey) -> tuple[str, ...]:
         """All names for a batch, the preferred ones first."""
-        if len(self._names) < 2:
+        if len(self._names) < 2 or self.welcome is None:
             return self._names
         if self._ownership is None:
-            self._ownership = Ownership(self._names, self._welcome.lanes)
+            self._ownership = Ownership(self._names, self.welcome.lanes)
         return self._ownership.order(self.lane(key))
 
     def weigh_node(self, node: str, key: BatchKey) -> bytes:
@@ -128,15 +126,15 @@ class Preference:
 
     def lane(self, key: BatchKey) -> int:
         """The lane of a batch's first sample; any where that is a leftover of many or padding."""
-        epoch, index = key
+        (epoch, index), welcome = key, self.welcome
+        assert welcome is not None, "batches are requested after it"
         lane = None
-        if index < self._welcome.batches:
-            plan = self._plans.get(epoch)
-            if plan is None:
-                layout = ShardLayout(samples=self._welcome.samples, shards=self._welcome.shards)
+        if index < welcome.batches:
+            if epoch not in self._plans:
+                if len(self._plans) >= _PLANS_MAX:
+                    self._plans.clear()
+                layout = ShardLayout(samples=welcome.samples, shards=welcome.shards)
                 plan = self._hello.recipe.plan_epoch(layout, seed=self._hello.seed, epoch=epoch)
                 self._plans[epoch] = plan
-                while len(self._plans) > _PLANS_MAX:
-                    del self._plans[next(iter(self._plans))]
-            lane = plan.lane(index)
-        return (epoch + index) % self._welcome.lanes if lane is None else lane
+            lane = self._plans[epoch].lane(index)
+        return (epoch + index) % welcome.lanes if lane is None else lane

@@ -27,12 +27,12 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from feeder.client.core.answers import check_chunk, count_valid, name_batch
+from feeder.client.core.answers import check_chunk, name_batch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import BatchKey, Chunk, Lent
+from feeder.wire.messages import BatchKey, Chunk, Failed, Lent
 
 HostBatch: TypeAlias = object
 """A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
@@ -106,7 +106,6 @@ class Prefetch:
         self._sequence: BatchSequence | None = None
         self._position = 0  # in the sequence, of the next batch that gets a buffer
         self._end = 0  # of the sequence
-        self._all_rows = _bits(0, recipe.batch_size)
 
     # --- The consumer's side ------------------------------------------------------------------
 
@@ -117,9 +116,9 @@ class Prefetch:
         kept: dict[BatchKey, Batch] = {}
         while len(kept) < self._end and (key := sequence.key(len(kept))) in self.held:
             kept[key] = self.held.pop(key)
-        for key, batch in self.held.items():
+        for batch in self.held.values():
             self._free.append(batch.buffer)
-            self._release(key, batch)
+            self._release(batch)
         self.held, self._position = kept, len(kept)
 
     @property
@@ -199,7 +198,8 @@ class Prefetch:
         sequence = self._sequence
         while sequence is not None and self._free and self._position < self._end:
             key = sequence.key(self._position)
-            valid = count_valid(self.recipe, samples, key[1])
+            rows = self.recipe.batch_size
+            valid = max(0, min(rows, samples - key[1] * rows))
             # An index past the end is all padding, which no node need send. What the consumer
             # still reads of a former sequence need not be sent again, and could not be: the node
             # would take it for the same.
@@ -224,8 +224,8 @@ class Prefetch:
         batch = self.held[key]
         if link in batch.requests:
             self.releases[link].append(key)
-        request = BatchRequest(number=number, requested_s=now_s, missing=self._all_rows)
-        batch.requests[link] = request
+        missing = _bits(0, self.recipe.batch_size)
+        batch.requests[link] = BatchRequest(number=number, requested_s=now_s, missing=missing)
         batch.requested_s = now_s
 
     def forget(self, link: int) -> None:
@@ -256,7 +256,7 @@ class Prefetch:
             if later == key:
                 break
             if batch.lent is not None and link in batch.requests:
-                self._release(later, batch)
+                self._release(batch)
                 self._reopen(batch)
                 return True
         return False
@@ -278,30 +278,25 @@ class Prefetch:
         must look like. A batch that was requested twice on a link may have been cut otherwise the
         first time, so a late chunk may repeat some rows: they are the same bytes.
         """
-        key = (chunk.epoch, chunk.index)
-        batch = self.held.get(key)
-        request = None if batch is None else batch.requests.get(link)
-        if batch is None or request is None:
-            self.chunks_discarded += 1
-            return None
-        check_chunk(self.recipe, labels, chunk, sizes, valid=batch.valid)
-        if not request.missing & _bits(chunk.first, chunk.images):
-            self.chunks_discarded += 1
-            return None
-        return batch.buffer
+        batch = self._find_requested(link, chunk)
+        if batch is not None:
+            check_chunk(self.recipe, labels, chunk, sizes, valid=batch.valid)
+            if batch.requests[link].missing & _bits(chunk.first, chunk.images):
+                return batch.buffer
+        self.chunks_discarded += 1
+        return None
 
     def stored(self, link: int, chunk: Chunk) -> BatchRequest | None:
         """Record that a chunk's rows are in the buffer; return the request that is complete."""
-        key = (chunk.epoch, chunk.index)
-        batch = self.held.get(key)
-        request = None if batch is None else batch.requests.get(link)
-        if batch is None or request is None:  # the consumer has begun another sequence
+        batch = self._find_requested(link, chunk)
+        if batch is None:  # the consumer has begun another sequence
             return None
+        request = batch.requests[link]
         request.missing &= ~_bits(chunk.first, chunk.images)
         if request.missing:
             return None
         batch.settled, batch.link = True, link
-        self._release(key, batch)
+        self._release(batch)
         return request
 
     def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
@@ -309,47 +304,48 @@ class Prefetch:
 
         Raises ProtocolError when it cannot be that batch.
         """
-        key = (message.epoch, message.index)
-        batch = self.held.get(key)
-        request = None if batch is None else batch.requests.get(link)
-        if batch is None or request is None or request.number != message.request:
-            return None  # given up, or settled on another link and released by that
-        if batch.settled:
-            return None  # a duplicate
+        batch = self._find_requested(link, message)
+        # It may be given up, or settled on another link and released by that, or a duplicate.
+        if batch is None or batch.requests[link].number != message.request or batch.settled:
+            return None
         if message.valid != batch.valid:
             raise ProtocolError(
-                f"{name_batch(key)} was lent with {message.valid} real rows, it must have "
+                f"{name_batch(batch.key)} was lent with {message.valid} real rows, it must have "
                 f"{batch.valid}"
             )
         for other in (*self.held.values(), *self.borrowed.values()):
             if other.lent is rows and link in other.requests:
                 raise ProtocolError(
-                    f"slot {message.slot} was lent for {name_batch(key)} while the batch in it is "
-                    "not yet released"
+                    f"slot {message.slot} was lent for {name_batch(batch.key)} while the batch in "
+                    "it is not yet released"
                 )
-        del batch.requests[link]
-        self._release(key, batch)
+        request = batch.requests.pop(link)
+        self._release(batch)
         batch.requests[link] = request  # until the consumer has read it
         batch.settled, batch.lent, batch.link = True, rows, link
         request.missing = 0
         self.lent += 1
         return request
 
-    def failed(self, link: int, key: BatchKey, reason: str) -> None:
+    def failed(self, link: int, message: Failed) -> None:
         """Record that a link's node cannot make a batch; another one may."""
-        batch = self.held.get(key)
-        if batch is not None and not batch.settled and link in batch.requests:
+        batch = self._find_requested(link, message)
+        if batch is not None and not batch.settled:
             del batch.requests[link]
-            batch.failures[link] = reason
-            self.releases[link].append(key)
+            batch.failures[link] = f"{message.message} ({message.code})"
+            self.releases[link].append(batch.key)
+
+    def _find_requested(self, link: int, message: Chunk | Lent | Failed) -> Batch | None:
+        batch = self.held.get((message.epoch, message.index))
+        return batch if batch is not None and link in batch.requests else None
 
     def _reopen(self, batch: Batch) -> None:
         batch.settled, batch.lent, batch.link = False, None, None
         self.lent -= 1
 
-    def _release(self, key: BatchKey, batch: Batch) -> None:
+    def _release(self, batch: Batch) -> None:
         for link in batch.requests:
-            self.releases[link].append(key)
+            self.releases[link].append(batch.key)
         batch.requests.clear()
 
 

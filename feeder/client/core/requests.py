@@ -69,7 +69,7 @@ _NEVER: Final = float("inf")
 class RequestScheduler:
     """Chooses the node for each request; ``due_s`` is when to choose again without an event."""
 
-    def __init__(self, prefetch: Prefetch) -> None:
+    def __init__(self, prefetch: Prefetch, preference: Preference) -> None:
         self.retried = 0  # batches of a lost or failing node
         self.hedged = 0  # batches that were late, or their node quiet
         self.requested = 0  # batches, each counted once
@@ -79,12 +79,13 @@ class RequestScheduler:
         self.waits_for_room = False  # whether a batch could not be requested
         self.due_s = _NEVER
         self._prefetch = prefetch
+        self._preference = preference
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)
         self._late_after_s: float | None = None  # to be computed when it is needed
         # Since the last change of links:
         self._links: Mapping[int, LinkState] = {}
         self._by_name: dict[str, list[int]] = {}  # served links, by the name that owns lanes
-        self._preference: Preference | None = None
+        self._makers: set[int] = set()  # links to different node processes
         self._served: set[int] = set()
         self._windows: dict[int, int] = {}
         self._busy: dict[int, int] = {}  # batches that keep each node busy for this client
@@ -95,14 +96,15 @@ class RequestScheduler:
         self._lacking: dict[int, int] = {}  # batches that each node lacks to be busy
         self._wants: dict[int, list[BatchKey]] = {}
 
-    def follow(self, links: Mapping[int, LinkState], preference: Preference) -> None:
+    def follow(self, links: Mapping[int, LinkState]) -> None:
         """Take note of what has changed in the links; they must not change until the next call.
 
         A node is busy with enough chunks for all its workers, each with one to fill and the next
         one at hand, and with a batch that is on its way. This client gives it its part of that, as
         one of the ranks that the node serves, or an even share of its buffers if that is less.
         """
-        self._links, self._preference = links, preference
+        self._links = links
+        self._makers = {n for n, link in links.items() if link.duplicate_of is None}
         self._windows, self._busy, self._by_name = (
             dict.fromkeys(links, 0),
             dict.fromkeys(links, 0),
@@ -181,7 +183,7 @@ class RequestScheduler:
                     waiting.append(batch)
             elif self._choose(batch, self._prefer(batch)):
                 self.retried += 1
-            elif self._has_failed_everywhere(batch):
+            elif batch.failures and batch.failures.keys() >= self._makers:
                 prefetch.give_up(batch.key)
         near = {*prefetch.coming(self._near)} if waiting else ()
         for batch in waiting:
@@ -263,33 +265,21 @@ class RequestScheduler:
     def _count_first(self, batch: Batch) -> None:
         self.requested += 1
         (number,) = batch.requests
-        self.owned += self._order(batch)[:1] == (self._links[number].owner,)
+        self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
 
     # --- The nodes for a batch ----------------------------------------------------------------
-
-    def _order(self, batch: Batch) -> tuple[str, ...]:
-        assert self._preference is not None, "a node has answered"
-        return self._preference.order(batch.key)
 
     def _is_quiet(self, number: int) -> bool:
         return self._now_s >= self._links[number].heard_s + QUIET_S
 
     def _prefer(self, batch: Batch) -> list[int]:
         """The links of all nodes that can make a batch, in order of preference; quiet ones last."""
+        names = self._preference.order(batch.key) if len(self._by_name) > 1 else self._by_name
         preferred: list[int] = []
-        for name in self._order(batch) if len(self._by_name) > 1 else self._by_name:
+        for name in names:
             numbers = self._by_name.get(name, [])
             if len(numbers) > 1:  # a feeder's node processes have an order of their own
-                numbers = sorted(numbers, key=lambda number: self._weigh(number, batch))
+                weigh, links = self._preference.weigh_node, self._links
+                numbers = sorted(numbers, key=lambda n: weigh(links[n].node_name, batch.key))
             preferred += [n for n in numbers if n not in batch.requests and n not in batch.failures]
         return sorted(preferred, key=self._is_quiet)
-
-    def _weigh(self, number: int, batch: Batch) -> bytes:
-        assert self._preference is not None, "a node has answered"
-        return self._preference.weigh_node(self._links[number].node_name, batch.key)
-
-    def _has_failed_everywhere(self, batch: Batch) -> bool:
-        return bool(batch.failures) and all(
-            number in batch.failures or link.duplicate_of is not None
-            for number, link in self._links.items()
-        )

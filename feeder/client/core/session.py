@@ -18,11 +18,11 @@ Invariants, which test_fleet.py checks over random losses, restarts and clock ju
 The consumer's deadline is not known here; when it has passed, ``explain`` gives the reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from feeder.client.core import events
-from feeder.client.core.answers import find_incompatibility
+from feeder.client.core.answers import check_welcome
 from feeder.client.core.links import Job, Links
 from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
 from feeder.client.core.owners import Preference
@@ -36,6 +36,7 @@ from feeder.wire.messages import (
     Draining,
     Failed,
     Lent,
+    NodeMessage,
     NotReady,
     Pong,
     Refused,
@@ -46,6 +47,7 @@ from feeder.wire.messages import (
 AMPLE_BATCHES: Final = 3
 """Batches in flight per node with which none runs out of work if a request comes a batch late."""
 
+_OF_SESSION: Final = (Chunk, Lent, Failed, Pong, Draining)
 _NEVER: Final = float("inf")
 _NONE: Final[Mapping[str, str]] = {}
 
@@ -70,10 +72,11 @@ class ClientSession:
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
         self._out: list[events.Instruction] = []
         self.prefetch = Prefetch(job.hello.recipe, buffers=buffers, world_size=job.world_size)
-        self.links = Links(job, self.prefetch, self._out)
-        self.scheduler = RequestScheduler(self.prefetch)
-        self._preference: Preference | None = None  # once the dataset is known
-        self._waits_since_s: float | None = None  # while the consumer waits: counted up to here
+        self._preference = Preference(job.hello)
+        self.links = Links(job, self.prefetch, self._preference, self._out)
+        self.scheduler = RequestScheduler(self.prefetch, self._preference)
+        self.waits_since_s: float | None = None
+        """Since when the consumer waits for the next batch; it sets this, and None after that."""
         self._has_taken = False
         self._now_s = 0.0
         self._cpu_s = 0.0  # of this process, at the last ClockAdvanced
@@ -96,24 +99,13 @@ class ClientSession:
 
     def take(self) -> Batch | None:
         """The next batch if it is complete; raises the error that prevents it for good."""
-        if self.error is not None or self.welcome is None:
-            self.check()
+        self.check()
         try:
             batch = self.prefetch.take()
         except DatasetError as error:
             raise DatasetError(f"{self.job.name}: {error}") from None
         self._has_taken |= batch is not None
         return batch
-
-    def begin_wait(self, now_s: float) -> None:
-        """Record that the consumer waits for the next batch."""
-        self._waits_since_s = now_s
-
-    def end_wait(self, now_s: float, batch: Batch | None) -> None:
-        """Record that the consumer waits no longer: it has the batch, or has given up (None)."""
-        link = None if batch is None else batch.link
-        self._count_wait(now_s, self.prefetch.awaited_links if link is None else (link,))
-        self._waits_since_s = None
 
     def is_clock_due(self, *, spare: int = 0) -> bool:
         """Whether ClockAdvanced should come before the next wait for events.
@@ -182,11 +174,8 @@ class ClientSession:
     @property
     def is_gathered(self) -> bool:
         """Whether it is known of all endpoints if they serve this job."""
-        if self.error is None:
-            for link in self.links.by_number.values():
-                if not link.is_status_known:
-                    return False
-        return True
+        links = self.links.by_number.values()
+        return self.error is not None or all(link.is_status_known for link in links)
 
     @property
     def served_endpoints(self) -> list[str]:
@@ -197,8 +186,14 @@ class ClientSession:
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """The instructions that follow from an event, to be executed in this order."""
-        self._now_s = max(self._now_s, now_s)
+        self._now_s = now_s = max(self._now_s, now_s)
         if self.error is None:
+            # Up to each event, also while a wait lasts: pings report it, so a node learns of a
+            # training loop that it blocks. A hedged batch is waited for on two links.
+            if self.waits_since_s is not None and now_s > self.waits_since_s:
+                for link in self.prefetch.awaited_links:
+                    self.links.by_number[link].waited_s += now_s - self.waits_since_s
+                self.waits_since_s = now_s
             match event:
                 case events.MessageReceived(number, message, sizes):
                     self._on_message(number, message, sizes)
@@ -208,9 +203,9 @@ class ClientSession:
                 case events.ChunkStored(number, chunk):
                     self._has_changed = True
                     self._on_complete(self.prefetch.stored(number, chunk))
-                case events.EndpointsListed():
+                case events.EndpointsListed(names):
                     self._has_changed = True
-                    self.links.set_listed(event)
+                    self.links.set_listed(names)
                 case _:
                     self._on_link(event)
         out = self._out.copy()
@@ -248,26 +243,43 @@ class ClientSession:
         else:
             link.handle(event, self._now_s)
 
-    def _on_message(self, number: int, message: object, sizes: Sequence[int]) -> None:
+    def _on_message(self, number: int, message: NodeMessage, sizes: Sequence[int]) -> None:
         link = self.links.by_number.get(number)
-        if isinstance(message, Chunk):
-            self._on_chunk(link, message, sizes)
-            return
-        if link is None:
-            return
-        link.heard_s = self._now_s
+        self.received_bytes += sum(sizes)
+        if link is not None:
+            link.heard_s = self._now_s
+            try:
+                self._on_link_message(link, message, sizes)
+            except FeederError as error:
+                self._leave_out(link, error)
+        elif isinstance(message, Chunk):
+            self.prefetch.chunks_discarded += 1
+
+    def _on_link_message(self, link: LinkState, message: NodeMessage, sizes: Sequence[int]) -> None:
+        """Handle a message; raises the reason if its node cannot serve this job."""
         self._has_changed |= self.scheduler.waits_for_room
+        if isinstance(message, _OF_SESSION) and message.session != link.session:  # which is over
+            self.prefetch.chunks_discarded += isinstance(message, Chunk)
+            return
         match message:
-            case Lent(session=session):
-                if session == link.session:
-                    self._on_lent(link, message)
+            case Lent(slot=slot):
+                if slot >= len(link.slots):
+                    raise ProtocolError(f"slot {slot} was lent, {len(link.slots)} are mapped here")
+                request = self.prefetch.lend(link.number, message, link.slots[slot])
+                self.scheduler.in_flight -= request is not None
+                self._on_complete(request)
                 return
-            case Pong(session=session):
-                if session == link.session:
-                    self.links.have_changed |= message.sharers != link.sharers
-                    link.verdict, link.sharers = message.verdict, message.sharers
+            case Pong():
+                self.links.have_changed |= message.sharers != link.sharers
+                link.verdict, link.sharers = message.verdict, message.sharers
                 return
-        self._has_changed = self.links.have_changed = True
+        self._has_changed = True
+        if isinstance(message, Chunk):
+            buffer = self.prefetch.find_buffer(link.number, message, sizes, self.labels)
+            if buffer is not None:
+                self._out.append(events.Store(link.number, message, buffer))
+            return
+        self.links.have_changed = True
         match message:
             case Welcome() if link.is_connected:  # else it was still in flight
                 if message.session != link.session or not link.has_session_with(message):
@@ -276,42 +288,30 @@ class ClientSession:
                 has_advanced = link.on_not_ready(message, self._now_s)
                 self.packing_advances += has_advanced and not self.served_endpoints
             case Refused():
-                error = link.on_refused(message, self._now_s)
-                if error is not None:
-                    self._leave_out(link, error)
-            case Failed(session=session) if session == link.session:
-                key = (message.epoch, message.index)
-                self.prefetch.failed(number, key, f"{message.message} ({message.code})")
-            case Draining(session=session) if session == link.session:
+                link.on_refused(message, self._now_s)
+            case Failed():
+                self.prefetch.failed(link.number, message)
+            case Draining():
                 link.drain()
-            case _:  # of a session that is over
-                pass
 
     def _on_welcome(self, link: LinkState, welcome: Welcome) -> None:
         is_back = link.welcome is not None
-        error = find_incompatibility(self.job.hello, self.welcome, welcome, is_back=is_back)
-        if error is not None:
-            self._out.append(events.Send(link.number, Bye(session=welcome.session)))
-            self._leave_out(link, error, welcome)
-            return
+        link.begin(welcome)
+        check_welcome(self.job.hello, self.welcome, welcome, is_back=is_back)
         other = self.links.find_duplicate(link, welcome)
         if other is not None:
-            link.decline(welcome, other.number)
+            link.leave()
+            link.duplicate_of = other.number
         else:
-            self.welcome = self.welcome or welcome
-            self._preference = self._preference or Preference(welcome, self.job.hello)
+            self.welcome = self._preference.welcome = self.welcome or welcome
             self.reconnects += is_back
             self.links.left_out.pop(link.endpoint, None)
             link.accept(welcome, self._now_s, self._cpu_s)
         # Also of a node process that is linked twice: the other link may not lead to its siblings.
         self.links.record_siblings(link.endpoint, welcome)
 
-    def _leave_out(
-        self, link: LinkState, error: FeederError, welcome: Welcome | None = None
-    ) -> None:
+    def _leave_out(self, link: LinkState, error: FeederError) -> None:
         """Use a node no longer; ends the job before its first batch, or if no node remains.
-
-        ``welcome`` is what the node sent now, if the reason is in it.
 
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
@@ -320,40 +320,14 @@ class ClientSession:
         named = error
         if not str(error).startswith(link.endpoint):
             named = type(error)(f"{link.endpoint}: {error}")
-        session = name_session(welcome or link.welcome)
+        session = name_session(link.welcome)
         is_news = self.links.leave_out(link, f"{error}{session}", self._now_s)
         if not self._has_taken or not self.links.find_usable(self._now_s):
             self.fail(named)
         elif is_news:
             self._out.append(events.Log(f"left out: {named}{session}", is_warning=True))
 
-    # --- Batches that arrive ------------------------------------------------------------------
-
-    def _on_chunk(self, link: LinkState | None, chunk: Chunk, sizes: Sequence[int]) -> None:
-        self._has_changed = True
-        self.received_bytes += sum(sizes)
-        if link is None or chunk.session != link.session:
-            self.prefetch.chunks_discarded += 1
-            return
-        link.heard_s = self._now_s
-        try:
-            buffer = self.prefetch.find_buffer(link.number, chunk, sizes, self.labels)
-        except ProtocolError as error:
-            self._leave_out(link, error)
-            return
-        if buffer is not None:
-            self._out.append(events.Store(link.number, chunk, buffer))
-
-    def _on_lent(self, link: LinkState, lent: Lent) -> None:
-        try:
-            if lent.slot >= len(link.slots):
-                raise ProtocolError(f"slot {lent.slot} was lent, {len(link.slots)} are mapped here")
-            request = self.prefetch.lend(link.number, lent, link.slots[lent.slot])
-        except ProtocolError as error:
-            self._leave_out(link, error)
-            return
-        self.scheduler.in_flight -= request is not None
-        self._on_complete(request)
+    # --- Requests -----------------------------------------------------------------------------
 
     def _on_complete(self, request: BatchRequest | None) -> None:
         if request is not None:
@@ -362,23 +336,18 @@ class ClientSession:
             if self.first_batch_s is None:
                 self.first_batch_s = latency_s
 
-    # --- Requests -----------------------------------------------------------------------------
-
     def _on_clock(self) -> None:
-        now_s = self._now_s
-        if self._waits_since_s is not None:
-            self._count_wait(now_s, self.prefetch.awaited_links)
-        links = self.links
+        now_s, links = self._now_s, self.links
         if now_s >= links.due_s:
             links.have_changed = True
             for link in links.by_number.values():
                 if link.due_s <= now_s:
                     link.run_due(now_s, self._cpu_s)
         if links.have_changed or links.is_list_long:
-            links.choose(self._preference, now_s)
-            if links.have_changed and self._preference is not None:
+            links.choose(now_s)
+            if links.have_changed:
                 self._preference.set_names(links.name_owners())
-                self.scheduler.follow(links.by_number, self._preference)
+                self.scheduler.follow(links.by_number)
         self._has_changed = links.have_changed = False
         self.due_s = links.due_s
         if self.welcome is not None:
@@ -388,28 +357,15 @@ class ClientSession:
     def _request_batches(self, welcome: Welcome, now_s: float) -> None:
         self.prefetch.extend(welcome.samples)
         wants = self.scheduler.choose(now_s)
-        for link in self.links.by_number.values():
-            if link.session is None:
-                continue
-            keys = wants.get(link.number, ())
-            releases = self.prefetch.releases.pop(link.number, ())
-            if keys or releases:
-                request = Request(
-                    session=link.session,
-                    number=self.scheduler.number,
-                    want=tuple(keys),
-                    release=tuple(releases),
-                )
-                self._out.append(events.Send(link.number, request))
-
-    def _count_wait(self, now_s: float, awaited: Iterable[int]) -> None:
-        """Count the time since the last call as a wait for these links, of which a hedged batch has
-        two. It is counted while it lasts: pings report it, so a node learns of a training loop that
-        it blocks."""
-        if self._waits_since_s is not None:
-            waited_s = max(0.0, now_s - self._waits_since_s)
-            self._waits_since_s += waited_s
-            for number in awaited:
-                link = self.links.by_number.get(number)
-                if link is not None:
-                    link.waited_s += waited_s
+        releases = self.prefetch.releases
+        for number in {**wants, **releases}:
+            session = self.links.by_number[number].session
+            assert session is not None, "what it had is forgotten with it"
+            request = Request(
+                session=session,
+                number=self.scheduler.number,
+                want=tuple(wants.get(number, ())),
+                release=tuple(releases.get(number, ())),
+            )
+            self._out.append(events.Send(number, request))
+        releases.clear()

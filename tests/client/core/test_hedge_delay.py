@@ -3,13 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.prefetch import Prefetch
-from feeder.client.core.requests import RequestScheduler
-from tests.support.client_shell import RECIPE
+from tests.support.client_shell import make_scheduler
 
 
 def learn(*latencies_s: float) -> float:
-    scheduler = RequestScheduler(Prefetch(RECIPE, buffers=1))
+    scheduler = make_scheduler()
     for latency_s in latencies_s:
         scheduler.record_latency(latency_s)
     return scheduler.late_after_s

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
-from feeder.client.core.owners import Ownership, Preference
-from feeder.client.core.prefetch import BatchSequence, Prefetch
-from feeder.client.core.requests import HEDGES_MAX, RETRY_S, RequestScheduler
+from feeder.client.core.owners import Ownership
+from feeder.client.core.prefetch import BatchSequence
+from feeder.client.core.requests import HEDGES_MAX, RETRY_S
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Bye, Draining, Failed, Ping, Pong, Refused, Request
@@ -23,7 +23,9 @@ from tests.support.client_shell import (
     asked,
     hello,
     lent,
+    make_scheduler,
     open_keys,
+    prefer,
     released,
     sends,
     welcome,
@@ -34,7 +36,7 @@ ENDPOINTS = tuple(f"tcp://{node}:1" for node in NODES)
 OWNER, NEXT = (NODES.index(name) for name in Ownership(NODES[:2], 1).order(0))
 """Of the one lane that all batches are in: the links to the first two nodes."""
 
-LATE_S = RequestScheduler(Prefetch(RECIPE, buffers=1)).late_after_s
+LATE_S = make_scheduler().late_after_s
 RECIPE_5 = msgspec.structs.replace(RECIPE, lanes=5)
 
 
@@ -119,8 +121,7 @@ def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> No
 def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> None:
     fields = {"lanes": 5, "samples": 40}
     shell, out = serve(3, buffers=9, recipe=RECIPE_5, **fields)
-    preference = Preference(welcome(**fields), hello(recipe=RECIPE_5))
-    preference.set_names(NODES)
+    preference = prefer(hello(recipe=RECIPE_5), NODES, **fields)
     owned = {key: NODES.index(preference.order(key)[0]) for key in keys(*range(9))}
     wants = {key: link for link in range(3) for key in asked(out, link)}
     for key, link in wants.items():

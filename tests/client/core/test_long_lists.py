@@ -4,12 +4,12 @@ import pytest
 
 from feeder.client.core.events import EndpointsListed, Instruction
 from feeder.client.core.links import LEFT_OUT_S, LINKS_MAX, LONG_LIST_WINDOW, SPARES
-from feeder.client.core.owners import Ownership, Preference
+from feeder.client.core.owners import Ownership
 from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import Failed, Hello
-from tests.support.client_shell import Shell, asked, hello, sends, welcome
+from tests.support.client_shell import Shell, asked, hello, prefer, sends, welcome
 
 FEEDERS = 200
 ENDPOINTS = tuple(f"tcp://f{number}:1" for number in range(FEEDERS))
@@ -31,11 +31,10 @@ class Cluster(Shell):
         super().__init__(buffers=buffers, window=4, recipe=RECIPE)
         self.owned = self.requested = 0
         self.met: set[str] = set()
-        self.do(EndpointsListed(ENDPOINTS, NAMES))
+        self.do(EndpointsListed(NAMES))
         self.greet_all()
         self.session.begin(BatchSequence(0, range(0, 800, world_size)))
-        self.preference = Preference(welcome(**FIELDS), hello(recipe=RECIPE))
-        self.preference.set_names(NAMES.values())
+        self.preference = prefer(hello(recipe=RECIPE), NAMES.values(), **FIELDS)
 
     def greet_all(self) -> list[Instruction]:
         """Connect and welcome the new links, until there are none."""
@@ -101,14 +100,13 @@ def test_a_rank_of_many_has_a_link_for_each_buffer_and_the_spares() -> None:
 def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
     """A list without names, whose feeders were all linked before the first sequence."""
     cluster = Cluster()
-    cluster.do(EndpointsListed(ENDPOINTS[2:62]))
+    cluster.do(EndpointsListed(dict.fromkeys(ENDPOINTS[2:62], "")))
     cluster.greet_all()
     assert len(cluster.links) == 60
     asked_before = [*cluster.prefetch.held[0, 0].requests]
     cluster.session.begin(BatchSequence(0, range(0, 80_000, 4_000)))
     cluster.do()
-    owners = Preference(welcome(**FIELDS), hello(recipe=RECIPE))
-    owners.set_names(ENDPOINTS[2:62])
+    owners = prefer(hello(recipe=RECIPE), ENDPOINTS[2:62], **FIELDS)
     assert len(cluster.links) <= 4 + SPARES + 4
     assert owners.order((0, 0))[0] in cluster.links.values()
     assert [*cluster.prefetch.held[0, 0].requests] == asked_before, "it is busy, so its link stays"
@@ -167,10 +165,10 @@ def test_the_job_ends_when_all_feeders_of_a_long_list_are_left_out() -> None:
 def test_a_list_that_becomes_short_is_linked_whole() -> None:
     cluster = Cluster()
     cluster.step()
-    cluster.do(EndpointsListed(ENDPOINTS[:20], {e: NAMES[e] for e in ENDPOINTS[:20]}))
+    cluster.do(EndpointsListed({e: NAMES[e] for e in ENDPOINTS[:20]}))
     cluster.greet_all()
     assert sorted(cluster.links.values()) == sorted(ENDPOINTS[:20])
-    cluster.do(EndpointsListed(ENDPOINTS, NAMES))
+    cluster.do(EndpointsListed(NAMES))
     assert SPARES <= len(cluster.links) <= LINKS_MAX
 
 
@@ -194,7 +192,7 @@ def test_sessions_get_whole_windows_when_a_list_becomes_short() -> None:
     cluster = Cluster()
     cluster.step()
     kept = [cluster.links[link] for link in sorted(cluster.sessions())[:2]]
-    cluster.do(EndpointsListed(tuple(kept), {e: NAMES[e] for e in kept}))
+    cluster.do(EndpointsListed({e: NAMES[e] for e in kept}))
     out = cluster.greet_all()
     greetings = [
         each.window
@@ -213,23 +211,23 @@ def test_a_feeder_that_was_left_out_is_forgotten_with_its_line() -> None:
     cluster.find_incompatibility(ProtocolError("it is none"), link)
     assert cluster.session.links.left_out.keys() == {gone}
     rest = tuple(endpoint for endpoint in ENDPOINTS if endpoint != gone)
-    cluster.do(EndpointsListed(rest, {e: NAMES[e] for e in rest}))
+    cluster.do(EndpointsListed({e: NAMES[e] for e in rest}))
     assert not cluster.session.links.left_out
 
 
 def test_most_links_are_kept_when_a_list_becomes_long() -> None:
     cluster = Cluster()
-    cluster.do(EndpointsListed(ENDPOINTS[:64], {e: NAMES[e] for e in ENDPOINTS[:64]}))
+    cluster.do(EndpointsListed({e: NAMES[e] for e in ENDPOINTS[:64]}))
     cluster.greet_all()
     before = set(cluster.links)
-    cluster.do(EndpointsListed(ENDPOINTS[:66], {e: NAMES[e] for e in ENDPOINTS[:66]}))
+    cluster.do(EndpointsListed({e: NAMES[e] for e in ENDPOINTS[:66]}))
     assert len(before & set(cluster.links)) > 48
 
 
 def test_a_link_to_a_process_that_is_known_holds_no_batches_back() -> None:
     names = {"tcp://a:1": "one", "tcp://b:1": "two", "tcp://c:1": "three"}
     shell = Shell(window=8, buffers=4)
-    shell.do(EndpointsListed(tuple(names), names))
+    shell.do(EndpointsListed(names))
     for link in (0, 1):
         shell.connect(link)
         shell.receive(welcome(link + 1, node="n/0", window=8), link)
@@ -269,7 +267,7 @@ def test_two_feeders_of_one_name_are_reported_once() -> None:
 def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
     names = {"tcp://a:1": "one", "tcp://b:1": "two"}
     shell = Shell(window=8)
-    shell.do(EndpointsListed(tuple(names), names))
+    shell.do(EndpointsListed(names))
     for link, node in enumerate(("renumbered-7", "renumbered-9")):
         shell.connect(link)
         shell.receive(welcome(link + 1, node=node, window=8), link)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.client.core.owners import Ownership, Preference
+from feeder.client.core.owners import Ownership
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.lanes import choose_lanes
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import Hello
-from tests.support.client_shell import welcome
+from tests.support.client_shell import prefer
 
 IMAGENET_LANES = choose_lanes(1_281_167, 256)
 
@@ -119,9 +119,9 @@ def test_more_names_than_lanes_own_one_lane_or_none() -> None:
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None:
     recipe = Recipe.for_split(split, batch_size=4, image_size=8, lanes=3)  # type: ignore[arg-type]
-    answer = welcome(samples=131, shards=7, lanes=3, batches=32 if split == "train" else 33)
     hello = Hello(dataset="birds", recipe=recipe, seed=7, window=2, client="me")
-    preference = Preference(answer, hello)
+    batches = 32 if split == "train" else 33
+    preference = prefer(hello, samples=131, shards=7, lanes=3, batches=batches)
     lanes = set()
     for epoch in (0, 3, 4, 0):
         plan = EpochPlan(

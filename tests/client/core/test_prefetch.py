@@ -14,7 +14,7 @@ from feeder.client.core.prefetch import BatchSequence, Prefetch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import BatchKey, Chunk, Lent
+from feeder.wire.messages import BatchKey, Chunk, Failed, Lent
 from tests.support.client_shell import open_keys
 
 BATCH, SIDE, CHUNK = 7, 8, 3
@@ -76,6 +76,12 @@ def lent(key: BatchKey, slot: int = 0, request: int = 1, valid: int = BATCH) -> 
 def lend(prefetch: Prefetch, link: int, message: Lent, rows: object = None) -> bool:
     """Lend a batch; return whether that answered a request."""
     return prefetch.lend(link, message, rows or Pages()) is not None  # type: ignore[arg-type]
+
+
+def fail(prefetch: Prefetch, link: int, key: BatchKey, reason: str) -> None:
+    epoch, index = key
+    word = Failed(session=1, epoch=epoch, index=index, code="d", message=reason)
+    prefetch.failed(link, word)
 
 
 class Pages:
@@ -215,7 +221,7 @@ def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
     prefetch = make_prefetch()
     prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
-    prefetch.failed(A, (0, 1), "sample 12 is broken")
+    fail(prefetch, A, (0, 1), "sample 12 is broken")
     prefetch.give_up((0, 1))
     assert prefetch.releases.pop(A, []) == [(0, 1)]
     arrive_whole(prefetch, (0, 0))
@@ -372,7 +378,7 @@ def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
 
 def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
     prefetch = share()
-    prefetch.failed(A, (0, 0), "disk of a")
+    fail(prefetch, A, (0, 0), "disk of a")
     assert prefetch.releases.pop(A, []) == [(0, 0)]
     batch = prefetch.held[0, 0]
     assert (batch.failures.keys(), batch.requests.keys()) == ({A}, {B})
@@ -382,11 +388,11 @@ def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
 
 def test_the_error_of_a_batch_that_no_node_can_make_has_all_reasons() -> None:
     prefetch = share()
-    prefetch.failed(A, (0, 0), "disk of a")
-    prefetch.failed(B, (0, 0), "disk of b")
-    assert prefetch.progress() == "disk of a; disk of b"
+    fail(prefetch, A, (0, 0), "disk of a")
+    fail(prefetch, B, (0, 0), "disk of b")
+    assert prefetch.progress() == "disk of a (d); disk of b (d)"
     prefetch.give_up((0, 0))
-    with pytest.raises(DatasetError, match=r"cannot be had: disk of a; disk of b"):
+    with pytest.raises(DatasetError, match=r"cannot be had: disk of a \(d\); disk of b \(d\)"):
         prefetch.take()
     want(prefetch, window=9)
     assert open_keys(prefetch)[-1] == (0, 5), "its buffer is free again"
@@ -394,7 +400,7 @@ def test_the_error_of_a_batch_that_no_node_can_make_has_all_reasons() -> None:
 
 def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     prefetch = share()
-    prefetch.failed(A, (0, 0), "disk of a")
+    fail(prefetch, A, (0, 0), "disk of a")
     prefetch.forget(A)
     assert not prefetch.held[0, 0].failures
 
@@ -403,7 +409,7 @@ def test_a_failure_after_the_batch_was_settled_is_ignored() -> None:
     prefetch = share()
     arrive_whole(prefetch, (0, 0), B)
     prefetch.releases.pop(A, [])
-    prefetch.failed(A, (0, 0), "disk of a")
+    fail(prefetch, A, (0, 0), "disk of a")
     assert prefetch.releases.pop(A, []) == [], "it was released already"
     assert take_keys(prefetch) == [(0, 0)]
 

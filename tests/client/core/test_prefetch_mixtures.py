@@ -20,6 +20,7 @@ from tests.client.core.test_prefetch import (
     arrive,
     arrive_whole,
     ask,
+    fail,
     lend,
     lent,
     make_prefetch,
@@ -93,7 +94,7 @@ def take_next(prefetch: Prefetch, expected: Iterator[BatchKey]) -> Iterator[tupl
         batch = prefetch.take()
     except DatasetError as error:
         failure = str(error)
-    assert failure in ("", f"{name_batch(key)} cannot be had: a disk")
+    assert failure in ("", f"{name_batch(key)} cannot be had: a disk (d)")
     assert (batch is None) == bool(failure)
     if batch is not None:
         assert batch.key == key
@@ -151,7 +152,7 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
                 nodes.lose(link)
                 in_flight = [each for each in in_flight if each[0] != link]
             case "fail" if nodes.wanted[link] and chance.random() < 0.6:
-                prefetch.failed(link, chance.choice(list(nodes.wanted[link])), "a disk")
+                fail(prefetch, link, chance.choice(list(nodes.wanted[link])), "a disk")
             case "turn":
                 for link, key in nodes.turn(batches * BATCH):
                     in_flight += [(link, key, first) for first in CHUNK_FIRSTS]
@@ -237,7 +238,7 @@ def test_a_node_never_may_write_a_lent_slot_that_is_read(
                 nodes.lose(link)
             case "fail" if nodes.word[link] and chance.random() < 0.6:
                 message = nodes.word[link].pop()
-                prefetch.failed(link, (message.epoch, message.index), "a disk")
+                fail(prefetch, link, (message.epoch, message.index), "a disk")
             case "turn":
                 for _ in nodes.turn(batches * BATCH):
                     pass

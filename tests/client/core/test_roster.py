@@ -121,7 +121,7 @@ def test_a_later_report_replaces_the_former_one() -> None:
 
 def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> None:
     shell = Shell()
-    shell.do(EndpointsListed(("tcp://a:1", "tcp://b:1"), {"tcp://a:1": "rack-1"}))
+    shell.do(EndpointsListed({"tcp://a:1": "rack-1", "tcp://b:1": ""}))
     report(shell, "tcp://a:1")
     links = shell.session.links
     assert links.feeders == ("rack-1", "tcp://b:1")
@@ -172,13 +172,13 @@ def test_the_choice_is_bounded_and_has_the_owners_first(
     prefetch: Any = SimpleNamespace(buffers=20, coming=lambda count: range(len(orders)))
     preference: Any = SimpleNamespace(set_names=lambda names: None, order=orders.__getitem__)
     hello = Hello(dataset="d", recipe=RECIPE, seed=0, window=2, client="c")
-    links = Links(Job(name="list", hello=hello, rank=rank), prefetch, [])
-    links.set_listed(EndpointsListed(FEEDERS))
+    links = Links(Job(name="list", hello=hello, rank=rank), prefetch, preference, [])
+    links.set_listed(dict.fromkeys(FEEDERS, ""))
     links.by_number = {
         number: SimpleNamespace(feeder=name, is_away=True)  # type: ignore[misc]
         for number, name in enumerate(away)
     }
-    chosen = links._choose_of_long_list(preference, set(FEEDERS), limit)
+    chosen = links._choose_of_long_list(set(FEEDERS), limit)
     assert SPARES <= len(chosen) <= limit
     owners = {next((n for n in order if n not in away), order[-1]) for order in orders}
     if sum(map(len, orders)) <= limit - SPARES:

@@ -77,9 +77,9 @@ def test_nothing_is_sent_before_the_connection_is_up() -> None:
 
 def test_the_endpoints_are_dialled_once() -> None:
     shell = make_shell()
-    assert shell.do(EndpointsListed((PEER,))) == []
+    assert shell.do(EndpointsListed({PEER: ""})) == []
     other = "tcp://feeder-4:5555"
-    assert shell.do(EndpointsListed((PEER, other))) == [Dial(1, other)]
+    assert shell.do(EndpointsListed({PEER: "", other: ""})) == [Dial(1, other)]
 
 
 def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() -> None:
@@ -111,13 +111,14 @@ def next_ping(shell: Shell) -> Ping:
 
 def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
     shell = serve(100.0)
-    shell.session.begin_wait(100.25)
+    shell.session.waits_since_s = 100.25
     shell.cpu_s = 7.0
     ping = next_ping(shell)
     assert (ping.clock_s, ping.waited_s, ping.cpu_s) == (1.0, 0.75, 7.0)
     assert next_ping(shell).waited_s == 1.75
+    shell.now_s = 102.5
     shell.answer(0)
-    shell.session.end_wait(102.5, shell.session.take())
+    shell.session.waits_since_s = None
     assert next_ping(shell).waited_s == 2.25
     assert next_ping(shell).waited_s == 2.25, "it does not wait any more"
 
@@ -139,11 +140,11 @@ def test_waits_only_grow_and_count_no_more_than_was_waited(
         now_s += seconds
         waited_s += seconds * is_waiting
         if name == "begin":
-            shell.session.begin_wait(now_s)
+            shell.session.waits_since_s = now_s
         elif name == "clock":
             shell.session.handle(ClockAdvanced(), now_s - late_s)
         else:
-            shell.session.end_wait(now_s, None)
+            shell.session.waits_since_s = None
         is_waiting = {"begin": 1.0, "end": 0.0}.get(name, is_waiting)
         assert before_s <= link.waited_s <= waited_s + 1e-9
         before_s = link.waited_s
@@ -735,7 +736,9 @@ def test_a_batch_that_found_no_room_is_requested_with_the_next_event() -> None:
     assert shell.session.is_clock_due()
 
 
-@pytest.mark.parametrize("event", [Disconnected(0), EndpointsListed(("tcp://b:1",)), Connected(0)])
+@pytest.mark.parametrize(
+    "event", [Disconnected(0), EndpointsListed({"tcp://b:1": ""}), Connected(0)]
+)
 def test_other_events_are_followed_by_the_clock(event: Event) -> None:
     shell = share_window(window=6)
     assert not shell.session.is_clock_due()
