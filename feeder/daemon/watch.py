@@ -91,11 +91,10 @@ class HostWatch:
         self._loads = deque([load], _KEPT)
         self._read_load = read_load
         self._find_neighbours = find_neighbours
-        self._neighbours: tuple[Neighbour, ...] = ()
-        self._neighbours_due_s: float | None = None  # None: nothing is to be found
+        self._look_s: float | None = None  # when to look for neighbours next, if at all
         self._judge = Judge()
-        self._history: deque[HistoryPoint] = deque(maxlen=round(HISTORY_S / POINT_S))
-        self._began_s = self._point_s = self.due_s = load.clock_s
+        self._point_s = load.clock_s
+        self.due_s = load.clock_s
         """When to call ``turn``."""
         self.report = HostReport(
             host=printable(socket.gethostname())[:_NAME_CHARS_MAX],
@@ -103,7 +102,7 @@ class HostWatch:
             pid=os.getpid(),
             name=name,
             incarnation=secrets.randbits(_INCARNATION_BITS),
-            clock_s=self._began_s,
+            clock_s=load.clock_s,
             uptime_s=0.0,
             datasets=tuple(datasets),
             nodes=tuple(NodeReport(number=n, since_s=load.clock_s) for n in range(nodes)),
@@ -135,7 +134,7 @@ class HostWatch:
     def turn(self, nodes: Sequence[NodeReport]) -> HostReport:
         """Make a new report, given each node process's without snapshots."""
         former, load = self.report, self._read_load()
-        now_s = load.clock_s
+        now_s, neighbours = load.clock_s, former.neighbours
         self.due_s = now_s + TURN_S
         if now_s - former.clock_s > GAP_S:
             self._loads.clear()
@@ -143,22 +142,27 @@ class HostWatch:
         for node, recent in zip(nodes, self._recent, strict=True):
             if node.state in ("starting", "restarting"):  # the process of the snapshots has ended
                 recent.clear()
-        if self._neighbours_due_s is not None and now_s >= self._neighbours_due_s:
-            self._neighbours = tuple(
+        if not self._judge.is_about("neighbour-bound"):
+            neighbours, self._look_s = (), None
+        elif self._look_s is None:  # what they use is known at the next look
+            self._find_neighbours(self._own_pids(), now_s)
+            self._look_s = now_s
+        elif now_s >= self._look_s:
+            self._look_s = now_s + NEIGHBOURS_S
+            neighbours = tuple(
                 Neighbour(name=name, pid=pid, cpus=cpus)
                 for name, pid, cpus in self._find_neighbours(self._own_pids(), now_s)
             )
-            self._neighbours_due_s = now_s + NEIGHBOURS_S
         report = msgspec.structs.replace(
             former,
             clock_s=now_s,
-            uptime_s=now_s - self._began_s,
+            uptime_s=former.uptime_s + now_s - former.clock_s,
             nodes=tuple(
                 msgspec.structs.replace(new, since_s=old.since_s) if new.state == old.state else new
                 for old, new in zip(former.nodes, nodes, strict=True)
             ),
             load=load,
-            neighbours=self._neighbours,
+            neighbours=neighbours,
             log_lines_dropped=log_lines.counters.log_lines_dropped,
             log_lines_limited=log_lines.counters.log_lines_limited,
         )
@@ -172,15 +176,10 @@ class HostWatch:
                 busy_share=interval.busy_share,
                 wait_share=interval.wait_share or 0.0,
             )
-            self._history.append(point)
-        report = msgspec.structs.replace(report, history=tuple(self._history))
+            history = (*report.history, point)[-round(HISTORY_S / POINT_S) :]
+            report = msgspec.structs.replace(report, history=history)
         verdict = self._judge.judge(self._with_snapshots(report, JUDGED_S), report)
         self.report = msgspec.structs.replace(report, verdict=verdict)
-        if not self._judge.is_about("neighbour-bound"):
-            self._neighbours, self._neighbours_due_s = (), None
-        elif self._neighbours_due_s is None:  # what they use is known at the next look
-            self._find_neighbours(self._own_pids(), now_s)
-            self._neighbours_due_s = now_s
         return self.report
 
     def _with_snapshots(self, report: HostReport, seconds: float) -> HostReport:
