@@ -5,14 +5,16 @@ busy, ``busy_share`` is 0.5. Counts that went backwards, because a process was r
 count from zero. The attributes of all classes but HostInterval are fields of the JSON report.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Final, TypeVar
 
-from feeder.metrics.fields import growth
+from feeder.metrics.fields import growth, merged
 from feeder.metrics.records import (
     OTHER_JOBS,
     OTHERS,
+    CacheRecord,
     ClientRecord,
     JobRecord,
     NodeRecord,
@@ -221,9 +223,9 @@ class HostInterval:
         self.busy_share = min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
         # A client of two node processes is there twice.
         self.node_clients = tuple(client for node in self.nodes for client in node.clients)
-        self.by_client: dict[tuple[str, str], list[ClientInterval]] = {}
+        self.by_client: defaultdict[tuple[str, str], list[ClientInterval]] = defaultdict(list)
         for client in self.node_clients:
-            self.by_client.setdefault((client.account, client.name), []).append(client)
+            self.by_client[client.account, client.name].append(client)
         self.client_count = sum(
             max(client.clients for client in group) for group in self.by_client.values()
         )
@@ -245,20 +247,22 @@ class HostInterval:
     @property
     def stages(self) -> Mapping[str, float]:
         """Share of all workers' time in chunks in each stage, largest first."""
-        totals: dict[str, float] = {}
-        for node in self.nodes:
+        totals: defaultdict[str, float] = defaultdict(float)
+        for node in self.nodes if self.busy_workers else ():
             for stage, share in node.stages.items():
-                totals[stage] = totals.get(stage, 0.0) + share * node.busy_workers
-        busy = self.busy_workers
-        shares = {stage: total / busy for stage, total in totals.items()} if busy else {}
-        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+                totals[stage] += share * node.busy_workers
+        rows = [(stage, total / self.busy_workers) for stage, total in totals.items()]
+        return dict(sorted(rows, key=lambda row: -row[1]))
 
     @property
     def slots(self) -> SlotSeconds:
         """Mean number of slots in each state."""
-        slots = [node.slots for node in self.nodes]
-        states = SlotSeconds.__struct_fields__
-        return SlotSeconds(**{state: sum(getattr(s, state) for s in slots) for state in states})
+        return merged([SlotSeconds(), *(node.slots for node in self.nodes)])
+
+    @property
+    def cache(self) -> CacheRecord:
+        """The decoded caches of all node processes together."""
+        return merged([CacheRecord(), *(node.cache for node in self.records)])
 
     @property
     def page_cache_share(self) -> float | None:
@@ -270,13 +274,10 @@ class HostInterval:
     @property
     def cache_hit_share(self) -> float | None:
         """Share of the decoded cache's look-ups; None without any. By images of node processes."""
-        nodes = [
-            (node.images_a_s, node.cache_hit_share)
-            for node in self.nodes
-            if node.cache_hit_share is not None
-        ]
-        total = sum(images for images, _ in nodes)
-        return sum(images * share for images, share in nodes) / total if total else None
+        nodes = [node for node in self.nodes if node.cache_hit_share is not None]
+        images = sum(node.images_a_s for node in nodes)
+        hits = sum(node.images_a_s * (node.cache_hit_share or 0.0) for node in nodes)
+        return hits / images if images else None
 
     @cached_property
     def clients(self) -> tuple[ClientRow, ...]:
@@ -308,10 +309,30 @@ class HostInterval:
 
     def mean_of_busy(self, field: str) -> float:
         """A share of NodeInterval, as a mean over the node processes' busy workers."""
-        if not self.busy_workers:
-            return 0.0
         total = sum(float(getattr(node, field)) * node.busy_workers for node in self.nodes)
-        return total / self.busy_workers
+        return total / self.busy_workers if self.busy_workers else 0.0
+
+    @property
+    def feeder_cpus(self) -> float:
+        """The CPUs that the daemon and its clients on this host use; a client of several node
+        processes counts once."""
+        workers = sum(node.busy_workers * node.cpu_share for node in self.nodes)
+        clients = sum(
+            max((client.cpus for client in group if client.is_local), default=0.0)
+            for group in self.by_client.values()
+        )
+        return workers + sum(node.own_cpus for node in self.nodes) + clients
+
+    @property
+    def neighbour_cpus(self) -> float:
+        """The CPUs that processes use which belong neither to the daemon nor to its clients."""
+        return max(0.0, self.machine.busy_cpus - self.feeder_cpus)
+
+    @property
+    def throttled_share(self) -> float:
+        """The part of the CPU time wanted by the daemon that its cgroup's quota withheld."""
+        throttled = self.machine.throttled_cpus
+        return throttled / (throttled + self.feeder_cpus) if throttled else 0.0
 
 
 def _rate(seconds: float) -> _Rate:
@@ -335,9 +356,9 @@ def _growths(before: Iterable[_Record], now: Iterable[_Record]) -> list[_Record]
 
 def _grouped(parts: Iterable[_Part]) -> list[list[_Part]]:
     """Clients or jobs of all node processes, those that are the same together."""
-    groups: dict[tuple[str, str, str], list[_Part]] = {}
+    groups: defaultdict[tuple[str, str, str], list[_Part]] = defaultdict(list)
     for part in parts:
-        groups.setdefault(_key(part), []).append(part)
+        groups[_key(part)].append(part)
     return list(groups.values())
 
 

@@ -4,118 +4,86 @@ Each returns the evidence and the next step, with an estimate where there is one
 not hold. ``part`` of each threshold suffices: less than 1 while the verdict is that condition.
 """
 
+from collections import defaultdict
 from typing import Final
 
-from feeder.diagnosis.facts import (
-    Facts,
-    Finding,
-    and_more,
-    at_most,
-    checked,
-    delivered,
-    name_client,
-    neighbour_cpus,
-    round_estimate,
-    throttled_share,
-    without_neighbours,
-)
+from feeder.diagnosis.facts import Facts, Finding, and_more, name_client, round_estimate
 from feeder.diagnosis.interval import ClientInterval
-from feeder.metrics.figures import megabytes, percent
+from feeder.metrics.figures import megabytes, percent, plural
 from feeder.metrics.records import OTHERS
 
+# Shares of the workers' time. Between two chunks a worker waits for the node process, which shares
+# its CPUs: one that is in chunks for this share has no time to spare.
 ALWAYS_BUSY: Final = 0.8
-"""Workers that are in chunks for this share of the time have no spare: between two chunks a worker
-waits for the node process, which shares its CPUs."""
-
 LITTLE_BUSY: Final = 0.3
+
+# Shares of the workers' time in chunks. A page cache that holds most of the data leaves a few
+# percent; the node process and clients on the workers' CPUs take some.
 BLOCKED: Final = 0.3
-"""Share of the workers' time in chunks: a page cache that holds most of the data leaves a few
-percent."""
+RUN_DELAYED: Final = 0.2
 
 THROTTLED: Final = 0.1
-RUN_DELAYED: Final = 0.2
-"""Share of the workers' time in chunks; the node process and clients on their CPUs take some."""
-
-MEMORY_PRESSURE: Final = 0.2
-"""Share of the time in which some process waited for memory to be reclaimed or swapped in."""
-
+MEMORY_PRESSURE: Final = 0.2  # of the time: memory is being reclaimed or swapped in
 TOP_SHARE: Final = 0.6
-UNFAIR: Final = 1.5
-"""Times the even share."""
-
+UNFAIR: Final = 1.5  # times the even share
 OTHERS_WAIT: Final = 0.1
 CACHE_PART: Final = 0.7
-MEMORY_BUSY: Final = 0.6
-"""Share of the bandwidth of plain copies: random access of decoders reaches no more."""
-
-ON_THE_WAY: Final = 0.5
-"""Share of a waiting client's slots that are with the socket or the network."""
-
+MEMORY_BUSY: Final = 0.6  # of the bandwidth of plain copies: random access reaches no more
+ON_THE_WAY: Final = 0.5  # of a waiting client's slots are with the socket or the network
 NODE_BUSY: Final = 0.85
-WORTHWHILE: Final = 1.1
-"""What would give less than this many times the rate is not advised, and not named as the cause."""
+WORTHWHILE: Final = 1.1  # times the rate: what would give less is neither advised nor the cause
 
 
 def idle(facts: Facts, _part: float) -> Finding:
     """Nothing is requested."""
-    clients = facts.interval.node_clients
-    if facts.interval.images_a_s > 0 or facts.interval.busy_workers > 0.01:
+    if facts.images_a_s > 0 or facts.busy_workers > 0.01:
         return None
-    if not clients:
+    if not facts.node_clients:
         return "no client is connected"
-    if any(client.wanted for client in clients):
+    if any(client.wanted for client in facts.node_clients):
         return None
-    count = len(facts.interval.by_client)
-    return f"{count} client{_s(count)} requested nothing"
+    return f"{plural(len(facts.by_client), 'client')} requested nothing"
 
 
 def healthy(facts: Facts, part: float) -> Finding:
     """Clients hardly wait, and the workers have something to do."""
-    if facts.do_clients_wait or facts.interval.busy_share < part * LITTLE_BUSY:
+    if facts.do_clients_wait or facts.busy_share < part * LITTLE_BUSY:
         return None
-    enough, could = _enough(facts)
-    rate = facts.interval.images_a_s
-    return f"{rate:,.0f} images/s, {facts.waits}, {facts.busy}{enough}", could
+    return _describe_pace(facts, f"{facts.images_a_s:,.0f} images/s, ")
 
 
 def client_bound(facts: Facts, _part: float) -> Finding:
     """Clients hardly wait, nor do the workers have much to do."""
     if facts.do_clients_wait:
         return None
-    enough, could = _enough(facts)
-    rate = facts.interval.images_a_s
-    return (
-        f"the clients set the pace, {rate:,.0f} images/s: {facts.waits}, {facts.busy}{enough}"
-    ), could
+    return _describe_pace(facts, f"the clients set the pace, {facts.images_a_s:,.0f} images/s: ")
 
 
-def _enough(facts: Facts) -> tuple[str, float]:
+def _describe_pace(facts: Facts, start: str) -> Finding:
     # What an image costs is the same before and after a condition: the more of them, the better.
     longer = facts.longer
-    could = at_most(longer, longer.workers / longer.busy_workers) if longer.busy_workers else 0.0
-    could = checked(longer, could)
-    text = f"; they could make about {round_estimate(could)} images/s (estimate)" if could else ""
-    return text, could
+    busy = longer.busy_workers
+    could = longer.checked(longer.at_most(longer.workers / busy)) if busy else 0.0
+    more = f"; they could make about {round_estimate(could)} images/s (estimate)" if could else ""
+    return f"{start}{facts.waits}, {facts.busy}{more}", could
 
 
 def greedy_client(facts: Facts, part: float) -> Finding:
     """One client gets most of the workers' time, and others wait."""
-    shares: dict[str, float] = {}
-    waits: dict[str, float] = {}
-    busy = facts.interval.busy_workers
-    for node in facts.interval.nodes:
+    shares: defaultdict[str, float] = defaultdict(float)
+    waits: defaultdict[str, float] = defaultdict(float)
+    for node in facts.nodes:
         for client in node.clients:
-            share = client.worker_share * node.busy_workers / busy if busy else 0.0
-            shares[client.name] = shares.get(client.name, 0.0) + share
+            if facts.busy_workers:
+                shares[client.name] += client.worker_share * node.busy_workers / facts.busy_workers
             # Of a client that has just come only its slots are known: none has a batch for it.
             unfilled = 1.0 - _share_on_the_way(client)
-            wait = unfilled if client.wait_share is None else client.wait_share
-            waits[client.name] = waits.get(client.name, 0.0) + wait
+            waits[client.name] += unfilled if client.wait_share is None else client.wait_share
     top = max(shares.keys() - {OTHERS}, key=lambda name: shares[name], default=None)
-    if top is None or len(shares) < 2 or facts.interval.busy_share < part * ALWAYS_BUSY:
+    if top is None or len(shares) < 2 or facts.busy_share < part * ALWAYS_BUSY:
         return None
     longest = max(wait for name, wait in waits.items() if name != top)
-    unfair = max(TOP_SHARE, UNFAIR / facts.interval.client_count)
+    unfair = max(TOP_SHARE, UNFAIR / facts.client_count)
     if longest < part * OTHERS_WAIT or shares[top] < part * unfair:
         return None
     return (
@@ -127,8 +95,7 @@ def greedy_client(facts: Facts, part: float) -> Finding:
 
 def memory_short(facts: Facts, part: float) -> Finding:
     """Workers wait for memory that is being reclaimed or swapped in."""
-    machine = facts.interval.machine
-    blocked = facts.interval.mean_of_busy("blocked_share")
+    machine, blocked = facts.machine, facts.mean_of_busy("blocked_share")
     if machine.pressure_memory < part * MEMORY_PRESSURE or blocked < part * BLOCKED:
         return None
     return (
@@ -141,75 +108,69 @@ def memory_short(facts: Facts, part: float) -> Finding:
 
 def io_bound(facts: Facts, part: float) -> Finding:
     """Workers wait for storage."""
-    interval = facts.interval
     # A chunk's stages are known once it is filled, which may take longer than the interval.
-    is_filled = sum(interval.stages.values()) > BLOCKED
-    reading = (interval if is_filled else facts.longer).stages.get("read", 0.0)
-    blocked = interval.mean_of_busy("blocked_share")
-    if min(blocked, reading) < part * BLOCKED or interval.busy_share < part * LITTLE_BUSY:
+    is_filled = sum(facts.stages.values()) > BLOCKED
+    reading = (facts if is_filled else facts.longer).stages.get("read", 0.0)
+    blocked = facts.mean_of_busy("blocked_share")
+    if min(blocked, reading) < part * BLOCKED or facts.busy_share < part * LITTLE_BUSY:
         return None
-    storage, requested = interval.storage_bytes_a_s, interval.requested_bytes_a_s
+    storage, requested = facts.storage_bytes_a_s, facts.requested_bytes_a_s
     missed = ""
     if storage and requested:
         share = percent(min(1.0, storage / requested))
         missed = f", {share} of what they read is not in the page cache"
-    could = delivered(interval, at_most(interval, 1.0 / max(0.02, 1.0 - blocked)))
+    could = facts.delivered(facts.at_most(1.0 / max(0.02, 1.0 - blocked)))
     return (
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
         f"{megabytes(max(storage, requested))}/s{missed}"
-        f"{_pressure('storage', interval.machine.pressure_io)}, {facts.waits}; faster storage or "
+        f"{_pressure('storage', facts.machine.pressure_io)}, {facts.waits}; faster storage or "
         f"more free memory for the page cache would {_give(could)}"
     ), could
 
 
 def quota_bound(facts: Facts, part: float) -> Finding:
     """The cgroup's quota stops the daemon."""
-    throttled = throttled_share(facts.interval)
-    if throttled < part * THROTTLED:
+    if facts.throttled_share < part * THROTTLED:
         return None
-    cpus = facts.interval.machine.usable_cpus
+    cpus = facts.machine.usable_cpus
     return (
-        f"the cgroup's quota of {cpus:g} CPU{_s(cpus)} withheld "
-        f"{percent(throttled)} of the CPU time that the daemon wanted, {facts.waits}; raise "
-        "CPUQuota= (systemd) or limits.cpu (Kubernetes)"
+        f"the cgroup's quota of {cpus:g} CPU{'' if cpus == 1 else 's'} withheld "
+        f"{percent(facts.throttled_share)} of the CPU time that the daemon wanted, {facts.waits}; "
+        "raise CPUQuota= (systemd) or limits.cpu (Kubernetes)"
     )
 
 
 def neighbour_bound(facts: Facts, part: float) -> Finding:
     """Other processes use the daemon's CPUs."""
-    interval = facts.interval
-    delayed = interval.mean_of_busy("run_delay_share")
-    could = without_neighbours(interval)
-    if delayed < part * RUN_DELAYED or could < WORTHWHILE * interval.images_a_s:
+    delayed = facts.mean_of_busy("run_delay_share")
+    could = facts.without_neighbours()
+    if delayed < part * RUN_DELAYED or could < WORTHWHILE * facts.images_a_s:
         return None
-    could = delivered(interval, could, has_neighbours=True)
+    could = facts.delivered(could, has_neighbours=True)
     gain = f": about {round_estimate(could)} images/s (estimate)" if could else ""
-    cpus, neighbours = neighbour_cpus(interval), interval.report.neighbours
+    cpus, neighbours = facts.neighbour_cpus, facts.report.neighbours
     # As far as /proc shows them.
     names = [f"{process.name} (pid {process.pid}) {process.cpus:.1f}" for process in neighbours]
     if 2 * sum(process.cpus for process in neighbours) < cpus:
         names.append("the rest outside this container" if names else "outside this container")
     return (
-        f"other processes use {cpus:.1f} of {interval.machine.cpus} CPUs "
+        f"other processes use {cpus:.1f} of {facts.machine.cpus} CPUs "
         f"({', '.join(names)}), workers wait for one {percent(delayed)} of their time"
-        f"{_pressure('CPU', interval.machine.pressure_cpu)}, {facts.waits}; move them, or keep "
+        f"{_pressure('CPU', facts.machine.pressure_cpu)}, {facts.waits}; move them, or keep "
         f"them off the daemon's CPUs{gain}"
     ), could
 
 
 def cache_bound(facts: Facts, part: float) -> Finding:
     """A decoded cache is configured, and too small to help."""
-    interval = facts.interval
-    caches = [node.cache for node in interval.records]
-    budget = sum(cache.budget_bytes for cache in caches)
-    full = sum(cache.full_bytes for cache in caches)
-    hits = [node.cache_hit_share for node in interval.nodes if node.cache_hit_share is not None]
+    budget, full = facts.cache.budget_bytes, facts.cache.full_bytes
+    hits = [node.cache_hit_share for node in facts.nodes if node.cache_hit_share is not None]
     if not budget or budget > CACHE_PART * full or not hits or min(hits) > CACHE_PART:
         return None
-    if interval.busy_share < part * ALWAYS_BUSY:
+    if facts.busy_share < part * ALWAYS_BUSY:
         return None
-    spared = sum(interval.stages.get(name, 0.0) for name in ("read", "join", "decode", "fill"))
-    could = delivered(interval, interval.images_a_s / max(1.0 - spared, 0.02))
+    spared = sum(facts.stages.get(name, 0.0) for name in ("read", "join", "decode", "fill"))
+    could = facts.delivered(facts.images_a_s / max(1.0 - spared, 0.02))
     return (
         f"the decoded cache of {megabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
         f"images, the rest is decoded again, {facts.waits}; decoded_bytes for all of them, "
@@ -219,8 +180,8 @@ def cache_bound(facts: Facts, part: float) -> Finding:
 
 def memory_bound(facts: Facts, part: float) -> Finding:
     """Workers move about as many bytes as memory can."""
-    share = facts.interval.mean_of_busy("memory_share")
-    if share < part * MEMORY_BUSY or facts.interval.busy_share < part * ALWAYS_BUSY:
+    share = facts.mean_of_busy("memory_share")
+    if share < part * MEMORY_BUSY or facts.busy_share < part * ALWAYS_BUSY:
         return None
     return (
         f"the sample path moves about {percent(share)} of what memory can copy (estimate), "
@@ -231,20 +192,19 @@ def memory_bound(facts: Facts, part: float) -> Finding:
 
 def compute_bound(facts: Facts, part: float) -> Finding:
     """Workers are always busy computing."""
-    interval, machine = facts.interval, facts.interval.machine
-    if interval.busy_share < part * ALWAYS_BUSY:
+    if facts.busy_share < part * ALWAYS_BUSY:
         return None
-    stage, share = next(iter(interval.stages.items()), ("decode", 0.0))
-    busy, cpus = interval.busy_workers, machine.usable_cpus
-    more = int(min(cpus, machine.cpus)) - interval.workers
-    could = at_most(interval, (busy + max(0, more)) / busy)
-    if could > WORTHWHILE * interval.images_a_s:
-        what = f"{more} more worker{_s(more)} (--workers)"
+    stage, share = next(iter(facts.stages.items()), ("decode", 0.0))
+    busy, cpus = facts.busy_workers, facts.machine.usable_cpus
+    more = int(min(cpus, facts.machine.cpus)) - facts.workers
+    could = facts.at_most((busy + max(0, more)) / busy)
+    if could > WORTHWHILE * facts.images_a_s:
+        what = f"{plural(more, 'more worker')} (--workers)"
     else:
-        more = max(1, interval.workers // 2)
-        could = interval.images_a_s * (cpus + more) / cpus if cpus else 0.0
-        what = f"{more} more core{_s(more)}"
-    could = delivered(interval, could)
+        more = max(1, facts.workers // 2)
+        could = facts.images_a_s * (cpus + more) / cpus if cpus else 0.0
+        what = plural(more, "more core")
+    could = facts.delivered(could)
     return (
         f"{stage} takes {percent(share)} of {_workers(facts, 'busy ')}, {facts.waits}; {what} "
         f"would {_give(could)}"
@@ -255,7 +215,7 @@ def network_bound(facts: Facts, part: float) -> Finding:
     """Whole batches wait in sockets, and their clients wait for them."""
     slow = [
         client
-        for client in facts.interval.node_clients
+        for client in facts.node_clients
         if client.name != OTHERS
         and not client.is_lent
         and (client.wait_share or 0.0) >= part * OTHERS_WAIT
@@ -268,15 +228,14 @@ def network_bound(facts: Facts, part: float) -> Finding:
     names = list(dict.fromkeys(map(name_client, slow)))
     return (
         f"{slots:.1f} finished batches are on their way to {names[0]}{and_more(names)} at "
-        f"{megabytes(moved)}/s, "
-        f"{facts.waits}, {facts.busy}; a faster network, smaller images, or trainers on the "
-        "feeder's host over ipc"
+        f"{megabytes(moved)}/s, {facts.waits}, {facts.busy}; a faster network, smaller images, or "
+        "trainers on the feeder's host over ipc"
     )
 
 
 def dispatch_bound(facts: Facts, part: float) -> Finding:
     """A node process's event loop, which is one thread, is always busy."""
-    busiest = max(facts.interval.nodes, key=lambda node: node.loop_cpus, default=None)
+    busiest = max(facts.nodes, key=lambda node: node.loop_cpus, default=None)
     if busiest is None or busiest.loop_cpus < part * NODE_BUSY:
         return None
     return (
@@ -288,12 +247,12 @@ def dispatch_bound(facts: Facts, part: float) -> Finding:
 
 def window_bound(facts: Facts, _part: float) -> Finding:
     """Nothing here is slow: too little is requested at a time."""
-    clients = [client for client in facts.interval.node_clients if client.name != OTHERS]
+    clients = [client for client in facts.node_clients if client.name != OTHERS]
     least = min((client.window for client in clients if client.wait_share), default=0)
     return (
         f"{facts.waits} though {facts.busy}, and no batch waits to be sent; their windows "
-        f"({least} batch{'' if least == 1 else 'es'} at least) are too small for the distance or "
-        "for bursts: raise window in the loader"
+        f"({plural(least, 'batch')} at least) are too small for the distance or for bursts: raise "
+        "window in the loader"
     )
 
 
@@ -313,9 +272,4 @@ def _share_on_the_way(client: ClientInterval) -> float:
 
 
 def _workers(facts: Facts, kind: str = "") -> str:
-    count = facts.interval.workers
-    return f"the {kind}worker" if count == 1 else f"{count} {kind}workers"
-
-
-def _s(count: float) -> str:
-    return "" if count == 1 else "s"
+    return f"the {kind}worker" if facts.workers == 1 else plural(facts.workers, f"{kind}worker")

@@ -7,22 +7,18 @@ from typing import Final
 
 from feeder.diagnosis.facts import Facts, Finding, and_more, name_client
 from feeder.diagnosis.interval import WorkerInterval
+from feeder.metrics.figures import plural
 from feeder.metrics.hangs import STATE_WORDS
 
-LONG_SILENCE_S: Final = 5.0
-"""A busy hard disk takes less for a chunk."""
-
-FAILED_S: Final = 3.0
-"""How long a failed batch counts."""
-
+LONG_SILENCE_S: Final = 5.0  # a busy hard disk takes less for a chunk
+FAILED_S: Final = 3.0  # how long a failed batch counts
+# The same, if no batch of its dataset has been made since: its job may have ended of it.
 FAILED_LAST_S: Final = 60.0
-"""The same, if no batch of its dataset has been made since: its job may have ended of it."""
-
+# Within this time clients have sent the two pings that show how long they wait.
 UNHEARD_S: Final = 2.4
-"""Within this time clients have sent the two pings that show how long they wait."""
-
-SILENT_CLIENT_S: Final = 2.0
-"""Clients ping every second."""
+SILENT_CLIENT_S: Final = 2.0  # clients ping every second
+# A worker that could run and uses less of a CPU lacks CPU time: others use it, or a quota.
+LOOPING_SHARE: Final = 0.5
 
 _MENDS: Final = {
     "bad-sample": "find all damaged samples with `feeder verify`, and pack the dataset again",
@@ -30,41 +26,37 @@ _MENDS: Final = {
     "stalled-storage": "check the disk or file system that its folder is on",
 }
 
-LOOPING_SHARE: Final = 0.5
-"""A worker that could run and uses less of a CPU lacks CPU time: others use it, or a quota."""
-
 
 def node_down(facts: Facts, _part: float) -> Finding:
     """A node process sends no heartbeats, or is being ended or restarted."""
-    nodes = facts.interval.report.nodes
+    nodes = facts.report.nodes
     down = [node for node in nodes if node.state in ("silent", "hung", "restarting")]
     if not down:
         return None
     node = down[0]
     return (
         f"node process {node.number}{and_more(down)} is {node.state}, "
-        f"{node.restarts} restart{'' if node.restarts == 1 else 's'} so far, "
-        f"{len(nodes) - len(down)} of {len(nodes)} serve; its last messages are in the daemon's log"
+        f"{plural(node.restarts, 'restart')} so far, {len(nodes) - len(down)} of {len(nodes)} "
+        "serve; its last messages are in the daemon's log"
     )
 
 
 def draining(facts: Facts, _part: float) -> Finding:
     """The daemon is ending."""
-    is_draining = any(node.state == "draining" for node in facts.interval.report.nodes)
+    is_draining = any(node.state == "draining" for node in facts.report.nodes)
     return "the daemon finishes requested batches and ends" if is_draining else None
 
 
 def stalled_storage(facts: Facts, _part: float) -> Finding:
     """Reads of a dataset do not return; or most workers sleep for long: of all that they wait for,
     only storage takes so long."""
-    records = facts.interval.records
-    names = sorted({name for node in records for name in node.stalled_datasets})
+    names = sorted({name for node in facts.records for name in node.stalled_datasets})
     if names:
         return (
             f"reads of dataset {', '.join(names[:3])} do not return, its batches are held up; "
             "check the disk or file system that its folder is on"
         )
-    workers = [worker for node in facts.interval.nodes for worker in node.workers]
+    workers = [worker for _, worker in facts.workers_by_silence]
     waiting_s = [
         worker.silent_s
         for worker in workers
@@ -84,22 +76,21 @@ def silent_worker(facts: Facts, _part: float) -> Finding:
     One that waits for slow storage is silent for some seconds, too: only the daemon's decision to
     replace it, or a longer silence, tells them apart.
     """
-    for node in facts.interval.nodes:
-        for worker in node.workers:
-            if _is_silent(worker):
-                state = f", {STATE_WORDS[worker.kernel_state]}" if worker.kernel_state else ""
-                return (
-                    f"worker {worker.number} (pid {worker.pid}{state}) of node process "
-                    f"{node.number} has made no progress for {worker.silent_s:.1f} s; it is "
-                    "replaced at its chunk's deadline, the log says what it was doing"
-                )
-    killed = sum(node.workers_killed for node in facts.interval.nodes)
+    for node, worker in facts.workers_by_silence:
+        if _is_silent(worker):
+            state = f", {STATE_WORDS[worker.kernel_state]}" if worker.kernel_state else ""
+            return (
+                f"worker {worker.number} (pid {worker.pid}{state}) of node process {node.number} "
+                f"has made no progress for {worker.silent_s:.1f} s; it is replaced at its chunk's "
+                "deadline, the log says what it was doing"
+            )
+    killed = sum(node.workers_killed for node in facts.nodes)
     if not killed:
         return None
-    workers, were = ("1 worker", "was") if killed == 1 else (f"{killed} workers", "were")
+    were = "was" if killed == 1 else "were"
     return (
-        f"{workers} made no progress and {were} replaced in the last "
-        f"{facts.interval.seconds:.0f} s; the log says which, and what it was doing"
+        f"{plural(killed, 'worker')} made no progress and {were} replaced in the last "
+        f"{facts.seconds:.0f} s; the log says which, and what it was doing"
     )
 
 
@@ -117,7 +108,7 @@ def failing_batches(facts: Facts, _part: float) -> Finding:
     """Batches of a dataset cannot be made."""
     failing = [
         failure
-        for node in facts.interval.records
+        for node in facts.records
         for failure in node.failures
         if failure.ago_s < (FAILED_LAST_S if failure.is_last else FAILED_S)
     ]
@@ -129,19 +120,15 @@ def failing_batches(facts: Facts, _part: float) -> Finding:
     mend = _MENDS.get(last.reason, "the daemon's log has each failure")
     failed = sum(failure.batches for failure in failing if failure.dataset == last.dataset)
     return (
-        f"{failed:,} batch{'' if failed == 1 else 'es'} of dataset {last.dataset} could not be "
-        f"made, the last one {last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; {mend}"
+        f"{plural(failed, 'batch')} of dataset {last.dataset} could not be made, the last one "
+        f"{last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; {mend}"
     )
 
 
 def silent_client(facts: Facts, _part: float) -> Finding:
     """A client with a session sends nothing, not even its pings."""
-    silent = [
-        client
-        for node in facts.interval.records
-        for client in node.clients
-        if client.silent_s >= SILENT_CLIENT_S
-    ]
+    clients = [client for node in facts.records for client in node.clients]
+    silent = [client for client in clients if client.silent_s >= SILENT_CLIENT_S]
     if not silent:
         return None
     longest = max(silent, key=lambda client: client.silent_s)
@@ -156,10 +143,10 @@ def silent_client(facts: Facts, _part: float) -> Finding:
 
 def starting(facts: Facts, _part: float) -> Finding:
     """There is nothing to judge yet."""
-    count = sum(node.state == "starting" for node in facts.interval.report.nodes)
+    count = sum(node.state == "starting" for node in facts.report.nodes)
     if count:
         return f"{count} node {'process is' if count == 1 else 'processes are'} not ready yet"
-    is_unheard = bool(facts.interval.node_clients) and facts.interval.wait_share is None
+    is_unheard = bool(facts.node_clients) and facts.wait_share is None
     # No verdict from one sample: without a second one, the interval has no time.
     if facts.longer.seconds < (UNHEARD_S if is_unheard else 1.0):
         return "rates are known in a few seconds"

@@ -16,45 +16,31 @@ clients wait is judged by the last ten seconds, too. They are far apart: on purp
 condition keeps its name a little below its threshold, and a new one must be found twice.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 from feeder.diagnosis import pace, trouble
 from feeder.diagnosis.facts import Facts, Finding
-from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, Verdict, VerdictKind
 
-_Find = Callable[[Facts, float], Finding]
-
-_TROUBLES: Final[Mapping[VerdictKind, _Find]] = {
-    "node-down": trouble.node_down,
-    "draining": trouble.draining,
-    "stalled-storage": trouble.stalled_storage,
-    "silent-worker": trouble.silent_worker,
-    "failing-batches": trouble.failing_batches,
-    "silent-client": trouble.silent_client,
-    "starting": trouble.starting,
-}
+_TROUBLES: Final = (
+    trouble.node_down, trouble.draining, trouble.stalled_storage, trouble.silent_worker,
+    trouble.failing_batches, trouble.silent_client, trouble.starting,
+)  # fmt: skip
 """These rest on what has lasted already, not on shares of the time, so they hold at once."""
 
-_CONDITIONS: Final[Mapping[VerdictKind, _Find]] = {
-    **_TROUBLES,
-    "idle": pace.idle,
-    "healthy": pace.healthy,
-    "client-bound": pace.client_bound,
-    "greedy-client": pace.greedy_client,
-    "memory-short": pace.memory_short,
-    "io-bound": pace.io_bound,
-    "quota-bound": pace.quota_bound,
-    "neighbour-bound": pace.neighbour_bound,
-    "cache-bound": pace.cache_bound,
-    "memory-bound": pace.memory_bound,
-    "compute-bound": pace.compute_bound,
-    "network-bound": pace.network_bound,
-    "dispatch-bound": pace.dispatch_bound,
-    "window-bound": pace.window_bound,
-}
+_CONDITIONS: Final = (
+    *_TROUBLES, pace.idle, pace.healthy, pace.client_bound, pace.greedy_client, pace.memory_short,
+    pace.io_bound, pace.quota_bound, pace.neighbour_bound, pace.cache_bound, pace.memory_bound,
+    pace.compute_bound, pace.network_bound, pace.dispatch_bound, pace.window_bound,
+)  # fmt: skip
 
+
+def _kind(condition: Callable[[Facts, float], Finding]) -> VerdictKind:
+    return cast(VerdictKind, condition.__name__.replace("_", "-"))
+
+
+_AT_ONCE: Final = frozenset(map(_kind, _TROUBLES))
 _NO_PROBLEMS: Final = ("draining", "starting", "idle", "healthy", "client-bound")
 
 STAYS: Final = 0.75
@@ -78,7 +64,7 @@ class Judge:
     def judge(self, report: HostReport, longer: HostReport) -> Verdict:
         """The verdict now; the arguments are those of ``diagnose``."""
         held, verdict = self._held, diagnose(report, longer, self._held)
-        if held is None or held.kind == "starting" or verdict.kind in {held.kind, *_TROUBLES}:
+        if held is None or held.kind == "starting" or verdict.kind in {held.kind, *_AT_ONCE}:
             self._rising, self._held = None, verdict
             return verdict
         if verdict.kind != self._rising:
@@ -102,11 +88,11 @@ def diagnose(
     ``longer`` is the same report with earlier snapshots to compare with, by default as early ones;
     ``held`` the verdict until now. The reports' own verdicts are not read.
     """
-    interval = HostInterval(report)
-    facts = Facts(interval, interval if longer is None else HostInterval(longer), held)
-    for kind, find in _CONDITIONS.items():
+    facts = Facts(report, longer, held)
+    for condition in _CONDITIONS:
+        kind = _kind(condition)
         part = STAYS if held is not None and held.kind == kind else 1.0
-        if finding := find(facts, part):
+        if finding := condition(facts, part):
             text, estimate = (finding, 0.0) if isinstance(finding, str) else finding
             text = f"{kind}: {text}"
             if len(text) > VERDICT_CHARS_MAX:

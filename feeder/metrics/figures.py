@@ -56,6 +56,6 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: float, noun: str) -> str:
-    """1 worker, 8 workers, 3 classes."""
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    """1 worker, 8 workers, 3 classes, 4 batches."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count(number)} {noun}{ending}"

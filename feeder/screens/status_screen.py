@@ -10,7 +10,6 @@ from typing import Final
 
 from rich.text import Text
 
-from feeder.diagnosis.facts import throttled_share
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.counters import GROUPS
 from feeder.metrics.fields import fields_of
@@ -202,15 +201,13 @@ def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
     rows = []
-    caches = [node.cache for node in host.records]
-    budget = sum(cache.budget_bytes for cache in caches)
-    full = sum(cache.full_bytes for cache in caches)
-    if budget:
-        pieces = [f"{size(sum(cache.used_bytes for cache in caches))} of {size(budget)} filled"]
+    cache = host.cache
+    if cache.budget_bytes:
+        pieces = [f"{size(cache.used_bytes)} of {size(cache.budget_bytes)} filled"]
         if host.cache_hit_share is not None:
             pieces.insert(0, f"decoded cache: {percent(host.cache_hit_share)} hits")
-        if full > budget:
-            pieces.append(f"all images take {size(full)}")
+        if cache.full_bytes > cache.budget_bytes:
+            pieces.append(f"all images take {size(cache.full_bytes)}")
         rows.append(pieces)
     share = host.page_cache_share
     if share is not None:
@@ -229,7 +226,7 @@ def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> li
     """The load of the machine, that of other programs included."""
     machine = host.machine
     free_bytes = host.report.load.free_memory_bytes
-    throttled = throttled_share(host)
+    throttled = host.throttled_share
     pieces: list[Cell] = []
     if machine.busy_cpus >= 0.05:
         pieces.append(f"{machine.busy_cpus:.1f} of {plural(machine.cpus, 'CPU')} busy")
