@@ -36,6 +36,8 @@ from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """Returns a new array of a shape and type, whatever its contents."""
 
+CLAIM_S: Final = 2.0  # a node answers a claim at once, unless it is stopped or overloaded
+
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
 _connections: Final[weakref.WeakSet[socket.socket]] = weakref.WeakSet()
@@ -120,41 +122,33 @@ class LentMemory:
         self._callbacks.append(call)
 
 
-def claim_slots(path: str, session: int) -> socket.socket:
-    """Claim a session's slots at a socket; NotSharedError if nothing listens there.
+def claim_slots(path: str, session: int, layout: SlotLayout) -> LentMemory:
+    """Claim a session's slots at a socket, and map them; waits up to CLAIM_S.
 
-    Returns the connection on which ``take_slots`` reads the answer; close it unless that has
-    returned the memory.
+    NotSharedError if nothing listens there, for a refusal or a wrong file.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(CLAIM_S)
     _connections.add(connection)  # at once: a thread may fork while the claim waits
+    fds: list[int] = []
     try:
         connection.connect(path)
         connection.send(encode_claim(session))
-    except OSError as error:
-        connection.close()
-        raise NotSharedError(f"{path}: {error.strerror or error}") from error
-    return connection
-
-
-def take_slots(connection: socket.socket, layout: SlotLayout) -> LentMemory | None:
-    """The mapped slots once the answer has come, None before; NotSharedError for a refusal or a
-    wrong file."""
-    try:
         packet, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES_MAX, 1)
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        raise NotSharedError(f"the feeder closed the connection: {error.strerror}") from error
-    try:
         if not packet:
             raise NotSharedError("the feeder closed the connection")
         refusal = decode_answer(packet)
         if refusal or not fds:
             raise NotSharedError(refusal or "no descriptor came with the answer")
         return LentMemory(fds[0], layout, connection)
-    except ProtocolError as error:
-        raise NotSharedError(str(error)) from error
+    except (OSError, ProtocolError, NotSharedError) as error:
+        connection.close()
+        reason = str(error)
+        if isinstance(error, TimeoutError):
+            reason = f"no answer to the claim within {CLAIM_S:g} s"
+        elif isinstance(error, OSError):
+            reason = f"{path}: {error.strerror or error}"
+        raise NotSharedError(reason) from error
     finally:
         for fd in fds:
             os.close(fd)

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,6 @@ import zmq
 
 from feeder.client.connection import Link
 from feeder.client.core.events import (
-    ClaimAnswered,
-    ClaimSlots,
-    ClockAdvanced,
     Connected,
     Dial,
     Disconnected,
@@ -25,13 +22,9 @@ from feeder.client.core.events import (
 )
 from feeder.client.core.links import Job
 from feeder.client.io_loop import IDLE_MS, MESSAGES_IN_A_ROW, IoLoop
-from feeder.wire.claim import CLAIM_BYTES, encode_answer
 from feeder.wire.messages import Pong, encode
-from feeder.wire.slot_layout import SlotLayout
 from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S
-
-LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
 
 
 class Script:
@@ -75,15 +68,6 @@ class Script:
 
     def is_clock_due(self) -> bool:
         return True
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
-        bound.bind(str(tmp_path / "slots"))
-        bound.listen()
-        bound.settimeout(DEADLINE_S)
-        yield bound
 
 
 def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
@@ -172,44 +156,3 @@ def test_what_a_node_sent_before_it_ended_is_read_before_its_end(
         script.run("one")
     received = [MessageReceived(0, message) for message in messages]
     assert seen[: len(messages) + 1] == [*received, Disconnected(0)]
-
-
-def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
-    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    links: list[Link] = []
-    monkeypatch.setattr(
-        "feeder.client.io_loop.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
-    )
-    claims = [ClaimSlots(0, number, listener.getsockname(), LAYOUT) for number in (1, 2)]
-    turns: list[str] = []
-    outcomes: list[Event] = []
-
-    def answer(event: Event) -> Sequence[Instruction] | None:
-        match event:
-            case EndpointsListed():
-                return [Dial(0, f"ipc://{tmp_path}/nobody"), claims[0]]
-            case ClockAdvanced() if not turns:
-                # One turn finds the end of the first claim and an event of the connection.
-                turns.append("both are ready")
-                listener.accept()[0].close()
-                assert links[0].monitor.poll(int(DEADLINE_S * 1000))
-            case Disconnected() if len(turns) == 1:
-                turns.append("claimed again")
-                return [claims[1]]
-            case ClockAdvanced() if turns[-1] == "claimed again":
-                turns.append("refused")
-                with listener.accept()[0] as claim:
-                    claim.recv(CLAIM_BYTES)
-                    claim.send(encode_answer("not now"))
-            case ClaimAnswered():
-                outcomes.append(event)
-                script.stop()
-            case _:
-                pass
-        return None
-
-    script = Script(answer)
-    script.run("one")
-    # The numbers are the same unless libzmq's thread, which dials, has taken the first one's.
-    assert outcomes == [ClaimAnswered(0, 2, refusal="not now")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.fetcher import BatchFetcher
-from feeder.client.host_memory import LentMemory, claim_slots, take_slots
+from feeder.client.host_memory import LentMemory, claim_slots
 from feeder.dataset.opened import Dataset
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Lent, decode_from_node
@@ -56,18 +56,8 @@ def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     """Map the slots of a raw client's session."""
     path = claim_path(daemon.endpoints[0])
     assert path is not None
-    answer = claim_slots(path, client.session)
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
-    taken: list[LentMemory] = []
-
-    def arrived() -> bool:
-        memory = take_slots(answer, layout)
-        if memory is not None:
-            taken.append(memory)
-        return memory is not None
-
-    wait_until(arrived, "the slots are granted")
-    return taken[0]
+    return claim_slots(path, client.session, layout)
 
 
 def test_a_lent_batch_costs_the_socket_one_small_frame_and_has_the_right_bytes(

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.host_memory import LentMemory, NotSharedError, claim_slots, take_slots
+from feeder.client import host_memory
+from feeder.client.host_memory import LentMemory, NotSharedError, claim_slots
 from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
@@ -91,15 +93,13 @@ def memory() -> Iterator[SlotMemory]:
 
 def lend(node: Node, memory: SlotMemory) -> LentMemory:
     """Claim slots and get them."""
-    claim = claim_slots(node.path, 77)
-    assert take_slots(claim, LAYOUT) is None, "there was no answer yet"
-    node.poll()
-    connection, session = node.claims.pop()
-    assert session == 77
-    assert node.listener.grant(connection, session, memory)
-    lent = take_slots(claim, LAYOUT)
-    assert lent is not None
-    return lent
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(claim_slots, node.path, 77, LAYOUT)
+        wait_until(lambda: node.poll() or node.claims, "the claim")
+        connection, session = node.claims.pop()
+        assert session == 77
+        assert node.listener.grant(connection, session, memory)
+        return claim.result()
 
 
 # Packets
@@ -196,7 +196,7 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
 ) -> None:
     program = (
         "import os, sys\n"
-        "from feeder.client.host_memory import claim_slots, take_slots\n"
+        "from feeder.client import host_memory\n"
         "from tests.node.test_claim_listener import LAYOUT\n"
         "def fork():\n"
         "    global lent\n"
@@ -204,12 +204,14 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
         "        lent = None\n"
         "        os.read(int(sys.argv[3]), 1)\n"
         "        os._exit(0)\n"
-        "claim = claim_slots(sys.argv[1], 77)\n"
-        "if sys.argv[2] == 'while it claims':\n"
-        "    fork()\n"
-        "print('claimed', flush=True)\n"
-        "sys.stdin.readline()\n"
-        "lent = take_slots(claim, LAYOUT)\n"
+        "decode = host_memory.decode_answer\n"
+        "def hold(packet):\n"
+        "    if sys.argv[2] == 'while it claims':\n"
+        "        fork()\n"
+        "    return decode(packet)\n"
+        "host_memory.decode_answer = hold\n"
+        "host_memory.CLAIM_S = 30\n"
+        "lent = host_memory.claim_slots(sys.argv[1], 77, LAYOUT)\n"
         "if sys.argv[2] == 'while it holds':\n"
         "    fork()\n"
         "os.kill(os.getpid(), 9)\n"
@@ -218,20 +220,12 @@ def test_fork_that_outlives_the_client_neither_releases_its_slots_nor_hides_its_
     client = subprocess.Popen(
         [sys.executable, "-c", program, node.path, when, str(forks_end)],
         cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
         pass_fds=[forks_end],
     )
     os.close(forks_end)
     with client, os.fdopen(our_end):
-        assert client.stdin is not None
-        assert client.stdout is not None
-        assert client.stdout.readline() == "claimed\n"
-        node.poll()
+        wait_until(lambda: node.poll() or node.claims, "the claim")
         assert node.listener.grant(*node.claims[0], memory)
-        client.stdin.write("\n")
-        client.stdin.flush()
         assert client.wait(30) == -9
         wait_until(lambda: node.poll() or node.gone, "the death is seen, once the fork runs")
         assert node.gone == [(77, True)]
@@ -248,12 +242,12 @@ def test_discarded_slots_read_as_zeros_without_a_bus_error(node: Node, memory: S
 
 
 def test_refused_claim_gets_the_reason(node: Node) -> None:
-    claim = claim_slots(node.path, 5)
-    node.poll()
-    node.listener.refuse(node.claims[0][0], "there is no such session")
-    with pytest.raises(NotSharedError, match="there is no such session"):
-        take_slots(claim, LAYOUT)
-    claim.close()
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(claim_slots, node.path, 5, LAYOUT)
+        wait_until(lambda: node.poll() or node.claims, "the claim")
+        node.listener.refuse(node.claims[0][0], "there is no such session")
+        with pytest.raises(NotSharedError, match=r"^there is no such session$"):
+            claim.result()
     node.poll()
     assert node.gone == []
     assert node.listener.counters.claims_refused == 1
@@ -389,7 +383,19 @@ def test_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
 
 def test_claim_without_a_listener_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotSharedError, match=r"node\.slots: No such file"):
-        claim_slots(f"{tmp_path}/node.slots", 1)
+        claim_slots(f"{tmp_path}/node.slots", 1, LAYOUT)
+
+
+def test_a_claim_that_is_not_answered_in_time_is_given_up_and_gets_no_late_grant(
+    node: Node, memory: SlotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "CLAIM_S", 0.02)
+    with pytest.raises(NotSharedError, match=r"^no answer to the claim within 0\.02 s$"):
+        claim_slots(node.path, 77, LAYOUT)
+    node.poll()
+    assert not node.listener.grant(*node.claims[0], memory)
+    node.poll()
+    assert node.gone == []
 
 
 def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, node: Node) -> None:

@@ -220,7 +220,7 @@ class Fleet:
             case Send(number, message):
                 self._carry_to_node(number, message)
             case ClaimSlots(number, session):
-                self.later(LATENCY_S, partial(self._answer_claim, number, session))
+                self._answer_claim(number, session)
             case Store(number, chunk, buffer):
                 self._rows.setdefault(buffer, {})[chunk.first] = chunk.epoch, chunk.index
                 self.give(ChunkStored(number, chunk))

@@ -173,8 +173,7 @@ class LinkState:
             case Disconnected():
                 self._failed_attempts += 1
             case ClaimAnswered(_, session, slots, refusal) if session == self.session:
-                if self._refusal is None:  # else the node is ending
-                    self._settle_transfer(refusal, slots)
+                self._settle_transfer(refusal, slots)
 
     def begin(self, welcome: Welcome) -> None:
         """Begin the session that the node grants: ``accept`` or ``leave`` follows."""

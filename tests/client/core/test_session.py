@@ -571,36 +571,13 @@ def test_nothing_is_claimed_and_no_warning_logged_if_slots_are_not_wanted(
     assert shell.session.copied_because == reason
 
 
-def test_a_node_that_answers_neither_claim_nor_pings_is_greeted_and_its_slots_claimed_again() -> (
-    None
-):
+def test_slots_of_the_session_before_are_not_used() -> None:
     shell = share()
-    out = shell.run_until(SILENCE_S)
-    assert sends(out)[-2:] == [Bye(session=1), HELLO]
-    assert claims(shell.receive(welcome(2)))
-    shell.map_slots()
-    assert len(shell.session.served_endpoints) == 0, "those are of the session before"
-    shell.map_slots(session=2)
-    assert shell.prefetch.load(0) == 2
-
-
-def test_slots_of_a_former_session_do_not_count() -> None:
-    shell = share()
-    shell.lose()
-    shell.connect()
-    shell.receive(welcome(2))
+    welcome_again(shell)
     shell.map_slots(session=1)
-    assert len(shell.session.served_endpoints) == 0, "those are the slots of the session before"
+    assert len(shell.session.served_endpoints) == 0
     shell.map_slots(session=2)
     assert len(shell.session.served_endpoints) == 1
-
-
-def test_a_node_that_drains_before_it_answers_a_claim_gets_no_requests() -> None:
-    shell = share()
-    shell.receive(Draining(session=1))
-    shell.map_slots()
-    assert len(shell.session.served_endpoints) == 0
-    assert shell.prefetch.load(0) == 0
 
 
 def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
