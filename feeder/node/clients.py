@@ -12,11 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import zmq
+
 from feeder.errors import ProtocolError
 from feeder.metrics.hangs import CATCH_UP_S
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
-from feeder.node.slot_store import Tracker
 from feeder.session.admission import MESSAGE_CHARS_MAX
 from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
 from feeder.wire.messages import (
@@ -133,7 +134,9 @@ class Clients:
             log_refusal(message, self._router.sender()[0])
         self._router.send(peer, encode(message))
 
-    def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
+    def send_chunk(
+        self, peer: bytes, header: Chunk, arrays: ChunkArrays
+    ) -> zmq.MessageTracker | None:
         """Send a chunk without copying its pixels; None when the peer cannot be sent to."""
         tracker = self._router.send_chunk(peer, header, arrays)
         if tracker is not None:

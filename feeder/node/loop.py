@@ -270,7 +270,9 @@ class NodeLoop:
         gc.collect()
         gc.freeze()  # permanent objects: no collection needs to scan them again
         self._service.clients.start(self._poll_set)
-        self._claim_listener.start(self._poll_set, self._service.apply)
+        self._claim_listener.start(
+            self._poll_set, lambda event, now_s: self._service.apply([event], now_s)
+        )
 
     def _end_if_drained(self, drain_by_s: float, now_s: float) -> None:
         if self._service.is_settled:
@@ -299,4 +301,4 @@ class NodeLoop:
     def _drain(self, now_s: float) -> None:
         if self._drain_by_s is None:
             self._drain_by_s = now_s + self._config.drain_s
-            self._service.apply(DrainAsked(), now_s)
+            self._service.apply([DrainAsked()], now_s)

@@ -39,7 +39,6 @@ from feeder.node.endpoint import (
 )
 from feeder.node.messages import NodeConfig
 from feeder.node.polling import AcceptGate
-from feeder.node.slot_store import Tracker
 from feeder.node.zap_handler import KeyList, ZapHandler
 from feeder.process.path_text import path_from_bytes
 from feeder.process.shortage import ZMQ_THREADS, check_threads
@@ -262,7 +261,9 @@ class Router:
             self.counters.sends_dropped += 1
             self.ended.append(peer)
 
-    def send_chunk(self, peer: bytes, header: Chunk, arrays: ChunkArrays) -> Tracker | None:
+    def send_chunk(
+        self, peer: bytes, header: Chunk, arrays: ChunkArrays
+    ) -> zmq.MessageTracker | None:
         """Send a chunk without copying its pixels; the tracker is done once they have been read.
 
         None when the peer cannot be sent to: then nothing was sent, and it counts as ended.
@@ -283,7 +284,7 @@ class Router:
         self.counters.bytes_sent += (
             arrays.pixels.nbytes + arrays.labels.nbytes + arrays.sample_ids.nbytes
         )
-        tracker: Tracker = pixels.tracker
+        tracker: zmq.MessageTracker = pixels.tracker
         return tracker
 
     def run_due(self, now_s: float) -> None:

@@ -9,8 +9,7 @@ that ended otherwise always.
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from feeder.host.memory_budget import available_bytes
@@ -128,36 +127,32 @@ class NodeService:
         lost_s = self._suspension.observe(now_s, due_s)
         if lost_s:
             self.caught_up_s = now_s + CATCH_UP_S
-            self.apply(events.Resumed(lost_s), now_s)
+            self.apply([events.Resumed(lost_s)], now_s)
 
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
-        has_lost = bool(self.router.ended)  # peers, and with them loans of slots
-        if self._slots.recheck_at_s <= now_s or has_lost:
-            self._apply_all(self._slots.recheck(now_s), now_s)
-        if self.clients.unreachable or has_lost:
-            self._apply_all(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
+        if self._slots.recheck_at_s <= now_s:
+            self.apply(self._slots.recheck(now_s), now_s)
+        if self.clients.unreachable or self.router.ended:
+            self.apply(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self.pool.numbers, now_s)
         if self._slots.loans:
-            self._apply_all(self._slots.find_sent(now_s), now_s)
+            self.apply(self._slots.look_around(now_s), now_s)
         if max(self.table.check_at_s, self.caught_up_s) <= now_s:
             looks = self.pool.look(self.table.watch.quiet_workers(now_s))
-            self.apply(events.ClockAdvanced(looks), now_s)
+            self.apply([events.ClockAdvanced(looks)], now_s)
 
     @property
     def is_settled(self) -> bool:
         """Whether all requested batches are filled, sent, and out of the socket."""
-        return self.table.is_idle and not self._slots.is_lent
+        return self.table.is_idle and not self._slots.loans
 
-    def apply(self, event: events.Event, now_s: float) -> None:
-        """Have the state machine handle an event, and carry out all that follows."""
-        pending: deque[events.Event | None] = deque((event,))
-        while pending:
-            event_or_none = pending.popleft()
-            if event_or_none is None:
-                continue
-            for instruction in self.table.handle(event_or_none, now_s):
+    def apply(self, happened: Iterable[events.Event], now_s: float) -> None:
+        """Have the state machine handle events, and carry out all that follows."""
+        pending = list(happened)
+        for event in pending:  # grows meanwhile
+            for instruction in self.table.handle(event, now_s):
                 match instruction:
                     case events.Send(peer, message):
                         self.clients.send(peer, message)
@@ -166,23 +161,19 @@ class NodeService:
                     case events.SendChunk():
                         self._send_chunk(instruction, now_s)
                     case events.ReturnSlot(session, slot):
-                        pending.append(self._slots.want_back(session, slot, now_s))
+                        pending += self._slots.want_back(session, slot, now_s)
                     case _:
-                        pending.append(self._carry_out(instruction, now_s))
+                        pending += self._carry_out(instruction, now_s)
 
-    def _apply_all(self, happened: Iterable[events.Event], now_s: float) -> None:
-        for event in happened:
-            self.apply(event, now_s)
-
-    def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
-        """Carry out one of the rarer instructions; return the event that results, if any."""
+    def _carry_out(self, instruction: events.Instruction, now_s: float) -> Sequence[events.Event]:
+        """Carry out one of the rarer instructions; return the events that result."""
         match instruction:
             case events.OpenSlots(opened):
-                return self._open_slots(opened)
+                return [self._open_slots(opened)]
             case events.ShareSlots(session, connection):
                 memory = self._slots.memories[session]
                 if not self._claim_listener.grant(connection, session, memory):
-                    return events.HolderGone(session)
+                    return [events.HolderGone(session)]
             case events.RefuseClaim(connection, reason):
                 self._claim_listener.refuse(connection, reason)
             case events.CloseSlots(session):
@@ -197,7 +188,7 @@ class NodeService:
                 _log_progress(chunk, self.pool.pids.get(chunk.worker, 0))
             case events.KillWorker():
                 self.pool.kill(instruction.worker, _describe_stuck(instruction))
-        return None
+        return []
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
         chunk = sent.chunk
@@ -254,17 +245,17 @@ class NodeService:
             case NamesRead():
                 self._names.on_read(report, now_s)
                 return
-        self.apply(report, now_s)
+        self.apply([report], now_s)
 
     def _on_message(self, peer: bytes, message: ClientMessage, now_s: float) -> None:
         match message:
             case Request():  # what it releases has been sent
                 if self._slots.loans:
-                    self._apply_all(self._slots.find_sent(now_s, message.session), now_s)
+                    self.apply(self._slots.look(message.session, now_s), now_s)
             case Hello():
                 number, sender = secrets.randbits(_SESSION_BITS), self.router.sender()
                 arrival = HelloReceived(number, peer, message, available_bytes(), *sender)
-                self.apply(arrival, now_s)
+                self.apply([arrival], now_s)
                 return
             case StatsRequest():
                 self.clients.send(peer, Stats(counters=self.counters(now_s)))
@@ -281,7 +272,7 @@ class NodeService:
                 else:
                     self.clients.send(peer, HostStats(report=None))
                 return
-        self.apply(events.MessageReceived(peer, message), now_s)
+        self.apply([events.MessageReceived(peer, message)], now_s)
 
     def read_board(self) -> None:
         """Read the latest report of the host; repeat its verdict in every Pong from now on."""

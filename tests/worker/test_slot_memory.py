@@ -5,6 +5,7 @@ import fcntl
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -106,28 +107,39 @@ def test_close_frees_descriptors_and_is_idempotent() -> None:
         memory.chunk(0, 0, 1)
 
 
+class Sender:
+    """A slot store with open sessions, and the frames that the socket reads."""
+
+    def __init__(self, *sessions: int) -> None:
+        self.store = SlotStore()
+        for session in sessions:
+            self.store.open(session, small_layout())
+
+    def lend(self, session: int, slot: int, now_s: float = 0.0) -> Tracker:
+        tracker: Any = Tracker()
+        self.store.lend(session, slot, tracker, now_s)
+        return tracker
+
+
 def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> None:
-    store, first, second, other = SlotStore(), Tracker(), Tracker(), Tracker()
-    store.open(7, small_layout())
-    for slot, tracker in ((0, first), (0, second), (1, other)):
-        store.lend(7, slot, tracker, 0.0)
+    sender = Sender(7)
+    store, (first, second, other) = sender.store, [sender.lend(7, slot) for slot in (0, 0, 1)]
     second.done = True
-    assert store.want_back(7, 0, 0.0) is None
+    assert store.want_back(7, 0, 0.0) == []
     first.done = True
-    assert store.recheck(1.0) == [SlotReturned(7, 0)]
-    assert store.is_lent
+    assert store.recheck(1.0) == [SlotSent(7, 0, 0.5), SlotReturned(7, 0)]
+    assert store.loans
     other.done = True
-    assert not store.is_lent
-    assert store.want_back(7, None, 1.0) == SlotsClosed(7)
+    assert store.want_back(7, None, 1.0)[-1] == SlotsClosed(7)
+    assert not store.loans
 
 
 def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
-    store, tracker = SlotStore(), Tracker()
-    store.open(7, small_layout())
-    store.lend(7, 1, tracker, 0.0)
-    assert store.want_back(7, 0, 0.0) == SlotReturned(7, 0)
+    sender = Sender(7)
+    store, tracker = sender.store, sender.lend(7, 1)
+    assert store.want_back(7, 0, 0.0) == [SlotReturned(7, 0)]
     assert store.recheck_at_s == float("inf")
-    assert store.want_back(7, 1, 0.0) is None
+    assert store.want_back(7, 1, 0.0) == []
     backoffs_s, now_s = [], 0.0
     for _ in range(12):
         backoffs_s.append(store.recheck_at_s - now_s)
@@ -137,61 +149,55 @@ def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     assert backoffs_s[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
     assert backoffs_s[-1] == pytest.approx(1.0)
     tracker.done = True
-    assert store.recheck(now_s) == [SlotReturned(7, 1)]
+    assert store.recheck(now_s)[-1] == SlotReturned(7, 1)
     assert store.recheck_at_s == float("inf")
     store.want_back(7, None, now_s)
 
 
 def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() -> None:
-    store, trackers = SlotStore(), [Tracker(), Tracker(), Tracker()]
-    for session in (7, 8):
-        store.open(session, small_layout())
-    for (session, slot), tracker in zip(((7, 0), (7, 1), (8, 0)), trackers, strict=True):
-        store.lend(session, slot, tracker, 10.0)
-    assert store.find_sent(11.0) == []
+    sender = Sender(7, 8)
+    store = sender.store
+    trackers = [sender.lend(*where, 10.0) for where in ((7, 0), (7, 1), (8, 0))]
+    assert store.look_around(11.0) == []
     for tracker in trackers:
         tracker.done = True
-    assert store.find_sent(11.0001) == []  # all sessions were looked at just now
-    assert store.find_sent(13.0, 8) == [SlotSent(8, 0, 12.0)]
-    assert store.find_sent(15.0) == [SlotSent(7, 0, 13.0), SlotSent(7, 1, 13.0)]
-    assert store.find_sent(17.0) == []
+    assert store.look_around(11.0001) == []  # all sessions were looked at just now
+    assert store.look(8, 13.0) == [SlotSent(8, 0, 12.0)]
+    assert store.look_around(15.0) == [SlotSent(7, 0, 13.0), SlotSent(7, 1, 13.0)]
+    assert store.look_around(17.0) == []
     store.want_back(7, None, 17.0)
     store.want_back(8, None, 17.0)
-    assert store.find_sent(18.0, 7) == []
+    assert store.look(7, 18.0) == []
 
 
 def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feeder.node.slot_store._SLOTS_A_LOOK", 2)
-    store, done = SlotStore(), Tracker()
-    done.done = True
-    for session in (1, 2, 3, 4):
-        store.open(session, small_layout())
-        store.lend(session, 0, Tracker() if session < 4 else done, 10.0)
-    assert store.find_sent(11.0) == []  # 1 and 2
-    assert store.find_sent(12.0) == [SlotSent(4, 0, 11.0)]  # 3 and 4
+    sender = Sender(1, 2, 3, 4)
+    store, trackers = sender.store, [sender.lend(session, 0, 10.0) for session in (1, 2, 3, 4)]
+    trackers[-1].done = True
+    assert store.look_around(11.0) == []  # 1 and 2
+    assert store.look_around(12.0) == [SlotSent(4, 0, 11.0)]  # 3 and 4
     for session in (1, 2, 3):
-        store.lend(session, 0, done, 13.0)
-        assert store.want_back(session, 0, 13.0) is None  # the earlier chunk is unfinished
+        sender.lend(session, 0, 13.0).done = True
+        assert store.want_back(session, 0, 13.0) == [], "the earlier chunk is unfinished"
     store.want_back(4, None, 17.0)
 
 
 def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
-    store, tracker = SlotStore(), Tracker()
     before = psutil.Process().num_fds()
-    store.open(7, small_layout())
-    store.lend(7, 0, tracker, 0.0)
-    assert store.want_back(7, 0, 0.0) is None
-    assert store.want_back(7, None, 0.0) is None
-    assert store.is_lent
+    sender = Sender(7)
+    store, tracker = sender.store, sender.lend(7, 0)
+    assert store.want_back(7, 0, 0.0) == []
+    assert store.want_back(7, None, 0.0) == []
+    assert store.loans
     tracker.done = True
-    events = store.recheck(1.0)
-    assert events[-1] == SlotsClosed(7)
+    assert store.recheck(1.0)[-1] == SlotsClosed(7)
     assert psutil.Process().num_fds() <= before
     assert store.recheck_at_s == float("inf")
 
 
 def test_slots_that_were_never_opened_count_as_closed() -> None:
-    assert SlotStore().want_back(9, None, 0.0) == SlotsClosed(9)
+    assert SlotStore().want_back(9, None, 0.0) == [SlotsClosed(9)]
 
 
 def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
