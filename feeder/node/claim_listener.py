@@ -2,8 +2,8 @@
 
 A client that claims a session's slots gets a read-only descriptor and keeps the connection open for
 as long as it reads them. The kernel closes the connection whatever ends the client, so its end
-means that the slots are no longer read. A connection without a claim is closed after a deadline, or
-when there are more than ``callers_max``. Invariant: one thread uses this object, and no call waits.
+means that the slots are no longer read. Beyond ``callers_max`` connections without a claim, the
+oldest is closed. Invariant: one thread uses this object, and no call waits.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,19 +31,11 @@ from feeder.worker.slot_memory import SlotMemory
 
 _BACKLOG: Final = 64
 CALLERS_MAX: Final = 64
-_CLAIM_DEADLINE_S: Final = 5.0
 _RETRY_S: Final = 0.1
 """After running out of descriptors: until one is free, the listener stays readable, so polling it
 would spin."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    socket: socket.socket
-    claim_by_s: float  # inf once it has claimed
-    session: int | None = None  # whose slots it holds
 
 
 class ClaimListener:
@@ -60,8 +51,8 @@ class ClaimListener:
         self.counters = ClaimCounters()
         self._listeners: list[socket.socket] = []
         self._files: dict[Path, tuple[int, int]] = {}
-        self._connections: dict[int, _Connection] = {}  # by descriptor
-        self._resume_s = float("inf")  # when the listeners are polled again
+        self._connections: dict[int, socket.socket] = {}  # by descriptor, the oldest first
+        self._held: dict[int, int] = {}  # sessions whose slots these hold
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
@@ -90,7 +81,7 @@ class ClaimListener:
         ``handle`` gets claims, which ``grant`` or ``refuse`` answers, and what ends the holders.
         """
         self._poll_set, self._handle = poll_set, handle
-        self._poll_listeners()
+        self.run_due(0.0)
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
         """Send a read-only descriptor of the memory; False when that is not possible."""
@@ -105,13 +96,13 @@ class ClaimListener:
             self.refuse(connection, f"the feeder cannot share its slots: {error.strerror}")
             return False
         try:
-            socket.send_fds(holder.socket, [encode_answer()], [reader])
+            socket.send_fds(holder, [encode_answer()], [reader])
         except OSError:  # it has ended, or its buffer is full
             self._drop(connection)
             return False
         finally:
             os.close(reader)
-        holder.session = session
+        self._held[connection] = session
         return True
 
     def refuse(self, connection: int, reason: str) -> None:
@@ -120,30 +111,21 @@ class ClaimListener:
         if refused is not None:
             self.counters.claims_refused += 1
             with contextlib.suppress(OSError):
-                refused.socket.send(encode_answer(reason))
+                refused.send(encode_answer(reason))
             self._drop(connection)
 
     def run_due(self, now_s: float) -> None:
-        """Close connections without a claim that are overdue; accept again after a shortage."""
-        for number, connection in list(self._connections.items()):
-            if connection.claim_by_s <= now_s:
-                self._drop(number)
-        if self._resume_s <= now_s:
-            self._resume_s = float("inf")
-            self._poll_listeners()
-        claims_by_s = (connection.claim_by_s for connection in self._connections.values())
-        self.deadline_s = min((self._resume_s, *claims_by_s))
+        """Accept connections from now on."""
+        self.deadline_s = float("inf")
+        for listener in self._listeners:
+            self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
         remove_own(self._files)  # before the listeners close: see Router.close
         self._files.clear()
-        for end in (*(c.socket for c in self._connections.values()), *self._listeners):
+        for end in (*self._connections.values(), *self._listeners):
             end.close()
-
-    def _poll_listeners(self) -> None:
-        for listener in self._listeners:
-            self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
     def _on_caller(self, listener: socket.socket, now_s: float) -> None:
         try:
@@ -154,41 +136,38 @@ class ClaimListener:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
             for listener in self._listeners:
                 self._poll_set.remove(listener.fileno())
-            self._resume_s = now_s + _RETRY_S
-            self.deadline_s = min(self.deadline_s, self._resume_s)
+            self.deadline_s = now_s + _RETRY_S
             return
         caller.setblocking(False)
-        waiting = [n for n, c in self._connections.items() if c.claim_by_s < float("inf")]
+        waiting = [number for number in self._connections if number not in self._held]
         if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
         number = caller.fileno()
-        self._connections[number] = _Connection(caller, now_s + _CLAIM_DEADLINE_S)
-        self.deadline_s = min(self.deadline_s, now_s + _CLAIM_DEADLINE_S)
+        self._connections[number] = caller
         self._poll_set.add(number, functools.partial(self._on_packet, number))
 
     def _on_packet(self, number: int, now_s: float) -> None:
         """Read a claim or, after one, a farewell or the end of the connection."""
-        connection = self._connections[number]
         try:
-            packet = connection.socket.recv(CLAIM_BYTES + 1)
+            packet = self._connections[number].recv(CLAIM_BYTES + 1)
         except BlockingIOError:
             return
         except ConnectionResetError:
             packet = b""
-        if connection.claim_by_s == float("inf") or not packet:
+        held = self._held.get(number)
+        if held is not None or not packet:
             self._drop(number)
-            if connection.session is not None:
-                self._handle(HolderGone(connection.session, has_died=not packet), now_s)
+            if held is not None:
+                self._handle(HolderGone(held, has_died=not packet), now_s)
             return
         try:
             session = decode_claim(packet)
         except ProtocolError as error:
             self.refuse(number, str(error))
             return
-        connection.claim_by_s = float("inf")
         self._handle(SlotsClaimed(session, number), now_s)
 
     def _drop(self, number: int) -> None:
-        connection = self._connections.pop(number)
         self._poll_set.remove(number)
-        connection.socket.close()
+        self._connections.pop(number).close()
+        self._held.pop(number, None)

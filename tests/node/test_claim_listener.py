@@ -290,16 +290,6 @@ def test_connection_that_ends_before_the_grant_gets_none(node: Node, memory: Slo
     assert node.gone == [], "it held nothing"
 
 
-def test_connection_without_a_claim_is_closed_after_its_deadline(node: Node) -> None:
-    with node.connect() as caller:
-        node.poll()
-        assert node.listener.deadline_s == 5
-        node.now_s = 5.0
-        node.listener.run_due(node.now_s)
-        assert caller.recv(10) == b""
-    assert node.listener.deadline_s == float("inf")
-
-
 def test_connections_without_a_claim_are_bounded_and_the_oldest_is_closed(node: Node) -> None:
     first = node.connect()
     node.poll()
