@@ -45,7 +45,7 @@ from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import parse_endpoint
 from feeder.process.log_lines import LOG_FORMATS, LogFormat
-from feeder.process.path_text import encode_name, path_to_text
+from feeder.process.path_text import encode_name, path_to_text, printable
 from feeder.process.regular_file import open_regular_file
 
 DEFAULT: Final = "default"
@@ -281,8 +281,7 @@ def _parse(key: str, value: object, folder: Path | None) -> object:
     if kind.is_path and isinstance(value, str) and folder is not None:
         value = os.fsdecode(encode_name(value))  # the file is UTF-8, Python decodes by the locale
     try:
-        converted = msgspec.convert(value, kind.type, strict=folder is not None)
-        parsed: Any = kind.check(converted)
+        parsed = kind.check(msgspec.convert(value, kind.type, strict=folder is not None))
     except (ValueError, msgspec.ValidationError):
         raise ConfigError(f"{key} is {_show(value)}: allowed is {kind.allowed}") from None
     if not kind.is_path or not parsed or "://" in parsed:  # a path would lose a slash of a URL
@@ -334,9 +333,7 @@ def _show_key(key: str) -> str:
 def _show(value: object) -> str:
     """Show a value as JSON, in one short line without control characters."""
     try:
-        text = json.dumps(value, default=str, ensure_ascii=False)
-        if not text.isprintable():
-            text = json.dumps(value, default=str)
+        text = printable(json.dumps(value, default=str, ensure_ascii=False))
     except (RecursionError, ValueError):
         return "a value that is nested too deeply, or a number of too many digits"
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}…"

@@ -44,7 +44,7 @@ class Kind:
     """The allowed values, for a message: "a whole number 1 .. 64"."""
     type: Any
     """What msgspec converts a value to."""
-    check: Callable[[Any], object] = lambda value: value
+    check: Callable[[Any], Any] = lambda value: value
     """Takes a value of that type and returns the one to keep; ValueError if it is not allowed, or a
     more specific ConfigError."""
     is_path: bool = False

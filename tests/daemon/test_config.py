@@ -200,8 +200,8 @@ def test_weights_are_tables_of_jobs_by_client(file: Path) -> None:
         ("[serve]\nworkers = " + "9" * 5000, "or a number has too many digits"),
         ("[serve]\nworkers = 0x" + "f" * 5000, "or a number of too many digits"),
         ('"two\\nlines" = 1', 'there is no key "two\\nlines"'),
-        ('[serve]\npin = "\\u009b31m"', 'serve.pin is "\\u009b31m": allowed is'),
-        ('[serve]\npin = "\\u007f"', 'serve.pin is "\\u007f": allowed is'),
+        ('[serve]\npin = "\\u009b31m"', 'serve.pin is "\\x9b31m": allowed is'),
+        ('[serve]\npin = "\\u007f"', 'serve.pin is "\\x7f": allowed is'),
     ],
 )
 def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, message: str) -> None:
@@ -307,7 +307,9 @@ def test_only_the_entry_point_reads_the_environment() -> None:
     }
     assert readers == {
         "feeder/cli/cluster.py",  # RAY_ADDRESS, where Ray's own commands look, too
+        "feeder/cli/main.py",  # sets thread numbers, before libraries are loaded
         "feeder/cli/serve.py",  # passes it to Notifier and find_cache_folder
+        "feeder/cluster/pack_task.py",  # as main.py
         "feeder/process/child.py",  # PYTHONPATH and thread numbers of children
         "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device
         "trainer_client/_ranks.py",  # whether a launcher has started several processes
