@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from feeder.cli.report_source import LinkSource
-from feeder.process.stop_signals import StopSignals
+from feeder.process.stop_signals import SignalWakeup, StopSignals
 
 if TYPE_CHECKING:
     from feeder.metrics.report import HostReport
@@ -25,9 +25,10 @@ def show_live(
 
     state = LiveState(first, source.endpoint, interval_s, time.monotonic())
     stop = StopSignals(signal.SIGHUP, signal.SIGQUIT)
+    wakeup = SignalWakeup((signal.SIGWINCH, signal.SIGTSTP))
     try:
         with stop:
-            run_live(source, state, draw, console)
+            run_live(source, state, draw, console, wakeup.fileno())
     except KeyboardInterrupt:
         if stop.received != signal.SIGINT:
             raise SystemExit(stop.exit_status) from None

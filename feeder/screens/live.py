@@ -14,12 +14,12 @@ import os
 import re
 import select
 import signal
+import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Collection, Iterator, Sequence
-from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from rich.console import Console
 from rich.control import Control
@@ -35,11 +35,8 @@ LATE_S: Final = 2.5
 """A daemon that has not answered for longer, beyond the interval between requests, is named: a
 busy one answers within a second."""
 
-_REDRAW_S: Final = 1.0
-"""For the seconds of a silent daemon."""
-
+_REDRAW_S: Final = 1.0  # for the seconds of a silent daemon
 _READ_BYTES: Final = 1024
-_SIGNALS: Final = (signal.SIGWINCH, signal.SIGTSTP)
 _PAGE_LINES: Final = 10
 _KEYS: Final = re.compile(rb"\x1b\[[0-9;]*[~A-Z]|\x1bO[A-Z]|[\x00-\x7f]")
 _STEPS: Final = {
@@ -76,6 +73,8 @@ class LiveState:
         """``report`` is the first one; ``interval_s`` is the time between requests."""
         self.report = report
         self.interval_s = interval_s
+        self.ask_s = now_s + interval_s  # when the next report is requested
+        self.is_asked = False
         self.offset = 0
         self.scroll_max = 0  # as the last drawing has it
         self.is_paused = False
@@ -88,11 +87,13 @@ class LiveState:
         """Take a new report; while paused only the fact that it came."""
         if not self.is_paused:
             self.report = report
+        self.is_asked = False
         self._answered_s = now_s
         self._problem = ""
 
     def fail(self, problem: str) -> None:
         """Record why there is no report."""
+        self.is_asked = False
         self._problem = problem
 
     def silence(self, now_s: float) -> str:
@@ -127,111 +128,80 @@ class LiveState:
         return note.append(f"{scroll}{keys}  q quit", "dim")
 
 
-def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Console) -> None:
+def run_live(
+    source: ReportSource, state: LiveState, draw: Draw, console: Console, signalled: int
+) -> None:
     """Show a live screen until q is pressed; ``state`` then has the last report.
 
-    Exceptions of signals end it, too, with the terminal as it was before.
+    ``signalled`` gets a byte, its number, for each SIGWINCH and SIGTSTP. Exceptions of other
+    signals end it, too, with the terminal as it was before.
     """
-    ask_s = time.monotonic() + state.interval_s
-    is_asked = False
-    glyphs = glyphs_for(console.encoding)
-    with contextlib.ExitStack() as stack:
-        terminal = _Terminal(console, stack.enter_context(_signal_descriptor()))
-        stack.callback(terminal.release)
-        terminal.hold()
-        while not state.is_done:
-            width, height = console.size
-            terminal.draw(_draw_frame(state, draw, Sheet(max(1, width), glyphs), height))
-            now_s = time.monotonic()
-            try:
-                if not is_asked and not state.is_paused and now_s >= ask_s:
-                    ask_s = now_s + state.interval_s
-                    source.ask()
-                    is_asked = True
-                until_s = now_s + _REDRAW_S if is_asked or state.is_paused else ask_s
-                wait_s = max(0.0, min(until_s - now_s, _REDRAW_S))
-                if not is_asked:
-                    source.wait(wait_s, terminal.readable)
-                elif (report := source.take(wait_s, terminal.readable)) is not None:
-                    is_asked = False
-                    state.show(report, time.monotonic())
-            except FeederError as error:
-                is_asked = False
-                state.fail(str(error))
-            state.on_keys(terminal.read_keys(), time.monotonic())
+    keys = sys.stdin.fileno() if os.isatty(sys.stdin.fileno()) else None
+    readable = [signalled] if keys is None else [signalled, keys]
+    while not state.is_done:
+        is_suspended = False
+        with _held_terminal(console, keys):
+            while not (state.is_done or is_suspended):
+                _draw_frame(state, draw, console)
+                _follow(source, state, readable)
+                is_suspended = signal.SIGTSTP in _read(signalled)
+                if keys is not None:
+                    state.on_keys(_read(keys), time.monotonic())
+        if is_suspended:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _draw_frame(state: LiveState, draw: Draw, sheet: Sheet, height: int) -> Sequence[Text]:
+def _draw_frame(state: LiveState, draw: Draw, console: Console) -> None:
+    width, height = console.size
+    sheet = Sheet(max(1, width), glyphs_for(console.encoding))
     silence = state.silence(time.monotonic())
     above = sheet.words(silence, "bold white on red") if silence else []
     room = max(1, height - len(above))
     lines, state.scroll_max = draw(state.report, sheet, room, state.offset, state.keys_note())
     state.offset = min(state.offset, state.scroll_max)
-    return [*above, *lines][:height]
+    frame = Text("\n", no_wrap=True, overflow="crop", end="").join([*above, *lines][:height])
+    with console:  # one write
+        console.control(Control.home())
+        console.print(Screen(frame), end="")
 
 
-class _Terminal:
-    """The terminal of standard output, and of standard input where that is one, too."""
-
-    def __init__(self, console: Console, signalled: int) -> None:
-        self._console = console
-        self._signalled = signalled
-        self._keys = 0 if os.isatty(0) else None
-        self._saved: list[Any] | None = None
-        self.readable = [signalled] if self._keys is None else [signalled, self._keys]
-
-    def draw(self, lines: Sequence[Text]) -> None:
-        """Show a frame."""
-        frame = Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
-        with self._console:  # one write
-            self._console.control(Control.home())
-            self._console.print(Screen(frame), end="")
-
-    def read_keys(self) -> bytes:
-        """What was typed; "q" when the terminal has gone. Handles signals and never blocks."""
-        if signal.SIGTSTP in _read(self._signalled):
-            self.release()
-            os.kill(os.getpid(), signal.SIGSTOP)
-            self.hold()
-        return b"" if self._keys is None else _read(self._keys)
-
-    def hold(self) -> None:
-        """Take the terminal, or take it again."""
-        if self._keys is not None:
-            self._saved = termios.tcgetattr(self._keys)
-            tty.setcbreak(self._keys, termios.TCSANOW)
-        self._console.set_alt_screen(True)
-        self._console.show_cursor(False)
-
-    def release(self) -> None:
-        """Give it back as it was."""
-        try:
-            with contextlib.suppress(OutputError):  # the terminal was closed
-                self._console.show_cursor(True)
-                self._console.set_alt_screen(False)
-        finally:
-            if self._keys is not None and self._saved is not None:
-                with contextlib.suppress(termios.error):  # as above
-                    # What was typed ahead stays for the shell.
-                    termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
+def _follow(source: ReportSource, state: LiveState, readable: Collection[int]) -> None:
+    """Request a report when it is due and take it when it comes, for _REDRAW_S at most."""
+    now_s = time.monotonic()
+    try:
+        if not (state.is_asked or state.is_paused) and now_s >= state.ask_s:
+            state.ask_s = now_s + state.interval_s
+            source.ask()
+            state.is_asked = True
+        if not state.is_asked:
+            due_s = _REDRAW_S if state.is_paused else state.ask_s - now_s
+            source.wait(min(max(0.0, due_s), _REDRAW_S), readable)
+        elif (report := source.take(_REDRAW_S, readable)) is not None:
+            state.show(report, time.monotonic())
+    except FeederError as error:
+        state.fail(str(error))
 
 
 @contextlib.contextmanager
-def _signal_descriptor() -> Iterator[int]:
-    """Yield a descriptor that gets a byte, its number, for each signal of a terminal."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
-    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+def _held_terminal(console: Console, keys: int | None) -> Iterator[None]:
+    """Hold the terminal of standard output, and of standard input where ``keys`` is one, too."""
+    saved = None if keys is None else termios.tcgetattr(keys)
     try:
-        for number in _SIGNALS:
-            before[number] = signal.signal(number, lambda *_: None)
-        yield reader
+        if keys is not None:
+            tty.setcbreak(keys, termios.TCSANOW)
+        console.set_alt_screen(True)
+        console.show_cursor(False)
+        yield
     finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
+        try:
+            with contextlib.suppress(OutputError):  # the terminal was closed
+                console.show_cursor(True)
+                console.set_alt_screen(False)
+        finally:
+            if keys is not None and saved is not None:
+                with contextlib.suppress(termios.error):  # as above
+                    # What was typed ahead stays for the shell.
+                    termios.tcsetattr(keys, termios.TCSANOW, saved)
 
 
 def _read(descriptor: int) -> bytes:
