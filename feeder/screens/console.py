@@ -54,9 +54,7 @@ def open_console() -> "Console":
     """
     try:
         from rich.console import Console
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
+    except ModuleNotFoundError:
         raise ResourceError(
             "the library rich, which draws this, is not installed in this environment: run "
             "`pip install rich`, or use `feeder status` with --json or --counters"

@@ -163,6 +163,11 @@ class Sheet:
             line.append(self.glyphs.ellipsis)
         return line
 
+    def spread(self, left: Text, right: Text) -> Text:
+        """One text at the left of a line, and another at its right."""
+        blank = " " * (self.width - left.cell_len - right.cell_len)
+        return self.fit(left.append(blank).append_text(right))
+
     def words(self, text: str, style: str, *, indent: int = 0) -> list[Text]:
         """A sentence, wrapped between words; later lines are indented."""
         lines, room = [""], self.width
@@ -207,12 +212,14 @@ class Sheet:
         return [*above, *(self.fit(Text(_GAP) + line) for line in lines)]
 
     def table(self, *columns: Column) -> list[Text]:
-        """A line of titles and one for each row, as wide as the sheet at most."""
+        """A line of titles and one for each row, if there are any, as wide as the sheet at most."""
         texts = {
             column: [Text(column.title, "dim"), *map(_as_text, column.cells)]
             for column in columns
             if any(map(len, column.cells))
         }
+        if not texts:
+            return []
         widths = {column: max(text.cell_len for text in texts[column]) for column in texts}
         self._leave_out(widths, [column for column in widths if column.is_extra])
         cells = {

@@ -46,7 +46,7 @@ _BUSY: Final = {
 }
 _PRESSURES: Final = {"CPU": "pressure_cpu", "storage": "pressure_io", "memory": "pressure_memory"}
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
-_TROUBLES: Final = {
+_TROUBLES: Final = {"fallbacks"} | {
     name for group in GROUPS for name, field in fields_of(group).items() if field.is_trouble
 }
 
@@ -56,16 +56,17 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     host = HostInterval(report)
     lines = [*draw_verdict(report, sheet), Text(), *_header(host, sheet)]
     lines += sheet.flow("Serves", *map(_dataset, report.datasets))
-    lines += [*_rates(host, sheet), *_waits(host, sheet), *_stages(host, sheet)]
-    lines += [*_workers(host, sheet), *_caches(host, sheet), *_slots(host, sheet)]
-    lines += [*draw_machine(host, sheet), *_incidents(host, sheet)]
-    if nodes := draw_nodes(host, sheet):
-        lines += [Text(), *nodes]
-    jobs = host.jobs
-    if len(jobs) > 1 or any(job.name for job in jobs):
-        lines += [Text(), *draw_jobs(jobs, sheet)]
-    if clients := draw_clients(host.clients[:CLIENTS_SHOWN], host, sheet):
-        lines += [Text(), *clients]
+    sections = _rates, _waits, _stages, _workers, _caches, _slots, draw_machine, _incidents
+    for section in sections:
+        lines += section(host, sheet)
+    jobs, clients = host.jobs, host.clients[:CLIENTS_SHOWN]
+    has_jobs = len(jobs) > 1 or any(job.name for job in jobs)
+    for table in (
+        draw_nodes(host, sheet),
+        draw_jobs(jobs, sheet) if has_jobs else [],
+        draw_clients(clients, host, sheet),
+    ):
+        lines += [Text(), *table] if table else []
     if rest := host.clients[CLIENTS_SHOWN:]:
         images = rate(sum(client.images_a_s for client in rest))
         more = f"{len(rest)} more get {images} images/s (feeder status --json has all)"
@@ -85,8 +86,7 @@ def draw_status_frame(
     room = max(1, height - 1)
     last = max(0, len(lines) - room)
     first = min(offset, last)
-    foot = Text(" " * max(0, sheet.width - note.cell_len)).append_text(note)
-    return [*lines[first : first + room], sheet.fit(foot)], last
+    return [*lines[first : first + room], sheet.spread(Text(), note)], last
 
 
 def draw_verdict(report: HostReport, sheet: Sheet) -> list[Text]:
@@ -107,9 +107,8 @@ def _header(host: HostInterval, sheet: Sheet) -> list[Text]:
     ]
     if report.name:
         pieces.append(f"named {printable(report.name)}")
-    first = next((node.now for node in report.nodes if node.now is not None), None)
-    if first is not None and "decoder" in first.counters:
-        pieces.append(f"decoder {printable(str(first.counters['decoder']))}")
+    if host.records and "decoder" in host.records[0].counters:
+        pieces.append(f"decoder {printable(str(host.records[0].counters['decoder']))}")
     if len(report.nodes) > 1:
         pieces.append(plural(len(report.nodes), "node process"))
     if host.seconds:
@@ -124,13 +123,12 @@ def _dataset(dataset: ServedDatasetReport) -> list[Cell]:
 
 
 def _rates(host: HostInterval, sheet: Sheet) -> list[Text]:
-    moved = host.sent_bytes_a_s + host.lent_bytes_a_s
     if not host.images_a_s:
         return []
     pieces: list[Cell] = [Text(f"{rate(host.images_a_s)} images/s", "bold")]
-    if moved:
-        how = transport(host.lent_bytes_a_s / moved)
-        pieces += [f"{count(moved / 1e6)} MB/s", f"batches {how}"]
+    if moved := host.sent_bytes_a_s + host.lent_bytes_a_s:
+        pieces.append(f"{count(moved / 1e6)} MB/s")
+        pieces.append(f"batches {transport(host.lent_bytes_a_s / moved)}")
     return sheet.flow("Delivers", pieces)
 
 
@@ -175,33 +173,28 @@ def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
     if not host.workers:
         return []
     pieces: list[Cell] = [plural(host.workers, "worker")]
-    nodes = host.report.nodes
-    if len(nodes) == 1 and nodes[0].now is not None and nodes[0].now.cpus:
-        pieces[0] = f"{pieces[0]} on CPUs {printable(nodes[0].now.cpus)}"
+    if len(host.report.nodes) == 1 and host.records[0].cpus:
+        pieces = [f"{plural(host.workers, 'worker')} on CPUs {printable(host.records[0].cpus)}"]
     if host.busy_share >= _LEAST_SHARE:
         pieces.append(Text(f"busy {percent(host.busy_share)}", "bold"))
         shares = [(host.mean_of_busy(name), words) for name, words in _BUSY.items()]
-        times = [f"{percent(share)} {words}" for share, words in shares if share >= 0.005]
-        if times:
+        if times := [f"{percent(share)} {words}" for share, words in shares if share >= 0.005]:
             pieces.append(f"({', '.join(times)})")
-    starting = sum(worker.state == "starting" for _, worker in host.workers_by_silence)
-    if starting:
+    workers = host.workers_by_silence
+    if starting := sum(worker.state == "starting" for _, worker in workers):
         pieces.append(Text(f"{starting} starting", "yellow"))
     lines = sheet.flow("Workers", pieces)
-    for node, worker in host.workers_by_silence:
-        if worker.state != "silent":
-            break
-        more = [f"of node process {node.number}", f"for {duration(worker.silent_s)}"]
-        if worker.kernel_state:
-            more.append(STATE_WORDS[worker.kernel_state])
-        which = Text(f"silent: worker {worker.number} (pid {worker.pid})", "bold red")
-        lines += sheet.flow("", [which, *(Text(piece, "red") for piece in more)], gap=" ")
+    for node, worker in workers:
+        if worker.state == "silent":
+            more = [f"of node process {node.number}", f"for {duration(worker.silent_s)}"]
+            more += [STATE_WORDS[worker.kernel_state]] if worker.kernel_state else []
+            which = Text(f"silent: worker {worker.number} (pid {worker.pid})", "bold red")
+            lines += sheet.flow("", [which, *(Text(piece, "red") for piece in more)], gap=" ")
     return lines
 
 
 def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
-    rows = []
-    cache = host.cache
+    rows, cache = [], host.cache
     if cache.budget_bytes:
         pieces = [f"{size(cache.used_bytes)} of {size(cache.budget_bytes)} filled"]
         if host.cache_hit_share is not None:
@@ -209,11 +202,11 @@ def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
         if cache.full_bytes > cache.budget_bytes:
             pieces.append(f"all images take {size(cache.full_bytes)}")
         rows.append(pieces)
-    share = host.page_cache_share
-    if share is not None:
-        storage = host.storage_bytes_a_s
-        delivers = [f"storage delivers {size(storage)}/s"] if storage >= 1000 else []
-        rows.append([f"page cache: {percent(share)} hits", *delivers])
+    if host.page_cache_share is not None:
+        pieces = [f"page cache: {percent(host.page_cache_share)} hits"]
+        if host.storage_bytes_a_s >= 1000:
+            pieces.append(f"storage delivers {size(host.storage_bytes_a_s)}/s")
+        rows.append(pieces)
     return sheet.flow("Caches", *rows)
 
 
@@ -224,22 +217,19 @@ def _slots(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> list[Text]:
     """The load of the machine, that of other programs included."""
-    machine = host.machine
-    free_bytes = host.report.load.free_memory_bytes
-    throttled = host.throttled_share
+    machine, free_bytes = host.machine, host.report.load.free_memory_bytes
     pieces: list[Cell] = []
     if machine.busy_cpus >= 0.05:
         pieces.append(f"{machine.busy_cpus:.1f} of {plural(machine.cpus, 'CPU')} busy")
     if 0 < machine.usable_cpus < machine.cpus:
         pieces.append(f"quota {machine.usable_cpus:g} CPUs")
-    if throttled >= _LEAST_SHARE:
-        pieces.append(Text(f"throttled {percent(throttled)}", "yellow"))
+    if host.throttled_share >= _LEAST_SHARE:
+        pieces.append(Text(f"throttled {percent(host.throttled_share)}", "yellow"))
     if free_bytes:
         pieces.append(f"{size(free_bytes)} of memory free")
-    pressures = [(name, getattr(machine, field)) for name, field in _PRESSURES.items()]
-    pieces += [
-        f"pressure on {name} {percent(share)}" for name, share in pressures if share >= 0.005
-    ]
+    for name, field in _PRESSURES.items():
+        if (share := getattr(machine, field)) >= 0.005:
+            pieces.append(f"pressure on {name} {percent(share)}")
     return sheet.flow(label, pieces)
 
 
@@ -250,31 +240,24 @@ def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
         log_lines_limited=host.report.log_lines_limited,
         node_restarts=sum(node.restarts for node in host.report.nodes),
     )
-    for name in _NODE_TROUBLES:
-        totals[name] = sum(getattr(node, name) for node in host.records)
-    fallbacks: Counter[str] = Counter()
-    losses: dict[str, str] = {}
+    losses: dict[str, object] = {}
     for node in host.records:
+        for name in _NODE_TROUBLES:
+            totals[name] += getattr(node, name)
         for name, value in node.counters.items():
             group, _, part = name.partition(".")
-            if isinstance(value, str):
-                if group == "dataset":
-                    losses[part.removesuffix(".loss")] = value
+            if group == "dataset":
+                losses[part.removesuffix(".loss")] = value
             elif group in _TROUBLES:
                 totals[name] += int(value)
-            elif group == "fallbacks":
-                fallbacks[part] += int(value)
-    slower = [
-        [f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"]
-        for reason, total in fallbacks.items()
-        if total
-    ]
-    troubles = [
-        f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}"
-        for name, total in totals.items()
-        if total
-    ]
+    slower, troubles = [], []
+    for name, total in totals.items():
+        group, _, reason = name.partition(".")
+        if total and group == "fallbacks":
+            slower.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
+        elif total:
+            troubles.append(f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}")
     lines = [*sheet.flow("Fallbacks", *slower), *sheet.flow("Incidents", troubles)]
     for name, loss in losses.items():
-        lines += sheet.flow("Packed", [printable(name), printable(loss)])
+        lines += sheet.flow("Packed", [printable(name), printable(str(loss))])
     return lines

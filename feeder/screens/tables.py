@@ -70,9 +70,7 @@ def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
 
 
 def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet) -> list[Text]:
-    """A line of titles and one for each of ``clients``, if there are any."""
-    if not clients:
-        return []
+    """A line of titles and one for each of ``clients``."""
     by_dataset = clients if len(host.report.datasets) > 1 else ()
     by_node = clients if len(host.report.nodes) > 1 else ()
     windows = [client if client.window else None for client in clients]
@@ -129,12 +127,11 @@ def draw_hosts(
         lines += sheet.words(printable(warning), "bold red", indent=2)
     reports = [None if isinstance(answer, str) else answer for _, answer in answers]
     hosts = [None if report is None else HostInterval(report) for report in reports]
-    states = [
-        Text("no report", "bold red")
-        if report is None
-        else Text(report.verdict.kind, "bold red" if report.verdict.is_problem else "")
-        for report in reports
-    ]
+    states = []
+    for report in reports:
+        is_well = report is not None and not report.verdict.is_problem
+        kind = "no report" if report is None else report.verdict.kind
+        states.append(Text(kind, "" if is_well else "bold red"))
     lines += sheet.table(
         _column("endpoint", answers, lambda answer: answer[0], is_flexible=True),
         _column("name", reports, lambda r: printable(r.name), is_flexible=True),

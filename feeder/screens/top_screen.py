@@ -64,8 +64,7 @@ def _title(host: HostInterval, sheet: Sheet, note: Text) -> Text:
     for piece in pieces:
         if left.cell_len + 4 + len(piece) + note.cell_len <= sheet.width:
             left.append(f"  {printable(piece)}")
-    blank = max(1, sheet.width - left.cell_len - note.cell_len)
-    return sheet.fit(left.append(" " * blank).append_text(note))
+    return sheet.spread(left.append(" "), note)
 
 
 def _curves(host: HostInterval, sheet: Sheet) -> list[Text]:
