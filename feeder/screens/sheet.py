@@ -43,13 +43,10 @@ class Glyphs:
     """The characters to draw with."""
 
     full: str
-    half: str
-    """Ends a bar with half a cell; "" where there is none."""
+    half: str  # ends a bar with half a cell; "" where there is none
     empty: str
-    levels: str
-    """For curves, lowest first."""
-    parts: str
-    """For stacked bars, so that they can be read without colours."""
+    levels: str  # for curves, lowest first
+    parts: str  # for stacked bars, so that they can be read without colours
     ellipsis: str
     up: str
     down: str
@@ -57,9 +54,7 @@ class Glyphs:
     def bar(self, share: float, width: int, style: str = "cyan") -> Text:
         """A bar of ``width`` cells that is full at a share of 1."""
         steps = 2 if self.half else 1
-        filled = round(min(1.0, max(0.0, share)) * width * steps)
-        if share > 0:
-            filled = max(1, filled)
+        filled = max(share > 0, round(min(1.0, max(0.0, share)) * width * steps))
         head = self.full * (filled // steps) + (self.half if filled % steps else "")
         return Text.assemble((head, style), (self.empty * (width - len(head)), "dim"))
 
@@ -72,9 +67,8 @@ class Glyphs:
             ends = [round(cell * len(values) / width) for cell in range(width + 1)]
             values = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
         last = len(self.levels) - 1
-        line = "".join(
-            self.levels[min(last, round(value / top * last)) if top > 0 else 0] for value in values
-        )
+        heights = [min(last, round(value / top * last)) if top > 0 else 0 for value in values]
+        line = "".join(self.levels[height] for height in heights)
         return Text.assemble(" " * (width - len(line)), (line, style))
 
     def stack(self, shares: Sequence[float], width: int, styles: Sequence[str]) -> Text:
@@ -117,14 +111,13 @@ class Column:
     title: str
     cells: Sequence[Cell]
     _: KW_ONLY
+    # Its texts are shortened where room is missing, and aligned to the left; no others are.
     is_flexible: bool = False
-    """Its texts are shortened where room is missing, and aligned to the left; the others are never
-    shortened."""
     is_left: bool = False
+    # It is left out rather than shorten a text of a flexible column, as bars are.
     is_extra: bool = False
-    """It is left out rather than shorten a text of a flexible column, as bars are."""
+    # Among columns that do not fit, those with the highest rank are left out; 0 never is.
     rank: int = 0
-    """Among columns that do not fit, those with the highest rank are left out; 0 never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +171,8 @@ class Sheet:
                     lines.append("")
                     room = self.width - indent
                 lines[-1] += f" {piece}" if lines[-1] else piece
-        blanks = ["", *[" " * indent] * len(lines)]
-        return [
-            self.fit(Text.assemble(blank, (line, style)))
-            for blank, line in zip(blanks, lines, strict=False)
-        ]
+        pairs = zip(["", *[" " * indent] * len(lines)], lines, strict=False)
+        return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
 
     def fill(self, pieces: Iterable[Cell], gap: str = _GAP) -> list[Text]:
         """Pieces one after another, on as many lines as they need beside a label."""
@@ -203,12 +193,10 @@ class Sheet:
 
     def stack(self, label: str, lines: Sequence[Text]) -> list[Text]:
         """Lines one under another, the first beside the label."""
-        if not lines:
-            return []
         if self.has_labels:
             heads = [(f"{head:<{LABEL_CELLS}}", "bold") for head in (label, *[""] * len(lines))]
             return [self.fit(Text.assemble(*row)) for row in zip(heads, lines, strict=False)]
-        above = [Text(label, "bold")] if label else []
+        above = [Text(label, "bold")] if label and lines else []
         return [*above, *(self.fit(Text(_GAP) + line) for line in lines)]
 
     def table(self, *columns: Column) -> list[Text]:
@@ -227,11 +215,8 @@ class Sheet:
             for column, width in widths.items()
         }
         self._leave_out(cells, [column for column in cells if column.rank])
-        spare = self._spare(cells)
         for column in cells:
-            more = max(0, min(spare, widths[column] - cells[column]))
-            cells[column] += more
-            spare -= more
+            cells[column] += max(0, min(self._spare(cells), widths[column] - cells[column]))
         lines = []
         for at in range(1 + len(columns[0].cells)):
             aligned = []
@@ -250,9 +235,8 @@ class Sheet:
     def _leave_out(self, cells: dict[Column, int], optional: Iterable[Column]) -> None:
         """Remove optional columns from ``cells``, the highest ranks first, until the rest fits."""
         for column in sorted(optional, key=lambda column: -column.rank):
-            if self._spare(cells) >= 0:
-                break
-            del cells[column]
+            if self._spare(cells) < 0:
+                del cells[column]
 
     def _spare(self, cells: Mapping[Column, int]) -> int:
         return self.width - sum(cells.values()) - len(_GAP) * (len(cells) - 1)

@@ -28,9 +28,7 @@ _GRID_GAP: Final = 3
 _STATE_CELLS: Final = 5
 
 _STATE_STYLES: Final = {
-    "silent": "bold red",
-    "hung": "bold red",
-    "restarting": "bold red",
+    **dict.fromkeys(("silent", "hung", "restarting"), "bold red"),
     "starting": "yellow",
 }
 _BAR: Final = {"is_left": True, "is_extra": True}
@@ -168,8 +166,8 @@ def _draw_grid(workers: Sequence[Worker], sheet: Sheet, *, has_states: bool) -> 
             text = f"{place} silent {duration(worker.silent_s)}, pid {worker.pid}"
             cell = Text(sheet.cut(text, width), "bold red")
         else:
-            is_idle, is_starting = worker.busy_share < 0.005, worker.state == "starting"
-            style = "dim" if is_idle else "yellow" if is_starting else ""
+            style = "yellow" if worker.state == "starting" else ""
+            style = "dim" if worker.busy_share < 0.005 else style
             state = f" {worker.state[:_STATE_CELLS]:<{_STATE_CELLS}}" if has_states else ""
             cell = Text(f"{place}{state} ", style)
             if bar_cells > 0:
@@ -194,9 +192,9 @@ def _places(workers: Sequence[Worker]) -> list[str]:
     has_nodes = len({node.number for node, _ in workers}) > 1
     places = []
     for node, worker in workers:
-        number = f"{worker.number:>{cells}}"
-        if has_nodes:
-            number = f"{node.number:>{nodes}}/{worker.number:<{cells}}"
+        number = f"{node.number:>{nodes}}/{worker.number:<{cells}}"
+        if not has_nodes:
+            number = f"{worker.number:>{cells}}"
         cpu = f"cpu {worker.cpu}" if worker.cpu >= 0 else ""
         places.append(f"{number} {cpu:<{4 + cpu_cells}}")
     return places

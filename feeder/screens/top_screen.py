@@ -18,14 +18,11 @@ from feeder.screens.tables import draw_clients, draw_nodes, draw_workers
 
 STAGE_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _VERDICT_LINES_MAX: Final = 4
-_NAME_CELLS: Final = 9
-"""For a curve's name, where labels stand above their contents."""
+_NAME_CELLS: Final = 9  # for a curve's name, where labels stand above their contents
 _VALUE_CELLS: Final = 8
-_ROWS_MIN: Final = 2
-"""For each list, before there are curves."""
+_ROWS_MIN: Final = 2  # for each list, before there are curves
 
-_List = tuple[Text, Sequence[Text]]
-"""A line of titles, and rows that scroll."""
+_List = tuple[Text, Sequence[Text]]  # a line of titles, and rows that scroll
 
 
 def draw_top(
@@ -70,11 +67,9 @@ def _title(host: HostInterval, sheet: Sheet, note: Text) -> Text:
 def _curves(host: HostInterval, sheet: Sheet) -> list[Text]:
     history = host.report.history
     images = [point.images_a_s for point in history]
+    rows = [("images/s", rate(host.images_a_s), images, max(images, default=0.0), "green")]
     busy = [point.busy_share for point in history]
-    rows = [
-        ("images/s", rate(host.images_a_s), images, max(images, default=0.0), "green"),
-        ("busy", percent(host.busy_share), busy, 1.0, "cyan"),
-    ]
+    rows.append(("busy", percent(host.busy_share), busy, 1.0, "cyan"))
     if host.wait_share is not None:
         waits = [point.wait_share for point in history]
         rows.append(("wait", percent(host.wait_share), waits, 1.0, "yellow"))
@@ -103,12 +98,10 @@ def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
         stages["other"] = rest
     styles = [STAGE_STYLES[number % len(STAGE_STYLES)] for number in range(len(stages))]
     bar = sheet.glyphs.stack(list(stages.values()), sheet.content_cells, styles)
-    legend = [
-        Text.assemble(
-            (sheet.glyphs.key(number), styles[number]), f" {printable(name)} {percent(share)}"
-        )
-        for number, (name, share) in enumerate(stages.items())
-    ]
+    legend = []
+    for number, (name, share) in enumerate(stages.items()):
+        key = sheet.glyphs.key(number), styles[number]
+        legend.append(Text.assemble(key, f" {printable(name)} {percent(share)}"))
     return sheet.stack("stages", [bar, *sheet.fill(legend)])
 
 
