@@ -34,7 +34,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 4
+_VERSION: Final = 5
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 

@@ -8,7 +8,6 @@ training environments use this module.
 
 import contextlib
 import errno
-import functools
 import hashlib
 import os
 import stat
@@ -37,9 +36,7 @@ _ACL_OWNER: Final = 0x01
 _ACL_USER: Final = 0x02
 _ACL_MASK: Final = 0x10
 
-_STAMP_FIELDS: Final = struct.Struct("<QQQQ")
-_WITHOUT_INODES: Final = (b"fuse", b"cifs", b"smb", b"vfat", b"msdos", b"exfat")
-"""How the names of file systems begin that may number the inode of a file again."""
+_STAMP_FIELDS: Final = struct.Struct("<QQQ")
 
 
 class IrregularFileError(OSError):
@@ -150,11 +147,10 @@ def stamp_status(status: os.stat_result) -> int:
     """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or this
     one written again, does not have.
 
-    A new file can be given the size and the modification time of the one before, but neither change
-    time nor inode. The device is left out: it gets another number when it is mounted again.
+    A new file can be given the size and the modification time of the one before, but not its change
+    time. Neither device nor inode counts: some file systems number them anew.
     """
-    inode = status.st_ino if _keeps_inodes(status.st_dev) else 0
-    fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
+    fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     data = _STAMP_FIELDS.pack(*(field & 2**64 - 1 for field in fields))
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
@@ -165,19 +161,3 @@ def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
         return stamp_status(os.stat(path))
     except OSError:
         return 0
-
-
-@functools.lru_cache(maxsize=64)
-def _keeps_inodes(device: int) -> bool:
-    """Whether a file system gives a file the same inode each time; yes where that is unknown.
-
-    Some number inodes as they look at them, and give another number once they have forgotten a
-    file. Source: proc_pid_mountinfo(5).
-    """
-    number = f" {os.major(device)}:{os.minor(device)} ".encode()
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        for line in mounts:
-            before, _, after = line.partition(b" - ")
-            if number in before:
-                return not after.startswith(_WITHOUT_INODES)
-    return True

@@ -448,7 +448,7 @@ def test_the_beginning_of_an_older_versions_packing_is_refused(
         pack(source, path)
     assert str(caught.value) == (
         f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
-        f"one continues 4): remove {path} and pack again"
+        f"one continues 5): remove {path} and pack again"
     )
     shutil.rmtree(path)
     pack(source, path)
