@@ -6,10 +6,8 @@ restarts, ends no job. libzmq looks up the HOST of a single endpoint at each att
 is looked up here only until it resolves, so that the user learns why nothing answers.
 """
 
-import contextlib
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +19,7 @@ from feeder.errors import ConfigError, FeederError, name_some
 from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
 
-_RETRY_S: Final = 1.0  # until what was never read is tried again
+_TICK_S: Final = 1.0  # between attempts to read what was never read; a closed watch ends in it
 _NEVER_S: Final = float("inf")
 
 _log = logging.getLogger(__name__)
@@ -53,7 +51,6 @@ class Directory:
         """Why a list cannot be read now, or a host name not resolved, by its text: a line each."""
         self._sources = [_Source(text, keys) for text in dict.fromkeys(texts)]
         self._is_closed = False
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
     def may_be_local(self) -> bool:
@@ -80,19 +77,16 @@ class Directory:
             ).start()
 
     def close(self) -> None:
-        """End the watch.
+        """End the watch, within a tick.
 
-        The garbage collector may call this in any thread, the watch's too, at any point. A
-        SimpleQueue is reentrant; an Event has a lock, which that thread may hold.
+        A flag and no event, as the garbage collector may call this while the watch holds its lock.
         """
         self._is_closed = True
-        self._wake.put(None)
 
     def _watch(self, changed: Callable[[Listing], None]) -> None:
         last = self._endpoints()
         while not self._is_closed and (due_s := self._due_s()) < _NEVER_S:
-            with contextlib.suppress(queue.Empty):
-                self._wake.get(timeout=max(0.0, due_s - time.monotonic()))
+            time.sleep(max(0.0, min(due_s - time.monotonic(), _TICK_S)))
             now = self.refresh()
             if now != last and not self._is_closed:
                 last = now
@@ -119,7 +113,7 @@ class Directory:
                     self.problems[text] = reason
                     outcome = "its last list stays valid" if source.was_read else "waiting"
                     news.append(f"{reason}; {outcome}")
-            source.due_s = time.monotonic() + (interval_s if source.was_read else _RETRY_S)
+            source.due_s = time.monotonic() + (interval_s if source.was_read else _TICK_S)
         if news:
             _log.warning("%s", name_some(news, "; "))
         return self._endpoints()

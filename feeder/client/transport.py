@@ -99,7 +99,6 @@ class Transport:
         self._sockets = threading.Lock()
         self._consumer: int | None = None  # the thread that takes the turns, or is about to
         self._handed_back_s = float("-inf")
-        self._has_failed = False
         self._is_closing = False
         self._has_ended = False  # but for a wait for the last messages, or for a name server
         self._thread = threading.Thread(
@@ -125,19 +124,17 @@ class Transport:
         """
         session = self._session
 
-        def find() -> Welcome | None:
-            has_answer = session.welcome is not None or session.error is not None
-            return session.check() if has_answer else None
+        def has_answer() -> bool:
+            return session.welcome is not None or session.error is not None
 
-        def find_gathered() -> Welcome | None:
-            welcome = session.check()
-            return welcome if session.is_gathered or time.monotonic() >= gather_by_s else None
+        def is_gathered() -> bool:
+            return session.is_gathered or time.monotonic() >= gather_by_s
 
-        self._serve_until(find, timeout_s, "welcome", for_packing=for_packing)
+        self._serve_until(has_answer, timeout_s, "welcome", for_packing=for_packing)
         gather_by_s = time.monotonic() + GATHER_S
-        welcome = self._serve_until(find_gathered, 2 * GATHER_S, "welcome", for_packing=False)
+        self._serve_until(is_gathered, 2 * GATHER_S, "welcome", for_packing=False)
         self._resume()
-        return welcome
+        return session.check()
 
     def begin(self, sequence: BatchSequence) -> None:
         """Request the batches of a sequence, from its first on."""
@@ -163,7 +160,7 @@ class Transport:
             with self._lock:
                 session.waits_since_s = time.monotonic()
             try:
-                batch = self._serve_until(session.take, timeout_s, key)
+                batch = self._serve_until(session.take, timeout_s, name_batch(key))
             finally:
                 with self._lock:
                     session.waits_since_s = None
@@ -228,15 +225,14 @@ class Transport:
         self,
         find: Callable[[], _Result | None],
         timeout_s: float,
-        what: str | BatchKey,
+        what: str,
         *,
         for_packing: bool = True,
     ) -> _Result:
         """Take turns until ``find`` returns something; PeerError when time has run out.
 
         Time in which this process was stopped does not count: a turn counts for no longer than it
-        was to wait. The time begins again whenever feeders that pack get on. A long wait is logged:
-        the user sees what it waits for before the deadline. ``find`` raises the session's errors.
+        was to wait. The time begins again whenever feeders that pack get on. A long wait is logged.
         """
         session = self._session
         advances = session.packing_advances
@@ -249,14 +245,13 @@ class Transport:
                 while True:
                     with self._lock:
                         result = find()
-                    if result is not None:
+                    if result:
                         break
                     if self._is_closing:
                         raise ConfigError(f"this loader of {self._name} was closed in the meantime")
                     if waited_s >= ends_s:
                         raise PeerError(
-                            f"no {_name(what)} from {self._name} within {timeout_s:g} s: "
-                            f"{self._explain()}"
+                            f"no {what} from {self._name} within {timeout_s:g} s: {self._explain()}"
                         )
                     slice_s = min(WAIT_SLICE_S, ends_s - waited_s, notice_s - waited_s)
                     began_s = time.monotonic()
@@ -266,8 +261,7 @@ class Transport:
                         advances, ends_s = session.packing_advances, waited_s + timeout_s
                     if notice_s <= waited_s < ends_s:
                         notice_s = waited_s + NOTICE_INTERVAL_S
-                        reason = f"waiting for {waited_s:.1f} s: {self._explain()}"
-                        self._warn(what, reason)
+                        self._warn(what, f"waiting for {waited_s:.1f} s: {self._explain()}")
         finally:
             self._consumer = None
             self._handed_back_s = time.monotonic()
@@ -288,18 +282,14 @@ class Transport:
 
     def _explain(self) -> str:
         problems = self._directory.problems.copy()
-        names = {
-            text: problems.pop(text).removeprefix(f"{text}: ")
-            for text in list(problems)
-            if text.startswith("tcp://")
-        }
         with self._lock:
-            reason = self._session.explain(time.monotonic(), names)
-        return name_some([reason, *problems.values()], "; ")
+            reason = self._session.explain(time.monotonic(), problems)
+        lists = [line for text, line in problems.items() if not text.startswith("tcp://")]
+        return name_some([reason, *lists], "; ")
 
-    def _warn(self, what: str | BatchKey, text: str) -> None:
+    def _warn(self, what: str, text: str) -> None:
         dataset = self._session.job.hello.dataset
-        _log.warning("%s of %s from %s: %s", _name(what), dataset, self._name, text)
+        _log.warning("%s of %s from %s: %s", what, dataset, self._name, text)
 
     # --- The I/O thread -----------------------------------------------------------------------
 
@@ -312,21 +302,18 @@ class Transport:
             self._fail(ResourceError(f"{self._name}: the I/O thread failed: {error!r}"))
             raise
         finally:
-            is_closing = self._is_closing  # else an error has ended the session
             with self._sockets:
                 try:
-                    if is_closing:
-                        self._loop.say_bye()
+                    self._loop.say_bye()
                 finally:
                     self._loop.close()
             self._has_ended = True
             self._loop.wait_until_sent()
-            if is_closing:
-                with self._lock:
-                    self._session.release_slots()  # before the Bye it would look like a crash
+            with self._lock:
+                self._session.release_slots()  # before the Bye it would look like a crash
 
     def _serve(self) -> None:
-        while not (self._is_closing or self._has_failed):
+        while not self._is_closing and self._session.error is None:
             resume_s = self._handed_back_s + HAND_BACK_S - time.monotonic()
             if self._consumer is not None:
                 self._rest.poll(1000 * HAND_BACK_S)
@@ -338,7 +325,6 @@ class Transport:
     def _fail(self, error: FeederError) -> None:
         with self._lock:
             self._session.fail(error)
-        self._has_failed = True
         self._wake()
 
     def _wake(self) -> None:
@@ -357,7 +343,3 @@ class Transport:
         with self._lock:
             self._loop.listed = listing
         self._wake()
-
-
-def _name(what: str | BatchKey) -> str:
-    return what if isinstance(what, str) else name_batch(what)

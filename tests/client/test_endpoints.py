@@ -1,13 +1,11 @@
 """Where feeders are: lists, files that are watched, names."""
 
-import itertools
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -40,7 +38,7 @@ def _no_thread_stays() -> Iterator[None]:
 
 @pytest.fixture
 def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.client.endpoints._RETRY_S", TURN_S)
+    monkeypatch.setattr("feeder.client.endpoints._TICK_S", TURN_S)
     for scheme in INTERVALS_S:
         monkeypatch.setitem(INTERVALS_S, scheme, TURN_S)
 
@@ -377,33 +375,6 @@ def test_closing_ends_the_watch_and_its_calls(tmp_path: Path) -> None:
     write(tmp_path / "feeders", "tcp://b:1")
     watch.join(WAIT_S)
     assert not watch.is_alive()
-
-
-@pytest.mark.usefixtures("_quick_watch")
-@pytest.mark.parametrize("moment", range(24))
-def test_the_garbage_collector_can_close_it_in_the_watch_itself(
-    tmp_path: Path, moment: int
-) -> None:
-    write(tmp_path / "feeders", "tcp://a:1")
-    directory, before = Directory(tmp_path / "feeders"), set(threading.enumerate())
-    directory.read()
-    has_refreshed = False
-    calls = itertools.count()
-
-    def collect(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal has_refreshed
-        has_refreshed |= event == "return" and frame.f_code is Directory.refresh.__code__
-        if has_refreshed and next(calls) == moment:
-            directory.close()
-
-    threading.setprofile(collect)
-    try:
-        directory.watch(Changes())
-    finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
-    for watch in set(threading.enumerate()) - before:
-        watch.join(WAIT_S)
-        assert not watch.is_alive()
 
 
 # Names

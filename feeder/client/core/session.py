@@ -135,7 +135,7 @@ class ClientSession:
         links = [*self.links.by_number.values()]
         links.sort(key=lambda link: link.number not in awaited)
         reasons = {
-            link.endpoint: problems.get(link.endpoint)
+            link.endpoint: problems.get(link.endpoint, "").removeprefix(f"{link.endpoint}: ")
             or f"{link.explain(now_s, progress)}{name_session(link.welcome)}"
             for link in links
         }
