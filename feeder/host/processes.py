@@ -9,7 +9,6 @@ Source: proc(5): /proc/PID/stat, schedstat and io, /proc/PID/task/TID/stat and w
 import contextlib
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -76,51 +75,28 @@ def parse_stat(stat: bytes) -> ProcessStat | None:
     return ProcessStat(_STATES[words[_STATE]], cpu_s, int(words[_CPU]), int(words[_PARENT]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLoad:
-    """A process's totals since its start, and its present state. Times are its main thread's."""
-
-    state: KernelState | None = None
-    cpu: int = -1  # on which it ran last; -1 if unknown
-    cpu_s: float = 0.0
-    run_delay_s: float = 0.0  # it could run, and waited for a CPU
-    read_bytes: int = 0  # that storage had to deliver
-    requested_bytes: int = 0  # read from page cache or storage
-
-
-def read_process_load(pid: int, proc: Path = _PROC) -> ProcessLoad:
-    """Read what the kernel counts of a process; zeros where it has ended."""
-    folder = f"{proc}/{pid}"
-    stat = parse_stat(_read(f"{folder}/stat"))
-    run_ns, delay_ns = (_read(f"{folder}/schedstat").split() or [b"0", b"0"])[:2]
-    io = _read_io(folder)
-    return ProcessLoad(
-        state=stat.state if stat else None,
-        cpu=stat.last_cpu if stat else -1,
-        cpu_s=int(run_ns) / 1e9,
-        run_delay_s=int(delay_ns) / 1e9,
-        read_bytes=io.get(b"read_bytes", 0),
-        requested_bytes=io.get(b"rchar", 0),
-    )
-
-
 def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
     """Look at what a process does now; None if it has ended and was reaped, or is not readable.
 
     Only its main thread counts: others, such as those of libzmq, may run on in one that hangs.
     """
-    thread = f"{proc}/{pid}/task/{pid}"
+    folder = f"{proc}/{pid}"
+    thread = f"{folder}/task/{pid}"
     stat = parse_stat(_read(f"{thread}/stat"))
     if stat is None:
         return None
     waits = stat.state == "sleeps" and _read(f"{thread}/wchan").startswith(_STORAGE_WAITS)
-    requested_bytes = _read_io(f"{proc}/{pid}").get(b"rchar", 0)
-    return ProcessLook("storage" if waits else stat.state, stat.cpu_s, requested_bytes)
-
-
-def _read_io(folder: str) -> dict[bytes, int]:
-    pairs = (line.split(b":") for line in _read(f"{folder}/io").splitlines())
-    return {name: int(count) for name, count in pairs}
+    run_ns, delay_ns = (_read(f"{folder}/schedstat").split() or [b"0", b"0"])[:2]
+    counts = (line.split(b":") for line in _read(f"{folder}/io").splitlines())
+    io = {name: int(count) for name, count in counts}
+    return ProcessLook(
+        state="storage" if waits else stat.state,
+        cpu_s=int(run_ns) / 1e9 or stat.cpu_s,
+        requested_bytes=io.get(b"rchar", 0),
+        read_bytes=io.get(b"read_bytes", 0),
+        run_delay_s=int(delay_ns) / 1e9,
+        cpu=stat.last_cpu,
+    )
 
 
 def _read(path: str) -> bytes:

@@ -67,6 +67,9 @@ class ProcessLook:
     """CPU time since it began."""
     requested_bytes: int = 0
     """Bytes that it has read, from page cache or storage; 0 if unknown."""
+    read_bytes: int = 0  # those that storage had to deliver
+    run_delay_s: float = 0.0  # it could run, and waited for a CPU
+    cpu: int = -1  # on which it ran last; -1 if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,10 @@ from typing import Final
 
 import msgspec
 
-from feeder.host.processes import ProcessLoad, read_process_load
+from feeder.host.processes import look_at
 from feeder.host.topology import format_cpulist
 from feeder.metrics.fields import add, growth, merged
+from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import (
     CLIENTS_MAX,
     OTHERS,
@@ -59,7 +60,7 @@ SWAP_RATIO: Final = 2.0
 PACE_S: Final = 30.0
 """Time constant of the mean rates that decide on places."""
 
-_NOT_READ: Final = (ProcessLoad(), 0)
+_NOT_READ: Final = (ProcessLook("ended", 0.0), 0)
 _NOTHING: Final = ClientRecord(name=OTHERS, account="", dataset="", is_lent=True)
 
 
@@ -90,7 +91,7 @@ class Snapshots:
         self._control = control
         self._clients = ClientBook()
         self._started_s = time.monotonic()
-        self._loads: dict[int, tuple[ProcessLoad, int]] = {}  # by worker: as read, at which chunk
+        self._loads: dict[int, tuple[ProcessLook, int]] = {}  # by worker: as read, at which chunk
         self._taken = 0
         self.deadline_s = float("inf")
         """When ``run_due`` is due; set it to begin."""
@@ -154,7 +155,7 @@ class Snapshots:
                     pid=pid,
                     state=state if number in up else "starting",
                     silent_s=chunk_s if is_silent else 0.0,
-                    kernel_state=load.state if is_silent else None,
+                    kernel_state=load.state if is_silent and number in self._loads else None,
                     cpu=load.cpu,
                     busy_s=record.busy_s + max(0.0, chunk_s - _LONG_CHUNK_S),
                     cpu_s=load.cpu_s or max(0.0, record.cpu_s),
@@ -179,7 +180,8 @@ class Snapshots:
             if number in pids and number % turns == self._taken % turns:
                 _, chunks = self._loads.get(number, _NOT_READ)
                 if number in chunk_times or record.chunks != chunks:
-                    self._loads[number] = read_process_load(pids[number]), record.chunks
+                    look = look_at(pids[number]) or ProcessLook("ended", 0.0)
+                    self._loads[number] = look, record.chunks
 
 
 def _text(text: str) -> str:

@@ -11,11 +11,9 @@ import pytest
 
 from feeder.host.processes import (
     NeighbourFinder,
-    ProcessLoad,
     ProcessStat,
     look_at,
     parse_stat,
-    read_process_load,
 )
 from feeder.metrics.hangs import KernelState, ProcessLook
 from tests.support.daemon import wait_until
@@ -42,37 +40,38 @@ def write_process(proc: Path, state: str, **files: str) -> Path:
 
 def test_a_process_is_read(tmp_path: Path) -> None:
     proc = write_process(tmp_path, "T", schedstat="5000000 1500000000 12", io=IO)
-    assert read_process_load(7, proc) == ProcessLoad(
+    assert look_at(7, proc) == ProcessLook(
         state="stopped",
-        cpu=5,
         cpu_s=0.005,
-        run_delay_s=1.5,
-        read_bytes=4096,
         requested_bytes=9000,
+        read_bytes=4096,
+        run_delay_s=1.5,
+        cpu=5,
     )
 
 
 def test_an_own_process_has_run_and_read() -> None:
-    load = read_process_load(os.getpid())
-    assert load.state == "runs"
-    assert load.cpu_s > 0
-    assert load.cpu in range(os.cpu_count() or 1)
-    assert load.requested_bytes > 0
+    look = look_at(os.getpid())
+    assert look is not None
+    assert look.state == "runs"
+    assert look.cpu_s > 0
+    assert look.cpu in range(os.cpu_count() or 1)
+    assert look.requested_bytes > 0
 
 
-def test_a_process_that_has_ended_has_zeros(tmp_path: Path) -> None:
-    assert read_process_load(41, tmp_path) == ProcessLoad()
+def test_a_process_that_has_ended_is_not_seen(tmp_path: Path) -> None:
     assert look_at(41, tmp_path) is None
 
 
-@pytest.mark.parametrize("missing", ["stat", "schedstat", "io"])
+@pytest.mark.parametrize("missing", ["schedstat", "io"])
 def test_a_file_that_is_missing_leaves_zeros(tmp_path: Path, missing: str) -> None:
     write_process(tmp_path, "D", schedstat="1 2000000000 3", io=IO)
     (tmp_path / "7" / missing).unlink()
-    load = read_process_load(7, tmp_path)
-    assert (load.cpu == -1) is (missing == "stat")
-    assert (load.run_delay_s == 0.0) is (missing == "schedstat")
-    assert (load.requested_bytes == 0) is (missing == "io")
+    look = look_at(7, tmp_path)
+    assert look is not None
+    assert (look.run_delay_s == 0.0) is (missing == "schedstat")
+    assert (look.requested_bytes == 0) is (missing == "io")
+    assert (look.cpu_s == 175 / TICKS_A_S) is (missing == "schedstat")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_a_file_that_is_missing_leaves_zeros(tmp_path: Path, missing: str) -> No
 )
 def test_states(tmp_path: Path, letter: str, wchan: str, state: KernelState) -> None:
     look = look_at(7, write_process(tmp_path, letter, **{"task/7/wchan": wchan}, io=IO))
-    assert look == ProcessLook(state, 175 / TICKS_A_S, 9000)
+    assert look == ProcessLook(state, 175 / TICKS_A_S, 9000, 4096, cpu=5)
 
 
 def test_a_kernel_without_wait_functions_shows_a_sleep(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import NodeInterval
-from feeder.host.processes import ProcessLoad
 from feeder.metrics.counters import SocketCounters, WorkerCounters
+from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import (
     CLIENTS_MAX,
     OTHERS,
@@ -148,9 +148,9 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
 
     def record(pid: int) -> Any:
         read.append(pid)
-        return ProcessLoad(cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
+        return ProcessLook("runs", 0.0, cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
 
-    monkeypatch.setattr(snapshots, "read_process_load", record)
+    monkeypatch.setattr(snapshots, "look_at", record)
     monkeypatch.setattr(snapshots, "_LOADS_A_SNAPSHOT", 2)
     pool = Pool(4)
     taker = taker_of(pool)
@@ -187,8 +187,8 @@ def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> N
 
 
 def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = ProcessLoad(state="stopped", cpu_s=3.0)
-    monkeypatch.setattr(snapshots, "read_process_load", lambda pid: stopped)
+    stopped = ProcessLook("stopped", 3.0)
+    monkeypatch.setattr(snapshots, "look_at", lambda pid: stopped)
     pool = Pool(2)
     records = {1: WorkerRecord(number=1), 2: WorkerRecord(number=2, cpu_s=1.0)}
     times = {1: 2.5, 2: 0.1}
