@@ -16,6 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from feeder.daemon.node_plan import plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S
 from feeder.daemon.notify import Notifier
 from feeder.daemon.watch import HostWatch
-from feeder.host.load import LoadReader
+from feeder.host.load import read_load
 from feeder.metrics.fields import flatten
 from feeder.metrics.report import Verdict
 from feeder.node.clients import Clients
@@ -75,7 +76,7 @@ def answer_early(
     watch = HostWatch(
         0,
         name=config.serve.name,
-        read_load=LoadReader(Path(config.serve.topology_root), usable).read,
+        read_load=partial(read_load, Path(config.serve.topology_root), usable),
         find_neighbours=lambda pids, now_s: (),
     )
     router = Router(

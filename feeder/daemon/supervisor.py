@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from feeder.daemon.start_report import READY, compose_report, describe_datasets,
 from feeder.daemon.watch import TURN_S, HostWatch
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
-from feeder.host.load import LoadReader
+from feeder.host.load import read_load
 from feeder.host.placement import check_placement, format_table
 from feeder.host.processes import NeighbourFinder
 from feeder.metrics.hangs import SUSPENDED_S
@@ -103,7 +104,7 @@ class Supervisor:
             len(self._nodes),
             name=serve.name,
             datasets=[dataset for dataset, _ in served],
-            read_load=LoadReader(root, self._usable).read,
+            read_load=partial(read_load, root, self._usable),
             find_neighbours=NeighbourFinder().look,
         )
         if metrics is not None:

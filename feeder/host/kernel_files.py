@@ -10,6 +10,7 @@ Invariant: as in ``topology``, only the standard library is imported.
 Source: proc_pid_mountinfo(5), cgroups(7).
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,15 +83,17 @@ def _unescape(field: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
 
 
+@functools.lru_cache(maxsize=32)  # found once, while descriptors are left
 def cgroup_folders(
     root: Path, controller: str, process: str = "self"
-) -> Iterator[tuple[Path, bool]]:
-    """Yield each folder of a controller's limits on a process, and whether it is of cgroup v2.
+) -> tuple[tuple[Path, bool], ...]:
+    """Each folder of a controller's limits on a process, and whether it is of cgroup v2.
 
     Those of a hierarchy go from its mount down to the process's own cgroup. Of another process
     whose cgroup no mount shows, as from within a container, there are none. Raises ResourceError
     where /proc/PROCESS/cgroup cannot be parsed.
     """
+    folders: dict[Path, bool] = {}
     path = root / "proc" / process / "cgroup"
     memberships = [line.split(":", 2) for line in read_text(path).splitlines()]
     for words in memberships:
@@ -108,23 +111,18 @@ def cgroup_folders(
             if ".." not in group.parts and group.is_relative_to(mount.root):
                 below = group.relative_to(mount.root).parts
                 for depth in range(len(below) + 1):
-                    yield top.joinpath(*below[:depth]), unified
+                    folders[top.joinpath(*below[:depth])] = unified
             elif process == "self":  # moved here from outside: the mount's limits are nearest
-                yield top, unified
+                folders[top] = unified
+    return tuple(folders.items())
 
 
 def cpu_quotas(root: Path, process: str = "self") -> Iterator[float]:
     """Yield every CPU quota that applies to a process, in CPUs: of its cgroups and all above."""
     for group, unified in cgroup_folders(root, "cpu", process):
-        if unified:
-            paths = [group / "cpu.max"] * 2
-            words = read_text(paths[0]).split()
-        else:
-            paths = [group / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
-            words = [text for text in map(read_text, paths) if text]
-        if len(words) != 2 or words[0] == "max" or words[0] == "-1":
-            continue
-        quota_us, period_us = (
-            to_count(word, path, least=1) for word, path in zip(words, paths, strict=True)
-        )
-        yield quota_us / period_us
+        names = ["cpu.max"] if unified else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        paths = [group / name for name in names]
+        words = " ".join(map(read_text, paths)).split()
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            quota_us = to_count(words[0], paths[0], least=1)
+            yield quota_us / to_count(words[1], paths[-1], least=1)

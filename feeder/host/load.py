@@ -35,44 +35,33 @@ _FIELDS: Final = 8
 Stolen time counts as busy: the machine's owner has given these CPUs to another one meanwhile."""
 
 
-class LoadReader:
-    """Reads the load of the machine below a root."""
-
-    def __init__(self, root: Path, usable: UsableCpus) -> None:
-        self._root = root
-        self._cpus = usable.affinity
-        quota = usable.quota
-        self._cpus_usable = float(len(self._cpus) if quota is None else min(len(self._cpus), quota))
-        self._groups: tuple[tuple[Path, bool], ...] = ()
-        with contextlib.suppress(ResourceError):
-            self._groups = tuple(dict.fromkeys(cgroup_folders(root, "cpu")))
-
-    def read(self) -> HostLoad:
-        proc = self._root / "proc"
-        busy_s, io_wait_s = parse_cpu_seconds(read_bytes(proc / "stat"), self._cpus)
-        pressure_s = {
-            f"pressure_{name}_s": _first(_SOME_TOTAL, read_bytes(proc / "pressure" / name)) / 1e6
-            for name in ("cpu", "io", "memory")
-        }
-        free_bytes = 0
-        with contextlib.suppress(ResourceError):
-            free_bytes = available_bytes(self._root)
-        throttled_s = [  # summed over CPUs: microseconds in v2, nanoseconds in v1
-            _first(_THROTTLED, read_bytes(group / "cpu.stat")) / (1e6 if unified else 1e9)
-            for group, unified in self._groups
-        ]
-        return HostLoad(
-            clock_s=time.monotonic(),
-            usable_cpus=self._cpus_usable,
-            cpus=len(self._cpus),
-            busy_s=busy_s,
-            io_wait_s=io_wait_s,
-            # A group's own figure; the one above that was stopped longest sets the pace.
-            throttled_s=max(throttled_s, default=0.0),
-            refaults=_first(_REFAULTS, read_bytes(proc / "vmstat")),
-            free_memory_bytes=free_bytes,
-            **pressure_s,
-        )
+def read_load(root: Path, usable: UsableCpus) -> HostLoad:
+    """Read the load of the machine below a root."""
+    proc, cpus = root / "proc", len(usable.affinity)
+    busy_s, io_wait_s = parse_cpu_seconds(read_bytes(proc / "stat"), usable.affinity)
+    pressure_s = {
+        f"pressure_{name}_s": _first(_SOME_TOTAL, read_bytes(proc / "pressure" / name)) / 1e6
+        for name in ("cpu", "io", "memory")
+    }
+    # A group's own figure; the one above that was stopped longest sets the pace.
+    throttled_s, free_bytes = 0.0, 0
+    with contextlib.suppress(ResourceError):
+        for group, unified in cgroup_folders(root, "cpu"):
+            count = _first(_THROTTLED, read_bytes(group / "cpu.stat"))  # summed over CPUs
+            throttled_s = max(throttled_s, count / (1e6 if unified else 1e9))  # us in v2, ns in v1
+    with contextlib.suppress(ResourceError):
+        free_bytes = available_bytes(root)
+    return HostLoad(
+        clock_s=time.monotonic(),
+        usable_cpus=float(cpus if usable.quota is None else min(cpus, usable.quota)),
+        cpus=cpus,
+        busy_s=busy_s,
+        io_wait_s=io_wait_s,
+        throttled_s=throttled_s,
+        refaults=_first(_REFAULTS, read_bytes(proc / "vmstat")),
+        free_memory_bytes=free_bytes,
+        **pressure_s,
+    )
 
 
 def parse_cpu_seconds(stat: bytes, cpus: Collection[int]) -> tuple[float, float]:

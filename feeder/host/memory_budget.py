@@ -6,7 +6,6 @@ a working set in the same way.)
 """
 
 import errno
-import functools
 import re
 import sys
 from pathlib import Path
@@ -49,7 +48,7 @@ def available_bytes(root: Path = Path("/")) -> int:
                 f"the free memory of this machine cannot be read ({error}): let the daemon read "
                 "/proc/meminfo"
             ) from error
-    for folder, unified in _memory_groups(root):
+    for folder, unified in cgroup_folders(root, "memory"):
         limit, used = (
             read_bytes(f"{folder}/{name}").strip() for name in (_V2_NAMES if unified else _V1_NAMES)
         )
@@ -63,9 +62,3 @@ def available_bytes(root: Path = Path("/")) -> int:
 def share_of(setting: int | Literal["auto"], share: float, available: int, nodes: int = 1) -> int:
     """The bytes for each of ``nodes`` node processes: as configured, or ``share`` over all."""
     return int(available * share) // nodes if setting == "auto" else setting
-
-
-@functools.lru_cache(maxsize=8)
-def _memory_groups(root: Path) -> tuple[tuple[Path, bool], ...]:
-    # Found once, while descriptors are left.
-    return tuple(cgroup_folders(root, "memory"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
 from feeder.host import load
-from feeder.host.load import LoadReader, parse_cpu_seconds
+from feeder.host.load import parse_cpu_seconds, read_load
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
 from tests.support.machine_tree import cgroup_v1, cgroup_v2, write_tree
@@ -33,7 +33,7 @@ USABLE = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="")
 
 
 def read(root: Path, usable: UsableCpus = USABLE) -> HostLoad:
-    found = LoadReader(root, usable).read()
+    found = read_load(root, usable)
     assert found.free_memory_bytes > 0
     return msgspec.structs.replace(found, clock_s=12.5, free_memory_bytes=1 << 30)
 
@@ -88,7 +88,7 @@ def test_missing_files_give_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise ResourceError("no /proc/meminfo")
 
     monkeypatch.setattr(load, "available_bytes", unknown)
-    zeros = LoadReader(tmp_path, USABLE).read()
+    zeros = read_load(tmp_path, USABLE)
     assert msgspec.structs.replace(zeros, clock_s=1.0) == HostLoad(
         clock_s=1.0, usable_cpus=2.0, cpus=2
     )
@@ -97,7 +97,7 @@ def test_missing_files_give_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_this_machine_s_own_load_is_read() -> None:
     affinity = frozenset(os.sched_getaffinity(0))
     usable = UsableCpus(affinity=affinity, quota=None, count=len(affinity), reason="")
-    own = LoadReader(Path("/"), usable).read()
+    own = read_load(Path("/"), usable)
     assert own.busy_s > 0
     assert own.free_memory_bytes > 0
 
