@@ -196,7 +196,10 @@ class Links:
                 self._hang_up(link)
         for endpoint, feeder in wanted.items():
             self._dial(endpoint, feeder)
-        self.due_s = min([_NEVER, *[s for _, s in self.left_out.values() if s > now_s]])
+        self.due_s = _NEVER
+        for _, redial_s in self.left_out.values():
+            if redial_s > now_s:
+                self.due_s = min(self.due_s, redial_s)
         for link in self.by_number.values():
             if link.duplicate_of is not None:
                 other = self.by_number.get(link.duplicate_of)

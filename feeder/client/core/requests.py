@@ -25,7 +25,7 @@ request, or the answer, was lost.
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -85,10 +85,8 @@ class RequestScheduler:
         # Since the last change of links:
         self._links: Mapping[int, LinkState] = {}
         self._by_name: dict[str, list[int]] = {}  # served links, by the name that owns lanes
-        self._makers: set[int] = set()  # links to different node processes
-        self._served: set[int] = set()
-        self._windows: dict[int, int] = {}
-        self._busy: dict[int, int] = {}  # batches that keep each node busy for this client
+        self._windows: dict[int, int] = {}  # of served links
+        self._busy: dict[int, int] = {}  # batches that keep their nodes busy for this client
         self._near = 0  # how many of the next batches an idle node may take from their owner
         # Counted anew by each ``choose``:
         self._now_s = 0.0
@@ -104,15 +102,9 @@ class RequestScheduler:
         one of the ranks that the node serves, or an even share of its buffers if that is less.
         """
         self._links = links
-        self._makers = {n for n, link in links.items() if link.duplicate_of is None}
-        self._windows, self._busy, self._by_name = (
-            dict.fromkeys(links, 0),
-            dict.fromkeys(links, 0),
-            {},
-        )
+        self._by_name, self._windows, self._busy = {}, {}, {}
         buffers, ranks = self._prefetch.buffers, self._prefetch.world_size
         served = [link for link in links.values() if link.is_served]
-        self._served = {link.number for link in served}
         needed_in_all = 0
         for link in served:
             assert link.welcome is not None, "it is served"
@@ -160,7 +152,7 @@ class RequestScheduler:
         """Choose the batches to request now, by link, and record them as requested."""
         prefetch = self._prefetch
         self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
-        self._free, self._lacking = self._windows.copy(), self._busy.copy()
+        self._free, self._lacking = defaultdict(int, self._windows), defaultdict(int, self._busy)
         open_batches: list[Batch] = []
         hedges = 0
         for batch in prefetch.held.values():
@@ -183,7 +175,10 @@ class RequestScheduler:
                     waiting.append(batch)
             elif self._choose(batch, self._prefer(batch)):
                 self.retried += 1
-            elif batch.failures and batch.failures.keys() >= self._makers:
+            elif batch.failures and all(
+                number in batch.failures or link.duplicate_of is not None
+                for number, link in self._links.items()
+            ):
                 prefetch.give_up(batch.key)
         near = {*prefetch.coming(self._near)} if waiting else ()
         for batch in waiting:
@@ -236,7 +231,7 @@ class RequestScheduler:
         ``is_hedge`` is whether a second node may be asked because of that.
         """
         requested_s = batch.requested_s or 0.0
-        if not self._served <= batch.requests.keys():
+        if not self._windows.keys() <= batch.requests.keys():
             overdue_s = max([self._links[number].heard_s for number in batch.requests]) + QUIET_S
             is_hedge &= len(batch.requests) == 1
             if is_hedge:
@@ -250,7 +245,7 @@ class RequestScheduler:
             self.due_s = min(self.due_s, requested_s + RETRY_S)
             return False
         for number in batch.requests:
-            if number in self._served and not self._is_quiet(number):
+            if number in self._windows and not self._is_quiet(number):
                 self._request(number, batch)
                 break
         return False

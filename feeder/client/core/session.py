@@ -345,7 +345,7 @@ class ClientSession:
                     link.run_due(now_s, self._cpu_s)
         if links.have_changed or links.is_list_long:
             links.choose(now_s)
-            if links.have_changed:
+            if links.have_changed and self.welcome is not None:
                 self._preference.set_names(links.name_owners())
                 self.scheduler.follow(links.by_number)
         self._has_changed = links.have_changed = False
