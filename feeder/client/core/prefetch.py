@@ -80,7 +80,6 @@ class Batch(Struct, kw_only=True, eq=False):
     settled: bool = False
     failure: str | None = None
     lent: HostBatch | None = None  # where its rows are, when not in the buffer
-    link: int | None = None  # that its last row came over, or whose node has lent it
     loan: "Batch | None" = None  # the same batch of a former sequence, still read by the consumer
 
 
@@ -103,7 +102,7 @@ class Prefetch:
         self.releases: defaultdict[int, list[BatchKey]] = defaultdict(list)
         """By link, the batches whose slots its node may reuse; whoever sends them removes them."""
         self._free = list(range(buffers))
-        self._sequence: BatchSequence | None = None
+        self._sequence = BatchSequence(0, range(0))
         self._position = 0  # in the sequence, of the next batch that gets a buffer
         self._end = 0  # of the sequence
 
@@ -135,10 +134,8 @@ class Prefetch:
     def coming(self, count: int) -> list[BatchKey]:
         """The next ``count`` batches that the consumer takes, with or without a buffer."""
         keys = list(islice(self.held, count))
-        if self._sequence is not None:
-            end = min(self._position + count - len(keys), self._end)
-            keys += [self._sequence.key(position) for position in range(self._position, end)]
-        return keys
+        end = min(self._position + count - len(keys), self._end)
+        return keys + [self._sequence.key(position) for position in range(self._position, end)]
 
     def take(self) -> Batch | None:
         """The sequence's next batch once it is settled; the caller then owns its buffer.
@@ -159,11 +156,9 @@ class Prefetch:
         return batch
 
     @property
-    def awaited_links(self) -> Sequence[int]:
-        """The links that the sequence's next batch is requested on; none once it is complete."""
-        for batch in self.held.values():
-            return () if batch.settled else tuple(batch.requests)
-        return ()
+    def awaited(self) -> Batch | None:
+        """The next batch that is not settled."""
+        return next((batch for batch in self.held.values() if not batch.settled), None)
 
     def return_buffer(self, buffer: int) -> None:
         """Free a taken batch's buffer; release the batch if it was lent."""
@@ -178,26 +173,21 @@ class Prefetch:
                 batch.settled, batch.lent, batch.loan = False, None, None
 
     def progress(self) -> str:
-        """Return, as a clause, how much of the sequence's next batch has arrived."""
-        for batch in self.held.values():
-            if batch.settled:
-                continue
-            if batch.failures:
-                return "; ".join(batch.failures.values())
-            if batch.requests:
-                rows = self.recipe.batch_size
-                requests = batch.requests.values()
-                missing = min(request.missing.bit_count() for request in requests)
-                return f"{rows - missing} of its {rows} rows have arrived"
+        """How much of the next batch has arrived, as a clause."""
+        batch, rows = self.awaited, self.recipe.batch_size
+        if batch is not None and batch.failures:
+            return "; ".join(batch.failures.values())
+        if batch is not None and batch.requests:
+            missing = min(request.missing.bit_count() for request in batch.requests.values())
+            return f"{rows - missing} of its {rows} rows have arrived"
         return "the next batch was not requested yet"
 
     # --- Requests -----------------------------------------------------------------------------
 
     def extend(self, samples: int) -> None:
         """Give free buffers to the next batches of the sequence."""
-        sequence = self._sequence
-        while sequence is not None and self._free and self._position < self._end:
-            key = sequence.key(self._position)
+        while self._free and self._position < self._end:
+            key = self._sequence.key(self._position)
             rows = self.recipe.batch_size
             valid = max(0, min(rows, samples - key[1] * rows))
             # An index past the end is all padding, which no node need send. What the consumer
@@ -217,7 +207,7 @@ class Prefetch:
     def load(self, link: int) -> int:
         """How many batches are requested on a link, or lent there and not released."""
         requested = sum(link in batch.requests for batch in self.held.values())
-        return requested + sum(loan.link == link for loan in {*self.borrowed.values()})
+        return requested + sum(link in loan.requests for loan in {*self.borrowed.values()})
 
     def record_request(self, link: int, key: BatchKey, number: int, now_s: float) -> None:
         """Record a request on a link for an open batch; an earlier one there is released."""
@@ -235,18 +225,14 @@ class Prefetch:
         cannot reuse their memory, which it may need for this client's next session.
         """
         self.releases.pop(link, None)
-        # What the consumer reads stays readable, but no node waits for its release.
-        for buffer, loan in [*self.borrowed.items()]:
-            if loan.link == link:
-                del self.borrowed[buffer]
+        for loan in self.borrowed.values():  # stays readable, but no node waits for its release
+            loan.requests.pop(link, None)
         is_waiting = False
         for batch in self.held.values():
-            batch.requests.pop(link, None)
+            is_lost = batch.requests.pop(link, None) is not None
             batch.failures.pop(link, None)
-            if batch.loan is not None and batch.loan.link == link:
-                batch.loan = None
             is_waiting |= not batch.settled
-            if is_waiting and batch.lent is not None and batch.link == link:
+            if is_waiting and is_lost and batch.lent is not None:
                 self._reopen(batch)
 
     def reclaim(self, link: int, key: BatchKey) -> bool:
@@ -295,7 +281,7 @@ class Prefetch:
         request.missing &= ~_bits(chunk.first, chunk.images)
         if request.missing:
             return None
-        batch.settled, batch.link = True, link
+        batch.settled = True
         self._release(batch)
         return request
 
@@ -322,7 +308,7 @@ class Prefetch:
         request = batch.requests.pop(link)
         self._release(batch)
         batch.requests[link] = request  # until the consumer has read it
-        batch.settled, batch.lent, batch.link = True, rows, link
+        batch.settled, batch.lent = True, rows
         request.missing = 0
         self.lent += 1
         return request
@@ -340,7 +326,7 @@ class Prefetch:
         return batch if batch is not None and link in batch.requests else None
 
     def _reopen(self, batch: Batch) -> None:
-        batch.settled, batch.lent, batch.link = False, None, None
+        batch.settled, batch.lent = False, None
         self.lent -= 1
 
     def _release(self, batch: Batch) -> None:

@@ -29,7 +29,7 @@ from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Batch, BatchRequest, BatchSequence, Prefetch
 from feeder.client.core.requests import RequestScheduler
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
-from feeder.plan.labels import INDEX_LABELS, LabelSpec
+from feeder.plan.labels import INDEX_LABELS
 from feeder.wire.messages import (
     Bye,
     Chunk,
@@ -62,6 +62,7 @@ class ClientSession:
         """``buffers``: batches that are fetched ahead or with the consumer."""
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
+        self.labels = INDEX_LABELS  # until the first welcome
         self.error: FeederError | None = None
         self.reconnects = 0
         self.received_bytes = 0
@@ -82,11 +83,6 @@ class ClientSession:
         self._cpu_s = 0.0  # of this process, at the last ClockAdvanced
         # Since the last ClockAdvanced:
         self._has_changed = True  # in more than batches that were lent as requested
-
-    @property
-    def labels(self) -> LabelSpec:
-        """The kind of the dataset's labels, the same in every welcome; known from the first on."""
-        return INDEX_LABELS if self.welcome is None else self.welcome.labels
 
     # --- Consumer calls -----------------------------------------------------------------------
 
@@ -130,10 +126,9 @@ class ClientSession:
 
         ``problems`` has what is known of endpoints by other means.
         """
-        progress = self.prefetch.progress()
-        awaited = self.prefetch.awaited_links
+        progress, awaited = self.prefetch.progress(), self.prefetch.awaited
         links = [*self.links.by_number.values()]
-        links.sort(key=lambda link: link.number not in awaited)
+        links.sort(key=lambda link: awaited is None or link.number not in awaited.requests)
         reasons = {
             link.endpoint: problems.get(link.endpoint, "").removeprefix(f"{link.endpoint}: ")
             or f"{link.explain(now_s, progress)}{name_session(link.welcome)}"
@@ -191,7 +186,8 @@ class ClientSession:
             # Up to each event, also while a wait lasts: pings report it, so a node learns of a
             # training loop that it blocks. A hedged batch is waited for on two links.
             if self.waits_since_s is not None and now_s > self.waits_since_s:
-                for link in self.prefetch.awaited_links:
+                awaited = self.prefetch.awaited
+                for link in awaited.requests if awaited else ():
                     self.links.by_number[link].waited_s += now_s - self.waits_since_s
                 self.waits_since_s = now_s
             match event:
@@ -304,6 +300,7 @@ class ClientSession:
             link.duplicate_of = other.number
         else:
             self.welcome = self._preference.welcome = self.welcome or welcome
+            self.labels = self.welcome.labels
             self.reconnects += is_back
             self.links.left_out.pop(link.endpoint, None)
             link.accept(welcome, self._now_s, self._cpu_s)
