@@ -15,6 +15,7 @@ Invariant: one thread uses a link or a context. Chunks are left to the caller, w
 their rows go.
 """
 
+import contextlib
 import os
 import struct
 import time
@@ -127,10 +128,9 @@ class Link:
 
     def send(self, message: ClientMessage) -> None:
         """Send a message, without waiting."""
-        try:  # Transport has checked the Hello
-            self.dealer.send(encode(message, is_checked=isinstance(message, Hello)), _DONTWAIT)
-        except zmq.Again:  # libzmq has given up the connection, which the monitor reports
-            return
+        frame = encode(message, is_checked=isinstance(message, Hello))  # Transport has checked it
+        with contextlib.suppress(zmq.Again):  # a connection given up, which the monitor reports
+            self.dealer.send(frame, _DONTWAIT)
 
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
         """The next message and the frames after its header, None when there is none.

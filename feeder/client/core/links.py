@@ -125,7 +125,6 @@ class Links:
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
         self._chosen_for: object = None  # the batch that the feeders of a long list were chosen for
         self._next_link = 0
-        self._same_names: set[str] = set()  # that were reported
 
     def find_usable(self, now_s: float) -> dict[str, str]:
         """The endpoints that may serve this job, with their feeders' names."""
@@ -231,14 +230,9 @@ class Links:
             window = min(hello.window, LONG_LIST_WINDOW)
             hello = msgspec.structs.replace(hello, window=window)
         number, self._next_link = self._next_link, self._next_link + 1
+        share = self._job.share_memory
         self.by_number[number] = LinkState(
-            number,
-            endpoint,
-            feeder,
-            hello,
-            self._prefetch,
-            self._out,
-            share_memory=self._job.share_memory,
+            number, endpoint, feeder, hello, self._prefetch, self._out, share_memory=share
         )
         self._out.append(events.Dial(number, endpoint))
 
@@ -258,22 +252,3 @@ class Links:
         link.is_connected = False
         link.leave()
         return is_news
-
-    def find_duplicate(self, link: LinkState, welcome: Welcome) -> LinkState | None:
-        """Another link that has a session with the same node process, or None.
-
-        Logs once if another node process that serves this client has the same name.
-        """
-        for other in self.by_number.values():
-            if other is link or other.session is None:
-                continue
-            if other.has_session_with(welcome):
-                return other
-            if other.node_name == welcome.node and welcome.node not in self._same_names:
-                self._same_names.add(welcome.node)
-                text = (
-                    f"two feeders have the name {welcome.node!r}, {other.endpoint} and "
-                    f"{link.endpoint}: they own the same lanes; give each a serve.name of its own"
-                )
-                self._out.append(events.Log(text, is_warning=True))
-        return None

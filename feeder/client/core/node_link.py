@@ -16,16 +16,7 @@ caller.
 from collections.abc import Sequence
 from typing import Final
 
-from feeder.client.core.events import (
-    ClaimAnswered,
-    ClaimSlots,
-    Connected,
-    Disconnected,
-    Event,
-    Instruction,
-    Log,
-    Send,
-)
+from feeder.client.core import events
 from feeder.client.core.prefetch import HostBatch, Prefetch
 from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.wire.claim import claim_path
@@ -52,7 +43,7 @@ class LinkState:
         feeder: str,
         hello: Hello,
         prefetch: Prefetch,
-        out: list[Instruction],
+        out: list[events.Instruction],
         *,
         share_memory: bool,
     ) -> None:
@@ -94,22 +85,17 @@ class LinkState:
     @property
     def is_status_known(self) -> bool:
         """Whether it is known if the node serves this job: it does, does not, or is not there."""
-        return (
-            self.welcome is not None
-            or self.duplicate_of is not None
-            or self._refusal is not None
-            or self._failed_attempts > 0
-        )
+        return bool(self.welcome or self._refusal is not None or self._failed_attempts)
 
     @property
     def is_away(self) -> bool:
         """Whether it is known that no batches can be requested now; a new link is not away."""
         return not self.is_served and self.duplicate_of is None and self.is_status_known
 
-    def has_session_with(self, welcome: Welcome) -> bool:
-        """Whether this link has a session with the node process that sent ``welcome``."""
+    def has_session_with(self, incarnation: int) -> bool:
+        """Whether this link has a session with a node process."""
         known = self.welcome if self.session is not None else None
-        return known is not None and known.incarnation == welcome.incarnation
+        return known is not None and known.incarnation == incarnation
 
     def explain(self, now_s: float, progress: str) -> str:
         """Why a wait is not over, as one clause; ``progress`` is the next batch's."""
@@ -117,12 +103,12 @@ class LinkState:
             still_s = now_s - self._advanced_s
             still = f", and has not advanced for {still_s:.0f} s" if still_s >= STANDSTILL_S else ""
             return f"it is {self._packing}{still}"
-        if not self.is_connected and self.welcome is None and self._packing is None:
-            return (
-                f"nothing answers there ({self._failed_attempts} attempts to connect failed); "
-                "start `feeder serve` or correct the endpoint"
-            )
         if not self.is_connected:
+            if self.welcome is None and self._packing is None:
+                return (
+                    f"nothing answers there ({self._failed_attempts} attempts to connect failed); "
+                    "start `feeder serve` or correct the endpoint"
+                )
             return (
                 f"the connection is lost, {self._failed_attempts} attempts to restore it failed; "
                 "is the daemon still running?"
@@ -158,21 +144,20 @@ class LinkState:
 
     # --- Events of the connection, and messages ------------------------------------------------
 
-    def handle(self, event: Event, now_s: float) -> None:
+    def handle(self, event: events.Event, now_s: float) -> None:
         """Handle an event of the connection or of the claim."""
         match event:
-            case Connected():
-                self.is_connected = True
-                self._failed_attempts = 0
+            case events.Connected():
+                self.is_connected, self._failed_attempts = True, 0
                 self.greet(now_s)
-            case Disconnected() if self.is_connected:
+            case events.Disconnected() if self.is_connected:
                 self.is_connected, self._failed_attempts = False, 0
                 self._log_loss("its connection has ended")
                 self.session = None  # no Bye can reach the node
                 self.leave()
-            case Disconnected():
+            case events.Disconnected():
                 self._failed_attempts += 1
-            case ClaimAnswered(_, session, slots, refusal) if session == self.session:
+            case events.ClaimAnswered(_, session, slots, refusal) if session == self.session:
                 self._settle_transfer(refusal, slots)
 
     def begin(self, welcome: Welcome) -> None:
@@ -185,11 +170,12 @@ class LinkState:
         """Use the session; ``cpu_s`` is this process's CPU time so far."""
         self._began_s, self._waited_before_s, self._cpu_before_s = now_s, self.waited_s, cpu_s
         self.due_s = now_s + PING_INTERVAL_S
-        if self._claim_path is None:
+        path, recipe = self._claim_path, self._hello.recipe
+        if path is None:
             self._settle_transfer(self.copied_because)
-        else:
-            layout = SlotLayout.of_recipe(self._hello.recipe, welcome.labels, slots=welcome.window)
-            self._out.append(ClaimSlots(self.number, welcome.session, self._claim_path, layout))
+            return
+        layout = SlotLayout.of_recipe(recipe, welcome.labels, slots=welcome.window)
+        self._out.append(events.ClaimSlots(self.number, welcome.session, path, layout))
 
     def leave(self) -> None:
         """End the session, and wait for another connection."""
@@ -206,7 +192,7 @@ class LinkState:
         self._refusal, self.due_s = message.text, now_s + RETRY_INTERVAL_S
         if self._packing is None:
             self._advances = -1
-            self._out.append(Log(f"{self.endpoint} is {message.text}: waiting", is_warning=True))
+            self._log(f" is {message.text}: waiting", is_warning=True)
         self._packing = message.text
         # Also after a restart: a packing that keeps failing must not be waited for forever.
         if message.advances <= self._advances:
@@ -256,20 +242,20 @@ class LinkState:
             waited_s=max(0.0, self.waited_s - self._waited_before_s),
             cpu_s=max(0.0, cpu_s - self._cpu_before_s),
         )
-        self._out.append(Send(self.number, ping))
+        self._out.append(events.Send(self.number, ping))
 
     def greet(self, now_s: float) -> None:
         """Request a session, and end the present one."""
         self._end_session()
         self.due_s = now_s + SILENCE_S
-        self._out.append(Send(self.number, self._hello))
+        self._out.append(events.Send(self.number, self._hello))
 
     def _settle_transfer(self, copied_because: str | None, slots: Sequence[HostBatch] = ()) -> None:
         # If the slots of this session are not mapped, the next session claims its own again.
         self.copied_because, self.slots, self.is_served = copied_because, slots, True
-        text = f"{self.endpoint}: batches are read in place, in its slots"
+        text = ": batches are read in place, in its slots"
         if copied_because is not None:
-            text = f"{self.endpoint}: batches are copied over the socket: {copied_because}"
+            text = f": batches are copied over the socket: {copied_because}"
         requested = self._hello.window
         if self.welcome is not None and self.welcome.window < requested:
             text += (
@@ -277,17 +263,18 @@ class LinkState:
                 "limits (window_max, slots_bytes, client_slots_bytes) and memory"
             )
         is_warning = self._claim_path is not None and copied_because is not None
-        self._out.append(Log(text + name_session(self.welcome), is_warning=is_warning))
+        self._log(text + name_session(self.welcome), is_warning=is_warning)
 
     def _log_loss(self, reason: str) -> None:
         if self.session is not None:  # another one follows where possible
-            self._out.append(
-                Log(f"{self.endpoint}: the session is lost: {reason}{name_session(self.welcome)}")
-            )
+            self._log(f": the session is lost: {reason}{name_session(self.welcome)}")
+
+    def _log(self, text: str, *, is_warning: bool = False) -> None:
+        self._out.append(events.Log(self.endpoint + text, is_warning=is_warning))
 
     def _end_session(self) -> None:
         if self.session is not None:  # harmless where the node lost it too
-            self._out.append(Send(self.number, Bye(session=self.session)))
+            self._out.append(events.Send(self.number, Bye(session=self.session)))
         self.session = self.duplicate_of = self._refusal = None
         self.is_served = False
         self.slots = ()  # those with a batch that is not yet consumed stay mapped

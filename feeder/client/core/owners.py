@@ -18,6 +18,7 @@ Invariant: all is a pure function of the set of names and the number of lanes. A
 whatever the order of their lists and whenever they started.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterable
 from typing import Final
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.recipe import Recipe
 from feeder.plan.rng import GAMMA_U64, mix64
 from feeder.wire.messages import BatchKey, Hello, Welcome
 
@@ -33,8 +35,6 @@ _ATTEMPTS: Final = 3
 """With 512 lanes and 16, 64 and 256 names, 97, 94 and 87 % of the lanes are within an even share,
 and a name moves 1.3, 1.8 and 1.9 times its share when it comes or goes, on average; with 4 attempts
 98, 95 and 89 %, and 1.3, 2.0 and 2.2 times; with one 94, 86 and 75 %, and once."""
-
-_PLANS_MAX: Final = 2  # an epoch and the next one, which is fetched ahead
 
 _UNIT: Final = 2.0**-53
 _HEAVIEST: Final = np.uint64(2**64 - 1)
@@ -50,7 +50,7 @@ class Ownership:
         self.names = tuple(sorted(set(names)))
         self.lanes = lanes
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in self.names]
-        self._hashes = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+        self._hashes = np.array([int.from_bytes(d, "little") for d in digests], np.uint64)
         self._owners = self._assign()
         self._orders: dict[int, tuple[str, ...]] = {}  # by lane
 
@@ -104,7 +104,6 @@ class Preference:
         self._hello = hello
         self._names: tuple[str, ...] = ()
         self._ownership: Ownership | None = None  # of these names, once a batch has a choice
-        self._plans: dict[int, EpochPlan] = {}
 
     def set_names(self, names: Iterable[str]) -> None:
         """Have these names own the lanes from now on."""
@@ -120,21 +119,18 @@ class Preference:
             self._ownership = Ownership(self._names, self.welcome.lanes)
         return self._ownership.order(self.lane(key))
 
-    def weigh_node(self, node: str, key: BatchKey) -> bytes:
-        """The weight of one of a feeder's node processes for a batch; the lightest is preferred."""
-        return hashlib.blake2b(f"{node}\0{self.lane(key)}".encode(), digest_size=8).digest()
-
     def lane(self, key: BatchKey) -> int:
         """The lane of a batch's first sample; any where that is a leftover of many or padding."""
         (epoch, index), welcome = key, self.welcome
         assert welcome is not None, "batches are requested after it"
         lane = None
         if index < welcome.batches:
-            if epoch not in self._plans:
-                if len(self._plans) >= _PLANS_MAX:
-                    self._plans.clear()
-                layout = ShardLayout(samples=welcome.samples, shards=welcome.shards)
-                plan = self._hello.recipe.plan_epoch(layout, seed=self._hello.seed, epoch=epoch)
-                self._plans[epoch] = plan
-            lane = self._plans[epoch].lane(index)
+            hello, samples, shards = self._hello, welcome.samples, welcome.shards
+            lane = _plan_epoch(hello.recipe, samples, shards, hello.seed, epoch).lane(index)
         return (epoch + index) % welcome.lanes if lane is None else lane
+
+
+@functools.lru_cache(maxsize=8)  # for several loaders, an epoch and the next one each
+def _plan_epoch(recipe: Recipe, samples: int, shards: int, seed: int, epoch: int) -> EpochPlan:
+    layout = ShardLayout(samples=samples, shards=shards)
+    return recipe.plan_epoch(layout, seed=seed, epoch=epoch)

@@ -105,6 +105,7 @@ class RequestScheduler:
         self._by_name, self._windows, self._busy = {}, {}, {}
         buffers, ranks = self._prefetch.buffers, self._prefetch.world_size
         served = [link for link in links.values() if link.is_served]
+        served.sort(key=lambda link: link.node_name)  # alike for all clients
         needed_in_all = 0
         for link in served:
             assert link.welcome is not None, "it is served"
@@ -273,8 +274,8 @@ class RequestScheduler:
         preferred: list[int] = []
         for name in names:
             numbers = self._by_name.get(name, [])
-            if len(numbers) > 1:  # a feeder's node processes have an order of their own
-                weigh, links = self._preference.weigh_node, self._links
-                numbers = sorted(numbers, key=lambda n: weigh(links[n].node_name, batch.key))
+            if len(numbers) > 1:  # a feeder's node processes have the lanes in turn
+                first = self._preference.lane(batch.key) % len(numbers)
+                numbers = numbers[first:] + numbers[:first]
             preferred += [n for n in numbers if n not in batch.requests and n not in batch.failures]
         return sorted(preferred, key=self._is_quiet)

@@ -278,7 +278,7 @@ class ClientSession:
         self.links.have_changed = True
         match message:
             case Welcome() if link.is_connected:  # else it was still in flight
-                if message.session != link.session or not link.has_session_with(message):
+                if link.session is None or message != link.welcome:
                     self._on_welcome(link, message)
             case NotReady() if link.session is None:
                 has_advanced = link.on_not_ready(message, self._now_s)
@@ -294,10 +294,11 @@ class ClientSession:
         is_back = link.welcome is not None
         link.begin(welcome)
         check_welcome(self.job.hello, self.welcome, welcome, is_back=is_back)
-        other = self.links.find_duplicate(link, welcome)
-        if other is not None:
+        others = [other for other in self.links.by_number.values() if other is not link]
+        same = [other.number for other in others if other.has_session_with(welcome.incarnation)]
+        if same:
             link.leave()
-            link.duplicate_of = other.number
+            link.duplicate_of = same[0]
         else:
             self.welcome = self._preference.welcome = self.welcome or welcome
             self.labels = self.welcome.labels
@@ -358,11 +359,8 @@ class ClientSession:
         for number in {**wants, **releases}:
             session = self.links.by_number[number].session
             assert session is not None, "what it had is forgotten with it"
-            request = Request(
-                session=session,
-                number=self.scheduler.number,
-                want=tuple(wants.get(number, ())),
-                release=tuple(releases.get(number, ())),
-            )
-            self._out.append(events.Send(number, request))
+            want, release = tuple(wants.get(number, ())), tuple(releases.get(number, ()))
+            request = self.scheduler.number
+            message = Request(session=session, number=request, want=want, release=release)
+            self._out.append(events.Send(number, message))
         releases.clear()
