@@ -1,10 +1,9 @@
 """The sockets of one endpoint, a DEALER and its monitor, and the contexts that they live in.
 
-The monitor reports when the connection comes and goes: so nothing is sent while the node is away,
-and an error can state whether anything has accepted the connection. IMMEDIATE stays off, because
-with it libzmq drops what has arrived unread when a connection ends; what was sent before the end
-was noticed reaches the next connection, where it is refused, as its session is over. Arriving data
-is bounded by the window, in bytes; the high-water mark lies above that and never takes effect.
+The monitor reports when the connection comes and goes, so nothing is sent while the node is away.
+IMMEDIATE stays off, because with it libzmq drops what has arrived unread when a connection ends;
+what was sent before the end was noticed reaches the next connection, where it is refused, as its
+session is over. The window bounds arriving data; the high-water mark never takes effect.
 
 libzmq looks a host name up in the connection's I/O thread, each time it connects, and that thread's
 other connections wait: 5 s and more while a name server is silent. So a context for links has I/O
@@ -76,10 +75,8 @@ class Link:
         keys: ClientKeys | None,
         context: Context,
     ) -> None:
-        """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
-
-        ``context`` has two I/O threads or more.
-        """
+        """Dial; ConfigError for what is no endpoint, ResourceError without a socket. ``context``
+        has two I/O threads or more."""
         self.number = number
         dealer: zmq.Socket[bytes] | None = None
         try:

@@ -1,24 +1,20 @@
 """The links of a client: which endpoints have one, and what becomes of each.
 
-The list gives endpoints; their nodes report others. A daemon has a node process for each NUMA node,
-and each of them reports where the others are, as bound on its host. The client dials them on the
-host, or in the folder of sockets, by which it reached the reporting one. Where that cannot be
-derived (a forwarded port) only listed endpoints are dialled. A *feeder* is a line of the list: one
-endpoint with the siblings that it reports. Its name is the line's, or the endpoint where the line
-gives none.
+The list gives endpoints; each node reports those of the daemon's other node processes, as bound on
+its host. The client dials them on the host, or in the folder of sockets, by which it reached the
+reporting one; where that cannot be derived (a forwarded port) it dials listed endpoints only. A
+*feeder* is a line of the list: one endpoint with the siblings that it reports, by the line's name.
 
 Of a list of up to ``limit`` feeders all are linked. Of a longer one the owners of the batches to
-request now and next, and a few spares, which answer at once when an owner does not. Others stay
+request now and next, and a few spares, which answer at once when an owner does not; others stay
 linked while there is room:
 
     wanted, in the order of the batches │ spares │ linked before, the latest first       ≤ limit
 
 Links cost descriptors at the client (three or four each), and a session at the feeder. Spares are
-dealt out by rank, so that every feeder is a spare for as many ranks, give or take one. Before the
-first welcome no owner is known, and the spares are all there is.
+dealt out by rank, so that every feeder is a spare for as many ranks, give or take one.
 
-Invariant: instructions are appended to ``out`` in the order in which the shell must execute them,
-and a link that is hung up has no requests left.
+Invariant: a link that is hung up has no requests left.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -73,16 +69,15 @@ def find_siblings(dialled: str, welcome: Welcome) -> tuple[str, ...]:
     # Host and client agree on the port, and on a socket's name in its folder.
     mark = "/" if dialled.startswith("ipc://") else ":"
     place, _, name = dialled.rpartition(mark)
-    scheme, number = dialled[: dialled.find("://") + 3], welcome.number
-    others = [*welcome.siblings[:number], *welcome.siblings[number + 1 :]]
-    for own in welcome.siblings[number : number + 1]:
-        for position, text in enumerate(own):
-            if text.startswith(scheme) and text.rpartition(mark)[2] == name:
-                return tuple(
-                    place + mark + endpoints[position].rpartition(mark)[2]
-                    for endpoints in others
-                    if position < len(endpoints) and endpoints[position].startswith(scheme)
-                )
+    scheme, siblings = dialled[: dialled.find("://") + 3], [*welcome.siblings]
+    own = siblings.pop(welcome.number) if welcome.number < len(siblings) else ()
+    for position, text in enumerate(own):
+        if text.startswith(scheme) and text.rpartition(mark)[2] == name:
+            return tuple(
+                place + mark + endpoints[position].rpartition(mark)[2]
+                for endpoints in siblings
+                if position < len(endpoints) and endpoints[position].startswith(scheme)
+            )
     return ()
 
 
@@ -128,12 +123,8 @@ class Links:
 
     def find_usable(self, now_s: float) -> dict[str, str]:
         """The endpoints that may serve this job, with their feeders' names."""
-        barred = self.left_out
-        return {
-            text: name
-            for text, name in self.endpoints.items()
-            if text not in barred or barred[text][1] <= now_s
-        }
+        known, new = self.left_out, ("", now_s)
+        return {t: name for t, name in self.endpoints.items() if known.get(t, new)[1] <= now_s}
 
     def name_owners(self) -> Iterable[str]:
         """Name the node process of each link as an owner of lanes; the names of all owners.
@@ -149,16 +140,13 @@ class Links:
                 answered.append(link.node_name)
         return self.feeders if is_listed else answered
 
-    # --- Which endpoints ----------------------------------------------------------------------
-
     def set_listed(self, names: Mapping[str, str]) -> None:
         """Replace the list, as EndpointsListed has it; ``choose`` follows it."""
         self._listed = names
         self._find_endpoints()
 
     def record_siblings(self, endpoint: str, welcome: Welcome) -> None:
-        """Record the siblings that the node process at an endpoint reports; ``choose`` dials
-        them."""
+        """Record the siblings that a node process reports; ``choose`` dials them."""
         if endpoint in self._listed:
             self._siblings[endpoint] = find_siblings(endpoint, welcome)
             self._find_endpoints()
@@ -241,8 +229,6 @@ class Links:
         link.leave()
         del self.by_number[link.number]
         self._out.append(events.HangUp(link.number))
-
-    # --- What becomes of links ----------------------------------------------------------------
 
     def leave_out(self, link: LinkState, reason: str, now_s: float) -> bool:
         """Use a node no longer: ``choose`` closes its link; return whether that is news."""

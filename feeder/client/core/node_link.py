@@ -9,8 +9,6 @@ mapped here (the shell tries) they are lent in place, else copied over the socke
 has no deadline of its own: a node that does not answer one answers no ping either.
 
 Invariant: when a session ends, for whatever reason, its requests are open again in ``prefetch``.
-Instructions are appended to ``out``. All times are seconds on one monotonic clock, passed in by the
-caller.
 """
 
 from collections.abc import Sequence
@@ -79,8 +77,6 @@ class LinkState:
         self._advances = 0  # the most that it has reported
         self._advanced_s = 0.0  # when that was
         self._began_s = self._waited_before_s = self._cpu_before_s = 0.0  # at the session's start
-
-    # --- State --------------------------------------------------------------------------------
 
     @property
     def is_status_known(self) -> bool:
@@ -222,8 +218,6 @@ class LinkState:
                 raise ConfigError(refused.message)
             case _:
                 raise ProtocolError(f"{refused.message} ({refused.code})")
-
-    # --- Due work -----------------------------------------------------------------------------
 
     def run_due(self, now_s: float, cpu_s: float) -> None:
         """Do what is due: ping, or greet again after silence or a temporary refusal."""

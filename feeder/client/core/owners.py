@@ -10,12 +10,10 @@ hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018):
     the lanes that were not taken ask their second, then their third name, if that has room left
     lanes that were taken by none of the three belong to their lightest name, over its capacity
 
-More attempts would even out the last few per cent, but a change would then move more lanes: each
-lane that moves can displace another one. A capacity is the even share, rounded up or down by the
-name's own hash, so that one name more or fewer changes few capacities.
+A capacity is the even share, rounded up or down by the name's own hash, so that one name more or
+fewer changes few capacities.
 
-Invariant: all is a pure function of the set of names and the number of lanes. All clients agree,
-whatever the order of their lists and whenever they started.
+Invariant: all is a pure function of the set of names and the number of lanes, so all clients agree.
 """
 
 import functools

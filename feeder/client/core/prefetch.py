@@ -7,17 +7,16 @@ next epoch. Each batch of the sequence passes through these states:
     settled   every row is there, or no node can make it
     taken     the consumer owns the buffer until it returns it
 
-A *link* is the client's connection to one endpoint, identified by a number. The first complete
-answer settles a batch; all answers have the same bytes. A batch that is lent in place settles at
-once. Its rows are in the node's slot instead of the buffer, so it is released later: when the
-consumer returns it, or when its slot is needed for an earlier batch.
+The first complete answer settles a batch; all answers have the same bytes. A batch that is lent in
+place settles at once. Its rows are in the node's slot instead of the buffer, so it is released
+later: when the consumer returns it, or when its slot is needed for an earlier batch.
 
 Invariants. Only the sequence's next batch is ever taken, so none is repeated, skipped or reordered,
-whatever nodes do. Buffers are assigned in ``extend`` and nowhere else; whoever writes chunks calls
-it too, one thread at a time, so no buffer is written for two batches at once. Each request on a
-link is released on that link exactly once, in the session it was made in: when the batch is settled
-or given up; a lent one when the consumer has read it or never will. No slot is read after its
-release: a Lent counts only if it answers the link's latest request.
+whatever nodes do. Buffers are assigned in ``extend`` only; the thread that writes chunks calls it,
+so no buffer is written for two batches at once. Each request on a link is released on that link
+exactly once, in the session it was made in: when the batch is settled or given up; a lent one when
+the consumer has read it or never will. No slot is read after its release: a Lent counts only if it
+answers the link's latest request.
 """
 
 from collections import defaultdict
@@ -42,17 +41,11 @@ class BatchSequence(Struct, frozen=True):
     """All batches of one rank from a step of an epoch on, in order, to the last epoch's end."""
 
     epoch: int
-    indices: range
-    """This rank's batches of every epoch."""
+    indices: range  # this rank's batches of every epoch; its step is the number of ranks
     step: int = 0
 
     def __len__(self) -> int:
         return (MAX_EPOCH + 1 - self.epoch) * len(self.indices) - self.step
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that share the epochs."""
-        return self.indices.step
 
     def key(self, position: int) -> BatchKey:
         """The batch at ``position``, counted from the sequence's start."""
@@ -97,21 +90,19 @@ class Prefetch:
         self.lent = 0  # batches that a node has lent
         self.world_size = world_size  # ranks that share the sequence's epochs
         self.held: dict[BatchKey, Batch] = {}  # in the sequence's order
+        # The lent batches that the consumer has taken and not yet returned, by its buffer.
         self.borrowed: dict[int, Batch] = {}
-        """The lent batches that the consumer has taken and not yet returned, by its buffer."""
+        # By link, the batches whose slots its node may reuse; whoever sends them removes them.
         self.releases: defaultdict[int, list[BatchKey]] = defaultdict(list)
-        """By link, the batches whose slots its node may reuse; whoever sends them removes them."""
         self._free = list(range(buffers))
         self._sequence = BatchSequence(0, range(0))
         self._position = 0  # in the sequence, of the next batch that gets a buffer
         self._end = 0  # of the sequence
 
-    # --- The consumer's side ------------------------------------------------------------------
-
     def begin(self, sequence: BatchSequence) -> None:
         """Start a sequence, keeping what is already held of it."""
         self._sequence, self._end = sequence, len(sequence)
-        self.world_size = sequence.world_size
+        self.world_size = sequence.indices.step
         kept: dict[BatchKey, Batch] = {}
         while len(kept) < self._end and (key := sequence.key(len(kept))) in self.held:
             kept[key] = self.held.pop(key)
@@ -138,10 +129,8 @@ class Prefetch:
         return keys + [self._sequence.key(position) for position in range(self._position, end)]
 
     def take(self) -> Batch | None:
-        """The sequence's next batch once it is settled; the caller then owns its buffer.
-
-        Raises DatasetError, once, for a batch that no node can make.
-        """
+        """The sequence's next batch once it is settled; the caller then owns its buffer. Raises
+        DatasetError, once, for a batch that no node can make."""
         key = next(iter(self.held), None)
         if key is None or not self.held[key].settled:
             return None
@@ -260,9 +249,9 @@ class Prefetch:
     ) -> int | None:
         """The buffer of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
-        ``labels`` are the welcome's. Raises ProtocolError when it is not what a chunk of its batch
-        must look like. A batch that was requested twice on a link may have been cut otherwise the
-        first time, so a late chunk may repeat some rows: they are the same bytes.
+        Raises ProtocolError when it cannot be a chunk of its batch. A batch that was requested
+        twice on a link may have been cut otherwise the first time, so a late chunk may repeat some
+        rows: they are the same bytes.
         """
         batch = self._find_requested(link, chunk)
         if batch is not None:
@@ -286,10 +275,8 @@ class Prefetch:
         return request
 
     def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
-        """Record that a node has lent ``rows``, all of a batch; return the complete request.
-
-        Raises ProtocolError when it cannot be that batch.
-        """
+        """Record that a node has lent ``rows``, all of a batch; return the complete request. Raises
+        ProtocolError when it cannot be that batch."""
         batch = self._find_requested(link, message)
         # It may be given up, or settled on another link and released by that, or a duplicate.
         if batch is None or batch.requests[link].number != message.request or batch.settled:

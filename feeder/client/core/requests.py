@@ -5,13 +5,11 @@
                      another node is asked, if one      │ waits for its owner
                      lacks batches to be busy
 
-A batch is bound to a node late. Were all requested at once, each would need a node with room now,
-and the owner, which has the lane in its cache, is that node for two batches of five. Instead each
-node is kept busy with no more than that takes. What is left waits, without cost, for its owner; an
-idle node takes the earliest one that is near, as batches are consumed in order: work stealing
-(Blumofe and Leiserson, "Scheduling Multithreaded Computations by Work Stealing", 1999). With 16
-batches and four nodes, saturated, nine of ten go to the owner and no node idles. Where the buffers
-hardly suffice to keep the nodes busy, more of them are near.
+A batch is bound to a node late: each node is kept busy with no more than that takes. What is left
+waits, without cost, for its owner, which has the lane in its cache; an idle node takes the earliest
+one that is near, as batches are consumed in order: work stealing (Blumofe and Leiserson,
+"Scheduling Multithreaded Computations by Work Stealing", 1999). With 16 batches and four nodes,
+saturated, nine of ten go to the owner and no node idles; were all requested at once, two of five.
 
 A batch in flight is requested from the next node as well when
 
@@ -40,11 +38,6 @@ HEDGES_MAX: Final = 2
 RETRY_S: Final = 40.0
 """Longer than a node waits for a worker that hangs (``feeder.session.worker_watch``)."""
 
-_LATENCIES_MAX: Final = 128
-_LATENCIES_MIN: Final = 16
-_FIRST_DELAY_S: Final = 2.0
-"""Before any latency is known: the first batch waits for cold files and the dataset's opening."""
-
 NEAR_SHARE: Final = 0.5
 """An idle node may take this part of the buffers' batches from a busy owner. With fewer, nodes idle
 while the consumer waits for a busy one; with more, batches leave their owners without need. See
@@ -57,10 +50,11 @@ many and the ranks fewer."""
 
 _FEW_NODES: Final = 4
 _NEAR_MIN: Final = 3
+_CHUNKS_A_WORKER: Final = 2  # one being filled, one queued (``feeder.session.dispatch``)
 
-_CHUNKS_A_WORKER: Final = 2
-"""One being filled, one queued (``feeder.session.dispatch``)."""
-
+_FIRST_DELAY_S: Final = 2.0  # the first batches wait for cold files and the dataset's opening
+_LATENCIES_MIN: Final = 16
+_LATENCIES_MAX: Final = 128
 _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
 _NEVER: Final = float("inf")
@@ -197,10 +191,8 @@ class RequestScheduler:
         self.waits_for_room = self.in_flight < len(open_batches)
         return self._wants
 
-    # --- One batch: each method requests it and returns True, or returns False -----------------
-
     def _choose_lacking(self, batch: Batch, preferred: Sequence[int]) -> bool:
-        """Ask the node that lacks most batches; the first in the order of those."""
+        """Ask the node that lacks most batches, the first in the order of those, if any does."""
         able = [n for n in preferred if self._lacking[n] > 0 and self._free[n] > 0]
         if not able:
             return False
@@ -209,11 +201,8 @@ class RequestScheduler:
         return True
 
     def _choose(self, batch: Batch, preferred: Sequence[int]) -> bool:
-        """Ask for an overdue batch.
-
-        It is done however busy the node is, and if all windows are full, reclaims the slot of a
-        later batch: otherwise all nodes could be full of batches that come after this one.
-        """
+        """Ask for an overdue batch, however busy the node is; if all windows are full, reclaim the
+        slot of a later batch: else all nodes could be full of batches that come after this one."""
         for number in preferred:
             if self._free[number] > 0:
                 self._request(number, batch)
@@ -227,10 +216,7 @@ class RequestScheduler:
 
     def _choose_another(self, batch: Batch, *, is_hedge: bool) -> bool:
         """Ask again for a batch in flight, or set when that may be due; return whether a second
-        node makes it now because it is late.
-
-        ``is_hedge`` is whether a second node may be asked because of that.
-        """
+        node makes it now because it is late, which ``is_hedge`` allows."""
         requested_s = batch.requested_s or 0.0
         if not self._windows.keys() <= batch.requests.keys():
             overdue_s = max([self._links[number].heard_s for number in batch.requests]) + QUIET_S
@@ -262,8 +248,6 @@ class RequestScheduler:
         self.requested += 1
         (number,) = batch.requests
         self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
-
-    # --- The nodes for a batch ----------------------------------------------------------------
 
     def _is_quiet(self, number: int) -> bool:
         return self._now_s >= self._links[number].heard_s + QUIET_S

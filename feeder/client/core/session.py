@@ -6,16 +6,14 @@
                                      └─ late, quiet or lost: the next in the lane's order is asked
 
 Events go into ``handle``, instructions come out; requests are made at ClockAdvanced, which the
-shell passes after all other events. Consumer calls (``begin``, ``take``, and
-``prefetch.return_buffer``) return no instructions: the next ClockAdvanced does. It is wanted when
-``is_clock_due``, and at ``due_s``.
+shell passes after all other events, when ``is_clock_due`` and at ``due_s``. Consumer calls
+(``begin``, ``take``, ``prefetch.return_buffer``) return no instructions: the next ClockAdvanced
+does.
 
 Invariants, which test_fleet.py checks over random losses, restarts and clock jumps:
 - the batches that the consumer takes are the sequence's, each once, in order (``prefetch``);
 - requests go only to nodes with one dataset, one reading of the recipe and one self-test hash;
 - an open batch is requested from a node, unless none is connected, has room or can make it.
-
-The consumer's deadline is not known here; when it has passed, ``explain`` gives the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,8 +82,6 @@ class ClientSession:
         # Since the last ClockAdvanced:
         self._has_changed = True  # in more than batches that were lent as requested
 
-    # --- Consumer calls -----------------------------------------------------------------------
-
     def begin(self, sequence: BatchSequence) -> None:
         """Start a sequence; those of its batches that are already here are kept."""
         self.check()
@@ -121,11 +117,8 @@ class ClientSession:
         return self.welcome
 
     def explain(self, now_s: float, problems: Mapping[str, str] = _NONE) -> str:
-        """One line on why a wait is not over: on the links that the next batch is requested
-        on, then on the others.
-
-        ``problems`` has what is known of endpoints by other means.
-        """
+        """One line on why a wait is not over: the links that the next batch is requested on first.
+        ``problems`` has what is known of endpoints by other means."""
         progress, awaited = self.prefetch.progress(), self.prefetch.awaited
         links = [*self.links.by_number.values()]
         links.sort(key=lambda link: awaited is None or link.number not in awaited.requests)
@@ -152,11 +145,8 @@ class ClientSession:
         return next((link.copied_because for link in served or links), None)
 
     def verdict(self, now_s: float) -> str:
-        """What sets the pace, as the node process that this client waits for most has
-        diagnosed it; "" before any has.
-
-        It is this client's own verdict where that node process does not answer.
-        """
+        """What sets the pace, as the node process that this client waits for most has diagnosed it,
+        or this client where that does not answer; "" before any has."""
         links = [*self.links.by_number.values()]
         links = [link for link in links if link.verdict or link.find_trouble(now_s)]
         slowest = max(links, key=lambda link: link.waited_s, default=None)
@@ -226,8 +216,6 @@ class ClientSession:
         for link in self.links.by_number.values():
             link.slots = ()
         self.prefetch.held.clear()
-
-    # --- Links --------------------------------------------------------------------------------
 
     def _on_link(self, event: events.LinkEvent) -> None:
         link = self.links.by_number.get(event.link)
