@@ -5,8 +5,7 @@
       └──connection lost── │ ◄──session unknown, silence, temporary refusal
 
 Between welcome and first request it settles how batches are transferred: if the node's slots can be
-mapped here (the shell tries) they are lent in place, else copied over the socket. A claim of slots
-has no deadline of its own: a node that does not answer one answers no ping either.
+mapped here (the shell tries) they are lent in place, else copied over the socket.
 
 Invariant: when a session ends, for whatever reason, its requests are open again in ``prefetch``.
 """
