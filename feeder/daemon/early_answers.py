@@ -122,7 +122,7 @@ def answer_early(
             router.run_due(now_s)
             if clients.resume_s <= now_s:
                 clients.start(poll_set)
-            clients.take_lost(now_s)  # no session ends with them
+            router.ended.clear()  # no session ends with them
 
     with contextlib.closing(router):
         router.bind([endpoint for endpoint in endpoints if endpoint.port or endpoint.path])

@@ -17,13 +17,7 @@ from typing import Final
 
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics.counters import ClaimCounters
-from feeder.node.endpoint import (
-    Endpoint,
-    clear_stale_socket,
-    created_with_mode,
-    identify_file,
-    remove_own,
-)
+from feeder.node.endpoint import Endpoint, SocketFiles
 from feeder.node.polling import PollSet
 from feeder.session.events import HolderGone, SlotsClaimed
 from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer
@@ -47,10 +41,9 @@ class ClaimListener:
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
         """``socket_mode`` is that of the socket files; ``callers_max`` caps those yet to claim."""
         self._callers_max = callers_max
-        self._socket_mode = socket_mode
         self.counters = ClaimCounters()
         self._listeners: list[socket.socket] = []
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._files = SocketFiles(socket_mode)
         self._connections: dict[int, socket.socket] = {}  # by descriptor, the oldest first
         self._held: dict[int, int] = {}  # sessions whose slots these hold
         self.deadline_s = float("inf")
@@ -62,16 +55,14 @@ class ClaimListener:
             if endpoint.transport != "ipc":
                 continue
             path = Path(endpoint.path + CLAIM_SUFFIX)
-            clear_stale_socket(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             self._listeners.append(listener)
             try:
-                with created_with_mode(self._socket_mode):
+                with self._files.create(path):
                     listener.bind(os.fspath(path))
                 listener.listen(_BACKLOG)
             except OSError as error:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
-            self._files[path] = identify_file(path)
 
     def start(
         self, poll_set: PollSet, handle: Callable[[HolderGone | SlotsClaimed, float], None]
@@ -122,8 +113,7 @@ class ClaimListener:
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
-        remove_own(self._files)  # before the listeners close: see Router.close
-        self._files.clear()
+        self._files.remove()
         for end in (*self._connections.values(), *self._listeners):
             end.close()
 

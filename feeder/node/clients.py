@@ -1,11 +1,7 @@
 """The messages of clients, and what is sent to them.
 
-Each client is read at its rate, misuse at a rate for all, whatever it is. A peer that cannot be
-sent to, or has disconnected, is reported once its last messages have been read: otherwise a client
-would count as lost while its Bye is unread.
-
-Both a node process and the supervisor that still packs serve clients through this, so that the
-limits are the same.
+Each client is read at its rate, misuse at a rate for all, whatever it is. Both a node process and
+the supervisor that still packs serve clients through this, so that the limits are the same.
 """
 
 import logging
@@ -15,7 +11,6 @@ from typing import Final
 import zmq
 
 from feeder.errors import ProtocolError
-from feeder.metrics.hangs import CATCH_UP_S
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
 from feeder.session.admission import MESSAGE_CHARS_MAX
@@ -70,8 +65,6 @@ class Clients:
         self._handle = handle
         self._fair_share = FairShare()
         self._poll_set: PollSet | None = None
-        self.unreachable: dict[bytes, float] = {}
-        """When ``take_lost`` first saw each."""
         self.resume_s = float("inf")
         """When ``start`` is due again, after misuse."""
 
@@ -143,32 +136,12 @@ class Clients:
             self._fair_share.earn(peer)
         return tracker
 
-    # --- Whom they lose -----------------------------------------------------------------------
-
-    def take_lost(self, now_s: float) -> list[bytes]:
-        """Forget the unreachable peers whose last messages have been read, and return them.
-
-        Those that have ended since the last call are unreachable from now on.
-        Under a steady stream of messages of other peers this takes CATCH_UP_S at most.
-        """
-        latest_s = now_s - CATCH_UP_S if self._router.has_unread else float("inf")
-        lost = [peer for peer, since_s in self.unreachable.items() if since_s < latest_s]
-        for peer in lost:
-            del self.unreachable[peer]
-        for peer in filter(None, self._router.ended):
-            self.unreachable.setdefault(peer, now_s)
-        self._router.ended.clear()
-        return lost
-
 
 def log_refusal(refused: Refused, account: str) -> None:
     """Log a refusal, of a session or of the request for one; a feeder's own limits are warnings."""
     level = logging.WARNING if refused.code in _OWN_LIMITS else logging.INFO
-    if refused.session is None:
-        extra = {"client": account}
-        _log.log(level, "refused %s (%s): %s", account, refused.code, refused.message, extra=extra)
-        return
-    session = session_id(refused.session)
-    text = "refused session %s of %s (%s): %s"
-    extra = {"session": session, "client": account}
-    _log.log(level, text, session, account, refused.code, refused.message, extra=extra)
+    what, extra = account, {"client": account}
+    if refused.session is not None:
+        extra["session"] = session_id(refused.session)
+        what = f"session {extra['session']} of {account}"
+    _log.log(level, "refused %s (%s): %s", what, refused.code, refused.message, extra=extra)

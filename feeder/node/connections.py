@@ -11,8 +11,8 @@ been reused.
 
 Messages and monitor events arrive separately. The event of an accepted connection precedes its
 first message, and the event of its end precedes the reuse of its number. So all pending events must
-be read before ``record_message`` where the peer is not known, and after ``opened`` before
-``make_room`` or ``run_due``: the connection may have ended already. One thread uses this object.
+be read before a message counts for a connection that does not have its peer, and after ``opened``
+before ``make_room`` or ``run_due``: the connection may have ended already. One thread uses this.
 """
 
 import contextlib
@@ -51,7 +51,9 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class Connection:
+    """A connection that libzmq has accepted."""
+
     file: tuple[int, int]
     """Device and inode."""
     is_tcp: bool
@@ -63,15 +65,20 @@ class _Connection:
     message_bytes: int = 0
     is_cut: bool = False
 
+    def add_bytes(self, part_bytes: int) -> None:
+        """Count a part of a complete message."""
+        self.message_bytes += part_bytes + _MESSAGE_OVERHEAD_BYTES
+
 
 class Connections:
-    """The open connections, by descriptor."""
+    """The open connections."""
 
     def __init__(self, counters: SocketCounters, connections_max: int) -> None:
         """At more than ``connections_max``, ``make_room`` cuts one that is idle or new."""
         self._counters = counters
         self._max = connections_max
-        self._open: dict[int, _Connection] = {}
+        self.open: dict[int, Connection] = {}
+        """By descriptor."""
         self._log_limit = LogLimiter(admitted_max=1)
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
@@ -79,7 +86,7 @@ class Connections:
     @property
     def has_room(self) -> bool:
         """Whether another connection may be accepted: at most one is above the maximum."""
-        return len(self._open) <= self._max
+        return len(self.open) <= self._max
 
     def opened(self, fd: int, listener: str, now_s: float) -> None:
         """Record a connection that was accepted at the endpoint ``listener``."""
@@ -87,41 +94,20 @@ class Connections:
         if file is None:
             return  # it has ended already
         is_tcp = listener.startswith("tcp://")
-        self._open[fd] = _Connection(file, is_tcp, now_s)
+        self.open[fd] = Connection(file, is_tcp, now_s)
         if is_tcp:
             self.deadline_s = min(self.deadline_s, now_s + CHECK_INTERVAL_S)
 
     def closed(self, fd: int) -> Set[bytes]:
         """Record the end of a connection; return its peers, none if it sent no message."""
-        connection = self._open.pop(fd, None)
+        connection = self.open.pop(fd, None)
         return frozenset() if connection is None else connection.peers
-
-    def knows(self, fd: int, peer: bytes) -> bool:
-        """Whether the open connection has sent messages of this peer before."""
-        connection = self._open.get(fd)
-        return connection is not None and peer in connection.peers
-
-    def record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> bool:
-        """Record a complete message; return whether its connection is open."""
-        connection = self._open.get(fd)
-        if connection is None:
-            return False
-        connection.last_active_s = now_s
-        connection.peers.add(peer)
-        connection.message_bytes += message_bytes + _MESSAGE_OVERHEAD_BYTES
-        return True
-
-    def record_part(self, fd: int, part_bytes: int) -> None:
-        """Record a part of a complete message."""
-        connection = self._open.get(fd)
-        if connection is not None:
-            connection.message_bytes += part_bytes + _MESSAGE_OVERHEAD_BYTES
 
     def make_room(self, now_s: float) -> None:
         """Cut connections beyond the maximum."""
         if self.has_room:
             return
-        staying = {fd: connection for fd, connection in self._open.items() if not connection.is_cut}
+        staying = {fd: connection for fd, connection in self.open.items() if not connection.is_cut}
         while len(staying) > self._max:
             fd = _choose_excess(staying, now_s)
             del staying[fd]
@@ -136,7 +122,7 @@ class Connections:
         if now_s < self.deadline_s:
             return
         unfinished: dict[int, int] = {}
-        for fd, connection in self._open.items():
+        for fd, connection in self.open.items():
             if connection.is_tcp and not connection.is_cut:
                 received = _received_bytes(fd)
                 # Messages are counted too long, which must not become credit for an endless one.
@@ -152,7 +138,7 @@ class Connections:
             self._cut(fd, "endless-message", why, now_s)
 
     def _cut(self, fd: int, reason: str, why: str, now_s: float) -> None:
-        connection = self._open[fd]
+        connection = self.open[fd]
         try:
             copy = os.dup(fd)
         except OSError:
@@ -178,7 +164,7 @@ class Connections:
             _log.warning(text, name, why, reason)
 
 
-def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
+def _choose_excess(connections: Mapping[int, Connection], now_s: float) -> int:
     """The longest idle, if over _IDLE_S; else one without messages; else the newest."""
     idlest = min(connections, key=lambda fd: connections[fd].last_active_s)
     if now_s - connections[idlest].last_active_s > _IDLE_S:

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -25,11 +25,8 @@ _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
 _HOST_NAME: Final = re.compile(r"(?=.*[a-zA-Z])[a-zA-Z0-9._-]{1,253}")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
-_TEMPORARY_SUFFIX: Final = ".new"
-_IPC_PATH_BYTES_MAX: Final = (
-    _UNIX_PATH_BYTES_MAX - 4 - max(len(CLAIM_SUFFIX), len(_TEMPORARY_SUFFIX))
-)
-"""Leaves room for .k of another node process and the suffix of its other sockets."""
+_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(CLAIM_SUFFIX)
+"""Leaves room for .k of another node process and the suffix of its claim socket."""
 
 _PROBE_DEADLINE_S: Final = 1.0
 _NAMES: Final = {"localhost": "127.0.0.1", "*": "0.0.0.0"}
@@ -40,10 +37,10 @@ class Endpoint:
     """A ZeroMQ address of this machine."""
 
     transport: Literal["tcp", "ipc"]
-    host: str
+    host: str = ""
     """Numeric address; empty for ipc."""
-    port: int
-    path: str
+    port: int = 0
+    path: str = ""
     """Path of the socket file; empty for tcp."""
 
     @property
@@ -62,13 +59,13 @@ class Endpoint:
         if number == 0:
             return self
         if self.transport == "ipc":
-            return Endpoint("ipc", "", 0, f"{self.path}.{number}")
+            return Endpoint("ipc", path=f"{self.path}.{number}")
         port = self.port + number if self.port else 0
         if port > _PORT_MAX:
             raise ConfigError(
                 f"bind: node process {number} would need port {port}: choose a lower port"
             )
-        return Endpoint("tcp", self.host, port, "")
+        return Endpoint("tcp", self.host, port)
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -95,40 +92,47 @@ def parse_endpoint(text: str) -> Endpoint:
             f"bind: {text!r} names no address of this machine: write tcp://127.0.0.1:PORT, or "
             "tcp://*:PORT for all of its addresses"
         ) from None
-    return Endpoint("tcp", bare, int(port), "")
+    return Endpoint("tcp", bare, int(port))
 
 
-@contextlib.contextmanager
-def created_with_mode(mode: int) -> Iterator[None]:
-    """Create the socket files that are bound within this context with ``mode``.
+class SocketFiles:
+    """The socket files of a listener."""
 
-    A chmod afterwards would leave a moment in which other users can connect. Sets the umask, so it
-    applies to all threads.
-    """
-    former = os.umask(0o777 & ~mode)
-    try:
-        yield
-    finally:
-        os.umask(former)
+    def __init__(self, mode: int) -> None:
+        self._mode = mode
+        self._created: dict[Path, tuple[int, int]] = {}
+
+    @contextlib.contextmanager
+    def create(self, path: Path) -> Iterator[None]:
+        """Have the body create the file, in place of a dead daemon's.
+
+        Raises as ``clear_stale_socket``. Sets the umask, so it applies to all threads: a chmod
+        afterwards would leave a moment in which other users can connect.
+        """
+        clear_stale_socket(path)
+        former = os.umask(0o777 & ~self._mode)
+        try:
+            yield
+        finally:
+            os.umask(former)
+        self._created[path] = _identify(path)
+
+    def remove(self) -> None:
+        """Remove the files, as far as possible; call it before the listener closes.
+
+        As long as it listens, no other daemon takes a path over. A later one's file could have the
+        same inode number, and would be taken for this one's.
+        """
+        for path, identity in self._created.items():
+            with contextlib.suppress(OSError):  # its folder may be read-only by now
+                if _identify(path) == identity:  # else another daemon has taken the path over
+                    path.unlink()
+        self._created.clear()
 
 
-def temporary_path(path: Path) -> Path:
-    """The name of a socket file until its listener is ready for clients."""
-    return path.with_name(path.name + _TEMPORARY_SUFFIX)
-
-
-def identify_file(path: Path) -> tuple[int, int]:
-    """Device and inode, which differ from those of a file that takes the name over."""
+def _identify(path: Path) -> tuple[int, int]:
     status = path.lstat()
     return status.st_dev, status.st_ino
-
-
-def remove_own(files: Mapping[Path, tuple[int, int]]) -> None:
-    """Remove the socket files that are still those identified before, as far as possible."""
-    for path, identity in files.items():
-        with contextlib.suppress(OSError):  # its folder may be read-only by now
-            if identify_file(path) == identity:  # else another daemon has taken the path over
-                path.unlink()
 
 
 def clear_stale_socket(path: Path) -> None:
@@ -193,4 +197,4 @@ def _parse_ipc(text: str) -> Endpoint:
             f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, the system's "
             "limit for sockets: choose a shorter one"
         )
-    return Endpoint("ipc", "", 0, path)
+    return Endpoint("ipc", path=path)

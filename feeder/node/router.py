@@ -28,15 +28,8 @@ import zmq
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.addresses import own_addresses
 from feeder.metrics.counters import SocketCounters
-from feeder.node.connections import Connections
-from feeder.node.endpoint import (
-    Endpoint,
-    clear_stale_socket,
-    created_with_mode,
-    identify_file,
-    remove_own,
-    temporary_path,
-)
+from feeder.node.connections import Connection, Connections
+from feeder.node.endpoint import Endpoint, SocketFiles
 from feeder.node.messages import NodeConfig
 from feeder.node.polling import AcceptGate
 from feeder.node.zap_handler import KeyList, ZapHandler
@@ -68,7 +61,7 @@ _HANDSHAKE_MS: Final = 10_000
 """A client that takes longer is gone, or does not speak ZMTP."""
 
 _PARTS_A_TURN: Final = 1024
-"""Frames beyond the first of a message that are read, and dropped, in one turn."""
+"""Frames beyond the first of a message that are dropped in one turn."""
 
 _FRAME_WASTE_BYTES: Final = 4096
 _PART_WASTE_BYTES: Final = 256
@@ -127,12 +120,10 @@ class Router:
         """The cost of misuse so far: bytes of dropped frames, and a fixed cost for each frame."""
         self._connections = Connections(self.counters, connections_max)
         self.ended: list[bytes] = []
-        """The peers whose connections have ended or that have not read for too long, until the
-        reader clears it. Earlier messages of theirs may still be unread; b"" stands for a
-        connection that sent none."""
+        """The peers whose connections have ended or that have not read for too long, until
+        ``take_ended``."""
         self._gate = AcceptGate()
         self._keys = keys
-        self._socket_mode = socket_mode
         self._own_addresses = own_addresses()
         check_threads(ZMQ_THREADS)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -146,8 +137,9 @@ class Router:
         self.socket.set(zmq.BACKLOG, _BACKLOG)
         self.socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
-        self._files: dict[Path, tuple[int, int]] = {}  # socket files, and their device and inode
+        self._files = SocketFiles(socket_mode)
         self._body: zmq.Frame | None = None  # of the last message
+        self._sender: Connection | None = None  # its connection, if that is open
         self._is_skipping = False  # the rest of a message of several frames
         # The method in C, without pyzmq's Python layer that takes options for other socket types.
         self._send = super(zmq.Socket, self.socket).send
@@ -179,47 +171,61 @@ class Router:
 
         Messages of several frames are dropped and counted; None follows each.
         """
-        if self._is_skipping:
-            self._skip_parts()
-            return None
-        if not int(self.socket.get(zmq.EVENTS)) & _READABLE:  # asking costs less than zmq.Again
-            return None
-        peer = self.socket.recv(_NOBLOCK)
-        body = self._body = self.socket.recv(_NOBLOCK, copy=False)
+        if not self._is_skipping:
+            # Asking costs less than zmq.Again.
+            if not int(self.socket.get(zmq.EVENTS)) & _READABLE:
+                return None
+            peer = self.socket.recv(_NOBLOCK)
+            body = self._body = self.socket.recv(_NOBLOCK, copy=False)
+            self._record(peer, body, now_s)
+            if not body.more:
+                return peer, body.bytes
+            self.counters.frames_dropped["several-frames"] += 1
+            self.waste(0)
+            self._is_skipping = True
+        for _ in range(_PARTS_A_TURN):
+            part = self.socket.recv(_NOBLOCK, copy=False)
+            self.wasted_bytes += len(part) + _PART_WASTE_BYTES
+            if self._sender is not None:
+                self._sender.add_bytes(len(part))
+            if not part.more:
+                self._is_skipping = False
+                break
+        return None
+
+    def _record(self, peer: bytes, body: zmq.Frame, now_s: float) -> None:
+        """Count a message for its connection; its peer has ended if that is not open."""
+        self._sender = None
         try:
             fd = body.get(zmq.SRCFD)
         except zmq.ZMQError:
-            pass  # the peer speaks ZMTP 2 or earlier
-        else:
-            if not self._connections.knows(fd, peer):
-                self.read_monitor(now_s)
-            if not self._connections.record_message(fd, peer, len(body), now_s):
-                self.ended.append(peer)
-        if not body.more:
-            return peer, body.bytes
-        self.counters.frames_dropped["several-frames"] += 1
-        self._is_skipping = True
-        self._skip_parts()
-        return None
-
-    def _skip_parts(self) -> None:
-        """Drop the rest of a message of several frames, at most _PARTS_A_TURN."""
-        assert self._body is not None, "the message's second frame"
-        fd = -1
-        with contextlib.suppress(zmq.ZMQError):  # as in ``receive``
-            fd = self._body.get(zmq.SRCFD)
-        for _ in range(_PARTS_A_TURN):
-            part = self.socket.recv(_NOBLOCK, copy=False)
-            self._connections.record_part(fd, len(part))
-            self.wasted_bytes += len(part) + _PART_WASTE_BYTES
-            if not part.more:
-                self._is_skipping = False
-                self.waste(0)
-                return
+            return  # the peer speaks ZMTP 2 or earlier
+        sender = self._connections.open.get(fd)
+        if sender is None or peer not in sender.peers:
+            self.read_monitor(now_s)  # the number may be a later connection's by now
+            sender = self._connections.open.get(fd)
+        if sender is None:
+            self.ended.append(peer)
+            return
+        sender.peers.add(peer)
+        sender.last_active_s = now_s
+        sender.add_bytes(len(body))
+        self._sender = sender
 
     def waste(self, frame_bytes: int) -> None:
         """Count a frame that was dropped."""
         self.wasted_bytes += frame_bytes + _FRAME_WASTE_BYTES
+
+    def take_ended(self) -> list[bytes]:
+        """The peers that have ended since the last call; none while any message is unread.
+
+        Otherwise a client would count as lost while its Bye is unread. Under a flood the lease
+        ends its session.
+        """
+        if self.has_unread:
+            return []
+        ended, self.ended = self.ended, []
+        return ended
 
     def sender(self) -> tuple[str, bool, bool]:
         """The last message's sender: its account, whether it runs on this machine, and over ipc.
@@ -249,37 +255,31 @@ class Router:
         except zmq.ZMQError:
             return ""
 
-    def send(self, peer: bytes, frame: bytes) -> None:
-        """Send an encoded message; a peer that cannot be sent to counts as ended."""
+    def send(self, peer: bytes, *frames: bytes | memoryview | zmq.Frame) -> bool:
+        """Send a message; False for a peer that cannot be sent to, which counts as ended."""
         try:
             # Only the first frame can fail: it finds the peer and reserves a place in its queue.
             self._send(peer, _MORE)
-            self._send(frame, _NOBLOCK)
+            for frame in frames[:-1]:
+                self._send(frame, _MORE)
+            self._send(frames[-1], _NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in _UNREACHABLE:
                 raise
             self.counters.sends_dropped += 1
             self.ended.append(peer)
+            return False
+        return True
 
     def send_chunk(
         self, peer: bytes, header: Chunk, arrays: ChunkArrays
     ) -> zmq.MessageTracker | None:
         """Send a chunk without copying its pixels; the tracker is done once they have been read.
 
-        None when the peer cannot be sent to: then nothing was sent, and it counts as ended.
+        None when the peer cannot be sent to: then nothing was sent.
         """
         pixels = zmq.Frame(arrays.pixels.data, track=True, copy=False)
-        send = self._send
-        try:
-            send(peer, _MORE)
-            send(encode(header), _MORE)
-            send(pixels, _MORE)
-            send(arrays.labels.data, _MORE)
-            send(arrays.sample_ids.data, _NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in _UNREACHABLE:
-                raise
-            self.ended.append(peer)
+        if not self.send(peer, encode(header), pixels, arrays.labels.data, arrays.sample_ids.data):
             return None
         self.counters.bytes_sent += (
             arrays.pixels.nbytes + arrays.labels.nbytes + arrays.sample_ids.nbytes
@@ -297,10 +297,9 @@ class Router:
 
         It terminates, as each listener accepts one connection only until ``_make_room``.
         """
-        monitor = self.monitor
-        while int(monitor.get(zmq.EVENTS)) & _READABLE:
-            event, value = _EVENT.unpack(monitor.recv(_NOBLOCK))
-            where = monitor.recv(_NOBLOCK).decode()
+        while int(self.monitor.get(zmq.EVENTS)) & _READABLE:
+            event, value = _EVENT.unpack(self.monitor.recv(_NOBLOCK))
+            where = self.monitor.recv(_NOBLOCK).decode()
             if event == zmq.EVENT_LISTENING:
                 if not self._gate.add(value):
                     _log.warning(
@@ -316,7 +315,7 @@ class Router:
                 self._gate.failed(now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
-                self.ended += self._connections.closed(value) or (b"",)
+                self.ended += self._connections.closed(value)
             else:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSAL_REASONS.get(value)
@@ -328,9 +327,7 @@ class Router:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
-        # First: as long as this one listens, no other daemon takes the path over. A later one's
-        # file could have the same inode number, and would be taken for this one's.
-        remove_own(self._files)
+        self._files.remove()
         if self.zap is not None:
             self.zap.socket.close(0)
         # Not disable_monitor: it waits for libzmq's I/O thread, which blocks while the monitor's
@@ -354,32 +351,20 @@ class Router:
         # Else the gate waits for connections to end, which the monitor reports.
 
     def _bind(self, endpoint: Endpoint) -> str:
-        path, first_name = Path(endpoint.path), str(endpoint)
-        if endpoint.transport == "ipc":
-            clear_stale_socket(path)
-            clear_stale_socket(temporary_path(path))
-            first_name = f"ipc://{temporary_path(path)}"
         self.socket.set(zmq.IPV6, int(":" in endpoint.host))
         try:
-            with created_with_mode(self._socket_mode):
-                self.socket.bind(first_name)
+            if endpoint.transport == "ipc":
+                with self._files.create(Path(endpoint.path)):
+                    self.socket.bind(str(endpoint))
+            else:
+                self.socket.bind(str(endpoint))
         except zmq.ZMQError as error:
             raise _explain_bind(endpoint, error) from error
-        if endpoint.transport == "tcp":
-            self.read_monitor(time.monotonic())
-            return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        try:
-            self._files[path] = identify_file(temporary_path(path))
-            self.read_monitor(time.monotonic())
-            temporary_path(path).rename(path)  # no client can connect before the gate is set up
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary_path(path).unlink()
-            raise _explain_bind(endpoint, error) from error
-        return str(endpoint)
+        self.read_monitor(time.monotonic())
+        return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 
-def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError | OSError) -> ConfigError | ResourceError:
+def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError | ResourceError:
     if error.errno == errno.EADDRINUSE:
         return ResourceError(
             f"{endpoint} is in use by another process: stop that one or bind another port"

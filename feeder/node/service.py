@@ -108,7 +108,7 @@ class NodeService:
 
     def due_s(self, now_s: float) -> float:
         """When the next turn is due if nothing happens before."""
-        if (self.clients.unreachable or self.router.ended) and not self.router.has_unread:
+        if self.router.ended and not self.router.has_unread:
             return now_s
         due_s = min(
             max(self.table.check_at_s, self.caught_up_s),
@@ -133,8 +133,8 @@ class NodeService:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
         if self._slots.recheck_at_s <= now_s:
             self.apply(self._slots.recheck(now_s), now_s)
-        if self.clients.unreachable or self.router.ended:
-            self.apply(map(events.PeerGone, self.clients.take_lost(now_s)), now_s)
+        if self.router.ended:
+            self.apply(map(events.PeerGone, self.router.take_ended()), now_s)
         if self._names.deadline_s <= now_s:
             self._names.run_due(self.pool.numbers, now_s)
         if self._slots.loans:

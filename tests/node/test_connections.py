@@ -51,8 +51,10 @@ class Server:
 
     def record_message(self, index: int, now_s: float, size: int = 10) -> None:
         """Record a complete message of a connection."""
-        fd = self.ends[index][0].fileno()
-        assert self.connections.record_message(fd, b"peer", size, now_s)
+        connection = self.connections.open[self.ends[index][0].fileno()]
+        connection.peers.add(b"peer")
+        connection.last_active_s = now_s
+        connection.add_bytes(size)
 
     def cut(self) -> set[int]:
         """Return the connections that have been cut: the other end reads the end."""
@@ -138,8 +140,8 @@ def test_unfinished_bytes_of_a_connection_are_capped(server: Server) -> None:
     endless, client = server.accept_tcp(), server.accept_tcp()
     server.receive(endless, UNFINISHED + 1)
     server.receive(client, UNFINISHED + 1)
-    server.record_message(client, 0.1, size=50_000)
-    server.connections.record_part(server.ends[client][0].fileno(), 50_000)
+    for _ in range(2):
+        server.record_message(client, 0.1, size=50_000)
     assert server.connections.deadline_s == CHECK_INTERVAL_S
     server.connections.run_due(CHECK_INTERVAL_S / 2)
     assert server.cut() == set(), "not due yet"
@@ -208,32 +210,13 @@ def test_connection_that_reuses_the_number_is_not_cut(server: Server, kind: str)
     server.connections.closed(numbers[successor])  # the event of the first one's end is unread
     if kind == "too-many":
         for _ in range(3):
-            fd = server.ends[server.accept(6.0)][0].fileno()
-            server.connections.record_message(fd, b"peer", 10, 6.0)
+            server.record_message(server.accept(6.0), 6.0)
     else:
         server.connections.run_due(1.0)
     assert successor not in server.cut()
     assert server.counters.connections_cut == {}
     if kind == "endless-message":
         assert psutil.Process().num_fds() == before
-
-
-def test_messages_belong_to_their_connection_until_it_ends(server: Server) -> None:
-    fd = server.ends[server.accept(0.0)][0].fileno()
-    record = server.connections.record_message
-    assert not server.connections.knows(fd, b"peer"), "it may be the number's next connection"
-    assert record(fd, b"peer", 10, 0.0)
-    assert server.connections.knows(fd, b"peer")
-    assert server.connections.closed(fd) == {b"peer"}
-    assert not record(fd, b"peer", 10, 0.0), "it has ended"
-    assert server.connections.closed(fd) == set()
-
-
-def test_late_message_of_a_former_connection_does_not_hide_the_peer(server: Server) -> None:
-    fd = server.ends[server.accept(0.0)][0].fileno()
-    for peer in (b"peer", b"former peer of the number", b"peer"):
-        server.connections.record_message(fd, peer, 10, 0.0)
-    assert b"peer" in server.connections.closed(fd)
 
 
 def test_cuts_are_logged_once_a_minute_with_the_limit_to_raise(
