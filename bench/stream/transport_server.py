@@ -93,7 +93,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     now_s = time.monotonic()
     service.on_worker(WorkerJoined(1), now_s)
     poll_set = PollSet()
-    poll_set.add(router.monitor, router.read_monitor)
+    router.start(poll_set)
     service.clients.start(poll_set)
     while True:
         now_s = poll_set.run(min(service.due_s(now_s), now_s + 60.0))

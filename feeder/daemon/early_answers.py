@@ -108,9 +108,7 @@ def answer_early(
 
     def run() -> None:
         poll_set = PollSet()
-        poll_set.add(router.monitor, router.read_monitor)
-        if router.zap is not None:
-            poll_set.add(router.zap.socket, router.zap.answer)
+        router.start(poll_set)
         clients.start(poll_set)
         extend_s = 0.0
         while not is_over.is_set():
@@ -118,10 +116,7 @@ def answer_early(
             if now_s >= extend_s:
                 extend()
                 extend_s = now_s + _INTERVAL_S
-            now_s = poll_set.run(min(now_s + _TURN_S, clients.resume_s, router.deadline_s))
-            router.run_due(now_s)
-            if clients.resume_s <= now_s:
-                clients.start(poll_set)
+            poll_set.run(now_s + _TURN_S)
             router.ended.clear()  # no session ends with them
 
     with contextlib.closing(router):

@@ -72,6 +72,7 @@ class ClaimListener:
         ``handle`` gets claims, which ``grant`` or ``refuse`` answers, and what ends the holders.
         """
         self._poll_set, self._handle = poll_set, handle
+        poll_set.timed.append(self)
         self.run_due(0.0)
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:

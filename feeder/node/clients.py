@@ -65,15 +65,22 @@ class Clients:
         self._handle = handle
         self._fair_share = FairShare()
         self._poll_set: PollSet | None = None
-        self.resume_s = float("inf")
-        """When ``start`` is due again, after misuse."""
+        self.deadline_s = float("inf")
+        """When reading goes on, after misuse."""
 
     # --- What they send -----------------------------------------------------------------------
 
     def start(self, poll_set: PollSet) -> None:
-        """Read clients' frames whenever there are any, until the next misuse."""
-        self._poll_set, self.resume_s = poll_set, float("inf")
-        poll_set.add(self._router.socket, self._read)
+        """Read clients' frames whenever there are any."""
+        self._poll_set = poll_set
+        poll_set.timed.append(self)
+        self.run_due(0.0)
+
+    def run_due(self, now_s: float) -> None:
+        """Read until the next misuse."""
+        assert self._poll_set is not None, "clients are polled from the start on"
+        self.deadline_s = float("inf")
+        self._poll_set.add(self._router.socket, self._read)
 
     def _read(self, now_s: float) -> None:
         assert self._poll_set is not None, "clients are polled from the start on"
@@ -88,7 +95,7 @@ class Clients:
         if wasted:
             # libzmq reads from its peers in turn, so after the pause all get their share as before.
             self._poll_set.remove(router.socket)
-            self.resume_s = now_s + wasted / _WASTE_BYTES_A_S
+            self.deadline_s = now_s + wasted / _WASTE_BYTES_A_S
 
     def take(self, peer: bytes, frame: bytes, now_s: float) -> None:
         """Handle a frame from a client; count and drop what is malformed or over its rate."""

@@ -8,7 +8,7 @@ serves the others. Once the dataset can be opened again, the process is to resta
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -37,54 +37,54 @@ _log = logging.getLogger(__name__)
 class NodeDatasets:
     """The datasets that a node process is to serve."""
 
-    def __init__(self, sources: Mapping[str, DatasetSource], *, is_successor: bool) -> None:
-        """Take where each is, by name, and its fingerprint; nothing is read yet."""
-        self.served: dict[str, ServedDataset | str] = {}
-        """What sessions need of each, or why it cannot be served."""
-        self.due_s = float("inf")
-        """When to call ``are_mended``."""
-        self._sources = sources
-        self._is_successor = is_successor
-
-    def open_all(self) -> dict[str, DecodedSize]:
-        """Open all of them; return the decoded size of each that can be served.
+    def __init__(
+        self,
+        sources: Mapping[str, DatasetSource],
+        on_mended: Callable[[float], None],
+        *,
+        is_successor: bool,
+    ) -> None:
+        """Open all of them, by name; ``on_mended`` is called when one can be that could not.
 
         Raises DatasetError in the first process of a daemon if one cannot be opened, ResourceError
         in a successor if one does not answer.
         """
-        sources = self._sources
-        if self._is_successor:  # else the supervisor has just checked
+        self.served: dict[str, ServedDataset | str] = {}
+        """What sessions need of each, or why it cannot be served."""
+        self.sizes: dict[str, DecodedSize] = {}
+        """The decoded size of each that can be served."""
+        self.deadline_s = float("inf")
+        """When ``run_due`` is due."""
+        self._on_mended = on_mended
+        self._failed: dict[str, DatasetSource] = {}
+        if is_successor:  # else the supervisor has just checked
             folders = {name: path_from_bytes(source.folder) for name, source in sources.items()}
             check_readable(
                 {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
             )
-        sizes: dict[str, DecodedSize] = {}
         for name, source in sources.items():
             try:
                 with _open(source) as dataset:
                     self.served[name] = describe_dataset(dataset)
-                    sizes[name] = measure_pictures(dataset)
+                    self.sizes[name] = measure_pictures(dataset)
             except DatasetError as error:
-                if not self._is_successor:
+                if not is_successor:
                     raise
                 reason = escape_surrogates(str(error))
                 self.served[name] = f"dataset {name} cannot be served: {reason}"
-                self.due_s = 0.0
+                self._failed[name] = source
+                self.deadline_s = 0.0
                 _log.error("%s", self.served[name])
-        return sizes
 
-    def are_mended(self, now_s: float) -> bool:
-        """Whether one that could not be opened can be now; looks at them every RETRY_S."""
-        if now_s < self.due_s:
-            return False
-        self.due_s = now_s + RETRY_S
-        for name, source in self._sources.items():
-            if isinstance(self.served[name], str):
-                with contextlib.suppress(DatasetError), _open(source):
-                    _log.warning("dataset %s can be served again: restarting", name)
-                    self.due_s = float("inf")
-                    return True
-        return False
+    def run_due(self, now_s: float) -> None:
+        """Try to open one that could not be opened, every RETRY_S."""
+        self.deadline_s = now_s + RETRY_S
+        for name, source in self._failed.items():
+            with contextlib.suppress(DatasetError), _open(source):
+                _log.warning("dataset %s can be served again: restarting", name)
+                self.deadline_s = float("inf")
+                self._on_mended(now_s)
+                return
 
 
 def _open(source: DatasetSource) -> Dataset:

@@ -36,7 +36,7 @@ from feeder.node.polling import PollSet
 from feeder.node.router import Router, read_keys
 from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
-from feeder.node.worker_pool import WorkerPool
+from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import LineStream, start_logging
 from feeder.process.path_text import printable
@@ -50,7 +50,6 @@ from feeder.session.table import SessionTable
 from feeder.worker.messages import Configure
 
 INCARNATION_BITS: Final = 63
-_SLEEP_MAX_S: Final = 60.0
 _DRAIN_RECHECK_S: Final = 0.01
 
 _log = logging.getLogger(__name__)
@@ -93,31 +92,29 @@ class NodeLoop:
         """
         self._config = config
         self._control = control
-        self._log = log
         self._wakeup = wakeup
         self._warnings = warnings
         self._is_ready = False  # once all workers have been up
         self._drain_by_s: float | None = None
         self._is_over = False
+        self.deadline_s = float("inf")
+        """When ``run_due`` is due: while it drains."""
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
         with contextlib.ExitStack() as stack:
             self._open_sockets(stack)
-            self._datasets = NodeDatasets(config.datasets, is_successor=config.is_successor)
-            sizes = self._datasets.open_all()
+            datasets = NodeDatasets(config.datasets, self._drain, is_successor=config.is_successor)
             record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
             cache: DecodedCache | None = None
-            plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
+            plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
             if plan is not None:
                 cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
-                full_bytes = int(sum(size.total_bytes for size in sizes.values()))
+                full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
                 record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
             self._open = stack.pop_all()
         self._poll_set = PollSet()
         self._poll_set.add(wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
-        self._poll_set.add(self._router.monitor, self._router.read_monitor)
-        if self._router.zap is not None:  # from the start: clients wait for it in handshakes
-            self._poll_set.add(self._router.zap.socket, self._router.zap.answer)
+        self._router.start(self._poll_set)
         self._pool = WorkerPool(
             config.workers,
             Configure(
@@ -128,7 +125,7 @@ class NodeLoop:
                 cache=plan,
             ),
             self._poll_set,
-            lambda report, now_s: self._service.on_worker(report, now_s),
+            self._on_worker,
             record,
             None if cache is None else cache.fileno(),
             module=config.worker_module,
@@ -155,7 +152,7 @@ class NodeLoop:
             library_warnings=len(library_warnings()),
         )
         self._service = NodeService(
-            SessionTable(self._datasets.served, config.limits, self._identity, record, weights),
+            SessionTable(datasets.served, config.limits, self._identity, record, weights),
             self._router,
             self._claim_listener,
             self._pool,
@@ -163,7 +160,8 @@ class NodeLoop:
             cache=cache,
             board=board,
         )
-        self._snapshots = Snapshots(self._service, control)
+        self._snapshots = Snapshots(self._service, control, log)
+        self._poll_set.timed += [self._snapshots, datasets, self]
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config
@@ -189,11 +187,11 @@ class NodeLoop:
         try:
             self._pool.start()
             now_s = time.monotonic()
+            self._service.begin_turn(now_s, now_s)
             while not self._is_over:
-                # From the turn's time on, so that a suspension in a turn is noticed as well.
-                due_s = max(now_s, self._next_due_s(now_s))
+                due_s = self._service.due_s(now_s)
                 now_s = self._poll_set.run(due_s, self._service.begin_turn)
-                self._run_due(now_s)
+                self._service.run_due(now_s)
         except Exception as error:
             shortage = explain_shortage(error)
             if shortage is None or not self._is_ready:
@@ -205,43 +203,20 @@ class NodeLoop:
         finally:
             self._pool.close()
 
-    def _next_due_s(self, now_s: float) -> float:
-        due_s = min(
-            now_s + _SLEEP_MAX_S,
-            self._pool.deadline_s,
-            self._claim_listener.deadline_s,
-            self._router.deadline_s,
-            self._snapshots.deadline_s,
-            self._datasets.due_s,
-            self._service.due_s(now_s),
-            self._service.clients.resume_s,
-        )
-        if self._drain_by_s is not None:
-            due_s = min(due_s, self._drain_by_s, now_s + _DRAIN_RECHECK_S)
-        return due_s
+    def run_due(self, now_s: float) -> None:
+        """End once all requested batches are delivered, or when the drain has taken too long."""
+        assert self._drain_by_s is not None, "due while it drains only"
+        self.deadline_s = now_s + _DRAIN_RECHECK_S
+        if self._service.is_settled:
+            self._is_over = True
+        elif now_s >= self._drain_by_s:
+            _log.warning("the drain ended before all requested batches were delivered")
+            self._is_over = True
 
-    def _run_due(self, now_s: float) -> None:
-        # Most turns have nothing due: the deadlines are compared here, without a call for each.
-        service = self._service
-        if self._pool.deadline_s <= now_s:
-            self._pool.run_due(now_s)
-        if self._claim_listener.deadline_s <= now_s:
-            self._claim_listener.run_due(now_s)
-        if self._router.deadline_s <= now_s:
-            self._router.run_due(now_s)
-        if self._snapshots.deadline_s <= now_s:
-            self._snapshots.run_due(now_s)
-            self._log.report_dropped()
-            service.read_board()
-        if self._datasets.due_s <= now_s and self._datasets.are_mended(now_s):
-            self._drain(now_s)
-        service.run_due(now_s)
-        if service.clients.resume_s <= now_s:
-            service.clients.start(self._poll_set)
+    def _on_worker(self, report: PoolEvent, now_s: float) -> None:
+        self._service.on_worker(report, now_s)
         if not self._is_ready and self._pool.is_complete:
             self._report(now_s)
-        if self._drain_by_s is not None:
-            self._end_if_drained(self._drain_by_s, now_s)
 
     def _report(self, now_s: float) -> None:
         """Report to the supervisor that all workers are up."""
@@ -274,13 +249,6 @@ class NodeLoop:
             self._poll_set, lambda event, now_s: self._service.apply([event], now_s)
         )
 
-    def _end_if_drained(self, drain_by_s: float, now_s: float) -> None:
-        if self._service.is_settled:
-            self._is_over = True
-        elif now_s >= drain_by_s:
-            _log.warning("the drain ended before all requested batches were delivered")
-            self._is_over = True
-
     def _on_control(self, now_s: float) -> None:
         try:
             message = self._control.receive()
@@ -301,4 +269,5 @@ class NodeLoop:
     def _drain(self, now_s: float) -> None:
         if self._drain_by_s is None:
             self._drain_by_s = now_s + self._config.drain_s
+            self.deadline_s = now_s
             self._service.apply([DrainAsked()], now_s)

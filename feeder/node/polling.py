@@ -20,11 +20,13 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import zmq
 
 Source = zmq.Socket[bytes] | int
+
+_SLEEP_MAX_S: Final = 60.0
 
 _FDS: Final = Path("/proc/self/fd")
 _EPOLL: Final = "anon_inode:[eventpoll]"
@@ -42,6 +44,14 @@ _POLL_S: Final = 0.0005
 _RETRY_S: Final = 0.1
 
 
+class Timed(Protocol):
+    """A part of a process that does what is due when it is due."""
+
+    deadline_s: float
+
+    def run_due(self, now_s: float) -> None: ...
+
+
 class PollSet:
     """ZeroMQ sockets and descriptors, each with a callback for its input or its end.
 
@@ -51,6 +61,8 @@ class PollSet:
     def __init__(self) -> None:
         self._poller = zmq.Poller()
         self._callbacks: dict[Source, Callable[[float], None]] = {}
+        self.timed: list[Timed] = []
+        """The parts that a turn runs, after the callbacks, if they are due."""
 
     def add(self, source: Source, callback: Callable[[float], None]) -> None:
         """Begin to poll a source."""
@@ -65,9 +77,12 @@ class PollSet:
     def run(self, due_s: float, begin_turn: Callable[[float, float], None] | None = None) -> float:
         """Wait for input, until ``due_s`` at most, and handle it; return the turn's time.
 
-        ``begin_turn`` is called with it and ``due_s`` before any callback.
+        ``begin_turn`` is called with it, and with when the turn was due, before any callback.
         """
-        ready = self._poller.poll(max(0, int((due_s - time.monotonic()) * 1000) + 1))
+        for part in self.timed:
+            due_s = min(due_s, part.deadline_s)
+        wait_s = min(due_s - time.monotonic(), _SLEEP_MAX_S)
+        ready = self._poller.poll(max(0, int(wait_s * 1000) + 1))
         now_s = time.monotonic()
         if begin_turn is not None:
             begin_turn(now_s, due_s)
@@ -75,6 +90,9 @@ class PollSet:
             callback = self._callbacks.get(source)
             if callback is not None:  # else an earlier callback has removed it
                 callback(now_s)
+        for part in self.timed:
+            if part.deadline_s <= now_s:
+                part.run_due(now_s)
         return now_s
 
 
@@ -97,7 +115,7 @@ class AcceptGate:
         """When ``rearm`` is due."""
 
     def add(self, listener: int) -> bool:
-        """Add a listener that libzmq has just begun to poll, and let it accept one connection.
+        """Add a listener that libzmq has just begun to poll; ``rearm`` is due.
 
         False if its epoll entry cannot be found: then libzmq accepts without limit.
         """
@@ -107,7 +125,7 @@ class AcceptGate:
                 return False
             time.sleep(_POLL_S)
         self._entries[listener] = entry
-        self._rearm(listener)
+        self.deadline_s = 0.0
         return True
 
     def accepted(self, now_s: float) -> None:
@@ -121,16 +139,13 @@ class AcceptGate:
 
     def rearm(self, now_s: float) -> None:
         """Let each listener accept one connection, if that is due."""
-        if now_s >= self.deadline_s:
-            self.deadline_s = float("inf")
-            for listener in self._entries:
-                self._rearm(listener)
-
-    def _rearm(self, listener: int) -> None:
-        epoll, data = self._entries[listener]
-        event = _Event(select.EPOLLIN | select.EPOLLONESHOT, data)
-        if self._libc.epoll_ctl(epoll, _MODIFY, listener, ctypes.byref(event)) != 0:
-            raise OSError(ctypes.get_errno(), "epoll_ctl")
+        if now_s < self.deadline_s:
+            return
+        self.deadline_s = float("inf")
+        for listener, (epoll, data) in self._entries.items():
+            event = _Event(select.EPOLLIN | select.EPOLLONESHOT, data)
+            if self._libc.epoll_ctl(epoll, _MODIFY, listener, ctypes.byref(event)) != 0:
+                raise OSError(ctypes.get_errno(), "epoll_ctl")
 
 
 def _find_entry(fd: int) -> tuple[int, int] | None:

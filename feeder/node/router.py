@@ -31,7 +31,7 @@ from feeder.metrics.counters import SocketCounters
 from feeder.node.connections import Connection, Connections
 from feeder.node.endpoint import Endpoint, SocketFiles
 from feeder.node.messages import NodeConfig
-from feeder.node.polling import AcceptGate
+from feeder.node.polling import AcceptGate, PollSet
 from feeder.node.zap_handler import KeyList, ZapHandler
 from feeder.process.path_text import path_from_bytes
 from feeder.process.shortage import ZMQ_THREADS, check_threads
@@ -113,7 +113,6 @@ class Router:
         """Create the socket and its monitor, in a context of their own.
 
         ``socket_mode`` is that of ipc socket files; connections beyond ``connections_max`` are cut.
-        With ``keys``, ``zap`` must be polled: clients wait for its answer in their handshakes.
         """
         self.counters = SocketCounters()
         self.wasted_bytes = 0
@@ -160,6 +159,13 @@ class Router:
             self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler no client is admitted
         bound |= {tcp: self._bind(tcp) for tcp in endpoints if tcp.transport == "tcp"}
         return tuple(bound[endpoint] for endpoint in endpoints)
+
+    def start(self, poll_set: PollSet) -> None:
+        """Begin to follow connections, and to admit clients, which wait in their handshakes."""
+        poll_set.add(self.monitor, self.read_monitor)
+        if self.zap is not None:
+            poll_set.add(self.zap.socket, self.zap.answer)
+        poll_set.timed.append(self)
 
     @property
     def has_unread(self) -> bool:

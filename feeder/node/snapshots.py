@@ -36,6 +36,7 @@ from feeder.metrics.records import (
 from feeder.node.messages import Heartbeat, NodeToSupervisor, SupervisorToNode
 from feeder.node.service import NodeService
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.log_lines import LineStream
 from feeder.process.path_text import printable
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
@@ -85,10 +86,12 @@ class Snapshots:
         self,
         service: NodeService,
         control: Channel[NodeToSupervisor, SupervisorToNode],
+        log: LineStream,
     ) -> None:
-        """The channel to the supervisor must not block."""
+        """The channel to the supervisor must not block once ``run_due`` is due."""
         self._service = service
         self._control = control
+        self._log = log
         self._clients = ClientBook()
         self._started_s = time.monotonic()
         self._loads: dict[int, tuple[ProcessLook, int]] = {}  # by worker: as read, at which chunk
@@ -97,7 +100,7 @@ class Snapshots:
         """When ``run_due`` is due; set it to begin."""
 
     def run_due(self, now_s: float) -> None:
-        """Send a snapshot."""
+        """Send a snapshot; read what the supervisor has written to the board meanwhile."""
         # Those that a stall made late are left out: a process that was suspended sends no burst.
         self.deadline_s += (int((now_s - self.deadline_s) // INTERVAL_S) + 1) * INTERVAL_S
         try:
@@ -106,6 +109,8 @@ class Snapshots:
             pass  # the supervisor is stopped or overloaded: the next one carries the same totals
         except ChannelClosedError:
             self.deadline_s = float("inf")  # the loop reads the end of the channel, and ends
+        self._service.read_board()
+        self._log.report_dropped()
 
     def take(self, now_s: float) -> NodeRecord:
         """The process's present state."""

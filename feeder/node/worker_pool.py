@@ -133,6 +133,7 @@ class WorkerPool:
         ResourceError where one cannot be started.
         """
         self._starts_due_s = [0.0] * self._size
+        self._poll_set.timed.append(self)
         self.run_due(time.monotonic())
 
     def run_due(self, now_s: float) -> None:

@@ -26,26 +26,26 @@ def source(folder: Path, fingerprint: str = "") -> DatasetSource:
 
 
 def test_the_first_process_opens_all_or_none(folder: Path) -> None:
-    datasets = NodeDatasets({"d": source(folder)}, is_successor=False)
-    assert datasets.open_all()["d"].samples == 3
-    assert datasets.due_s == float("inf")
-    other = NodeDatasets({"d": source(folder, "f" * 64)}, is_successor=False)
+    datasets = NodeDatasets({"d": source(folder)}, print, is_successor=False)
+    assert datasets.sizes["d"].samples == 3
+    assert datasets.deadline_s == float("inf")
     with pytest.raises(DatasetError, match="is of another dataset than the one that is served"):
-        other.open_all()
+        NodeDatasets({"d": source(folder, "f" * 64)}, print, is_successor=False)
 
 
 def test_a_successor_leaves_out_what_it_cannot_open_until_it_can(folder: Path) -> None:
     sources = {"d": source(folder), "e": source(folder)}
     sources["gone"] = source(folder.parent / "gone\udcff", sources["d"].fingerprint)
     sources["other"] = source(folder, "f" * 64)
-    datasets = NodeDatasets(sources, is_successor=True)
-    assert set(datasets.open_all()) == {"d", "e"}
+    mended_s: list[float] = []
+    datasets = NodeDatasets(sources, mended_s.append, is_successor=True)
+    assert set(datasets.sizes) == {"d", "e"}
     assert isinstance(datasets.served["d"], ServedDataset)
     assert b"dataset gone cannot be served: " in str(datasets.served["gone"]).encode()
     assert "restore the old one or restart the daemon" in str(datasets.served["other"])
-    now_s = datasets.due_s
-    assert not datasets.are_mended(now_s)
+    datasets.run_due(10.0)
+    assert (mended_s, datasets.deadline_s) == ([], 10.0 + RETRY_S)
     shutil.copytree(folder, folder.parent / "gone\udcff")
-    assert not datasets.are_mended(now_s), "it looks every few seconds"
-    assert datasets.are_mended(now_s + RETRY_S)
-    assert datasets.due_s == float("inf"), "it restarts now"
+    datasets.run_due(10.0 + RETRY_S)
+    assert mended_s == [10.0 + RETRY_S]
+    assert datasets.deadline_s == float("inf"), "it restarts now"

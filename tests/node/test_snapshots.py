@@ -109,8 +109,10 @@ def taker_of(
         refused_datasets={},
         caught_up_s=0.0,
         counters=lambda now_s: {},
+        read_board=lambda: None,
     )
-    return Snapshots(service, control)
+    log: Any = SimpleNamespace(report_dropped=lambda: None)
+    return Snapshots(service, control, log)
 
 
 def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
