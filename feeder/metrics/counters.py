@@ -1,7 +1,7 @@
-"""The counters of a node process's parts, each counted in where it is declared for.
+"""The counters of a node process's parts, which are sent flat, by name, in ``NodeRecord.counters``.
 
-They are sent flat, by name, in ``NodeRecord.counters``. Every fallback and every drop has a
-counter: nothing is dropped silently. Reasons have few values, all chosen by Feeder.
+Every fallback and every drop has a counter: nothing is dropped silently. Reasons have few values,
+all chosen by Feeder.
 """
 
 import functools
@@ -58,8 +58,6 @@ class NodeStatus(Struct, kw_only=True):
 
 
 class SessionCounters(Struct, kw_only=True):
-    """Counters of the session state machine."""
-
     sessions_opened: int = counter("Sessions that clients opened.")
     sessions_closed: int = _ended("closed")
     """Ended by Bye, by release of their mapped slots, or replaced by another Hello."""
@@ -99,10 +97,7 @@ class SessionCounters(Struct, kw_only=True):
 
 
 class SocketCounters(Struct, kw_only=True):
-    """Counters of the node process's socket."""
-
-    bytes_sent: int = 0
-    """Bytes of pixels, labels and sample ids handed to the socket."""
+    bytes_sent: int = 0  # of pixels, labels and sample ids handed to the socket
     frames_dropped: Reasons = _by(
         "Messages of clients that were dropped, by reason.",
         "bad-recipe malformed over-rate several-frames version",
@@ -126,8 +121,6 @@ class SocketCounters(Struct, kw_only=True):
 
 
 class ClaimCounters(Struct, kw_only=True):
-    """Counters of the claim listener, where clients claim slots to map."""
-
     claims_refused: int = trouble("Claims of slots that were refused: their clients get copies.")
     shares_failed: int = trouble("Of those, the ones for which no descriptor could be opened.")
 
@@ -143,8 +136,6 @@ class WorkerCounters(Struct, kw_only=True):
 
 
 class LogCounters(Struct, kw_only=True):
-    """Counters of the log."""
-
     log_lines_dropped: int = trouble("Log lines that were dropped because nothing read them.")
     log_lines_limited: int = trouble("Log lines that were suppressed because they repeated.")
 

@@ -59,8 +59,6 @@ class Field:
     """The first value, or a type that makes it."""
     merge: Callable[[Iterable[Any]], Any] = sum
     """How the gauges of several records become one."""
-    is_flat: bool = False
-    """Whether a field of NodeRecord is among the flat counters, too."""
     is_trouble: bool = False
     """Whether it stays 0 while all is well."""
 
@@ -156,12 +154,13 @@ def merged(records: Sequence[_Record]) -> _Record:
 
 
 def flatten(*groups: Struct) -> Counters:
-    """All counters by name: the fields of the groups, and those of NodeRecord that are flat."""
+    """All counters by name: the fields of the groups, and those of NodeRecord in its FLAT."""
     counters: Counters = {}
     for group in groups:
-        flat = {name: f.metric for name, f in fields_of(type(group)).items() if f.is_flat}
-        for name, row in (flat or {name: name for name in group.__struct_fields__}).items():
+        flat = getattr(group, "FLAT", ())
+        for name in flat or group.__struct_fields__:
             value = getattr(group, name)
+            row = fields_of(type(group))[name].metric if flat else name
             if isinstance(value, Struct):  # the cache
                 numbers, read, _ = _counters(type(value))
                 value = dict(zip(numbers, read(value), strict=True))

@@ -30,10 +30,8 @@ def size(size_bytes: float) -> str:
     units = ["KB", "MB", "GB", "TB"]
     while size_bytes >= 999.5 and len(units) > 1:
         size_bytes /= 1000
-        del units[0]
-    return (
-        f"{size_bytes:.1f} {units[0]}" if size_bytes < 99.95 else f"{count(size_bytes)} {units[0]}"
-    )
+        units.pop(0)
+    return f"{size_bytes:,.{1 if size_bytes < 99.95 else 0}f} {units[0]}"
 
 
 def megabytes(size_bytes: float) -> str:

@@ -1,7 +1,6 @@
 """The records of what a node process, its workers, clients, jobs and cache have done and are doing.
 
-One record is counted in, added up, sent to the supervisor and shown: the node process's own is
-counted in from its start on, and sent twice a second with those of its workers, clients and jobs.
+The node process's own is counted in from its start on, and sent twice a second with the others.
 Counters are since the subject started (of a client: its sessions); rates come from two records
 (``feeder.diagnosis.interval``). All values are bounded, because records also travel over the wire.
 """
@@ -11,27 +10,15 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from feeder.metrics.fields import (
-    Label,
-    Seconds,
-    ShortText,
-    Total,
-    counter,
-    gauge,
-    histogram,
-    seconds,
-)
+from feeder.metrics import fields
+from feeder.metrics.fields import Label, Seconds, ShortText, Total, counter, gauge, seconds
 from feeder.metrics.hangs import KernelState
 
 CLIENTS_MAX: Final = 64
 """Clients of a record, as a rule the fastest ones; the others are summed up as OTHERS."""
-
 JOBS_MAX: Final = 32
 """Jobs of a record, those with sessions first; the others are summed up as OTHER_JOBS."""
-
-WORKERS_MAX: Final = 256
-"""Workers of a record. More share a NUMA node on no machine today."""
-
+WORKERS_MAX: Final = 256  # more share a NUMA node on no machine today
 OTHERS: Final = "other clients"
 OTHER_JOBS: Final = "other jobs"
 
@@ -50,7 +37,6 @@ class Histogram(Struct, kw_only=True):
     )
     """Durations in each bucket of BOUNDS_S, not accumulated; the last bucket has no bound."""
     total_s: Annotated[float, Meta(ge=0)] = 0.0
-    """Sum of all durations."""
 
     def add(self, seconds: float) -> None:
         """Count a duration; a negative one, after a clock's correction, counts as 0."""
@@ -60,8 +46,6 @@ class Histogram(Struct, kw_only=True):
 
 
 class WorkerRecord(Struct, kw_only=True):
-    """A worker."""
-
     METRICS: ClassVar[str] = "worker_"
 
     number: Total
@@ -119,29 +103,24 @@ class ClientRecord(Struct, kw_only=True):
     """As its Hello has it; "" where it gave none."""
     is_lent: bool = gauge(merge=all, start=False)
     """Whether it maps the slots; else batches are copied over the socket."""
-    clients: Annotated[int, Meta(ge=1)] = gauge(start=1)
-    """How many clients these are, of OTHERS."""
+    clients: Annotated[int, Meta(ge=1)] = gauge(start=1)  # more than one for OTHERS
     sessions: Total = gauge(start=1)
     silent_s: Seconds = gauge(merge=max, start=0.0)
     """Since the last message of the session that has sent none for longest. 0 for clients that send
     no pings, which may be silent for any time."""
-    window: Total = gauge()
-    """Batches that it may have in flight."""
-    wanted: Total = gauge()
-    """Batches requested and not released."""
+    window: Total = gauge()  # batches that it may have in flight
+    wanted: Total = gauge()  # batches requested and not released
     images: Total = counter()
     batches: Total = counter()
     sent_bytes: Total = counter()
-    worker_s: Seconds = seconds()
-    """Workers' wall-clock time for its chunks."""
+    worker_s: Seconds = seconds()  # wall-clock time of workers for its chunks
     waited_s: Seconds = seconds()
     """Time in which its training loop waited for a batch of this node process; from its pings."""
     clock_s: Seconds = seconds()
     """Time of its own clock over which ``waited_s`` was counted; 0: it has sent no ping yet."""
     cpu_s: Seconds = seconds()
     """CPU time of its process over the same time."""
-    is_local: bool = gauge(merge=all, start=False)
-    """Whether it runs on this host."""
+    is_local: bool = gauge(merge=all, start=False)  # it runs on this host
     slots: SlotSeconds = counter(start=SlotSeconds)
 
 
@@ -156,7 +135,6 @@ class JobRecord(Struct, kw_only=True):
     name: Label
     """"" for the sessions of an account that gave none."""
     account: Label
-    """As in ClientRecord."""
     weight: Seconds = 1.0
     """Its share of the workers' time is this over the sum of those of all that wait for workers."""
     sessions: Total = gauge()
@@ -174,10 +152,8 @@ class FailureRecord(Struct, kw_only=True):
     """The last one's, as in the counter ``batches_failed``; so is the message. It is "dataset"
     where the dataset cannot be opened, so that no batch of it is begun."""
     message: ShortText
-    ago_s: Seconds
-    """Since the last one."""
-    is_last: bool
-    """Whether no batch of the dataset was made since."""
+    ago_s: Seconds  # since the last one
+    is_last: bool  # no batch of the dataset was made since
 
 
 class CacheRecord(Struct, kw_only=True):
@@ -188,7 +164,6 @@ class CacheRecord(Struct, kw_only=True):
     budget_bytes: Total = gauge("Memory for the cache.")
     used_bytes: Total = gauge("Memory of cached images.")
     full_bytes: Total = gauge("Memory to cache all images.")
-    """Those of the served datasets in this node process."""
     hits: Total = counter("Images found in the decoded cache.")
     misses: Total = counter("Images not found in the decoded cache.")
     fills: Total = counter("Entries added to the decoded cache.")
@@ -196,7 +171,10 @@ class CacheRecord(Struct, kw_only=True):
 
 
 class NodeRecord(Struct, kw_only=True):
-    """A node process."""
+    FLAT: ClassVar[tuple[str, ...]] = (
+        "images", "batches", "stages", "cache", "silences", "workers_killed", "worker_restarts"
+    )  # fmt: skip
+    """Those that are among the flat counters, too, as their metrics are named."""
 
     number: Total = 0
     name: ShortText = ""
@@ -208,22 +186,16 @@ class NodeRecord(Struct, kw_only=True):
     cpus: Label = ""
     """The CPUs that it and its workers may use, such as "0-15,64-79"."""
     workers: Annotated[tuple[WorkerRecord, ...], Meta(max_length=WORKERS_MAX)] = ()
-    lost_worker_busy_s: Seconds = seconds()
-    """``busy_s`` of workers that have ended."""
+    lost_worker_busy_s: Seconds = seconds()  # of workers that have ended
     clients: Annotated[tuple[ClientRecord, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
-    """Those with open sessions."""
     jobs: Annotated[tuple[JobRecord, ...], Meta(max_length=JOBS_MAX + 1)] = ()
-    images: Total = counter("Real images delivered, without padding.", is_flat=True)
-    batches: Total = counter("Batches delivered whole.", is_flat=True)
+    images: Total = counter("Real images delivered, without padding.")
+    batches: Total = counter("Batches delivered whole.")
     """Lent in place, or every chunk sent."""
     sent_bytes: Total = counter("Bytes copied over sockets to clients.")
     lent_bytes: Total = counter("Bytes that clients read in place.")
     stages: Annotated[dict[Label, Seconds], Meta(max_length=32)] = counter(
-        "Time of workers in each stage of the sample path.",
-        "stage_seconds",
-        "stage",
-        start=dict,
-        is_flat=True,
+        "Time of workers in each stage of the sample path.", "stage_seconds", "stage", start=dict
     )
     decoded_bytes: Total = counter("Bytes of decoded pixels.")
     memory_bytes_a_s: Seconds = gauge(
@@ -234,22 +206,20 @@ class NodeRecord(Struct, kw_only=True):
     slots: SlotSeconds = counter(start=SlotSeconds)
     queued_batches: Total = gauge("Batches that wait for a worker or slot.")
     chunks_in_flight: Total = gauge("Chunks that workers have.")
-    cache: CacheRecord = counter(is_flat=True, start=CacheRecord)
+    cache: CacheRecord = counter(start=CacheRecord)
     stalled_datasets: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
-    """Datasets whose storage does not answer."""
     failures: Annotated[tuple[FailureRecord, ...], Meta(max_length=64)] = ()
     """By dataset, the latest first."""
-    silences: Total = counter("Times that a worker became silent.", "worker_silences", is_flat=True)
-    workers_killed: Total = counter("Workers killed without progress.", is_flat=True)
-    worker_restarts: Total = counter("Workers that were replaced.", is_flat=True)
+    silences: Total = counter("Times that a worker became silent.", "worker_silences")
+    workers_killed: Total = counter("Workers killed without progress.")
+    worker_restarts: Total = counter("Workers that were replaced.")
     own_cpu_s: Seconds = seconds("CPU time of node processes, no workers.", "node_cpu_seconds")
-    """With the threads of its sockets."""
     loop_cpu_s: Seconds = seconds()
     """The part of its event loop, which is one thread."""
-    chunk_s: Histogram = histogram(
+    chunk_s: Histogram = fields.histogram(
         "From a chunk's dispatch to its last row.", "chunk_duration_seconds", start=Histogram
     )
-    batch_s: Histogram = histogram(
+    batch_s: Histogram = fields.histogram(
         "From a batch's request to its last row.", "batch_duration_seconds", start=Histogram
     )
     counters: Annotated[

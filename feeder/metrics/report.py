@@ -1,7 +1,7 @@
 """The state of a daemon's host, as its supervisor reports it.
 
-It pairs the latest snapshot of each node process with one some seconds older, so that whoever reads
-a report once can show rates.
+It pairs the latest snapshot of each node process with one some seconds older, so that one report is
+enough to show rates.
 """
 
 import functools
@@ -9,16 +9,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
-from feeder.metrics.fields import (
-    NO_CONTROLS,
-    Label,
-    Seconds,
-    ShortText,
-    Total,
-    counter,
-    gauge,
-    seconds,
-)
+from feeder.metrics import fields
+from feeder.metrics.fields import Label, Seconds, ShortText, Total, counter, gauge, seconds
 from feeder.metrics.records import NodeRecord
 
 VERDICT_CHARS_MAX: Final = 400
@@ -35,11 +27,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What sets the pace of a daemon, in one line."""
 
     kind: VerdictKind = gauge(
-        "What sets the daemon's pace: 1 for the kind that holds.",
-        "verdict",
-        start="starting",
+        "What sets the daemon's pace: 1 for the kind that holds.", "verdict", start="starting"
     )
-    text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=NO_CONTROLS)]
+    text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=fields.NO_CONTROLS)]
     """The kind, the evidence, and the next step."""
     is_problem: bool = gauge(
         "Whether clients wait or something is broken.", "verdict_is_problem", start=False
@@ -70,14 +60,11 @@ class HostLoad(Struct, frozen=True, kw_only=True):
     io_wait_s: Seconds = seconds("Idle CPU time with a read waiting.", "host_cpu_io_wait_seconds")
     throttled_s: Seconds = seconds("Time for which a CPU quota stopped threads, by CPU.")
     pressure_cpu_s: Seconds = _pressure("cpu")
-    """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
-    none."""
+    """Pressure stall information; 0 where the kernel has none."""
     pressure_io_s: Seconds = _pressure("io")
-    """For storage."""
     pressure_memory_s: Seconds = _pressure("memory")
     refaults: Total = counter("Pages read again after eviction.", "host_page_cache_refaults")
-    free_memory_bytes: Total = gauge("Memory that is available.")
-    """Without swapping."""
+    free_memory_bytes: Total = gauge("Memory that is available.")  # without swapping
 
 
 class Neighbour(Struct, frozen=True, kw_only=True):
@@ -85,25 +72,19 @@ class Neighbour(Struct, frozen=True, kw_only=True):
 
     name: Label
     pid: Total
-    cpus: Seconds
-    """CPUs that it uses."""
+    cpus: Seconds  # that it uses
 
 
 class HistoryPoint(Struct, frozen=True, kw_only=True):
     """Means over some seconds, for curves of minutes."""
 
-    clock_s: Seconds
-    """The end."""
+    clock_s: Seconds  # their end
     images_a_s: Seconds
-    busy_share: Seconds
-    """A share of the workers' time."""
-    wait_share: Seconds
-    """A share of the clients' time."""
+    busy_share: Seconds  # of the workers' time
+    wait_share: Seconds  # of the clients' time
 
 
 class ServedDatasetReport(Struct, frozen=True, kw_only=True):
-    """A dataset that the daemon serves."""
-
     METRICS: ClassVar[str] = "dataset_"
 
     name: Label
@@ -117,8 +98,6 @@ NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarti
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A node process."""
-
     METRICS: ClassVar[str] = "node_"
 
     number: Total
@@ -138,14 +117,10 @@ class NodeReport(Struct, frozen=True, kw_only=True):
 
 
 class HostReport(Struct, frozen=True, kw_only=True):
-    """A daemon and its host."""
-
     host: Label
     feeder_version: Label
-    pid: Total
-    """The supervisor's."""
-    name: Label = ""
-    """As configured (serve.name); "" without one."""
+    pid: Total  # the supervisor's
+    name: Label = ""  # serve.name
     incarnation: Total = 0
     """Drawn when the daemon starts: reports with different ones are of different daemons."""
     clock_s: Seconds
@@ -160,8 +135,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
     """Oldest first."""
-    warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
-    """Those of the start: placement, libraries, machine."""
+    warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()  # of the start
     log_lines_dropped: Total = counter(
         "Log lines of the supervisor that were dropped because nothing read them.",
         "supervisor_log_lines_dropped",
