@@ -32,8 +32,7 @@ from feeder.client.connection import no_room
 from feeder.client.core.answers import name_batch
 from feeder.client.core.prefetch import Batch, BatchSequence
 from feeder.client.core.session import ClientSession
-from feeder.client.endpoint_list import Listing
-from feeder.client.endpoints import Directory
+from feeder.client.endpoints import Directory, Listing
 from feeder.client.host_memory import Allocate, BatchBuffer, HostRows
 from feeder.client.io_loop import IDLE_MS, IoLoop
 from feeder.errors import (

@@ -1,4 +1,4 @@
-"""Answers look-ups of the published list (``feeder.client.endpoint_list``), in a thread of its own.
+"""Answers look-ups of the published list (``feeder.client.endpoints``), in a thread of its own.
 
 So it goes on answering while the controller waits for Ray. With the feeders' keys it is CURVE, and
 the clients that may connect to feeders may look them up.
@@ -12,7 +12,7 @@ from typing import Final
 
 import zmq
 
-from feeder.client.endpoint_list import LOOKUP_REQUEST, format_answer
+from feeder.client.endpoints import LOOKUP_REQUEST, format_answer
 from feeder.errors import ResourceError
 from feeder.metrics.counters import SocketCounters
 from feeder.node.zap_handler import KeyList, ZapHandler

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feeder.client.endpoint_list import (
+from feeder.client.endpoints import (
     FILE_BYTES_MAX,
     INTERVALS_S,
+    Directory,
     Listing,
     check_endpoint,
     parse_list,
 )
-from feeder.client.endpoints import Directory
 from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 

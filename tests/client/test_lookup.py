@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.daemon import free_port
-from feeder.client.endpoint_list import (
+from feeder.client.endpoints import (
     FILE_BYTES_MAX,
     INTERVALS_S,
     LOOKUP_REQUEST,
+    Directory,
     Listing,
+    Source,
     format_answer,
-    open_source,
     parse_answer,
 )
-from feeder.client.endpoints import Directory
 from feeder.cluster.endpoint_list import format_list
 from feeder.cluster.lookup_server import LookupServer
 from feeder.errors import ConfigError
@@ -41,7 +41,9 @@ def serving(secret_key: Path | str = "", client_keys: Path | str = "") -> Iterat
 
 
 def look_up(server: LookupServer, keys: ClientKeys | None = None) -> Listing:
-    return open_source(f"feeder://{server.address}", keys)()
+    source = Source(f"feeder://{server.address}", keys)
+    source.read()
+    return source.listing
 
 
 def test_the_published_list_is_found_with_its_names() -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from feeder.client.endpoint_list import check_endpoint, parse_list
+from feeder.client.endpoints import check_endpoint, parse_list
 from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.placement import parse_pin

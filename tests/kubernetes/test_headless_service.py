@@ -17,7 +17,7 @@ import pytest
 
 from bench.daemon import READY_LINE
 from bench.line_process import LineProcess
-from feeder.client.endpoint_list import INTERVALS_S
+from feeder.client.endpoints import INTERVALS_S
 from tests.kubernetes.name_server import NameServer
 from tests.support.daemon import Daemon, pack_small, wait_until
 from tests.support.lent_client import WAIT_S, digest, make_numpy_loader
@@ -36,7 +36,7 @@ WITH_RESOLVER = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/resolv.con
 
 CLIENT = """
 import sys
-from feeder.client.endpoint_list import INTERVALS_S
+from feeder.client.endpoints import INTERVALS_S
 INTERVALS_S["dns"] = float(sys.argv.pop())
 from tests.support.lent_client import main
 main()
@@ -44,8 +44,10 @@ main()
 
 READ = """
 import json, sys
-from feeder.client.endpoint_list import open_source
-print(json.dumps(list(open_source(sys.argv[1])())))
+from feeder.client.endpoints import Source
+source = Source(sys.argv[1])
+source.read()
+print(json.dumps(list(source.listing)))
 """
 
 
