@@ -85,12 +85,10 @@ def plan_placement(
             f"pin asks for CPUs {format_cpulist(outside)}, but this process may only use "
             f"{format_cpulist(usable.affinity)}: name CPUs among these, or start it with more"
         )
-    cpus = pin or usable.affinity
+    cpus, pinned = pin or usable.affinity, pin is not None
     total = workers if workers is not None else min(len(cpus), usable.count)
     shares = [(node, node.cpus & cpus) for node in nodes if node.cpus & cpus]
-    if pin is None or not shares:
-        # No shares: this process's CPUs are on no node that sysfs shows.
-        pinned = pin is not None
+    if not (pinned and shares):  # no shares: these CPUs are on no node that sysfs shows
         return (
             NodePlacement(node_id=0, cpus=cpus, memory_node=None, workers=total, pinned=pinned),
         )
@@ -106,19 +104,18 @@ def _apportion(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights`; the largest remainders are rounded up."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(total * weights[i] % whole), i))
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
     for index in by_remainder[: total - sum(shares)]:
         shares[index] += 1
     return shares
 
 
 def apply_placement(placement: NodePlacement) -> str | None:
-    """Pin the calling process to its CPUs and bind the memory it touches from now on to its node.
+    """Pin the calling process to its CPUs and bind its memory, touched or not, to its node.
 
-    Memory that it has touched already (the interpreter's) is moved. Call this before any thread
-    starts: threads and children inherit both. ResourceError if the CPU mask is refused. If the
-    memory policy is refused (common in containers without CAP_SYS_NICE), the process runs on,
-    slower, and the result is a warning to log and count.
+    Call this before any thread starts: threads and children inherit both. ResourceError if the CPU
+    mask is refused. If the memory policy is refused (common in containers without CAP_SYS_NICE),
+    the process runs on, slower, and the result is a warning to log and count.
     """
     if not placement.pinned:
         return None
@@ -180,10 +177,7 @@ class PlacementCheck:
 
 
 def check_placement(pids: Iterable[int], placement: NodePlacement) -> PlacementCheck:
-    """Compare running processes, with all their threads, with their placement.
-
-    Without a memory node every page counts as on the node.
-    """
+    """Compare running processes, with all their threads, with their placement."""
     node, pages = placement.memory_node, Counter[int]()
     cpus_ok = readable = True
     for pid in pids:
@@ -205,10 +199,9 @@ def check_placement(pids: Iterable[int], placement: NodePlacement) -> PlacementC
 
 
 def count_pages(numa_maps: str) -> Counter[int]:
-    """Count the base pages per node of a process's own memory: not of files.
+    """Count the base pages per node of a process's own memory.
 
-    These, mostly libraries, are shared through the page cache and lie on the node that read them
-    first.
+    Files, mostly libraries, are in the page cache, on the node that read them first.
     """
     pages = Counter[int]()
     for line in numa_maps.splitlines():
@@ -228,10 +221,20 @@ def format_table(
     checks: Mapping[int, PlacementCheck],
 ) -> list[str]:
     """Format a table with one line a node; `checks` is by node id and may lack some."""
-    rows = [
-        ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node"),
-        *(_row(placement, checks.get(placement.node_id)) for placement in placements),
-    ]
+    rows = [("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node")]
+    for placement in placements:
+        check = checks.get(placement.node_id)
+        cpus, memory, mask, pages = "not pinned", "not bound", "-", "-"
+        if placement.pinned:
+            cpus = format_cpulist(placement.cpus)
+        if placement.memory_node is not None:
+            memory = f"node {placement.memory_node}"
+        if check is not None and placement.pinned:
+            mask = "as planned" if check.cpus_ok else "DIFFERS"
+        if check is not None and placement.memory_node is not None:
+            share = f"{check.on_node_share:.1%} of {check.pages * _PAGE_KB / 1024:.0f} MiB"
+            pages = share if check.readable else "not readable"
+        rows.append((str(placement.node_id), str(placement.workers), cpus, memory, mask, pages))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -241,20 +244,3 @@ def format_table(
     if idle := usable.affinity.difference(*(placement.cpus for placement in placements)):
         lines.append(f"unused: CPUs {format_cpulist(idle)}")
     return lines
-
-
-def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, ...]:
-    mask, pages = "-", "-"
-    if check is not None and placement.pinned:
-        mask = "as planned" if check.cpus_ok else "DIFFERS"
-    if check is not None and placement.memory_node is not None:
-        share = f"{check.on_node_share:.1%} of {check.pages * _PAGE_KB / 1024:.0f} MiB"
-        pages = share if check.readable else "not readable"
-    return (
-        str(placement.node_id),
-        str(placement.workers),
-        format_cpulist(placement.cpus) if placement.pinned else "not pinned",
-        f"node {placement.memory_node}" if placement.memory_node is not None else "not bound",
-        mask,
-        pages,
-    )

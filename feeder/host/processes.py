@@ -53,8 +53,8 @@ NEIGHBOURS_MAX: Final = 3
 LITTLE_CPUS: Final = 0.05  # a process that uses less is not named
 _NAME_CHARS: Final = 64
 
-Busy = tuple[str, int, float]  # no msgspec: the doctor runs without it
-"""A process: its name, its number, and the CPUs that it uses."""
+Busy = tuple[str, int, float]
+"""A process: its name, its number, and the CPUs that it uses. No msgspec: the doctor has none."""
 
 
 class ProcessStat(NamedTuple):
@@ -100,7 +100,6 @@ def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
 
 
 def _read(path: str) -> bytes:
-    """The first bytes of a file of the kernel, none if it is absent."""
     # Plain calls take half as long as a file object, and node processes read three files of each
     # worker every second.
     with contextlib.suppress(OSError):
@@ -113,10 +112,7 @@ def _read(path: str) -> bytes:
 
 
 class NeighbourFinder:
-    """Finds the processes that use most CPU time, leaving out the daemon and its clients.
-
-    A look reads a file of each process: 10 ms for a thousand of them.
-    """
+    """Finds the processes that use most CPU time; a look takes 10 ms for a thousand processes."""
 
     def __init__(self, proc: Path = _PROC) -> None:
         self._proc = proc
@@ -124,10 +120,8 @@ class NeighbourFinder:
         self._looked_s = 0.0
 
     def look(self, known: Collection[int], now_s: float) -> tuple[Busy, ...]:
-        """Find the busiest processes since the last look, none at the first one.
-
-        ``known`` are processes of the daemon and its clients; so are the children of the former.
-        """
+        """Find the busiest processes since the last look, none at the first one, without ``known``,
+        those of the daemon and its clients, and the children of these."""
         elapsed_s, before = now_s - self._looked_s, self._cpu_s
         self._cpu_s, self._looked_s = {}, now_s
         neighbours: list[Busy] = []

@@ -122,12 +122,11 @@ def usable_cpus(
     """
     if affinity is None:
         affinity = frozenset(os.sched_getaffinity(0))
-    quota = min(cpu_quotas(root, process), default=None)
-    if quota is None:
-        count, reason = len(affinity), f"affinity {len(affinity)}, no cgroup quota"
-    else:
-        count = max(1, min(len(affinity), int(quota)))
-        reason = f"min(affinity {len(affinity)}, cgroup quota {quota:.1f})"
+    quota, count = min(cpu_quotas(root, process), default=None), len(affinity)
+    reason = f"affinity {count}, no cgroup quota"
+    if quota is not None:
+        reason = f"min(affinity {count}, cgroup quota {quota:.1f})"
+        count = max(1, min(count, int(quota)))
     return UsableCpus(affinity=affinity, quota=quota, count=count, reason=f"{count} = {reason}")
 
 
