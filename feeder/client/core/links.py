@@ -120,6 +120,7 @@ class Links:
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
         self._chosen_for: object = None  # the batch that the feeders of a long list were chosen for
         self._next_link = 0
+        self._same_names: set[str] = set()  # that were reported
 
     def find_usable(self, now_s: float) -> dict[str, str]:
         """The endpoints that may serve this job, with their feeders' names."""
@@ -238,3 +239,20 @@ class Links:
         link.is_connected = False
         link.leave()
         return is_news
+
+    def find_duplicate(self, link: LinkState, welcome: Welcome) -> LinkState | None:
+        """Another link that has a session with the same node process, or None; logs once if another
+        node process has the same name."""
+        for other in self.by_number.values():
+            if other is link or other.session is None or other.welcome is None:
+                continue
+            if other.welcome.incarnation == welcome.incarnation:
+                return other
+            if other.node_name == welcome.node and welcome.node not in self._same_names:
+                self._same_names.add(welcome.node)
+                text = (
+                    f"two feeders have the name {welcome.node!r}, {other.endpoint} and "
+                    f"{link.endpoint}: they own the same lanes; give each a serve.name of its own"
+                )
+                self._out.append(events.Log(text, is_warning=True))
+        return None

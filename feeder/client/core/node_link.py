@@ -87,11 +87,6 @@ class LinkState:
         """Whether it is known that no batches can be requested now; a new link is not away."""
         return not self.is_served and self.duplicate_of is None and self.is_status_known
 
-    def has_session_with(self, incarnation: int) -> bool:
-        """Whether this link has a session with a node process."""
-        known = self.welcome if self.session is not None else None
-        return known is not None and known.incarnation == incarnation
-
     def explain(self, now_s: float, progress: str) -> str:
         """Why a wait is not over, as one clause; ``progress`` is the next batch's."""
         if self._packing is not None and self.is_connected:

@@ -27,7 +27,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from feeder.client.core.answers import check_chunk, name_batch
-from feeder.errors import DatasetError, ProtocolError
+from feeder.errors import ProtocolError
 from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
@@ -129,15 +129,14 @@ class Prefetch:
         return keys + [self._sequence.key(position) for position in range(self._position, end)]
 
     def take(self) -> Batch | None:
-        """The sequence's next batch once it is settled; the caller then owns its buffer. Raises
-        DatasetError, once, for a batch that no node can make."""
+        """The sequence's next batch once it is settled; the caller then owns its buffer, unless no
+        node can make the batch: then ``failure`` is the reason."""
         key = next(iter(self.held), None)
         if key is None or not self.held[key].settled:
             return None
         batch = self.held.pop(key)
         if batch.failure is not None:
             self._free.append(batch.buffer)
-            raise DatasetError(f"{name_batch(key)} cannot be had: {batch.failure}")
         # A lent one is still requested on its link, if that has kept its session.
         loan = batch if batch.requests else batch.loan
         if loan is not None:
@@ -147,7 +146,10 @@ class Prefetch:
     @property
     def awaited(self) -> Batch | None:
         """The next batch that is not settled."""
-        return next((batch for batch in self.held.values() if not batch.settled), None)
+        for batch in self.held.values():
+            if not batch.settled:
+                return batch
+        return None
 
     def return_buffer(self, buffer: int) -> None:
         """Free a taken batch's buffer; release the batch if it was lent."""
@@ -237,7 +239,7 @@ class Prefetch:
         return False
 
     def give_up(self, key: BatchKey) -> None:
-        """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
+        """Settle a batch that no node can make."""
         batch = self.held[key]
         batch.settled = True
         batch.failure = "; ".join(dict.fromkeys(batch.failures.values()))

@@ -72,10 +72,10 @@ class RequestScheduler:
         self.in_flight = 0  # batches requested and not complete
         self.waits_for_room = False  # whether a batch could not be requested
         self.due_s = _NEVER
+        self.latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)  # request to last row
+        self.late_after_s = _FIRST_DELAY_S  # from a batch's request: then another node is asked too
         self._prefetch = prefetch
         self._preference = preference
-        self._latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)
-        self._late_after_s: float | None = None  # to be computed when it is needed
         # Since the last change of links:
         self._links: Mapping[int, LinkState] = {}
         self._by_name: dict[str, list[int]] = {}  # served links, by the name that owns lanes
@@ -89,7 +89,8 @@ class RequestScheduler:
         self._wants: dict[int, list[BatchKey]] = {}
 
     def follow(self, links: Mapping[int, LinkState]) -> None:
-        """Take note of what has changed in the links; they must not change until the next call.
+        """Take note of what has changed in the links, once a second at least; they must not change
+        until the next call.
 
         A node is busy with enough chunks for all its workers, each with one to fill and the next
         one at hand, and with a batch that is on its way. This client gives it its part of that, as
@@ -121,27 +122,12 @@ class RequestScheduler:
         elif ranks < len(served) < buffers < _TIGHT * len(served):
             share = NEAR_SHARE_TIGHT
         self._near = max(_NEAR_MIN, math.ceil(share * buffers))
-
-    def record_latency(self, latency_s: float) -> None:
-        """Record how long a batch took from its request to its last row."""
-        self._latencies_s.append(latency_s)
-        self._late_after_s = None
-
-    @property
-    def late_after_s(self) -> float:
-        """Seconds from a batch's request until another node is asked too.
-
-        Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): wait for about the 99th
-        percentile of the latency, so that one request in a hundred is made twice, then take
-        whichever answer comes first.
-        """
-        if self._late_after_s is None:
-            known_s = sorted(self._latencies_s)
-            self._late_after_s = _FIRST_DELAY_S
-            if len(known_s) >= _LATENCIES_MIN:
-                percentile_99_s = known_s[99 * len(known_s) // 100]
-                self._late_after_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
-        return self._late_after_s
+        # Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): about the 99th
+        # percentile, so that one request in a hundred is made twice; the first answer counts.
+        known_s = sorted(self.latencies_s)
+        if len(known_s) >= _LATENCIES_MIN:
+            percentile_99_s = known_s[99 * len(known_s) // 100]
+            self.late_after_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""

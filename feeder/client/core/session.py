@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from feeder.client.core import events
-from feeder.client.core.answers import check_welcome
+from feeder.client.core.answers import check_welcome, name_batch
 from feeder.client.core.links import Job, Links
 from feeder.client.core.node_link import PING_INTERVAL_S, LinkState, name_session
 from feeder.client.core.owners import Preference
@@ -92,10 +92,10 @@ class ClientSession:
     def take(self) -> Batch | None:
         """The next batch if it is complete; raises the error that prevents it for good."""
         self.check()
-        try:
-            batch = self.prefetch.take()
-        except DatasetError as error:
-            raise DatasetError(f"{self.job.name}: {error}") from None
+        batch = self.prefetch.take()
+        if batch is not None and batch.failure is not None:
+            what = f"{self.job.name}: {name_batch(batch.key)}"
+            raise DatasetError(f"{what} cannot be had: {batch.failure}")
         self._has_taken |= batch is not None
         return batch
 
@@ -282,11 +282,10 @@ class ClientSession:
         is_back = link.welcome is not None
         link.begin(welcome)
         check_welcome(self.job.hello, self.welcome, welcome, is_back=is_back)
-        others = [other for other in self.links.by_number.values() if other is not link]
-        same = [other.number for other in others if other.has_session_with(welcome.incarnation)]
-        if same:
+        other = self.links.find_duplicate(link, welcome)
+        if other is not None:
             link.leave()
-            link.duplicate_of = same[0]
+            link.duplicate_of = other.number
         else:
             self.welcome = self._preference.welcome = self.welcome or welcome
             self.labels = self.welcome.labels
@@ -318,7 +317,7 @@ class ClientSession:
     def _on_complete(self, request: BatchRequest | None) -> None:
         if request is not None:
             latency_s = self._now_s - request.requested_s
-            self.scheduler.record_latency(latency_s)
+            self.scheduler.latencies_s.append(latency_s)
             if self.first_batch_s is None:
                 self.first_batch_s = latency_s
 

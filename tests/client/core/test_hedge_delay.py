@@ -8,8 +8,8 @@ from tests.support.client_shell import make_scheduler
 
 def learn(*latencies_s: float) -> float:
     scheduler = make_scheduler()
-    for latency_s in latencies_s:
-        scheduler.record_latency(latency_s)
+    scheduler.latencies_s.extend(latencies_s)
+    scheduler.follow({})
     return scheduler.late_after_s
 
 

@@ -251,6 +251,19 @@ def test_two_feeders_of_one_name_share_the_work_and_stand_in_for_each_other() ->
     assert (0, 0) in asked(shell.receive(reason, first), 1 - first)
 
 
+def test_two_feeders_of_one_name_are_reported_once() -> None:
+    shell = Shell("tcp://a:1", "tcp://b:1")
+    for _ in range(2):
+        for link, incarnation in ((0, 5), (1, 6)):
+            shell.lose(link)
+            shell.connect(link)
+            shell.receive(welcome(link + 1, node="same/0", incarnation=incarnation), link)
+    assert shell.warnings == [
+        "two feeders have the name 'same/0', tcp://a:1 and tcp://b:1: they own the same lanes; "
+        "give each a serve.name of its own"
+    ]
+
+
 def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
     names = {"tcp://a:1": "one", "tcp://b:1": "two"}
     shell = Shell(window=8)
