@@ -1,14 +1,9 @@
 """The host memory that batches are in: a node process's slots, mapped read-only, or buffers.
 
-A ``BatchBuffer`` has one writer at a time: the thread that serves the sockets, until the batch is
-complete and belongs to the consumer. A ``SlotBuffer`` lies in the node process's memory.
-
 The mapping of slots lives as long as anything views it, and the connection by which it was claimed
 as long as the mapping: the node process sees it end exactly when the slots are no longer read.
-Neither side can truncate the pages under the other: the size is checked before mapping and sealed
-against change, and the pages cannot be written here.
-
-Needs numpy and the standard library only: training environments have this module.
+The size is checked before mapping and sealed against change, so neither side can truncate the pages
+under the other.
 """
 
 import contextlib
@@ -44,7 +39,7 @@ _connections: Final[weakref.WeakSet[socket.socket]] = weakref.WeakSet()
 
 
 def _close_in_fork() -> None:
-    """Close the child's copies: in a child that outlives its parent they would hide its death."""
+    # In a child that outlives its parent the copies would hide the parent's death.
     for connection in list(_connections):
         connection.close()
 
@@ -60,10 +55,7 @@ class LentMemory:
     """A mapping of all slots of a session, unmapped when it and all its views are garbage."""
 
     def __init__(self, fd: int, layout: SlotLayout, connection: socket.socket) -> None:
-        """Map the file; takes over the connection, but not ``fd``.
-
-        Raises NotSharedError for a wrong file.
-        """
+        """Map the file; takes over the connection, but not ``fd``."""
         size_bytes = os.fstat(fd).st_size
         if size_bytes != layout.total_bytes:
             raise NotSharedError(
@@ -161,7 +153,6 @@ def _unmap(
     mapping: mmap.mmap,
     connection: socket.socket,
 ) -> None:
-    """Wait until the slots are garbage, then unmap them and end their claim."""
     garbage.get()
     for call in callbacks:
         call()
@@ -187,10 +178,7 @@ class SlotBuffer:
 
 
 class BatchBuffer:
-    """Memory for one batch: pixels int8 (N, S, S, 3), labels and sample ids int64 (N,).
-
-    Pixels of another packing and labels of another kind have its type and shape.
-    """
+    """Memory for one batch, of the shapes and types of its packing and its labels' kind."""
 
     def __init__(self, recipe: Recipe, labels: LabelSpec, allocate: Allocate = np.empty) -> None:
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)

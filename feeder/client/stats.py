@@ -63,10 +63,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
 
 
 def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> HostReport:
-    """The report of the whole host that ``endpoint`` is on.
-
-    Raises what ``request_counters`` does, and PeerError when the host's supervisor is silent.
-    """
+    """The report of the endpoint's host; PeerError also when the host's supervisor is silent."""
     with StatsLink(endpoint, keys) as link:
         return report_in(link.request(HostStatsRequest(), HostStats, timeout_s), endpoint)
 
@@ -82,10 +79,9 @@ def request_names(
 ) -> dict[int, str]:
     """The source names of samples by id, as ``path_text.decode_name`` returns them.
 
-    ``fingerprint`` is that of the dataset; "" is whichever is served as ``dataset``. ``timeout_s``
-    is the deadline of each answer, which has up to 64 names. Raises what ``request_counters`` does,
-    DatasetError where the feeder does not serve the dataset or cannot read it, and ConfigError for
-    an id that the dataset has not.
+    ``fingerprint`` "" is whichever dataset is served as ``dataset``. ``timeout_s`` is the deadline
+    of each answer, which has up to 64 names. Raises also DatasetError where the feeder cannot read
+    the dataset, and ConfigError for an id that it has not.
     """
     names: dict[int, str] = {}
     missing = sorted(set(sample_ids))  # neighbours lie in one shard
@@ -123,10 +119,9 @@ def report_in(answer: HostStats, endpoint: str) -> HostReport:
 
 
 class StatsLink:
-    """A connection to one endpoint, with at most one request under way.
+    """A connection to one endpoint, for one thread, with at most one request under way.
 
-    It connects at the first request, and again after a request that was not answered, so that
-    requests never pile up for a daemon that is away. For one thread.
+    After a request that was not answered it connects again: none pile up for a daemon that is away.
     """
 
     def __init__(
@@ -149,9 +144,8 @@ class StatsLink:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, without waiting for anything."""
         self._disconnect()
-        if self._context is not None and self._owns_context:
+        if self._owns_context and self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
 
@@ -164,10 +158,7 @@ class StatsLink:
 
     def ask(self, request: _Request, timeout_s: float, deadline_s: float | None = None) -> None:
         """Send a request; its answer must come within ``timeout_s``, or by ``deadline_s`` where the
-        caller counts that time from an earlier moment.
-
-        Resolves a host name first, in that time too. Raises what ``request_counters`` does.
-        """
+        caller counts that time from an earlier moment. A host name is resolved in that time too."""
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._is_asked:
@@ -182,10 +173,7 @@ class StatsLink:
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
     ) -> _Answer | None:
         """The answer, None if it does not come within ``wait_s``, or once one of the
-        descriptors ``readable`` is.
-
-        Raises PeerError once the request's time is over, and what ``request_counters`` does.
-        """
+        descriptors ``readable`` is; raises what ``request_counters`` does."""
         assert self._dealer is not None, "a request comes first"
         until_s = min(time.monotonic() + wait_s, self._deadline_s)
         poller = zmq.Poller()
@@ -218,7 +206,6 @@ class StatsLink:
             raise
 
     def _decode(self, message: bytes) -> NodeMessage:
-        """The message; raises what it refuses."""
         try:
             answer = decode_from_node(message)
         except ProtocolError as error:

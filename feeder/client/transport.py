@@ -7,13 +7,9 @@ The consumer changes the session under a lock; what follows is done by whoever s
     consumer works   after HAND_BACK_S the I/O thread goes on, so that pings are sent and lost nodes
                      are noticed; at once where rows are copied, so that they are copied meanwhile
 
-Until then what the nodes have lent waits in the sockets, which costs nothing. Whoever holds
-``_sockets`` takes the turns. An exception that a signal handler raises, such as KeyboardInterrupt,
-can leave the consumer's wait at any time; if it comes in the fraction of a millisecond in which
-messages are handled, the session has ended, because its state may be half changed.
-
-In a fork of its process the thread does not exist: every call there fails at once, and closing does
-nothing.
+Whoever holds ``_sockets`` takes the turns. An exception that a signal handler raises, such as
+KeyboardInterrupt, can leave a wait for messages; while they are handled it ends the session, whose
+state may be half changed. In a fork the thread does not exist: every call there fails at once.
 """
 
 import logging
@@ -70,8 +66,7 @@ class Transport:
     ) -> None:
         """Read the endpoints, start the I/O thread that dials them, and watch for others.
 
-        ``allocate`` makes the memory of batches that are not read in place. ConfigError for a Hello
-        that no node would read.
+        ConfigError for a Hello that no node would read.
         """
         try:
             encode(session.job.hello)
@@ -118,8 +113,6 @@ class Transport:
         """The first welcome; PeerError when there is none within ``timeout_s``.
 
         With ``for_packing`` that begins again with all progress of a feeder that packs its source.
-        Waits a moment longer for the other feeders, so that incompatible ones are an error now
-        instead of being left out later.
         """
         session = self._session
 
@@ -130,6 +123,7 @@ class Transport:
             return session.is_gathered or time.monotonic() >= gather_by_s
 
         self._serve_until(has_answer, timeout_s, "welcome", for_packing=for_packing)
+        # Incompatible feeders should be an error now instead of being left out later.
         gather_by_s = time.monotonic() + GATHER_S
         self._serve_until(is_gathered, 2 * GATHER_S, "welcome", for_packing=False)
         self._resume()
@@ -191,7 +185,6 @@ class Transport:
             self._wake()
 
     def check_usable(self) -> None:
-        """Raise ConfigError in a fork of the process that made this, and after ``close``."""
         if self._pid != os.getpid():
             raise ConfigError(
                 f"this loader of {self._name} belongs to process {self._pid} and cannot work "
@@ -201,12 +194,10 @@ class Transport:
             raise ConfigError(f"this loader of {self._name} is closed")
 
     def close(self) -> None:
-        """Send Bye, end the thread and close the sockets, within 2 s. Idempotent, never raises.
-
-        The garbage collector may call this in any thread, the I/O thread included, and a signal
-        handler in the middle of a turn: so it takes no lock, and waits for no thread that waits for
-        it.
-        """
+        """Send Bye, end the thread and close the sockets, within 2 s. Idempotent, never raises."""
+        # The garbage collector may call this in any thread, the I/O thread included, and a signal
+        # handler in the middle of a turn: so it takes no lock, and waits for no thread that waits
+        # for it.
         if self._pid != os.getpid():
             return
         self._directory.close()
@@ -334,7 +325,7 @@ class Transport:
             return  # a full socket is readable already; a closed one has no thread left to wake
 
     def _resume(self) -> None:
-        """Have the thread go on at once, without waiting for the consumer to come back."""
+        # Have the thread go on at once, without waiting for the consumer to come back.
         self._handed_back_s = float("-inf")
         self._wake()
 
