@@ -30,7 +30,7 @@ from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
 from feeder.session.admission import HelloReceived, ServedDataset
-from feeder.session.state import PendingChunk, Session
+from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
@@ -182,10 +182,8 @@ class NodeService:
                 return self._slots.want_back(session, None, now_s)
             case events.LogEnd(ended, how):
                 log_session_end(ended, how, self.table.limits.lease_s)
-            case events.LogSilence(chunk, silent_s, kernel_state):
-                _log_silence(chunk, silent_s, kernel_state, self.pool.pids.get(chunk.worker, 0))
-            case events.LogProgress(chunk):
-                _log_progress(chunk, self.pool.pids.get(chunk.worker, 0))
+            case events.LogSilence(chunk) | events.LogProgress(chunk):
+                _log_silence(instruction, self.pool.pids.get(chunk.worker, 0))
             case events.KillWorker():
                 self.pool.kill(instruction.worker, _describe_stuck(instruction))
         return []
@@ -308,56 +306,44 @@ def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) ->
     name, hello = session_id(session.number), session.hello
     job = f" in job {hello.job}" if hello.job else ""
     client = f"{printable(hello.client + job)} ({session.account})"
-    what = name, client, session.dataset
+    level, text = {
+        "closed": (logging.DEBUG, "ended"),
+        "lost": (logging.INFO, "lost: its process or its connection has ended"),
+        "expired": (logging.WARNING, f"expired: its client was silent for {lease_s:g} s"),
+    }[how]
     extra = {"session": name, "client": session.account, "dataset": session.dataset}
-    match how:
-        case "closed":
-            _log.debug("session %s of %s on %s: ended", *what, extra=extra)
-        case "lost":
-            text = "session %s of %s on %s: lost: its process or its connection has ended"
-            _log.info(text, *what, extra=extra)
-        case "expired":
-            text = "session %s of %s on %s: expired: its client was silent for %g s"
-            _log.warning(text, *what, lease_s, extra=extra)
+    line = f"session %s of %s on %s: {text}"
+    _log.log(level, line, name, client, session.dataset, extra=extra)
 
 
-def _log_silence(chunk: PendingChunk, silent_s: float, kernel_state: str, pid: int) -> None:
-    """Log that a worker has made no progress for a while, with what is known of it."""
+def _log_silence(silence: events.LogSilence | events.LogProgress, pid: int) -> None:
+    """Log that a worker has made no progress for a while, or that it has finished its chunk."""
+    chunk = silence.chunk
     name = session_id(chunk.batch.session.number)
+    extra = {"worker": chunk.worker, "session": name}
+    if isinstance(silence, events.LogProgress):
+        text = "worker %d (pid %d) makes progress again, after %.1f s"
+        _log.info(text, chunk.worker, pid, chunk.silent_s, extra=extra)
+        return
     _log.warning(
         "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
         "rows %d .. %d of dataset %s for session %s",
         chunk.worker,
         pid,
-        silent_s,
-        kernel_state,
+        silence.silent_s,
+        silence.kernel_state,
         chunk.first,
         chunk.first + chunk.count - 1,
         chunk.batch.session.dataset,
         name,
-        extra={"worker": chunk.worker, "session": name},
-    )
-
-
-def _log_progress(chunk: PendingChunk, pid: int) -> None:
-    """Log that a silent worker has finished its chunk."""
-    _log.info(
-        "worker %d (pid %d) makes progress again, after %.1f s",
-        chunk.worker,
-        pid,
-        chunk.silent_s,
-        extra={"worker": chunk.worker, "session": session_id(chunk.batch.session.number)},
+        extra=extra,
     )
 
 
 def _describe_stuck(stuck: events.KillWorker) -> str:
     """Why a worker is killed, as a part of a line."""
-    match stuck.condition:
-        case "stopped":
-            return f"stopped for {stuck.silent_s:.1f} s"
-        case "looping":
-            return f"using CPU time for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
-        case "asleep":
-            return f"asleep for {stuck.silent_s:.1f} s with rows of dataset {stuck.dataset}"
-        case _:
-            return f"reading dataset {stuck.dataset}"
+    how = {"stopped": "stopped", "looping": "using CPU time", "asleep": "asleep"}
+    if stuck.condition not in how:
+        return f"reading dataset {stuck.dataset}"
+    rows = "" if stuck.condition == "stopped" else f" with rows of dataset {stuck.dataset}"
+    return f"{how[stuck.condition]} for {stuck.silent_s:.1f} s{rows}"

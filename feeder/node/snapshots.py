@@ -54,9 +54,6 @@ _LONG_CHUNK_S: Final = 1.0
 """A chunk in flight counts as busy time from then on, so that a worker with long ones is busy
 before it finishes them. Its own figure, which then replaces this one, is larger: no total falls."""
 
-_LOADS_A_SNAPSHOT: Final = 64
-"""Workers whose files in /proc are read each time, about; with more of them, in turn."""
-
 SWAP_RATIO: Final = 2.0
 PACE_S: Final = 30.0
 """Time constant of the mean rates that decide on places."""
@@ -95,7 +92,6 @@ class Snapshots:
         self._clients = ClientBook()
         self._started_s = time.monotonic()
         self._loads: dict[int, tuple[ProcessLook, int]] = {}  # by worker: as read, at which chunk
-        self._taken = 0
         self.deadline_s = float("inf")
         """When ``run_due`` is due; set it to begin."""
 
@@ -146,12 +142,15 @@ class Snapshots:
         silent: frozenset[int],
     ) -> tuple[WorkerRecord, ...]:
         """``chunk_times`` has how long each busy worker has had the chunk that it fills."""
-        pids, up = self._service.pool.pids, frozenset(self._service.pool.numbers)
-        self._read_loads(pids, records, chunk_times)
+        pids, up = self._service.pool.pids, self._service.pool.numbers
+        loads, self._loads = self._loads, {}
         workers = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:
             record = records.get(number) or WorkerRecord(number=number)
-            load, _ = self._loads.get(number, _NOT_READ)
+            load, chunks = loads.get(number, _NOT_READ)
+            if number in chunk_times or record.chunks != chunks:  # it has worked since
+                load = look_at(pid) or ProcessLook("ended", 0.0)
+            self._loads[number] = load, record.chunks
             chunk_s, is_silent = chunk_times.get(number, 0.0), number in silent
             state = "silent" if is_silent else "busy" if number in chunk_times else "idle"
             workers.append(
@@ -171,23 +170,6 @@ class Snapshots:
             )
         return tuple(workers)
 
-    def _read_loads(
-        self,
-        pids: Mapping[int, int],
-        records: Mapping[int, WorkerRecord],
-        chunk_times: Mapping[int, float],
-    ) -> None:
-        """Read the loads of the workers that have worked since they were last read, in turn."""
-        self._loads = {number: load for number, load in self._loads.items() if number in pids}
-        self._taken += 1
-        turns = 1 + len(pids) // (_LOADS_A_SNAPSHOT + 1)
-        for number, record in records.items():
-            if number in pids and number % turns == self._taken % turns:
-                _, chunks = self._loads.get(number, _NOT_READ)
-                if number in chunk_times or record.chunks != chunks:
-                    look = look_at(pids[number]) or ProcessLook("ended", 0.0)
-                    self._loads[number] = look, record.chunks
-
 
 def _text(text: str) -> str:
     return printable(text)[:_TEXT_CHARS]
@@ -200,17 +182,16 @@ def _label(text: str) -> str:
 def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> NodeRecord:
     """The snapshot, with fewer clients, then without the flat counters, then with fewer
     workers, where it would not fit into a packet."""
+    replace = msgspec.structs.replace
     while len(msgspec.msgpack.encode(snapshot)) > bytes_max:
-        clients, workers = snapshot.clients, snapshot.workers
-        if len(clients) > 1:
-            half = len(clients) // 2
-            others = sum_clients(clients[half:])
-            few = (*clients[:half], others) if half > 1 else (sum_clients(clients),)
-            snapshot = msgspec.structs.replace(snapshot, clients=few)
+        half = len(snapshot.clients) // 2
+        if half:
+            kept, summed = snapshot.clients[: half - 1], snapshot.clients[half - 1 :]
+            snapshot = replace(snapshot, clients=(*kept, sum_clients(summed)))
         elif snapshot.counters:
-            snapshot = msgspec.structs.replace(snapshot, counters={})
-        elif workers:
-            snapshot = msgspec.structs.replace(snapshot, workers=workers[: len(workers) // 2])
+            snapshot = replace(snapshot, counters={})
+        elif snapshot.workers:
+            snapshot = replace(snapshot, workers=snapshot.workers[: len(snapshot.workers) // 2])
         else:
             break
     return snapshot

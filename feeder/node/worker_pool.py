@@ -62,9 +62,13 @@ class _Worker:
     number: int
     process: subprocess.Popen[bytes]
     channel: Channel[NodeToWorker, WorkerToNode]
-    since_s: float  # when it was started; once it is up, when it came up
-    is_up: bool = False
-    killed_s: float = float("inf")  # when it was killed as stuck
+    deadline_s: float  # until when it must come up or, once killed, end
+    up_s: float = float("inf")  # when it came up
+    is_killed: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.up_s < float("inf")
 
 
 PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
@@ -97,18 +101,17 @@ class WorkerPool:
         self._poll_set = poll_set
         self._report = report
         self._cache_fd = cache_fd
+        self._module = module
         self._workers: dict[int, _Worker] = {}
+        self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
+        self._next_number = 0
         self._agreement = Agreement()
         self.started: Started | None = None
         """What the workers have reported that are up: all the same."""
-        self._next_number = 0
-        self._module = module
         self._may_give_up = configure.self_test
         self._crashed_starts = 0
-        self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
-        self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
-        self._starts_due_s: list[float] = []  # when each missing worker is started
+        self._start_s = 0.0  # when missing workers are started
         self.deadline_s = float("inf")
         """When ``run_due`` is due; 0, for the next turn, after anything that may change it."""
 
@@ -132,47 +135,40 @@ class WorkerPool:
 
         ResourceError where one cannot be started.
         """
-        self._starts_due_s = [0.0] * self._size
         self._poll_set.timed.append(self)
         self.run_due(time.monotonic())
 
     def run_due(self, now_s: float) -> None:
-        """Start the missing workers that are due; end those that did not come up in time.
+        """Start the missing workers; end those that did not come up or end in time.
 
         ResourceError where none can be started and a retry does not help.
         """
         for worker in list(self._workers.values()):
-            if not worker.is_up and worker.since_s + _START_DEADLINE_S <= now_s:
-                text, number = "worker %d did not start in %.0f s", worker.number
-                _log.warning(text, number, _START_DEADLINE_S, extra={"worker": number})
-                worker.process.kill()
-                self._reap(worker, now_s)
-            elif worker.killed_s + _KILL_GRACE_S <= now_s:
+            if worker.deadline_s > now_s:
+                continue
+            if worker.is_killed:
                 self._reap(worker, now_s, grace_s=0.0)
+            else:
+                self.kill(worker.number, f"it did not start in {_START_DEADLINE_S:.0f} s")
         for number, process in list(self._held.items()):
             if process.poll() is not None:
                 del self._held[number]
                 self.counters.workers_held = len(self._held)
                 self._report(WorkerReleased(number), now_s)
-        due = [at_s for at_s in self._starts_due_s if at_s <= now_s]
-        self._starts_due_s = [at_s for at_s in self._starts_due_s if at_s > now_s]
-        for started in range(len(due)):
-            try:
+        try:
+            while len(self._workers) < self._size and self._start_s <= now_s:
                 self._spawn(now_s)
-            except OSError as error:
-                text = explain_start("a worker", error)
-                if self._may_give_up or error.errno not in TRANSIENT_ERRORS:
-                    raise ResourceError(text) from error
-                _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
-                self._starts_due_s += [now_s + _BACKOFF_MAX_S] * (len(due) - started)
-                break
-        due_s = list(self._starts_due_s)
-        if self._held:
-            due_s.append(now_s + _REAP_INTERVAL_S)
-        for worker in self._workers.values():
-            start_by_s = float("inf") if worker.is_up else worker.since_s + _START_DEADLINE_S
-            due_s.append(min(start_by_s, worker.killed_s + _KILL_GRACE_S))
-        self.deadline_s = min(due_s, default=float("inf"))
+        except OSError as error:
+            text = explain_start("a worker", error)
+            if self._may_give_up or error.errno not in TRANSIENT_ERRORS:
+                raise ResourceError(text) from error
+            _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
+            self._start_s = now_s + _BACKOFF_MAX_S
+        self.deadline_s = min(
+            self._start_s if len(self._workers) < self._size else float("inf"),
+            now_s + _REAP_INTERVAL_S if self._held else float("inf"),
+            *[worker.deadline_s for worker in self._workers.values()],
+        )
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to a worker that has come up; one that does not read its channel is killed."""
@@ -201,14 +197,14 @@ class WorkerPool:
     def kill(self, number: int, reason: str) -> None:
         """Kill a worker that makes no progress; WorkerLost follows, even if it cannot end."""
         worker = self._workers.get(number)
-        if worker is not None and worker.killed_s == float("inf"):
-            worker.killed_s = time.monotonic()
+        if worker is not None and not worker.is_killed:
+            worker.is_killed, worker.deadline_s = True, time.monotonic() + _KILL_GRACE_S
+            self.deadline_s = 0.0
+            self.record.workers_killed += 1
             pid = worker.process.pid
             text = "worker %d (pid %d) is stuck, %s: ended"
             _log.warning(text, number, pid, reason, extra={"worker": number})
-            self.record.workers_killed += 1
             worker.process.kill()
-            self.deadline_s = 0.0
 
     def close(self) -> None:
         """End all workers by closing their channels, and kill those that have not ended.
@@ -230,7 +226,7 @@ class WorkerPool:
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1
-        worker = _Worker(self._next_number, process, channel, now_s)
+        worker = _Worker(self._next_number, process, channel, now_s + _START_DEADLINE_S)
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
         # Once one has come up, its self-test stands for those of its successors.
@@ -263,15 +259,15 @@ class WorkerPool:
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
-                self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
-                self.started, worker.is_up = message, True
-                worker.since_s = now_s
+                self._crashed_starts, self._may_give_up = 0, False
+                self.started, worker.up_s = message, now_s
+                if not worker.is_killed:
+                    worker.deadline_s = float("inf")
                 self._report(WorkerJoined(worker.number), now_s)
             case CannotStart():
                 if self._may_give_up:
                     raise message.as_error()
-                if message.message != self._last_reason:
-                    self._last_reason = message.message
+                if not self._crashed_starts:  # the first of a row
                     _log.warning("worker %d cannot start: %s", worker.number, message.message)
 
     def _reap(self, worker: _Worker, now_s: float, grace_s: float = _EXIT_GRACE_S) -> None:
@@ -289,13 +285,13 @@ class WorkerPool:
         self.record.worker_restarts += 1
         self.counters.workers_held = len(self._held)
         # At once, or with exponential backoff while workers die young.
-        is_young = not worker.is_up or now_s - worker.since_s < _YOUNG_S
-        if not is_young:
+        if now_s - worker.up_s >= _YOUNG_S:
             self._backoff.reset()
-        backoff_s = self._backoff.next_s() if is_young else 0.0
+            backoff_s = 0.0
+        else:
+            backoff_s = self._backoff.next_s()
         former_s, self.counters.worker_pause_s = self.counters.worker_pause_s, backoff_s
-        self._starts_due_s.append(now_s + backoff_s)
-        self.deadline_s = 0.0
+        self._start_s, self.deadline_s = now_s + backoff_s, 0.0
         if worker.is_up:
             text, extra = "worker %d (pid %d) %s: replaced", {"worker": worker.number}
             _log.warning(text, worker.number, worker.process.pid, ending, extra=extra)
