@@ -10,8 +10,7 @@ other connections wait: 5 s and more while a name server is silent. So a context
 threads for names after the first one, which is for addresses. libzmq aborts the process when
 descriptors or threads run out, so both are acquired and released as a check first.
 
-Invariant: one thread uses a link or a context. Chunks are left to the caller, which knows where
-their rows go.
+Invariant: one thread uses a link or a context.
 """
 
 import contextlib
@@ -51,8 +50,7 @@ HANDSHAKE_MS: Final = 5000
 HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
-NAME_THREADS: Final = 7
-"""I/O threads for the names of a list; 1 suffices for those that join a list of addresses."""
+NAME_THREADS: Final = 7  # for the names of a list; 1 for those that join a list of addresses
 
 _DESCRIPTORS: Final = 12  # of a context with one I/O thread, a connection and a claim of slots
 _THREAD_DESCRIPTORS: Final = 2  # of each further I/O thread

@@ -25,10 +25,8 @@ def name_batch(key: BatchKey) -> str:
 def check_chunk(
     recipe: Recipe, labels: LabelSpec, chunk: Chunk, sizes: Sequence[int], *, valid: int
 ) -> None:
-    """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch.
-
-    ``labels`` are the welcome's, ``valid`` how many rows of the batch are real.
-    """
+    """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch, of
+    which ``valid`` rows are real."""
     rows = chunk.images
     image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
     expected = (rows * image_bytes, rows * labels.row_bytes, rows * 8)
@@ -45,12 +43,8 @@ def check_chunk(
 
 
 def check_welcome(hello: Hello, first: Welcome | None, welcome: Welcome, *, is_back: bool) -> None:
-    """Raise the error of a node that answers ``hello`` with ``welcome`` if it would make other
-    bytes, or does not answer it.
-
-    ``first`` is the welcome that all must agree with; ``is_back``: the endpoint served this job
-    before.
-    """
+    """Raise the error of a node whose ``welcome`` does not answer ``hello``, or that would make
+    other bytes than the node of the ``first`` welcome; ``is_back``: it served this job before."""
     recipe, samples = hello.recipe, welcome.samples
     if welcome.dataset != hello.dataset:
         raise ProtocolError(

@@ -1,8 +1,7 @@
 """What happens to a client's session, and what follows: events and instructions.
 
-Events go into ``ClientSession.handle``, instructions come out. All are frozen values without
-behaviour, structs because those are made in C. A *link* is the connection to one endpoint,
-identified by a number that is never reused.
+All are frozen values without behaviour, structs because those are made in C. A *link* is the
+connection to one endpoint, identified by a number that is never reused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,8 +70,7 @@ class ClaimAnswered(Struct, frozen=True):
 class ClockAdvanced(Struct, frozen=True):
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
-    cpu_s: float = 0.0
-    """CPU time of this process so far."""
+    cpu_s: float = 0.0  # CPU time of this process so far
 
 
 LinkEvent = Connected | Disconnected | NodeIncompatible | ClaimAnswered

@@ -41,8 +41,8 @@ LEFT_OUT_S: Final = 60.0
 other libraries or keys meanwhile; most are not, and each attempt costs a greeting."""
 
 LOOK_AHEAD_MIN: Final = 8
-"""Batches beyond those with a buffer whose owners are linked: time to connect and greet. As many as
-there are buffers, as all may be freed at once; at least these."""
+"""Batches, or as many as there are buffers, beyond those with a buffer: their owners are linked in
+time to connect and greet."""
 
 LONG_LIST_WINDOW: Final = 2
 """Slots to ask for at each feeder of a long list, where a client has one or two batches at a time:
@@ -82,10 +82,8 @@ def find_siblings(dialled: str, welcome: Welcome) -> tuple[str, ...]:
 
 
 def limit_links(feeders: int, prefetch: Prefetch) -> int:
-    """The number of ``feeders`` that a client may have links to.
-
-    At least one for each of its buffers, which may all be of other lanes, and the spares.
-    """
+    """The number of ``feeders`` that a client may have links to: at least one for each of its
+    buffers, which may all be of other lanes, and the spares."""
     even = SESSIONS_A_FEEDER * feeders // prefetch.world_size
     return max(prefetch.buffers + SPARES, min(LINKS_MAX, even))
 

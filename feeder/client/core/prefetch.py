@@ -80,10 +80,7 @@ class Prefetch:
     """The batches between the nodes and the consumer. Not thread-safe."""
 
     def __init__(self, recipe: Recipe, *, buffers: int, world_size: int = 1) -> None:
-        """Start with all buffers, numbered from 0, free and nothing wanted.
-
-        ``world_size`` is that known before the first sequence, which has the final one.
-        """
+        """``world_size`` is that known before the first sequence, which has the final one."""
         self.recipe = recipe
         self.buffers = buffers
         self.chunks_discarded = 0
@@ -210,11 +207,9 @@ class Prefetch:
         batch.requested_s = now_s
 
     def forget(self, link: int) -> None:
-        """Record that a link's session is lost: its batches must be requested again.
-
-        So must those that it has lent and that cannot be taken yet: while they are kept the node
-        cannot reuse their memory, which it may need for this client's next session.
-        """
+        """Record that a link's session is lost: its batches must be requested again. So must those
+        that it has lent and that cannot be taken yet: while they are kept the node cannot reuse
+        their memory, which it may need for this client's next session."""
         self.releases.pop(link, None)
         for loan in self.borrowed.values():  # stays readable, but no node waits for its release
             loan.requests.pop(link, None)

@@ -89,8 +89,7 @@ class RequestScheduler:
         self._wants: dict[int, list[BatchKey]] = {}
 
     def follow(self, links: Mapping[int, LinkState]) -> None:
-        """Take note of what has changed in the links, once a second at least; they must not change
-        until the next call.
+        """Take note of what has changed in the links, and once a second, as pings are sent.
 
         A node is busy with enough chunks for all its workers, each with one to fill and the next
         one at hand, and with a batch that is on its way. This client gives it its part of that, as
@@ -136,16 +135,13 @@ class RequestScheduler:
         self._free, self._lacking = defaultdict(int, self._windows), defaultdict(int, self._busy)
         open_batches: list[Batch] = []
         hedges = 0
-        for batch in prefetch.held.values():
+        for batch in (*prefetch.held.values(), *{*prefetch.borrowed.values()}):
             for number in batch.requests:
                 self._free[number] -= 1
                 self._lacking[number] -= not batch.settled
             if not batch.settled:
                 open_batches.append(batch)
                 hedges += len(batch.requests) > 1
-        for loan in {*prefetch.borrowed.values()}:
-            for number in loan.requests:
-                self._free[number] -= 1
         self.number += 1
         waiting: list[Batch] = []
         for batch in open_batches:
@@ -169,9 +165,8 @@ class RequestScheduler:
             if self._choose_lacking(batch, preferred) or batch is not open_batches[0]:
                 continue
             # All slots may hold batches that come after this one, which the consumer waits for.
-            is_idle = not any(batch.requests for batch in open_batches)
-            if is_idle and self._choose(batch, preferred):
-                self._count_first(batch)
+            if not any(batch.requests for batch in open_batches):
+                self._choose(batch, preferred)
         self.number -= not self._wants
         self.in_flight = len([batch for batch in open_batches if batch.requests])
         self.waits_for_room = self.in_flight < len(open_batches)
@@ -183,7 +178,6 @@ class RequestScheduler:
         if not able:
             return False
         self._request(max(able, key=self._lacking.__getitem__), batch)
-        self._count_first(batch)
         return True
 
     def _choose(self, batch: Batch, preferred: Sequence[int]) -> bool:
@@ -224,16 +218,14 @@ class RequestScheduler:
         return False
 
     def _request(self, number: int, batch: Batch) -> None:
+        if batch.requested_s is None:
+            self.requested += 1
+            self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
         if number not in batch.requests:
             self._free[number] -= 1
             self._lacking[number] -= 1
         self._wants.setdefault(number, []).append(batch.key)
         self._prefetch.record_request(number, batch.key, self.number, self._now_s)
-
-    def _count_first(self, batch: Batch) -> None:
-        self.requested += 1
-        (number,) = batch.requests
-        self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
 
     def _is_quiet(self, number: int) -> bool:
         return self._now_s >= self._links[number].heard_s + QUIET_S

@@ -42,8 +42,7 @@ from feeder.wire.messages import (
     Welcome,
 )
 
-AMPLE_BATCHES: Final = 3
-"""Batches in flight per node with which none runs out of work if a request comes a batch late."""
+AMPLE_BATCHES: Final = 3  # in flight per node: none runs out of work if a request comes a bit late
 
 _OF_SESSION: Final = (Chunk, Lent, Failed, Pong, Draining)
 _NEVER: Final = float("inf")
@@ -51,21 +50,18 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class ClientSession:
-    """The state machine. Not thread-safe: the caller holds a lock around every call.
-
-    ``error`` is set at the first failure that waiting cannot mend.
-    """
+    """The state machine. Not thread-safe: the caller holds a lock around every call."""
 
     def __init__(self, job: Job, *, buffers: int) -> None:
         """``buffers``: batches that are fetched ahead or with the consumer."""
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
         self.labels = INDEX_LABELS  # until the first welcome
-        self.error: FeederError | None = None
+        self.error: FeederError | None = None  # the first failure that waiting cannot mend
         self.reconnects = 0
         self.received_bytes = 0
+        # Grows while feeders that pack report progress and none serves: worth waiting for.
         self.packing_advances = 0
-        """Grows while feeders that pack report progress and none serves: worth waiting for."""
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
         self.due_s = _NEVER
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
