@@ -19,8 +19,8 @@ from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
-from feeder.process.regular_file import read_regular, stamp_path, stamp_status
-from feeder.source.item_bytes import check_listed
+from feeder.process.regular_file import read_regular
+from feeder.source.item_bytes import check_listed, stamp_path, stamp_status
 from feeder.source.listing import (
     ItemListing,
     ListedContainer,

@@ -2,13 +2,12 @@
 
 Opening a named pipe blocks until there is a writer, and reading a device may never end. Errors are
 OSErrors whose ``strerror`` names what was found, so callers report all of them alike. Also reads
-files with secrets, and stamps files. Imports the standard library and feeder.errors only, because
-training environments use this module.
+files with secrets. Imports the standard library and feeder.errors only, because training
+environments use this module.
 """
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 import struct
@@ -35,8 +34,6 @@ _ACL_ENTRY: Final = struct.Struct("<HHI")
 _ACL_OWNER: Final = 0x01
 _ACL_USER: Final = 0x02
 _ACL_MASK: Final = 0x10
-
-_STAMP_FIELDS: Final = struct.Struct("<QQQ")
 
 
 class IrregularFileError(OSError):
@@ -141,23 +138,3 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
         and (tag, uid) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
         for tag, permissions, uid in _ACL_ENTRY.iter_unpack(entries)
     )
-
-
-def stamp_status(status: os.stat_result) -> int:
-    """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or this
-    one written again, does not have.
-
-    A new file can be given the size and the modification time of the one before, but not its change
-    time. Neither device nor inode counts: some file systems number them anew.
-    """
-    fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    data = _STAMP_FIELDS.pack(*(field & 2**64 - 1 for field in fields))
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
-
-
-def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
-    """The stamp of the file at ``path``, links followed; 0 where none can be looked at."""
-    try:
-        return stamp_status(os.stat(path))
-    except OSError:
-        return 0

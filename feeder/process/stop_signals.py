@@ -3,9 +3,9 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _BLOCKED: Final = (*_SIGNALS, signal.SIGHUP)
@@ -32,14 +32,12 @@ class StopSignals:
 
     def __init__(self, *also: signal.Signals) -> None:
         """``also`` are more signals that do so, unless they are ignored, as SIGHUP under nohup."""
-        self._signals = (*_SIGNALS, *also)
+        heeded = (number for number in also if signal.getsignal(number) != signal.SIG_IGN)
+        self._signals = (*_SIGNALS, *heeded)
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> Self:
-        for number in self._signals:
-            if number in _SIGNALS or signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._stop)
+        self._before = {number: signal.signal(number, self._stop) for number in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,7 +45,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        for handled in self._before:
+        for handled in self._signals:
             signal.signal(handled, signal.SIG_IGN)
         self.received = signal.Signals(number)
         raise KeyboardInterrupt

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.process.regular_file import stamp_status
-from feeder.source.item_bytes import read_source, sniff_file
+from feeder.source.item_bytes import read_source, sniff_file, stamp_status
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path, unpacked_name
 from feeder.source.source import Item, SourceSpec

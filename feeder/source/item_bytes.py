@@ -4,13 +4,15 @@ Invariant: no bytes are returned of a file that is not the one that was listed.
 """
 
 import errno
+import hashlib
 import os
 import re
+import struct
 from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, printable
-from feeder.process.regular_file import open_regular, read_descriptor, stamp_path, stamp_status
+from feeder.process.regular_file import open_regular, read_descriptor
 from feeder.source.location.file_format import CONVERT, recognise_other
 
 FILE_BYTES_MAX: Final = 1 << 30
@@ -164,3 +166,23 @@ def _read_regular(path: bytes, bytes_max: int, listed: int | None) -> bytes:
 def _error_text(error: OSError) -> str:
     text = error.strerror or type(error).__name__
     return text[0].lower() + text[1:]
+
+
+def stamp_status(status: os.stat_result) -> int:
+    """The stamp of the file with this status, 1 .. 2**64 - 1: a hash which another file, or this
+    one written again, does not have.
+
+    A new file can be given the size and the modification time of the one before, but not its change
+    time. Neither device nor inode counts: some file systems number them anew.
+    """
+    fields = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    data = struct.pack("<QQQ", *(field & 2**64 - 1 for field in fields))
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
+
+
+def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
+    """The stamp of the file at ``path``, links followed; 0 where none can be looked at."""
+    try:
+        return stamp_status(os.stat(path))
+    except OSError:
+        return 0

@@ -8,9 +8,8 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text
-from feeder.process.regular_file import stamp_path
 from feeder.source.class_folder import ClassFolder
-from feeder.source.item_bytes import SourceError
+from feeder.source.item_bytes import SourceError, stamp_path
 from feeder.source.names import unpacked_name
 from feeder.source.source import SourceSpec
 from tests.source.listings import Listed, list_container
