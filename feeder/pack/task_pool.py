@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, Self
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.process.child import (
+    SINGLE_THREADS,
     die_with_parent,
     start_child,
 )
@@ -109,7 +110,7 @@ class TaskPool:
             process, ours = start_child(
                 "feeder.pack.task_pool",
                 self._module,
-                options=(),
+                more=SINGLE_THREADS,
                 process_group=0,  # the terminal's Ctrl-C is for the parent
             )
         except OSError as error:

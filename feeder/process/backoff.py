@@ -10,8 +10,6 @@ WINDOW_S: Final = 60.0
 
 
 class Backoff:
-    """Waits that double, from the first one to the longest."""
-
     __slots__ = ("_first_s", "_max_s", "_wait_s")
 
     def __init__(self, first_s: float, max_s: float = float("inf")) -> None:

@@ -68,10 +68,7 @@ class Channel(Generic[Outgoing, Incoming]):
             raise ChannelClosedError from error
 
     def receive(self) -> Incoming | None:
-        """Receive the next message, None when there is none within the timeout.
-
-        Raises ChannelClosedError when the channel is closed.
-        """
+        """Receive the next message, None without one within the timeout; ChannelClosedError."""
         return self.receive_with_fd()[0]
 
     def receive_with_fd(self) -> tuple[Incoming | None, int | None]:
@@ -88,5 +85,4 @@ class Channel(Generic[Outgoing, Incoming]):
         return self._decoder.decode(self._buffer[:size]), fd
 
     def close(self) -> None:
-        """Close this end; the other one reads it as closed."""
         self._socket.close()

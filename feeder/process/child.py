@@ -26,6 +26,7 @@ SINGLE_THREADS: Final = {
     "NUMEXPR_NUM_THREADS": "1",
 }
 """The variables that limit numeric libraries to one thread, if set before imports."""
+CHILD_VARIABLES: Final = {**SINGLE_THREADS, "PYTHONFAULTHANDLER": "1"}
 
 # Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
 # does not look like a stuck worker.
@@ -35,9 +36,9 @@ _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def python_command(module: str, *arguments: str | int, options: tuple[str, ...] = ()) -> list[str]:
-    """The command that runs ``module``, given interpreter ``options`` and ``arguments``."""
-    return [sys.executable, "-P", *options, "-m", module, *map(str, arguments)]
+def python_command(module: str, *arguments: str | int) -> list[str]:
+    """The command that runs ``module``."""
+    return [sys.executable, "-P", "-m", module, *map(str, arguments)]
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -53,38 +54,27 @@ def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def start_python(
-    module: str,
-    *arguments: str | int,
-    options: tuple[str, ...] = (),
-    more: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> "subprocess.Popen[bytes]":
+    module: str, *arguments: str | int, more: Mapping[str, str] | None = None, **settings: Any
+) -> subprocess.Popen[bytes]:
     """Start ``python -m module`` with the variables ``more`` and Popen's ``settings``.
 
     Its standard input is empty unless these say otherwise. Raises OSError.
     """
     settings = {"stdin": subprocess.DEVNULL, "env": child_environment(more), **settings}
-    return subprocess.Popen(python_command(module, *arguments, options=options), **settings)
+    return subprocess.Popen(python_command(module, *arguments), **settings)
 
 
 def start_child(
-    module: str,
-    *arguments: str | int,
-    options: tuple[str, ...] = ("-X", "faulthandler"),
-    **settings: Any,
-) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    module: str, *arguments: str | int, **settings: Any
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start ``python -m module END PID …``; return the process and the parent's end of a pair.
 
     END is the descriptor of the child's end, PID the parent, for ``die_with_parent``. The numeric
-    libraries of the child use one thread. Raises OSError.
+    libraries of the child use one thread. A crash writes a traceback, unless ``more`` variables are
+    given instead of CHILD_VARIABLES. Raises OSError.
     """
     ours, theirs = open_pair()
-    settings = {
-        "options": options,
-        "more": SINGLE_THREADS,
-        "pass_fds": [theirs.fileno()],
-        **settings,
-    }
+    settings = {"more": CHILD_VARIABLES, "pass_fds": [theirs.fileno()], **settings}
     with theirs, stop_signals_blocked():
         try:
             process = start_python(module, theirs.fileno(), os.getpid(), *arguments, **settings)
@@ -102,7 +92,7 @@ def open_pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-def wait_for_exit(process: "subprocess.Popen[bytes]", wait_s: float) -> int | None:
+def wait_for_exit(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
     """Wait for the exit status of a process, None if it does not end in time."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)

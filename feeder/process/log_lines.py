@@ -41,22 +41,18 @@ FIELDS: Final = ("session", "client", "worker", "dataset")
 them are bounded by the wire, so that they always fit into a line."""
 
 INTERVAL_S: Final = 60.0
-ADMITTED_MAX: Final = 10
-"""Lines of a kind in an interval: enough to see a pattern, 14,400 lines a day at most."""
+ADMITTED_MAX: Final = 10  # of a kind in an interval: to see a pattern; 14,400 a day at most
 KINDS_MAX: Final = 256
 
 KEPT: Final = {"kind": None}
 """As ``extra=`` of a log call: the line is not limited, however often it repeats. Another "kind" is
 that of the line, where that is not its text without its arguments."""
 
-_STDERR: Final = 2
 _CUT: Final = " … (cut)"
 _CUT_LINE: Final = f"{_CUT}\n".encode()
 _OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
-_formatter: Final = logging.Formatter()
 
-counters: Final = LogCounters()
-"""This process's."""
+counters: Final = LogCounters()  # this process's
 
 
 def mark_line(line: bytes, form: LogFormat, level: int) -> bytes:
@@ -144,9 +140,7 @@ class LogLimiter:
 class LineStream(io.TextIOBase):
     """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
-    def __init__(
-        self, process: str = SUPERVISOR, form: LogFormat = "text", fd: int = _STDERR
-    ) -> None:
+    def __init__(self, process: str = SUPERVISOR, form: LogFormat = "text", fd: int = 2) -> None:
         """``process`` is "supervisor" or such as "node 0". ``fd`` is a pipe, into which lines of up
         to PIPE_BUF bytes go whole or not at all."""
         self._process = process
@@ -174,28 +168,26 @@ class LineStream(io.TextIOBase):
                     self._write(f"<{_PRIORITIES[ERROR]}>{line}\n")
         return len(text)
 
-    def report(
-        self, message: str, level: int = INFO, exception: str = "", **fields: object
-    ) -> None:
+    def report(self, message: str, level: int = INFO, trace: str = "", **fields: object) -> None:
         """Write a message, whatever the log's level is, and however often.
 
-        ``exception`` is a traceback, ``fields`` are more of the object in JSON.
+        ``trace`` is an exception's, ``fields`` are more of the object in JSON.
         """
-        self._write(self._render(message, level, exception, **fields))
+        self._write(self._render(message, level, trace, **fields))
 
     def report_dropped(self) -> None:
         """Log how many lines were dropped, if there is room again, and how many were limited."""
         self.handler.report_limited()
         self._write("")
 
-    def _render(self, message: str, level: int, exception: str = "", **fields: object) -> str:
+    def _render(self, message: str, level: int, trace: str = "", **fields: object) -> str:
         """Render a line; as text one or more, each with its mark."""
         if self._form == "json":
             body = {"process": self._process, "pid": os.getpid(), **fields}
-            return _encode(level, body, message, exception)
+            return _encode(level, body, message, trace)
         source = "" if self._process == SUPERVISOR else f"{self._process}: "
         word = f"{_WORDS[level]}: " if level >= WARNING else ""
-        text = f"feeder: {source}{word}{message}" + (f"\n{exception}" if exception else "")
+        text = f"feeder: {source}{word}{message}" + (f"\n{trace}" if trace else "")
         return "".join(f"<{_PRIORITIES[level]}>{line}\n" for line in text.split("\n"))
 
     def _write(self, lines: str) -> None:
@@ -280,7 +272,7 @@ class LineHandler(logging.Handler):
         self._stream.report(
             message,
             min(record.levelno, ERROR),
-            _formatter.formatException(record.exc_info) if record.exc_info else "",
+            logging.Formatter().formatException(record.exc_info) if record.exc_info else "",
             **{name: vars(record)[name] for name in FIELDS if name in vars(record)},
         )
 

@@ -53,8 +53,8 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
 def look_up(host: str, timeout_s: float) -> str:
     """Look up an address of ``host``.
 
-    Raises TimeoutError when no name server answers in time, another OSError when there is no
-    address, ValueError for an invalid name, ResourceError when no thread can be started.
+    Raises TimeoutError when no name server answers in time, another OSError without an address,
+    ValueError for an invalid name, ResourceError when no thread can be started.
     """
     address: Future[str] = Future()
 

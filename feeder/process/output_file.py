@@ -24,9 +24,8 @@ from feeder.process.regular_file import IrregularFileError, check_regular
 from feeder.process.shortage import name_file
 from feeder.process.stop_signals import stop_signals_blocked
 
-_INTO_FLAGS: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_PERMISSIONS: Final = 0o777
+_INTO_FLAGS: Final = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+_NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def write_output(path: Path, data: bytes, *, suffix: str | None = None) -> None:
@@ -49,9 +48,8 @@ def replace_file(
 ) -> Iterator[BinaryIO]:
     """Open a file that becomes ``path`` when the body ends, durably; an exception leaves the old.
 
-    ``mode`` is that of a file with secrets: it has it before its first byte, less the umask, and
-    belongs to this process's user. ``suffix`` is that of the temporary name; the default is of this
-    process alone. Raises OSError, IrregularFileError where ``path`` is not a regular file.
+    A file with secrets has ``mode`` before its first byte, and this process's user. ``suffix`` is
+    that of the temporary name; the default is of this process alone. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError):
         check_regular(os.stat(path), path)
@@ -160,10 +158,8 @@ def _own_descriptor(path: Path) -> int | None:
 
 def _take_over(target: Path, descriptor: int) -> None:
     """Give an open file the owner and the permissions of the one that it replaces, if any."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         old = target.stat()
-    except FileNotFoundError:
-        return
-    with contextlib.suppress(PermissionError):
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & _PERMISSIONS)
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, old.st_mode & 0o777)

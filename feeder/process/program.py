@@ -51,8 +51,9 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
         if _signal.getsignal(number) != _signal.SIG_IGN:  # as in a shell's background jobs
             _signal.signal(number, exit_at_once)
     try:
-        open_missing_descriptors()
-        guard_streams()
+        _open_missing_descriptors()
+        sys.stdout = _text_stream(_Output(1, "w", closefd=False), sys.stdout)
+        sys.stderr = _text_stream(_Messages(2, "w", closefd=False), sys.stderr)
         return run_guarded(name, main)
     finally:
         for number in _STOP_SIGNALS:
@@ -63,9 +64,7 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
 
 def run_guarded(name: str, main: "Callable[[], int]") -> int:
     """Run ``main`` and flush its output; return its exit status, after a line if it failed.
-
-    Lets SystemExit (argparse's) and bugs of Feeder through.
-    """
+    SystemExit (argparse's) and bugs propagate."""
     from feeder.errors import FeederError, OutputClosedError
 
     # Imported before memory can run out.
@@ -91,11 +90,8 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
     return explained.exit_status
 
 
-def open_missing_descriptors() -> None:
-    """Open /dev/null for each standard descriptor that is closed, before anything else is opened.
-
-    Otherwise the next file gets its number, and output is written to that file.
-    """
+def _open_missing_descriptors() -> None:
+    # Otherwise the next file that is opened gets the number, and output is written to it.
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -104,17 +100,8 @@ def open_missing_descriptors() -> None:
             os.set_inheritable(descriptor, True)
 
 
-def guard_streams() -> None:
-    """Replace sys.stdout and sys.stderr by guarded streams with the same encodings.
-
-    sys.stdin, which is None if it was closed, stays.
-    """
-    sys.stdout = _text_stream(_Output(1, "w", closefd=False), sys.stdout)
-    sys.stderr = _text_stream(_Messages(2, "w", closefd=False), sys.stderr)
-
-
 def _text_stream(raw: io.RawIOBase, former: "TextIO | None") -> io.TextIOWrapper:
-    """Open a stream to ``raw`` with the settings of the ``former`` one (None: it is closed)."""
+    """A stream to ``raw`` with the settings of the ``former`` one; None: it is closed."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=getattr(former, "encoding", "utf-8"),

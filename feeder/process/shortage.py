@@ -16,14 +16,9 @@ from feeder.installation import explain_missing_extension, install_command
 # Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
 # before it. OpenBLAS aborts the process if it gets less.
 _NUMPY_BYTES: Final = 100_000_000
-TORCH_BYTES: Final = 650_000_000
-"""The same for torch, without CUDA."""
-
-ZMQ_THREADS: Final = 2
-"""Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
-
+TORCH_BYTES: Final = 650_000_000  # without CUDA
+ZMQ_THREADS: Final = 2  # a context's: one for I/O, one that reaps sockets
 _THREADS_END_S: Final = 1.0
-
 _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"

@@ -4,12 +4,10 @@
 
 A full pipe, a terminal under Ctrl-S or a hanging journal blocks its writers, and O_NONBLOCK belongs
 to the open file, which the daemon shares with the shell that started it. So descriptor 2 becomes a
-pipe of the daemon's own with a non-blocking write end; the pipe is also the buffer. Child processes
-inherit it, so C libraries cannot block either. Only the thread here waits for the original stderr.
+pipe of the daemon's own, which child processes inherit, with a non-blocking write end.
 
 Lines in the pipe begin with their priority (``log_lines``), except for those of C libraries, of
-crashes, and from before logging has started. The relay keeps the marks for the journal, and there
-gives one to other lines too; elsewhere it removes them.
+crashes, and from before logging has started. In the journal all lines have one, elsewhere none.
 """
 
 import atexit
