@@ -114,7 +114,7 @@ class Source:
 
 
 def check_endpoint(text: str) -> str:
-    """Return ``text``; ConfigError if it cannot be dialled."""
+    """The same ``text``; ConfigError if it cannot be dialled."""
     if text.startswith("ipc:///") and len(text) > len("ipc:///") and "\0" not in text:
         return text
     if not text.startswith("tcp://"):
@@ -297,7 +297,7 @@ class Directory:
         return self._read(source for source in self._sources if source.scheme == "file")
 
     def refresh(self) -> Listing:
-        """Read what is due, as long as a disk or a name server takes; return all endpoints."""
+        """Read what is due, as long as disk or name server take; return all endpoints."""
         return self._read(source for source in self._sources if source.due_s <= time.monotonic())
 
     def watch(self, changed: Callable[[Listing], None]) -> None:

@@ -150,7 +150,6 @@ class IoLoop:
     # --- What the session decides -------------------------------------------------------------
 
     def _handle(self, event: events.Event, now_s: float, frames: _Frames = ()) -> None:
-        """Have the session handle an event, and execute what follows; ``frames`` are a chunk's."""
         with self._lock:
             instructions = self._session.handle(event, now_s)
         if instructions:

@@ -26,7 +26,6 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")  # a space is written as \040
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Read a kernel file's bytes; none where it is absent or not readable."""
     try:
         return read_regular(path, _BYTES_MAX)
     except (OSError, ValueError):  # a ValueError: the path holds a zero byte
@@ -34,16 +33,16 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Read a kernel file's text, stripped; "" where it is absent or not readable."""
+    """Stripped; "" where the file is absent or not readable."""
     return read_bytes(path).decode("utf-8", "surrogateescape").strip()
 
 
 def to_count(text: str, path: Path, *, least: int) -> int:
     """Parse the number in a file; ResourceError if it is not one or below ``least``."""
-    if not _COUNT.fullmatch(text) or int(text) < least:
-        start = text if len(text) <= 40 else f"{text[:40]}…"
-        raise malformed(path, f"{start!r} is not a count")
-    return int(text)
+    if _COUNT.fullmatch(text) and int(text) >= least:
+        return int(text)
+    start = text if len(text) <= 40 else f"{text[:40]}…"
+    raise malformed(path, f"{start!r} is not a count")
 
 
 def malformed(path: Path, what: str) -> ResourceError:
@@ -89,9 +88,8 @@ def cgroup_folders(
 ) -> tuple[tuple[Path, bool], ...]:
     """Each folder of a controller's limits on a process, and whether it is of cgroup v2.
 
-    Those of a hierarchy go from its mount down to the process's own cgroup. Of another process
-    whose cgroup no mount shows, as from within a container, there are none. Raises ResourceError
-    where /proc/PROCESS/cgroup cannot be parsed.
+    They go from a hierarchy's mount down to the process's own cgroup; none where no mount shows it,
+    as that of another process from within a container. ResourceError for a malformed file.
     """
     folders: dict[Path, bool] = {}
     path = root / "proc" / process / "cgroup"

@@ -22,10 +22,9 @@ _Pair: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def measure_copy_bandwidth(cpus: int, available_bytes: int) -> float:
-    """Measure bytes read plus bytes written per second by copies in one thread a CPU.
+    """Measure bytes read plus bytes written per second, in about 50 ms, with one thread a CPU.
 
-    Takes about 50 ms with ``cpus`` free CPUs. 0.0 where memory or threads are short: fewer than
-    four times its 32 MiB a thread in ``available_bytes``.
+    0.0 where memory or threads are short.
     """
     threads = max(1, min(cpus, THREADS_MAX))
     if 2 * threads * _ARRAY_BYTES * _SPARE_SHARE > available_bytes:
@@ -47,7 +46,6 @@ def _map_pages(_thread: int) -> _Pair:
 
 
 def _copy(pair: _Pair) -> int:
-    """Copy piece by piece, again and again; return the bytes."""
     source, target = pair
     copied, end_s = 0, time.perf_counter() + _COPY_S
     while time.perf_counter() < end_s:

@@ -28,16 +28,15 @@ CLIENT_SHARE: Final = 0.75
 a host, but with room for the next client's batches."""
 
 CACHE_SHARE: Final = 0.25
-"""Share of the available memory for the decoded cache, which never shrinks. With all slots in use a
-quarter remains, above all for the page cache: samples that are not in the decoded cache should at
-least not come from the disk."""
+"""Of the available memory, for the decoded cache. With all slots in use a quarter remains, mostly
+for the page cache: samples that are not decoded should at least not come from the disk."""
 
 
 def available_bytes(root: Path = Path("/")) -> int:
     """The bytes that this process can still allocate without making the machine swap.
 
-    The files of cgroups are read below ``root``. A limit that cannot be read for lack of
-    descriptors is ignored. Raises ResourceError if the machine's memory cannot be read.
+    A limit that cannot be read for lack of descriptors is ignored. ResourceError if the machine's
+    memory cannot be read.
     """
     limits = [sys.maxsize]
     try:

@@ -1,8 +1,7 @@
 """The placement of processes: CPU mask and NUMA memory policy, planned, set and checked.
 
-Invariants: a placement has at least one worker and one CPU. Only the standard library is imported:
-memory that a process touches before its policy is set lies on whichever node it started on, so
-nothing heavy may be imported before.
+Invariants: a placement has at least one worker and one CPU. Only the standard library is imported,
+as memory that a process touches before its policy is set may lie on another node.
 
 Source: set_mempolicy(2), migrate_pages(2), <linux/mempolicy.h>, numa(7), proc(5).
 """
@@ -75,8 +74,7 @@ def plan_placement(
 ) -> tuple[NodePlacement, ...]:
     """Spread `workers` (None: one per usable CPU) over the nodes in proportion to usable CPUs.
 
-    A node without workers gets no node process. A CPU in `pin` outside this process's affinity is a
-    ConfigError.
+    A node without workers gets no node process. ConfigError for a CPU outside the affinity.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers is {workers}: it must be at least 1, or auto")
@@ -137,7 +135,7 @@ def apply_placement(placement: NodePlacement) -> str | None:
 
 
 def _bind_memory(node: int) -> int:
-    """Set MPOL_BIND to one node and move pages from other nodes; return 0 or the errno."""
+    # Return 0 or the errno.
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
         return errno.ENOSYS
@@ -172,7 +170,6 @@ class PlacementCheck:
 
     @property
     def on_node_share(self) -> float:
-        """The share of own pages on the right node, 0 to 1; 1 where there are no pages."""
         return self.pages_on_node / self.pages if self.pages else 1.0
 
 

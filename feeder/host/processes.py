@@ -58,7 +58,7 @@ Busy = tuple[str, int, float]
 
 
 class ProcessStat(NamedTuple):
-    """The kernel's line about a process, or about one of its threads."""
+    """The kernel's line about a process or thread."""
 
     state: KernelState
     cpu_s: float  # since it began

@@ -35,19 +35,16 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableCpus:
-    """The CPUs of this process: its CPU mask, its cgroup quota in CPUs, and the lesser."""
+    """The CPUs that a process may use."""
 
-    affinity: frozenset[int]
-    quota: float | None
-    count: int
+    affinity: frozenset[int]  # its CPU mask
+    quota: float | None  # of its cgroups, in CPUs
+    count: int  # the lesser
     reason: str
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
-    """Parse a list of CPUs in the kernel's syntax, "0-3,8,10-11"; an empty text has none.
-
-    Raises ConfigError on anything else.
-    """
+    """Parse a list in the kernel's syntax, "0-3,8" or ""; ConfigError for anything else."""
     cpus: set[int] = set()
     for part in filter(None, map(str.strip, text.split(","))):
         match = _CPULIST_PART.fullmatch(part)
@@ -63,7 +60,6 @@ def parse_cpulist(text: str) -> frozenset[int]:
 
 
 def format_cpulist(cpus: Iterable[int]) -> str:
-    """Format CPUs in the kernel's list syntax, the inverse of parse_cpulist."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -74,7 +70,7 @@ def format_cpulist(cpus: Iterable[int]) -> str:
 
 
 def read_cpulist(path: Path) -> frozenset[int]:
-    """Read the CPUs or nodes listed in a kernel file; none where the file is absent."""
+    """The CPUs or nodes listed in a kernel file; none where it is absent."""
     try:
         return parse_cpulist(read_text(path))
     except ConfigError as error:
@@ -86,8 +82,7 @@ def read_topology(
 ) -> tuple[NumaNode, ...]:
     """Read the machine's NUMA nodes; if sysfs has none, one node with all online CPUs.
 
-    If sysfs shows no CPUs either, the node has those of `affinity`, by default the calling
-    process's.
+    If it shows no CPUs either, the node has those of `affinity`, by default the caller's.
     """
     system = root / "sys/devices/system"
     online = read_cpulist(system / "cpu/online")
@@ -131,7 +126,7 @@ def usable_cpus(
 
 
 def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int | None:
-    """The node with the nearest memory; the file lists one figure per node, by id."""
+    # The file lists one figure per node, by id.
     if memory[number]:
         return number
     figures = [to_count(word, distance, least=0) for word in read_text(distance).split()]
