@@ -42,7 +42,7 @@ from feeder.wire.messages import (
     Welcome,
 )
 
-AMPLE_BATCHES: Final = 3  # in flight per node: none runs out of work if a request comes a bit late
+AMPLE_BATCHES: Final = 3  # in flight per node: enough if a request comes a batch late
 
 _OF_SESSION: Final = (Chunk, Lent, Failed, Pong, Draining)
 _NEVER: Final = float("inf")
