@@ -62,7 +62,7 @@ class ClientSession:
         self.received_bytes = 0
         # Grows while feeders that pack report progress and none serves: worth waiting for.
         self.packing_advances = 0
-        self.first_batch_s: float | None = None  # from the first request to the first whole batch
+        self.first_batch_s: float | None = None  # from its request to its last row
         self.due_s = _NEVER
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
         self._out: list[events.Instruction] = []
