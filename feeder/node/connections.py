@@ -169,8 +169,8 @@ def _choose_excess(connections: Mapping[int, Connection], now_s: float) -> int:
     idlest = min(connections, key=lambda fd: connections[fd].last_active_s)
     if now_s - connections[idlest].last_active_s > _IDLE_S:
         return idlest
-    *_, newest = connections
-    return next((fd for fd, connection in connections.items() if not connection.peers), newest)
+    mute = [fd for fd, connection in connections.items() if not connection.peers]
+    return mute[0] if mute else list(connections)[-1]
 
 
 def _identify(fd: int) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ class _Request(NamedTuple):
 
 
 class NameRequests:
-    """The requests that wait, and the one that a worker has."""
+    """The requests that wait; a worker may have the first one."""
 
     def __init__(
         self,
@@ -48,8 +48,14 @@ class NameRequests:
         self._ticket = 0
         self._worker: int | None = None  # until it has answered
         self._next_s = 0.0
-        self.deadline_s = float("inf")
+
+    @property
+    def deadline_s(self) -> float:
         """When ``run_due`` is due."""
+        if not self._waiting:
+            return float("inf")
+        expires_s = self._waiting[0].expires_s
+        return expires_s if self._worker else min(expires_s, self._next_s)
 
     def add(
         self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
@@ -61,9 +67,8 @@ class NameRequests:
             refusal = Refused(code="rate", message="too many requests for names: try again later")
         if refusal is not None:
             self._answer(peer, refusal)
-            return
-        self._waiting.append(_Request(peer, message, now_s + NAMES_WITHIN_S))
-        self._set_deadline()
+        else:
+            self._waiting.append(_Request(peer, message, now_s + NAMES_WITHIN_S))
 
     def run_due(self, workers: Sequence[int], now_s: float) -> None:
         """Pass on the next request, if a worker may read names now; refuse those that expire."""
@@ -80,7 +85,6 @@ class NameRequests:
                 message = self._waiting[0].message
                 read = ReadNames(self._ticket, message.dataset, message.sample_ids)
                 self._send(self._worker, read)
-        self._set_deadline()
 
     def on_read(self, read: NamesRead, now_s: float) -> None:
         """Handle a worker's answer."""
@@ -89,19 +93,11 @@ class NameRequests:
             request = self._waiting.popleft()
             answer = Names(names=read.names) if read.names else None
             self._answer(request.peer, answer or _unreadable(request.message, read.problem))
-        self._set_deadline()
 
     def on_lost(self, worker: int) -> None:
         """Handle the end of a worker: another one gets its request."""
         if worker == self._worker:
             self._worker = None
-            self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        self.deadline_s = float("inf")
-        if self._waiting:
-            expires_s = self._waiting[0].expires_s
-            self.deadline_s = expires_s if self._worker else min(expires_s, self._next_s)
 
 
 def _refuse(

@@ -89,11 +89,11 @@ _log = logging.getLogger(__name__)
 
 
 ServerKeys = tuple[SecretKey, KeyList]
-"""What tcp needs to be encrypted: the server's secret key and the clients' public keys."""
+"""The server's secret key and the clients' public keys, for tcp."""
 
 
 def read_keys(config: NodeConfig) -> ServerKeys | None:
-    """Return the keys for tcp, None if it is plain; ConfigError if a key file is unusable."""
+    """The keys for tcp, None if it is plain; ConfigError if a key file is unusable."""
     if not config.secret_key:
         return None
     clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
@@ -150,14 +150,23 @@ class Router:
 
         Raises ResourceError when one is in use or unavailable.
         """
-        bound = {ipc: self._bind(ipc) for ipc in endpoints if ipc.transport == "ipc"}
-        if self._keys is not None:
-            secret_key, _ = self._keys
-            self.socket.set(zmq.CURVE_SERVER, 1)
-            self.socket.set(zmq.CURVE_SECRETKEY, secret_key.text.encode())
-            self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
-            self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler no client is admitted
-        bound |= {tcp: self._bind(tcp) for tcp in endpoints if tcp.transport == "tcp"}
+        bound = {}
+        for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.transport):  # ipc first
+            if endpoint.transport == "tcp" and self._keys is not None:
+                self.socket.set(zmq.CURVE_SERVER, 1)
+                self.socket.set(zmq.CURVE_SECRETKEY, self._keys[0].text.encode())
+                self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
+                self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler none is admitted
+            self.socket.set(zmq.IPV6, int(":" in endpoint.host))
+            is_ipc = endpoint.transport == "ipc"
+            files = self._files.create(Path(endpoint.path)) if is_ipc else contextlib.nullcontext()
+            try:
+                with files:
+                    self.socket.bind(str(endpoint))
+            except zmq.ZMQError as error:
+                raise _explain_bind(endpoint, error) from error
+            self.read_monitor(time.monotonic())
+            bound[endpoint] = self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         return tuple(bound[endpoint] for endpoint in endpoints)
 
     def start(self, poll_set: PollSet) -> None:
@@ -254,7 +263,6 @@ class Router:
         return name or f"address {text}", is_local, False
 
     def _metadata(self, name: str) -> str:
-        """A property of the last message's connection; "" if libzmq does not have it."""
         assert self._body is not None, "a message was received"
         try:
             return str(self._body.get(name))
@@ -355,19 +363,6 @@ class Router:
             gate.rearm(now_s)
             self.deadline_s = min(self.deadline_s, gate.deadline_s)
         # Else the gate waits for connections to end, which the monitor reports.
-
-    def _bind(self, endpoint: Endpoint) -> str:
-        self.socket.set(zmq.IPV6, int(":" in endpoint.host))
-        try:
-            if endpoint.transport == "ipc":
-                with self._files.create(Path(endpoint.path)):
-                    self.socket.bind(str(endpoint))
-            else:
-                self.socket.bind(str(endpoint))
-        except zmq.ZMQError as error:
-            raise _explain_bind(endpoint, error) from error
-        self.read_monitor(time.monotonic())
-        return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 
 def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError | ResourceError:
