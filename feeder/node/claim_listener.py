@@ -138,7 +138,7 @@ class ClaimListener:
         self._poll_set.add(number, functools.partial(self._on_packet, number))
 
     def _on_packet(self, number: int, now_s: float) -> None:
-        """Read a claim or, after one, a farewell or the end of the connection."""
+        # A claim or, after one, a farewell or the end of the connection.
         try:
             packet = self._connections[number].recv(CLAIM_BYTES + 1)
         except BlockingIOError:

@@ -68,8 +68,6 @@ class Clients:
         self.deadline_s = float("inf")
         """When reading goes on, after misuse."""
 
-    # --- What they send -----------------------------------------------------------------------
-
     def start(self, poll_set: PollSet) -> None:
         """Read clients' frames whenever there are any."""
         self._poll_set = poll_set
@@ -124,8 +122,6 @@ class Clients:
         self._fair_share.charge(peer, cost_of(message))
         self._handle(peer, message, now_s)
 
-    # --- What they get ------------------------------------------------------------------------
-
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message without pixels."""
         if isinstance(message, Lent):
@@ -137,7 +133,7 @@ class Clients:
     def send_chunk(
         self, peer: bytes, header: Chunk, arrays: ChunkArrays
     ) -> zmq.MessageTracker | None:
-        """Send a chunk without copying its pixels; None when the peer cannot be sent to."""
+        """Send a chunk as ``Router.send_chunk`` does."""
         tracker = self._router.send_chunk(peer, header, arrays)
         if tracker is not None:
             self._fair_share.earn(peer)

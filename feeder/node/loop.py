@@ -219,7 +219,6 @@ class NodeLoop:
             self._report(now_s)
 
     def _report(self, now_s: float) -> None:
-        """Report to the supervisor that all workers are up."""
         started, status = self._pool.started, self._status
         assert started is not None, "all workers are up"
         self._identity.libraries = status.library = started.libraries

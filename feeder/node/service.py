@@ -104,8 +104,6 @@ class NodeService:
         self.caught_up_s = 0.0
         """When the backlog of the last stall is read; no lease or deadline expires before."""
 
-    # --- Turns of the loop --------------------------------------------------------------------
-
     def due_s(self, now_s: float) -> float:
         """When the next turn is due if nothing happens before."""
         if self.router.ended and not self.router.has_unread:
@@ -216,21 +214,16 @@ class NodeService:
             labels=layout.labels,
         )
         self.pool.send_to_all(message, memory.fileno())
-        name = session_id(session.number)
-        _log.debug(
-            "session %s of %s on %s: opened with %d slots",
-            name,
-            session.account,
-            session.dataset,
-            layout.slots,
-            extra={"session": name, "client": session.account, "dataset": session.dataset},
-        )
+        what = {
+            "session": session_id(session.number),
+            "client": session.account,
+            "dataset": session.dataset,
+        }
+        text = "session %s of %s on %s: opened with %d slots"
+        _log.debug(text, *what.values(), layout.slots, extra=what)
         return events.SlotsOpened(session.number)
 
-    # --- Input --------------------------------------------------------------------------------
-
     def on_worker(self, report: PoolEvent, now_s: float) -> None:
-        """Handle a worker's report."""
         match report:
             case FillFailed(shard=shard):
                 kind = {"kind": f"bad sample in {shard}" if shard else "chunk"}
@@ -277,10 +270,7 @@ class NodeService:
         self._board = read_board(self._board_fd) or self._board
         self.table.verdict = printable(self._board.verdict)[:VERDICT_CHARS_MAX]
 
-    # --- What others show ---------------------------------------------------------------------
-
     def counters(self, now_s: float) -> Counters:
-        """All counters and gauges of this node process, by name."""
         status, table, cache = self._status, self.table, self.cache
         status.uptime_s = round(now_s - self._started_s, 3)
         status.sessions = len(table.sessions.open)
@@ -302,7 +292,6 @@ class NodeService:
 
 
 def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) -> None:
-    """Log that a session is over."""
     name, hello = session_id(session.number), session.hello
     job = f" in job {hello.job}" if hello.job else ""
     client = f"{printable(hello.client + job)} ({session.account})"
@@ -341,7 +330,6 @@ def _log_silence(silence: events.LogSilence | events.LogProgress, pid: int) -> N
 
 
 def _describe_stuck(stuck: events.KillWorker) -> str:
-    """Why a worker is killed, as a part of a line."""
     how = {"stopped": "stopped", "looping": "using CPU time", "asleep": "asleep"}
     if stuck.condition not in how:
         return f"reading dataset {stuck.dataset}"

@@ -109,7 +109,6 @@ class Snapshots:
         self._log.report_dropped()
 
     def take(self, now_s: float) -> NodeRecord:
-        """The process's present state."""
         service, table, record = self._service, self._service.table, self._service.pool.record
         record.clock_s, record.uptime_s = now_s, max(0.0, now_s - self._started_s)
         record.own_cpu_s, record.loop_cpu_s = time.process_time(), time.thread_time()

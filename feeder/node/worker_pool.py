@@ -127,7 +127,6 @@ class WorkerPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all workers are up."""
         return len(self.numbers) == self._size
 
     def start(self) -> None:
@@ -183,7 +182,6 @@ class WorkerPool:
             pass  # it has ended: _read handles that
 
     def send_to_all(self, message: NodeToWorker, fd: int | None = None) -> None:
-        """Send to all workers that have come up."""
         for worker in list(self._workers.values()):
             if worker.is_up:
                 self.send(worker.number, message, fd)
@@ -234,8 +232,7 @@ class WorkerPool:
         self.send(worker.number, configure, self._cache_fd)
 
     def _read(self, worker: _Worker, now_s: float) -> None:
-        """Handle one message of a worker; raise the error of one that cannot start, unless another
-        has come up."""
+        """Raises the error of a worker that cannot start, unless another has come up."""
         try:
             message = worker.channel.receive()
         except ChannelClosedError:
