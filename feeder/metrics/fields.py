@@ -25,11 +25,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 Total = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0, le=1e18)]
-"""Finite, so that all rates are."""
-NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
-"""Texts of a report end up on terminals."""
-
+Seconds = Annotated[float, Meta(ge=0, le=1e18)]  # finite, so that all rates are
+NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"  # texts of a report end up on terminals
 ShortText = Annotated[str, Meta(max_length=512, pattern=NO_CONTROLS)]
 Label = Annotated[str, Meta(max_length=256, pattern=NO_CONTROLS)]
 
@@ -42,25 +39,18 @@ _Record = TypeVar("_Record", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The declaration of a field."""
-
     kind: Literal["counter", "gauge", "histogram"]
     """A counter only grows, from 0 at the start of its subject; a gauge is a state now."""
     help: str = ""
     metric: str = ""
-    label: str = ""
-    """For counters by reason, and for several fields that are one metric."""
-    value: str = ""
-    """The label's value, where several fields are one metric."""
+    label: str = ""  # of counters by reason, and of several fields that are one metric
+    value: str = ""  # the label's, where several fields are one metric
     values: tuple[str, ...] = ()
     """All words of a state; reasons of a counter that are there from the start, at 0: an increase
     of a series that was absent before does not count as one."""
-    start: Any = 0
-    """The first value, or a type that makes it."""
-    merge: Callable[[Iterable[Any]], Any] = sum
-    """How the gauges of several records become one."""
-    is_trouble: bool = False
-    """Whether it stays 0 while all is well."""
+    start: Any = 0  # the first value, or a type that makes it
+    merge: Callable[[Iterable[Any]], Any] = sum  # of the gauges of several records
+    is_trouble: bool = False  # it stays 0 while all is well
 
 
 class _Start(functools.partial[Any]):
@@ -162,8 +152,7 @@ def flatten(*groups: Struct) -> Counters:
             value = getattr(group, name)
             row = fields_of(type(group))[name].metric if flat else name
             if isinstance(value, Struct):  # the cache
-                numbers, read, _ = _counters(type(value))
-                value = dict(zip(numbers, read(value), strict=True))
+                value = {count: getattr(value, count) for count in _counters(type(value))[0]}
             if isinstance(value, dict):
                 counters.update({f"{row}.{key}": count for key, count in sorted(value.items())})
             else:
@@ -172,13 +161,14 @@ def flatten(*groups: Struct) -> Counters:
 
 
 def unflatten(kind: type[_Record], counters: Mapping[str, int | float | str]) -> _Record:
-    """A group of counters from the flat ones, the opposite of ``flatten``; texts are left out."""
+    """A group of counters from the flat ones; texts are left out."""
     group = kind()
-    numbers = {name: value for name, value in counters.items() if not isinstance(value, str)}
-    for name in kind.__struct_fields__:
-        if isinstance(getattr(group, name), dict):
-            split = ((key.partition("."), value) for key, value in numbers.items())
-            setattr(group, name, {part: value for (own, _, part), value in split if own == name})
-        elif name in numbers:
-            setattr(group, name, numbers[name])
+    for key, value in counters.items():
+        name, _, part = key.partition(".")
+        if name in kind.__struct_fields__ and not isinstance(value, str):
+            own = getattr(group, name)
+            if isinstance(own, dict):
+                own[part] = value
+            elif not part:
+                setattr(group, name, value)
     return group

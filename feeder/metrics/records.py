@@ -52,12 +52,9 @@ class WorkerRecord(Struct, kw_only=True):
     pid: Total = 0
     state: Literal["starting", "idle", "busy", "silent"] = "starting"
     """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
-    silent_s: Seconds = gauge(merge=max, start=0.0)
-    """Since its last progress, while it is silent."""
-    kernel_state: KernelState | None = None
-    """While it is silent; None if unknown."""
-    cpu: int = -1
-    """The CPU that it last ran on; -1 if unknown."""
+    silent_s: Seconds = gauge(merge=max, start=0.0)  # since its last progress, while it is silent
+    kernel_state: KernelState | None = None  # while it is silent; None if unknown
+    cpu: int = -1  # that it last ran on; -1 if unknown
     chunks: Total = counter()
     images: Total = counter("Images that workers have made.")
     busy_s: Seconds = seconds("Time of workers in chunks.")
@@ -90,17 +87,13 @@ class SlotSeconds(Struct, kw_only=True):
 class ClientRecord(Struct, kw_only=True):
     """A session, or all sessions of one client at a node process.
 
-    Counters of a client are of the time since it is one of CLIENTS_MAX, so they only grow while it
-    is.
+    Counters of a client are of the time since it is one of CLIENTS_MAX, so they only grow.
     """
 
-    name: Label
-    """As its Hello has it: usually host, process id and rank."""
-    account: Label
-    """The user, key or address that limits apply to."""
+    name: Label  # as its Hello has it: usually host, process id and rank
+    account: Label  # the user, key or address that limits apply to
     dataset: Label
-    job: Label = ""
-    """As its Hello has it; "" where it gave none."""
+    job: Label = ""  # as its Hello has it; "" where it gave none
     is_lent: bool = gauge(merge=all, start=False)
     """Whether it maps the slots; else batches are copied over the socket."""
     clients: Annotated[int, Meta(ge=1)] = gauge(start=1)  # more than one for OTHERS
@@ -118,22 +111,17 @@ class ClientRecord(Struct, kw_only=True):
     """Time in which its training loop waited for a batch of this node process; from its pings."""
     clock_s: Seconds = seconds()
     """Time of its own clock over which ``waited_s`` was counted; 0: it has sent no ping yet."""
-    cpu_s: Seconds = seconds()
-    """CPU time of its process over the same time."""
+    cpu_s: Seconds = seconds()  # of its process, over the same time
     is_local: bool = gauge(merge=all, start=False)  # it runs on this host
     slots: SlotSeconds = counter(start=SlotSeconds)
 
 
 class JobRecord(Struct, kw_only=True):
-    """All sessions of one job at a node process, those that have ended included.
-
-    A job is an account and the name that its sessions gave in their Hellos.
-    """
+    """All sessions of one job, an account's by the name in their Hellos, ended ones included."""
 
     METRICS: ClassVar[str] = "job_"
 
-    name: Label
-    """"" for the sessions of an account that gave none."""
+    name: Label  # "" for the sessions of an account that gave none
     account: Label
     weight: Seconds = 1.0
     """Its share of the workers' time is this over the sum of those of all that wait for workers."""
@@ -179,12 +167,10 @@ class NodeRecord(Struct, kw_only=True):
     number: Total = 0
     name: ShortText = ""
     pid: Total = 0
-    clock_s: Seconds = 0.0
-    """When this was sent, on the machine's monotonic clock."""
+    clock_s: Seconds = 0.0  # when this was sent, on the machine's monotonic clock
     uptime_s: Seconds = gauge("Since the node process started.", "node_uptime_seconds", start=0.0)
     endpoints: Annotated[tuple[ShortText, ...], Meta(max_length=16)] = ()
-    cpus: Label = ""
-    """The CPUs that it and its workers may use, such as "0-15,64-79"."""
+    cpus: Label = ""  # that it and its workers may use, such as "0-15,64-79"
     workers: Annotated[tuple[WorkerRecord, ...], Meta(max_length=WORKERS_MAX)] = ()
     lost_worker_busy_s: Seconds = seconds()  # of workers that have ended
     clients: Annotated[tuple[ClientRecord, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
@@ -225,4 +211,4 @@ class NodeRecord(Struct, kw_only=True):
     counters: Annotated[
         dict[Label, int | float | Annotated[str, Meta(max_length=4096)]], Meta(max_length=4096)
     ] = {}
-    """Everything else, by name (``feeder.metrics.counters``)."""
+    """Everything else, by name (``counters``)."""

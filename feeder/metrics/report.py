@@ -34,8 +34,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     is_problem: bool = gauge(
         "Whether clients wait or something is broken.", "verdict_is_problem", start=False
     )
-    estimate_images_a_s: Seconds = 0.0
-    """What the next step would give; 0 where there is no estimate."""
+    estimate_images_a_s: Seconds = 0.0  # what the next step would give; 0: no estimate
 
 
 _pressure: Final = functools.partial(
@@ -51,11 +50,9 @@ class HostLoad(Struct, frozen=True, kw_only=True):
 
     METRICS: ClassVar[str] = "host_"
 
-    clock_s: Seconds
-    """When it was read, on the machine's monotonic clock."""
+    clock_s: Seconds  # when it was read, on the machine's monotonic clock
     usable_cpus: Seconds = gauge("CPUs that affinity and quota leave.", start=0.0)
-    cpus: Total = gauge("CPUs of the daemon's affinity.")
-    """``busy_s`` and ``io_wait_s`` are of these."""
+    cpus: Total = gauge("CPUs of the daemon's affinity.")  # busy_s and io_wait_s are of these
     busy_s: Seconds = seconds("CPU time of all processes.", "host_cpu_busy_seconds")
     io_wait_s: Seconds = seconds("Idle CPU time with a read waiting.", "host_cpu_io_wait_seconds")
     throttled_s: Seconds = seconds("Time for which a CPU quota stopped threads, by CPU.")
@@ -110,10 +107,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     """When it came into this state, on the machine's monotonic clock."""
     restarts: Total = counter("Node processes that were replaced.")
     hangs: Total = counter("Node processes that were replaced because they sent no heartbeats.")
-    now: NodeRecord | None = None
-    """The latest snapshot; None before the first one."""
-    before: NodeRecord | None = None
-    """An earlier one of the same process; None if there is only one."""
+    now: NodeRecord | None = None  # the latest snapshot
+    before: NodeRecord | None = None  # an earlier one of the same process
 
 
 class HostReport(Struct, frozen=True, kw_only=True):
