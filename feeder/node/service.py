@@ -108,11 +108,9 @@ class NodeService:
         """When the next turn is due if nothing happens before."""
         if self.router.ended and not self.router.has_unread:
             return now_s
-        due_s = min(
-            max(self.table.check_at_s, self.caught_up_s),
-            self._slots.recheck_at_s,
-            self._names.deadline_s,
-        )
+        due_s = min(max(self.table.check_at_s, self.caught_up_s), self._slots.recheck_at_s)
+        if self._names.waiting:
+            due_s = min(due_s, self._names.deadline_s)
         if self.table.sessions.open:
             due_s = min(due_s, now_s + SuspensionWatch.CHECK_S)
         return due_s
@@ -133,7 +131,7 @@ class NodeService:
             self.apply(self._slots.recheck(now_s), now_s)
         if self.router.ended:
             self.apply(map(events.PeerGone, self.router.take_ended()), now_s)
-        if self._names.deadline_s <= now_s:
+        if self._names.waiting:
             self._names.run_due(self.pool.numbers, now_s)
         if self._slots.loans:
             self.apply(self._slots.look_around(now_s), now_s)
