@@ -187,6 +187,25 @@ def test_message_read_after_the_end_of_its_connection_reports_its_peer_as_ended(
         assert take_ended(router) == []
 
 
+def test_a_peer_counts_as_ended_once_its_last_messages_are_read(
+    router: Router, endpoint: str
+) -> None:
+    """Else a client would count as lost while its Bye is unread."""
+    with dial_zmtp(endpoint) as client:
+        client.sendall(frame(b"x"))
+        peer = receive_peer(router)
+        client.sendall(frame(b"bye"))
+
+    def has_closed() -> bool:
+        router.read_monitor(time.monotonic())
+        return router.counters.connections_closed == 1
+
+    wait_until(has_closed, "the connection has ended")
+    assert router.take_ended() == []
+    assert receive_peer(router) == peer
+    assert set(router.take_ended()) == {peer}
+
+
 def test_close_is_bounded_while_monitor_events_are_unread(router: Router, tmp_path: Path) -> None:
     router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
     with contextlib.suppress(BlockingIOError):  # the backlog is full
