@@ -39,10 +39,9 @@ _REMEDIES: Final = {
 _NO_REMEDY: Final = "the node process runs on, and its memory may lie on another node"
 
 _PAGE_KB: Final = os.sysconf("SC_PAGESIZE") // 1024
-_NODE_PAGES: Final = re.compile(r"N(\d+)=(\d+)")
-_PAGE_SIZE: Final = re.compile(r" kernelpagesize_kB=(\d+)")
-_FILE: Final = re.compile(r" file=(?!/memfd:|/dev/shm/|/dev/zero|/SYSV|/anon_hugepage)")
-"""A file in numa_maps that is none of memory: memfd, POSIX, anonymous shared, System V, huge."""
+_NODE_PAGES: Final = re.compile(r" N(\d+)=(\d+)\b")
+_FILE: Final = re.compile(r" file=(?!/memfd:|/dev/shm/|/dev/zero|/SYSV)")
+"""A file in numa_maps that is none of memory: memfd, POSIX, anonymous shared, System V."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,13 +201,9 @@ def count_pages(numa_maps: str) -> Counter[int]:
     """
     pages = Counter[int]()
     for line in numa_maps.splitlines():
-        if _FILE.search(line):
-            continue
-        size = _PAGE_SIZE.search(line)
-        size_kb = int(size[1]) if size else _PAGE_KB
-        for word in line.split()[2:]:
-            if match := _NODE_PAGES.fullmatch(word):
-                pages[int(match[1])] += int(match[2]) * size_kb // _PAGE_KB
+        if not _FILE.search(line):
+            for node, count in _NODE_PAGES.findall(line):
+                pages[int(node)] += int(count)
     return pages
 
 
