@@ -30,8 +30,6 @@ _ended: Final = functools.partial(
 
 
 class NodeStatus(Struct, kw_only=True):
-    """What a node process is, and holds at the moment."""
-
     node: str = ""
     feeder_version: str = ""
     self_test: str = ""
@@ -64,8 +62,7 @@ class SessionCounters(Struct, kw_only=True):
     sessions_expired: int = _ended("expired", is_trouble=True)
     """Ended because their client was silent for the whole lease."""
     sessions_lost: int = _ended("lost", is_trouble=True)
-    """Ended because a send found their connection gone or full, or because the client that mapped
-    their slots died."""
+    """A send found their connection gone or full, or the client that mapped their slots died."""
     windows_reduced: int = trouble("Sessions that got a smaller window than they requested.")
     sessions_sharing: int = counter(
         "Sessions whose client maps the slots; the others get copies.", "sessions_lent"
@@ -87,8 +84,7 @@ class SessionCounters(Struct, kw_only=True):
     )
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
     bad_samples: int = trouble("Different samples that were found damaged.")
-    """Up to BAD_SAMPLES_MAX of feeder.session.failures. A worker gives up a chunk at the first of
-    its bad samples."""
+    """Up to BAD_SAMPLES_MAX. A worker gives up a chunk at the first of its bad samples."""
     chunks_returned: int = trouble("Chunks done again because their worker died.")
     wants_repeated: int = trouble("Batches requested again while they were in flight.")
     refused: Reasons = _by(
@@ -126,8 +122,6 @@ class ClaimCounters(Struct, kw_only=True):
 
 
 class WorkerCounters(Struct, kw_only=True):
-    """Counters of a node process's workers, besides those of NodeRecord."""
-
     workers_held: int = gauge("Killed workers that the kernel holds in a read.", is_trouble=True)
     worker_starts_failed: int = trouble("Workers that died while starting.")
     worker_pause_s: float = gauge("Backoff before the last dead worker is replaced.", start=0.0)

@@ -56,10 +56,8 @@ def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def start_python(
     module: str, *arguments: str | int, more: Mapping[str, str] | None = None, **settings: Any
 ) -> subprocess.Popen[bytes]:
-    """Start ``python -m module`` with the variables ``more`` and Popen's ``settings``.
-
-    Its standard input is empty unless these say otherwise. Raises OSError.
-    """
+    """Start ``python -m module`` with the variables ``more`` and Popen's ``settings``; OSError.
+    Its standard input is empty unless these say otherwise."""
     settings = {"stdin": subprocess.DEVNULL, "env": child_environment(more), **settings}
     return subprocess.Popen(python_command(module, *arguments), **settings)
 
@@ -126,8 +124,7 @@ def adopt_orphans() -> None:
 def reap_orphans(children: Collection[int]) -> None:
     """Reap the adopted processes that have ended, but none of ``children``.
 
-    These are for the code that started them. One of them that has ended hides orphans behind it
-    until it is reaped.
+    The code that started one of these reaps it; until then it hides the orphans behind it.
     """
     # WNOWAIT: look at it first, as its status can be taken only once.
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -49,7 +49,6 @@ KEPT: Final = {"kind": None}
 that of the line, where that is not its text without its arguments."""
 
 _CUT: Final = " … (cut)"
-_CUT_LINE: Final = f"{_CUT}\n".encode()
 _OWN: Final = re.compile(r"feeder: (?:(error|warning): )?")
 
 counters: Final = LogCounters()  # this process's
@@ -218,8 +217,8 @@ def cut_lines(text: bytes) -> Iterator[bytes]:
     for line in io.BytesIO(text):
         if len(line) > select.PIPE_BUF:
             # errors="ignore" drops a character that the cut would split.
-            start = line[: select.PIPE_BUF - len(_CUT_LINE)].decode(errors="ignore").encode()
-            line = start + _CUT_LINE
+            end = f"{_CUT}\n".encode()
+            line = line[: select.PIPE_BUF - len(end)].decode(errors="ignore").encode() + end
         yield line
 
 

@@ -91,10 +91,10 @@ def check_regular(status: os.stat_result, path: object) -> None:
 
 
 def read_private(path: Path, bytes_max: int, what: str) -> bytes:
-    """Read the first ``bytes_max`` bytes of a file with a secret.
+    """Read the first ``bytes_max`` bytes of a file with a secret, named ``what`` in errors.
 
-    Only this process's user and root may have access to it, or root may have given it to a group of
-    this process, to read (0440): else ConfigError, which names ``what`` it is. Raises OSError.
+    Raises ConfigError unless only this process's user and root have access to it, or root has given
+    it to a group of this process, to read (0440). Raises OSError.
     """
     with open_regular_file(path) as file:
         status = os.fstat(file.fileno())

@@ -22,7 +22,6 @@ from typing import Final
 from feeder.process.log_lines import LogFormat, cut_lines, mark_line
 from feeder.process.stop_signals import stop_signals_blocked
 
-_STDERR: Final = 2
 _MARK: Final = re.compile(rb"^<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
@@ -40,7 +39,7 @@ class StderrRelay:
         self.level = INFO
         self._is_journal = is_journal
         self._partial = b""
-        self._original = os.dup(_STDERR)
+        self._original = os.dup(2)
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
@@ -48,14 +47,14 @@ class StderrRelay:
         # block it, and the main thread would not notice until later.
         with stop_signals_blocked():
             self._thread.start()  # first, so that descriptor 2 is unchanged if this raises
-        os.dup2(writer, _STDERR)
+        os.dup2(writer, 2)
         os.close(writer)
         atexit.register(self.close)
 
     def close(self) -> None:
         """Wait until the pipe is drained, for a second at most: stderr may not be read."""
         with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
+            os.dup2(nowhere.fileno(), 2)  # the relay ends with the last writer
         self._thread.join(_DRAIN_S)
 
     def _relay(self) -> None:

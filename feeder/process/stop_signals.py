@@ -8,18 +8,12 @@ from types import FrameType
 from typing import Final, Self
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_BLOCKED: Final = (*_SIGNALS, signal.SIGHUP)
-_READ_BYTES: Final = 4096
 
 
 @contextlib.contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """Defer SIGINT, SIGTERM and SIGHUP until after the body, which must not be interrupted.
-
-    Child processes that it starts inherit the mask, so that no signal arrives before they have set
-    their handlers.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    """Defer SIGINT, SIGTERM and SIGHUP until after the body; child processes inherit the mask."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_SIGNALS, signal.SIGHUP])
     try:
         yield
     finally:
@@ -59,8 +53,7 @@ class StopSignals:
 class SignalWakeup:
     """Makes a descriptor readable when a signal arrives; create it once, in the main thread.
 
-    A Python signal handler runs between any two instructions, where little is safe. So the handlers
-    do nothing, and the process's loop acts on the signal.
+    A Python handler runs between any two instructions, where little is safe: the loop acts instead.
     """
 
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
@@ -78,6 +71,6 @@ class SignalWakeup:
     def take(self) -> bool:
         """Whether a watched signal has arrived since the last call."""
         try:
-            return bool(os.read(self._reader, _READ_BYTES))
+            return bool(os.read(self._reader, 4096))
         except BlockingIOError:
             return False
