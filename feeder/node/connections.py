@@ -54,8 +54,7 @@ _log = logging.getLogger(__name__)
 class Connection:
     """A connection that libzmq has accepted."""
 
-    file: tuple[int, int]
-    """Device and inode."""
+    file: os.stat_result
     is_tcp: bool
     last_active_s: float
     """When it was accepted, or sent its last message."""
@@ -90,8 +89,9 @@ class Connections:
 
     def opened(self, fd: int, listener: str, now_s: float) -> None:
         """Record a connection that was accepted at the endpoint ``listener``."""
-        file = _identify(fd)
-        if file is None:
+        try:
+            file = os.fstat(fd)
+        except OSError:
             return  # it has ended already
         is_tcp = listener.startswith("tcp://")
         self.open[fd] = Connection(file, is_tcp, now_s)
@@ -144,7 +144,7 @@ class Connections:
         except OSError:
             return  # it has ended, or no descriptor is free: then the next check cuts it
         connection.is_cut = True
-        if _identify(copy) != connection.file:
+        if not os.path.samestat(os.fstat(copy), connection.file):
             os.close(copy)
             return
         with socket.socket(fileno=copy) as end:
@@ -171,14 +171,6 @@ def _choose_excess(connections: Mapping[int, Connection], now_s: float) -> int:
         return idlest
     mute = [fd for fd, connection in connections.items() if not connection.peers]
     return mute[0] if mute else list(connections)[-1]
-
-
-def _identify(fd: int) -> tuple[int, int] | None:
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _received_bytes(fd: int) -> int:

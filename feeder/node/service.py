@@ -79,10 +79,6 @@ class NodeService:
         self.pool = pool
         self.cache = cache
         self._claim_listener = claim_listener
-        self.refused_datasets = {
-            name: reason for name, reason in table.datasets.items() if isinstance(reason, str)
-        }
-        """Those that cannot be served, and why."""
         self._status = status
         status.dataset = {
             f"{name[:_NAME_CHARS]}.loss": dataset.loss
@@ -91,7 +87,7 @@ class NodeService:
         }
         status.slots_budget_bytes = table.limits.slots_bytes
         status.cache_budget_bytes = 0 if cache is None else cache.plan.total_bytes
-        status.datasets_failed = len(self.refused_datasets)
+        status.datasets_failed = sum(isinstance(d, str) for d in table.datasets.values())
         self._slots = SlotStore()
         self.clients = Clients(router, self._on_message)
         self._board_fd = board

@@ -126,7 +126,7 @@ class Snapshots:
         record.queued_batches = table.queued_batches
         record.chunks_in_flight = table.dispatcher.chunks_in_flight
         record.stalled_datasets = tuple(map(_label, sorted(table.watch.stalled_names)[:_DATASETS]))
-        record.failures = describe_failures(table, service.refused_datasets, now_s)
+        record.failures = describe_failures(table, now_s)
         counters = service.counters(now_s)
         record.counters = {printable(name)[:256]: value for name, value in counters.items()}
         slots = copy.copy(record.slots)  # those of sessions that have ended
@@ -196,16 +196,15 @@ def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> N
     return snapshot
 
 
-def describe_failures(
-    table: SessionTable, refused: Mapping[str, str], now_s: float
-) -> tuple[FailureRecord, ...]:
+def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureRecord, ...]:
     """The failures of each dataset that has had some, the latest first, after those of the
     datasets that cannot be served."""
     failures = [
         FailureRecord(
-            dataset=name, batches=0, reason="dataset", message=reason, ago_s=0.0, is_last=True
+            dataset=name, batches=0, reason="dataset", message=served, ago_s=0.0, is_last=True
         )
-        for name, reason in refused.items()
+        for name, served in table.datasets.items()
+        if isinstance(served, str)  # why it cannot be
     ]
     for record, at_s in reversed(table.failures.by_dataset.values()):
         failures.append(msgspec.structs.replace(record, ago_s=max(0.0, now_s - at_s)))

@@ -106,7 +106,6 @@ def taker_of(
         pool=pool,
         cache=None,
         router=SimpleNamespace(counters=SocketCounters()),
-        refused_datasets={},
         caught_up_s=0.0,
         counters=lambda now_s: {},
         read_board=lambda: None,
