@@ -39,7 +39,7 @@ class ClaimListener:
     _handle: Callable[[HolderGone | SlotsClaimed, float], None]
 
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
-        """``socket_mode`` is that of the socket files; ``callers_max`` caps those yet to claim."""
+        """``socket_mode`` is that of the files; ``callers_max`` caps those yet to claim."""
         self._callers_max = callers_max
         self.counters = ClaimCounters()
         self._listeners: list[socket.socket] = []

@@ -5,14 +5,11 @@ without an end could fill the process's memory. So the bytes that the kernel has
 tcp connection are compared with those of its complete messages. The kernel has no such count for
 ipc; ipc peers are trusted (docs/security.md).
 
-A connection is cut by shutdown(2) on the descriptor that libzmq's monitor reports, as if the client
-had hung up. The descriptor is duplicated and its inode compared first, because the number may have
-been reused.
-
-Messages and monitor events arrive separately. The event of an accepted connection precedes its
-first message, and the event of its end precedes the reuse of its number. So all pending events must
-be read before a message counts for a connection that does not have its peer, and after ``opened``
-before ``make_room`` or ``run_due``: the connection may have ended already. One thread uses this.
+A connection is cut by shutdown(2) on a duplicate of the descriptor that libzmq's monitor reports,
+after its inode was compared, because the number may have been reused. Messages and monitor events
+arrive separately: all pending events must be read before a message counts for a connection that
+does not have its peer, and after ``opened`` before ``make_room`` or ``run_due``. One thread uses
+this.
 """
 
 import contextlib
@@ -88,7 +85,7 @@ class Connections:
         return len(self.open) <= self._max
 
     def opened(self, fd: int, listener: str, now_s: float) -> None:
-        """Record a connection that was accepted at the endpoint ``listener``."""
+        """``listener`` is the endpoint at which it was accepted."""
         try:
             file = os.fstat(fd)
         except OSError:
@@ -104,7 +101,6 @@ class Connections:
         return frozenset() if connection is None else connection.peers
 
     def make_room(self, now_s: float) -> None:
-        """Cut connections beyond the maximum."""
         if self.has_room:
             return
         staying = {fd: connection for fd, connection in self.open.items() if not connection.is_cut}

@@ -65,12 +65,10 @@ class PollSet:
         """The parts that a turn runs, after the callbacks, if they are due."""
 
     def add(self, source: Source, callback: Callable[[float], None]) -> None:
-        """Begin to poll a source."""
         self._poller.register(source, zmq.POLLIN)
         self._callbacks[source] = callback
 
     def remove(self, source: Source) -> None:
-        """Stop polling a source."""
         self._poller.unregister(source)
         del self._callbacks[source]
 

@@ -1,14 +1,12 @@
 """The node process's ROUTER socket: bounded, never blocking, with counters of what it drops.
 
 A peer that stops reading blocks no other: sends never wait, and the send high-water mark is above
-what a session can have in flight, so only a peer that misuses the protocol reaches it. A client
-sends messages of one frame of at most MAX_HEADER_BYTES; for a longer one libzmq closes the
-connection before it allocates memory for it.
+what a session can have in flight. For a message over MAX_HEADER_BYTES libzmq closes the connection
+before it allocates memory for it.
 
 With keys, tcp is encrypted (CURVE) and only listed clients may connect; ipc is plain, and open to
 the users that the socket file's mode admits. An address keeps the socket options that were set when
-it was bound, so ipc is bound first and the options for tcp are set afterwards. Invariant: one
-thread uses this object.
+it was bound, so ipc is bound first. Invariant: one thread uses this object.
 """
 
 import contextlib

@@ -141,7 +141,7 @@ class NodeService:
         return self.table.is_idle and not self._slots.loans
 
     def apply(self, happened: Iterable[events.Event], now_s: float) -> None:
-        """Have the state machine handle events, and carry out all that follows."""
+        """Have the state machine handle events; carry out all that follows."""
         pending = list(happened)
         for event in pending:  # grows meanwhile
             for instruction in self.table.handle(event, now_s):

@@ -1,13 +1,12 @@
 """Sends the supervisor a snapshot of the node process twice a second: its record and present state.
 
-A snapshot is taken in the event loop, so it is also the heartbeat: it proves that the loop runs. It
-is bounded in time and size; with 64 workers and 512 sessions one takes 5 ms.
+A snapshot is taken in the event loop, so it is also the heartbeat. It is bounded in time and size;
+with 64 workers and 512 sessions one takes 5 ms.
 
 At most CLIENTS_MAX clients are sent one by one, the rest as one. A client's counters are of the
-time since it has a place among them. They only grow while it has an open session, whichever of its
-sessions end, so differences between two snapshots are rates; so do the counters of the rest. A
-client keeps its place unless one of the rest gets images SWAP_RATIO times as fast: ranks of one
-job, all equally fast, do not take turns.
+time since it has a place among them, and only grow while it has one, so differences between two
+snapshots are rates; so do those of the rest. A client keeps its place unless one of the rest gets
+images SWAP_RATIO times as fast: ranks of one job, all equally fast, do not take turns.
 """
 
 import copy

@@ -4,11 +4,8 @@ A worker that dies is replaced at once if it has run for a while, else with expo
 Before any worker has come up, a retry does not help: one that reports why it cannot start ends the
 node process with that one line, and so do START_TRIES in a row that crash while starting. A worker
 that would produce other bytes than the first one ends the node process at any time: libraries can
-be replaced under a running daemon.
-
-The pool blocks only to reap a worker, for _EXIT_GRACE_S at most; it reads through the poll set, and
-``run_due`` does what is due at ``deadline_s``. A killed worker that does not end, because its read
-does not return, is left to the kernel and replaced.
+be replaced under a running daemon. The pool blocks only to reap a worker, for _EXIT_GRACE_S at
+most. A killed worker that does not end, because its read does not return, is left to the kernel.
 """
 
 import functools

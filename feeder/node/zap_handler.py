@@ -1,12 +1,9 @@
 """Admits clients over tcp: answers libzmq's ZAP requests (RFC 27) from the list of client keys.
 
-The handler is a socket within the node process, polled by its loop like any other. libzmq sends one
-request for each connection, and the client waits in its handshake for the answer. Without an answer
-no client is admitted, so everything here fails closed. The list is read again when its file, or a
-file of its folder, has changed, which is checked once a second at most. A removed key opens no new
-connection; those that it has stay open.
-
-Invariant: one thread uses this object, and no call waits.
+libzmq sends a request for each connection, and the client waits in its handshake for the answer.
+Without an answer no client is admitted, so everything here fails closed. The list is read again
+when its file, or a file of its folder, has changed. A removed key opens no new connection; those
+that it has stay open. Invariant: one thread uses this object, and no call waits.
 """
 
 import logging
