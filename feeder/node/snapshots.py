@@ -76,7 +76,7 @@ def begin_record(
 
 
 class Snapshots:
-    """Takes and sends the snapshots of a node process, on a grid of INTERVAL_S."""
+    """Takes and sends the snapshots of a node process."""
 
     def __init__(
         self,
@@ -96,8 +96,7 @@ class Snapshots:
 
     def run_due(self, now_s: float) -> None:
         """Send a snapshot; read what the supervisor has written to the board meanwhile."""
-        # Those that a stall made late are left out: a process that was suspended sends no burst.
-        self.deadline_s += (int((now_s - self.deadline_s) // INTERVAL_S) + 1) * INTERVAL_S
+        self.deadline_s = now_s + INTERVAL_S
         try:
             self._control.send(Heartbeat(snapshot=self.take(now_s)))
         except ChannelFullError:
