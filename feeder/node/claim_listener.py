@@ -45,7 +45,7 @@ class ClaimListener:
         self._listeners: list[socket.socket] = []
         self._files = SocketFiles(socket_mode)
         self._connections: dict[int, socket.socket] = {}  # by descriptor, the oldest first
-        self._held: dict[int, int] = {}  # sessions whose slots these hold
+        self._sessions: dict[int, int] = {}  # whose slots these hold
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
@@ -94,7 +94,7 @@ class ClaimListener:
             return False
         finally:
             os.close(reader)
-        self._held[connection] = session
+        self._sessions[connection] = session
         return True
 
     def refuse(self, connection: int, reason: str) -> None:
@@ -130,7 +130,7 @@ class ClaimListener:
             self.deadline_s = now_s + _RETRY_S
             return
         caller.setblocking(False)
-        waiting = [number for number in self._connections if number not in self._held]
+        waiting = [number for number in self._connections if number not in self._sessions]
         if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
         number = caller.fileno()
@@ -145,20 +145,20 @@ class ClaimListener:
             return
         except ConnectionResetError:
             packet = b""
-        held = self._held.get(number)
-        if held is not None or not packet:
+        session = self._sessions.get(number)
+        if session is not None or not packet:
             self._drop(number)
-            if held is not None:
-                self._handle(HolderGone(held, has_died=not packet), now_s)
+            if session is not None:
+                self._handle(HolderGone(session, has_died=not packet), now_s)
             return
         try:
-            session = decode_claim(packet)
+            claim = decode_claim(packet)
         except ProtocolError as error:
             self.refuse(number, str(error))
             return
-        self._handle(SlotsClaimed(session, number), now_s)
+        self._handle(SlotsClaimed(claim, number), now_s)
 
     def _drop(self, number: int) -> None:
         self._poll_set.remove(number)
         self._connections.pop(number).close()
-        self._held.pop(number, None)
+        self._sessions.pop(number, None)

@@ -100,7 +100,7 @@ class SocketFiles:
 
     def __init__(self, mode: int) -> None:
         self._mode = mode
-        self._created: dict[Path, os.stat_result] = {}
+        self._status: dict[Path, os.stat_result] = {}
 
     @contextlib.contextmanager
     def create(self, path: Path) -> Iterator[None]:
@@ -115,7 +115,7 @@ class SocketFiles:
             yield
         finally:
             os.umask(former)
-        self._created[path] = path.lstat()
+        self._status[path] = path.lstat()
 
     def remove(self) -> None:
         """Remove the files, as far as possible; call it before the listener closes.
@@ -123,13 +123,12 @@ class SocketFiles:
         As long as it listens, no other daemon takes a path over. A later one's file could have the
         same inode number, and would be taken for this one's.
         """
-        for path, created in self._created.items():
+        for path, status in self._status.items():
             with contextlib.suppress(OSError):  # its folder may be read-only by now
-                if os.path.samestat(
-                    path.lstat(), created
-                ):  # else another daemon has taken the path over
+                # Else another daemon has taken the path over.
+                if os.path.samestat(path.lstat(), status):
                     path.unlink()
-        self._created.clear()
+        self._status.clear()
 
 
 def clear_stale_socket(path: Path) -> None:

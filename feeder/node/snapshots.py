@@ -183,8 +183,8 @@ def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> N
     while len(msgspec.msgpack.encode(snapshot)) > bytes_max:
         half = len(snapshot.clients) // 2
         if half:
-            kept, summed = snapshot.clients[: half - 1], snapshot.clients[half - 1 :]
-            snapshot = replace(snapshot, clients=(*kept, sum_clients(summed)))
+            first, rest = snapshot.clients[: half - 1], snapshot.clients[half - 1 :]
+            snapshot = replace(snapshot, clients=(*first, sum_clients(rest)))
         elif snapshot.counters:
             snapshot = replace(snapshot, counters={})
         elif snapshot.workers:
