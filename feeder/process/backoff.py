@@ -27,8 +27,8 @@ class Backoff:
 class RestartPolicy:
     """The crashes of one process; WINDOW_S without one resets the backoff.
 
-    A process that has never served is given up after more than CRASHES_MAX crashes within WINDOW_S.
-    One that has served is always restarted, because the cause may pass.
+    After more than CRASHES_MAX within WINDOW_S a process that has never served is given up; one
+    that has is always restarted, because the cause may pass.
     """
 
     def __init__(self) -> None:

@@ -22,18 +22,17 @@ _ONE_FD_BYTES: Final = socket.CMSG_SPACE(4)
 
 
 class ChannelClosedError(Exception):
-    """Raised when the process at the other end has ended or closed its end."""
+    """The process at the other end has ended or closed its end."""
 
 
 class ChannelFullError(Exception):
-    """Raised when the process at the other end does not read and the buffer is full."""
+    """The process at the other end does not read, and the buffer is full."""
 
 
 class Channel(Generic[Outgoing, Incoming]):
-    """One end of the pair; sends ``Outgoing`` and receives ``Incoming`` (a union of structs)."""
+    """One end of the pair, which takes over its socket; ``incoming`` is a union of structs."""
 
     def __init__(self, end: socket.socket, incoming: Any) -> None:
-        """Take over the socket; ``incoming`` is the union of messages that may arrive."""
         self._socket = end
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)

@@ -32,9 +32,6 @@ CHILD_VARIABLES: Final = {**SINGLE_THREADS, "PYTHONFAULTHANDLER": "1"}
 # does not look like a stuck worker.
 _BUFFER_BYTES: Final = 1 << 20
 
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
-_PR_SET_CHILD_SUBREAPER: Final = 36
-
 
 def python_command(module: str, *arguments: str | int) -> list[str]:
     """The command that runs ``module``."""
@@ -68,8 +65,7 @@ def start_child(
     """Start ``python -m module END PID …``; return the process and the parent's end of a pair.
 
     END is the descriptor of the child's end, PID the parent, for ``die_with_parent``. The numeric
-    libraries of the child use one thread. A crash writes a traceback, unless ``more`` variables are
-    given instead of CHILD_VARIABLES. Raises OSError.
+    libraries of the child use one thread; ``more`` replaces CHILD_VARIABLES. Raises OSError.
     """
     ours, theirs = open_pair()
     settings = {"more": CHILD_VARIABLES, "pass_fds": [theirs.fileno()], **settings}
@@ -105,20 +101,19 @@ def describe_ending(status: int | None) -> str:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel send SIGKILL to this process when process ``parent`` ends.
+    """Have the kernel send SIGKILL to this process when process ``parent`` ends; exit if it has.
 
-    Exits at once, with status 0, if it has ended already. The kernel watches the thread that
-    started this process, so it must live as long as the parent; in Feeder it is the main thread.
+    The kernel watches the thread that started this process: in Feeder the parent's main thread.
     """
     # In the child, because a preexec_fn could deadlock.
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    _prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, as in linux/prctl.h
     if os.getppid() != parent:  # it died before the call
         os._exit(0)
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants when their own dies; ``reap_orphans`` then reaps them."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def reap_orphans(children: Collection[int]) -> None:

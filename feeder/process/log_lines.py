@@ -122,8 +122,8 @@ class LogLimiter:
     def take_due(
         self, now_s: float, *, is_end: bool = False
     ) -> list[tuple[int, logging.LogRecord, float]]:
-        """Take the number of suppressed lines of each kind, the last of them, and the seconds of
-        the interval, once that is over or ``is_end``."""
+        """Take the number of suppressed lines of each kind, the last one, and the interval's
+        seconds, once that is over or ``is_end``."""
         span_s = min(now_s - self._began_s, INTERVAL_S)
         if not self._suppressed or not (is_end or span_s == INTERVAL_S):
             return []

@@ -24,7 +24,6 @@ from feeder.process.regular_file import IrregularFileError, check_regular
 from feeder.process.shortage import name_file
 from feeder.process.stop_signals import stop_signals_blocked
 
-_INTO_FLAGS: Final = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
 _NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -135,8 +134,8 @@ def _open_irregular(path: Path) -> int | None:
         return os.dup(own)  # a second open would write from the file's start
     if not stat.S_ISFIFO(kind) and not stat.S_ISCHR(kind):
         return None
-    try:
-        descriptor = os.open(path, _INTO_FLAGS)  # without blocking until a pipe has a reader
+    try:  # without blocking until a pipe has a reader
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if stat.S_ISFIFO(kind) and error.errno == errno.ENXIO:
             reason = "no process reads this named pipe (FIFO)"

@@ -63,8 +63,7 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
 
 
 def run_guarded(name: str, main: "Callable[[], int]") -> int:
-    """Run ``main`` and flush its output; return its exit status, after a line if it failed.
-    SystemExit (argparse's) and bugs propagate."""
+    """As ``run_program``, within a process that has one; SystemExit and bugs propagate."""
     from feeder.errors import FeederError, OutputClosedError
 
     # Imported before memory can run out.

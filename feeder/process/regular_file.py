@@ -16,17 +16,13 @@ from typing import BinaryIO, Final
 
 from feeder.errors import ConfigError
 
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS: Final = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-_READ_BYTES: Final = 4096  # at least: kernel files have size 0
-
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_FOR_GROUP: Final = 0o440
 
 # linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
 _ACL_HEADER_BYTES: Final = 4
@@ -43,7 +39,7 @@ class IrregularFileError(OSError):
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
     """Open a descriptor to read a regular file; raises OSError, for others IrregularFileError."""
     try:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         check_regular(os.stat(path), path)  # a socket cannot be opened, nor can some devices
         raise
@@ -70,7 +66,7 @@ def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
 def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
     """Read the first ``bytes_max`` bytes of an open file; raises OSError."""
     parts: list[bytes] = []
-    expected = max(os.fstat(descriptor).st_size + 1, _READ_BYTES)  # and one byte for its end
+    expected = max(os.fstat(descriptor).st_size + 1, 4096)  # one for its end; kernel files have 0
     while bytes_max > 0:
         part = os.read(descriptor, min(expected, bytes_max))
         if not part:
@@ -107,7 +103,7 @@ def read_private(path: Path, bytes_max: int, what: str) -> bytes:
             f"{what} {path} belongs to another user ({status.st_uid}): chown {os.geteuid()} {path}"
         )
     # Kubernetes mounts secrets so for containers with fsGroup; no umask makes this mode.
-    is_given = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == _FOR_GROUP
+    is_given = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == 0o440
     is_for_own_group = is_given and status.st_gid in (os.getegid(), *os.getgroups())
     if _is_open_to_others(status.st_mode, acl) and (acl or not is_for_own_group):
         remedy = f"chmod 600 {path}"

@@ -23,7 +23,6 @@ _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
 )
-_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
 """The extra of pyproject.toml for each library, where it is not ``daemon``."""
 
@@ -55,7 +54,8 @@ def _explain_import(error: ImportError, texts: list[str]) -> ResourceError | Non
     if error.name == "feeder.jpeg" and "_native" in texts[0]:
         return ResourceError(explain_missing_extension())
     top = (error.name or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
+    is_ours = top in ("feeder", "trainer_client", "bench")
+    if isinstance(error, ModuleNotFoundError) and not is_ours:
         return ResourceError(
             f"the library {top} is not installed in this environment: "
             f"{install_command(_EXTRAS.get(top, 'daemon'))}"

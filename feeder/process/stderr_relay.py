@@ -26,8 +26,6 @@ _MARK: Final = re.compile(rb"^<[0-7]>")
 _READ_BYTES: Final = 64 * 1024
 """A pipe's capacity, so that no write is split between two reads."""
 
-_DRAIN_S: Final = 1.0
-
 
 class StderrRelay:
     """Relays descriptor 2 until the process exits."""
@@ -55,7 +53,7 @@ class StderrRelay:
         """Wait until the pipe is drained, for a second at most: stderr may not be read."""
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # the relay ends with the last writer
-        self._thread.join(_DRAIN_S)
+        self._thread.join(1.0)
 
     def _relay(self) -> None:
         while read := os.read(self._reader, _READ_BYTES):
