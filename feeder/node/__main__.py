@@ -55,21 +55,16 @@ def main(channel_fd: int, parent: int) -> int:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:
             raise
-        report_failure(end, failure)
+        from feeder.process.channel import Channel, ChannelClosedError
+        from feeder.worker.messages import CannotStart
+
+        control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
+        with contextlib.suppress(ChannelClosedError):  # the supervisor has ended
+            control.send(CannotStart.of(failure))
         return failure.exit_status
     except SystemExit as error:  # the reason has been logged
         return int(error.code or 0)
     return 0
-
-
-def report_failure(end: socket.socket, error: FeederError) -> None:
-    """Send the supervisor the error that ends this process."""
-    from feeder.process.channel import Channel, ChannelClosedError
-    from feeder.worker.messages import CannotStart
-
-    control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
-    with contextlib.suppress(ChannelClosedError):  # the supervisor has ended
-        control.send(CannotStart.of(error))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ _RETRY_S: Final = 0.1
 """After running out of descriptors: until one is free, the listener stays readable, so polling it
 would spin."""
 
+_Handler = Callable[[Sequence[HolderGone | SlotsClaimed], float], None]
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +38,7 @@ class ClaimListener:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
 
     _poll_set: PollSet
-    _handle: Callable[[HolderGone | SlotsClaimed, float], None]
+    _handle: _Handler
 
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
         """``socket_mode`` is that of the files; ``callers_max`` caps those yet to claim."""
@@ -65,7 +67,9 @@ class ClaimListener:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
 
     def start(
-        self, poll_set: PollSet, handle: Callable[[HolderGone | SlotsClaimed, float], None]
+        self,
+        poll_set: PollSet,
+        handle: _Handler,
     ) -> None:
         """Begin to accept connections; earlier ones wait in the backlog.
 
@@ -149,14 +153,14 @@ class ClaimListener:
         if session is not None or not packet:
             self._drop(number)
             if session is not None:
-                self._handle(HolderGone(session, has_died=not packet), now_s)
+                self._handle([HolderGone(session, has_died=not packet)], now_s)
             return
         try:
             claim = decode_claim(packet)
         except ProtocolError as error:
             self.refuse(number, str(error))
             return
-        self._handle(SlotsClaimed(claim, number), now_s)
+        self._handle([SlotsClaimed(claim, number)], now_s)
 
     def _drop(self, number: int) -> None:
         self._poll_set.remove(number)

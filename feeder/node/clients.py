@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import zmq
-
 from feeder.errors import ProtocolError
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
@@ -17,7 +15,6 @@ from feeder.session.admission import MESSAGE_CHARS_MAX
 from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
 from feeder.wire.messages import (
     BadRecipe,
-    Chunk,
     ClientMessage,
     Lent,
     NodeMessage,
@@ -28,7 +25,6 @@ from feeder.wire.messages import (
     encode,
 )
 from feeder.wire.session_id import session_id
-from feeder.wire.slot_layout import ChunkArrays
 
 _FRAMES_A_TURN: Final = 64
 """Frames of clients that are read before workers are polled again."""
@@ -63,7 +59,7 @@ class Clients:
         """
         self._router = router
         self._handle = handle
-        self._fair_share = FairShare()
+        self.fair_share = FairShare()
         self._poll_set: PollSet | None = None
         self.deadline_s = float("inf")
         """When reading goes on, after misuse."""
@@ -97,10 +93,10 @@ class Clients:
 
     def take(self, peer: bytes, frame: bytes, now_s: float) -> None:
         """Handle a frame from a client; count and drop what is malformed or over its rate."""
-        if not self._fair_share.allows(peer, now_s):
+        if not self.fair_share.allows(peer, now_s):
             self._router.waste(len(frame))
             self._router.counters.frames_dropped["over-rate"] += 1
-            if self._fair_share.is_report_due(peer, now_s):
+            if self.fair_share.is_report_due(peer, now_s):
                 account, *_ = self._router.sender()
                 text = (
                     f"{account or 'this client'} sends more messages than its batches need, so "
@@ -117,27 +113,18 @@ class Clients:
             if code is not None:
                 self.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
             self._router.waste(len(frame))
-            self._fair_share.charge(peer, MALFORMED_COST)
+            self.fair_share.charge(peer, MALFORMED_COST)
             return
-        self._fair_share.charge(peer, cost_of(message))
+        self.fair_share.charge(peer, cost_of(message))
         self._handle(peer, message, now_s)
 
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message without pixels."""
         if isinstance(message, Lent):
-            self._fair_share.earn(peer)
+            self.fair_share.earn(peer)
         elif isinstance(message, Refused):
             log_refusal(message, self._router.sender()[0])
         self._router.send(peer, encode(message))
-
-    def send_chunk(
-        self, peer: bytes, header: Chunk, arrays: ChunkArrays
-    ) -> zmq.MessageTracker | None:
-        """Send a chunk as ``Router.send_chunk`` does."""
-        tracker = self._router.send_chunk(peer, header, arrays)
-        if tracker is not None:
-            self._fair_share.earn(peer)
-        return tracker
 
 
 def log_refusal(refused: Refused, account: str) -> None:

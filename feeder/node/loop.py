@@ -238,16 +238,6 @@ class NodeLoop:
         self._snapshots.deadline_s = now_s
         self._is_ready = True
 
-    def _begin_service(self, neighbours: Neighbours) -> None:
-        """Begin to serve clients; their earlier messages are queued in the socket."""
-        self._identity.siblings = neighbours.endpoints
-        gc.collect()
-        gc.freeze()  # permanent objects: no collection needs to scan them again
-        self._service.clients.start(self._poll_set)
-        self._claim_listener.start(
-            self._poll_set, lambda event, now_s: self._service.apply([event], now_s)
-        )
-
     def _on_control(self, now_s: float) -> None:
         try:
             message = self._control.receive()
@@ -259,7 +249,12 @@ class NodeLoop:
             case Drain():
                 self._drain(now_s)
             case Neighbours():
-                self._begin_service(message)
+                # Clients' earlier messages are queued in the socket.
+                self._identity.siblings = message.endpoints
+                gc.collect()
+                gc.freeze()  # permanent objects: no collection needs to scan them again
+                self._service.clients.start(self._poll_set)
+                self._claim_listener.start(self._poll_set, self._service.apply)
 
     def _on_signal(self, now_s: float) -> None:
         if self._wakeup.take():

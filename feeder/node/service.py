@@ -184,8 +184,9 @@ class NodeService:
         chunk = sent.chunk
         memory = self._slots.memories[chunk.session]
         arrays = memory.chunk(sent.slot, chunk.first, chunk.images)
-        tracker = self.clients.send_chunk(sent.peer, chunk, arrays)
+        tracker = self.router.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
+            self.clients.fair_share.earn(sent.peer)
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
     def _open_slots(self, session: Session) -> events.SlotsOpened | events.SlotsRefused:

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +55,8 @@ class Node:
         self.poll_set = PollSet()
         self.listener.start(self.poll_set, self._handle)
 
-    def _handle(self, event: HolderGone | SlotsClaimed, now_s: float) -> None:
+    def _handle(self, events: Sequence[HolderGone | SlotsClaimed], now_s: float) -> None:
+        (event,) = events
         if isinstance(event, SlotsClaimed):
             self.claims.append((event.connection, event.session))
         else:
