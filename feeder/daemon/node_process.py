@@ -93,8 +93,8 @@ class NodeProcess:
 
     def hangs_now(self, now_s: float, look: Callable[[int], ProcessLook | None] = look_at) -> bool:
         """Whether it is found to hang, given what ``look`` sees of its process now and then."""
-        if self.watch.is_quiet(now_s):
-            self.watch.add_look(look(self.pid), now_s)
+        if self.watch.is_quiet(now_s) and (seen := look(self.pid)) is not None:
+            self.watch.looks.append((now_s, seen))
         _, self.is_hung = self.watch.judge(now_s, self.watch.policy.stopped_s)
         return self.is_hung
 

@@ -160,7 +160,7 @@ class Supervisor:
         lost_s = now_s - self._watch.report.clock_s
         for node in self._nodes:
             if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps that one
-                node.watch.resume(lost_s, now_s)
+                node.watch.restart(now_s)
             if not node.process or self._is_draining or not node.hangs_now(now_s):
                 continue
             if not node.config.is_successor:

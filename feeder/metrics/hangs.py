@@ -12,15 +12,13 @@ lasted.
     most_s      it hangs in any case: until then it may wait for storage, or for the CPU of a busy
                 machine, where a successor would be no better
 
-A wake-up that is late shows that the watching process itself was suspended, stopped or starved, and
-most likely the watched one with it, as by a cgroup freezer. That time does not count.
-
 The supervisor watches node processes (``daemon.node_process``), a node process its workers
-(``session.worker_watch``).
+(``session.worker_watch``). Where the watching process itself was suspended, the watched one most
+likely was, too, as by a cgroup freezer: then all silences start again.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 KernelState = Literal["runs", "sleeps", "storage", "stopped", "traced", "ended"]
@@ -82,75 +80,6 @@ class Policy:
     most_s: float
 
 
-class ProcessLooks:
-    """Looks at a process since it has made no progress."""
-
-    __slots__ = (
-        "_first",
-        "_first_s",
-        "_last",
-        "_last_s",
-        "_read_s",
-        "_state_cpu_s",
-        "_state_since_s",
-    )
-
-    def __init__(self, look: ProcessLook, now_s: float) -> None:
-        """Begin with the first look."""
-        self._first = self._last = look
-        self._first_s = self._last_s = self._state_since_s = self._read_s = now_s
-        self._state_cpu_s = look.cpu_s
-
-    def add(self, look: ProcessLook, now_s: float) -> None:
-        """Add a later look."""
-        if _kind(look.state) != _kind(self._last.state):
-            self._state_since_s, self._state_cpu_s = now_s, look.cpu_s
-        if look.requested_bytes != self._last.requested_bytes:
-            self._read_s = now_s
-        self._last, self._last_s = look, now_s
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it is stopped now."""
-        return _kind(self._last.state) == "stopped"
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it has used more than half of a CPU since the first look."""
-        watched_s, used_s = self._last_s - self._first_s, self._last.cpu_s - self._first.cpu_s
-        return used_s > _STARVED_SHARE * watched_s
-
-    def is_read_hanging(self, lasting_s: float) -> bool:
-        """Whether it waits for storage, from which nothing has come for ``lasting_s``."""
-        return self._last.state == "storage" and self._last_s - self._read_s >= lasting_s
-
-    def condition(self, lasting_s: float) -> Condition:
-        """Its condition, which has lasted, or used CPU time, for ``lasting_s``."""
-        state, since_s = _kind(self._last.state), self._last_s - self._state_since_s
-        if state == "storage":
-            return "storage"
-        if state in ("stopped", "sleeps") and since_s >= lasting_s:
-            if self._last.cpu_s - self._state_cpu_s <= _ASLEEP_SHARE * since_s:
-                return "stopped" if state == "stopped" else "asleep"
-            return "unclear"  # it worked between the looks
-        if state == "stopped":
-            return "unclear"
-        watched_s, used_s = self._last_s - self._first_s, self._last.cpu_s - self._first.cpu_s
-        if used_s >= lasting_s:
-            return "looping"
-        if state == "runs" and watched_s >= lasting_s and used_s < _STARVED_SHARE * watched_s:
-            return "starved"
-        return "unclear"
-
-    def describe(self) -> str:
-        """Its state now, such as "stopped by a signal"."""
-        words, watched_s = STATE_WORDS[self._last.state], self._last_s - self._first_s
-        if self._last.state != "runs" or watched_s <= 0:
-            return words
-        used_s = max(0.0, self._last.cpu_s - self._first.cpu_s)
-        return f"{words}, {used_s:.1f} s of CPU time in {watched_s:.1f} s"
-
-
 @dataclass(slots=True, eq=False)
 class Watch:
     """A process from which progress is due."""
@@ -158,69 +87,102 @@ class Watch:
     policy: Policy
     progress_s: float = 0.0
     """When it last made progress, or began to owe some."""
-    looks: ProcessLooks | None = None
-    """None until one has succeeded."""
+    looks: list[tuple[float, ProcessLook]] = field(default_factory=list)
+    """When and what was seen since then."""
+
+    def restart(self, now_s: float) -> None:
+        """Record progress; what was seen before proves nothing."""
+        self.progress_s = now_s
+        self.looks.clear()
 
     def is_quiet(self, now_s: float) -> bool:
         """Whether to look at it."""
         return now_s >= self.progress_s + self.policy.look_s
 
-    def add_look(self, look: ProcessLook | None, now_s: float) -> None:
-        """Take a look at a process that is quiet; None: it failed."""
-        if look is None:
-            return
-        if self.looks is None:
-            self.looks = ProcessLooks(look, now_s)
-        else:
-            self.looks.add(look, now_s)
-
-    def resume(self, lost_s: float, now_s: float) -> None:
-        """Discount time in which nothing ran; what was seen before proves nothing."""
-        self.progress_s, self.looks = min(self.progress_s + lost_s, now_s), None
-
     def is_silent(self, now_s: float, usual_s: float = 0.0) -> bool:
         """Whether to report it; ``usual_s``: what its work takes at most as a rule."""
         silent_s = self.policy.silent_s
-        if usual_s and not self._was_stopped(silent_s):
+        if usual_s and self.condition(self._watched(silent_s)) != "stopped":
             silent_s = min(max(silent_s, SILENT_AFTER * usual_s), self.policy.most_s / 2)
         return now_s >= self.progress_s + silent_s
 
     def judge(self, now_s: float, deadline_s: float) -> tuple[Condition, bool]:
         """What it does, and whether it hangs."""
-        policy, limit_s = self.policy, self.policy.most_s
-        condition: Condition = "unclear"
-        if self._was_stopped(policy.stopped_s):
-            return "stopped", now_s >= self.progress_s + policy.stopped_s
-        if self.looks is not None:
-            silent_s = now_s - self.progress_s
-            condition = self.looks.condition(self._watched(min(deadline_s, silent_s)))
+        silent_s, limit_s = now_s - self.progress_s, self.policy.most_s
+        if self.condition(self._watched(self.policy.stopped_s)) == "stopped":
+            return "stopped", silent_s >= self.policy.stopped_s
+        condition = self.condition(self._watched(min(deadline_s, silent_s)))
         if condition in ("asleep", "looping"):
             limit_s = deadline_s
-        return condition, now_s >= self.progress_s + limit_s
+        return condition, silent_s >= limit_s
 
+    def condition(self, lasting_s: float) -> Condition:
+        """Its condition, which has lasted, or used CPU time, for ``lasting_s``."""
+        if not self.looks:
+            return "unclear"
+        last_s, last = self.looks[-1]
+        state = _kind(last)
+        if state == "storage":
+            return "storage"
+        since_s, since = self._alike_since(_kind)
+        if state in ("stopped", "sleeps") and last_s - since_s >= lasting_s:
+            if last.cpu_s - since.cpu_s <= _ASLEEP_SHARE * (last_s - since_s):
+                return "stopped" if state == "stopped" else "asleep"
+            return "unclear"  # it worked between the looks
+        if state == "stopped":
+            return "unclear"
+        watched_s, used_s = self._used()
+        if used_s >= lasting_s:
+            return "looping"
+        if state == "runs" and watched_s >= lasting_s and used_s < _STARVED_SHARE * watched_s:
+            return "starved"
+        return "unclear"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped at the last look."""
+        return bool(self.looks) and _kind(self.looks[-1][1]) == "stopped"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has used more than half of a CPU since the first look."""
+        watched_s, used_s = self._used()
+        return used_s > _STARVED_SHARE * watched_s
+
+    @property
     def is_read_hanging(self) -> bool:
         """Whether a silent process waits for a read that does not return; slow storage returns
         some."""
-        return self.looks is not None and self.looks.is_read_hanging(
-            self._watched(self.policy.silent_s)
-        )
+        if not self.looks or self.looks[-1][1].state != "storage":
+            return False
+        since_s, _ = self._alike_since(lambda look: look.requested_bytes)
+        return self.looks[-1][0] - since_s >= self._watched(self.policy.silent_s)
 
     def describe(self) -> str:
-        """Its state at the last look, "unknown" if none has succeeded."""
-        return "unknown" if self.looks is None else self.looks.describe()
+        """Its state at the last look, such as "stopped by a signal"."""
+        if not self.looks:
+            return "unknown"
+        state = self.looks[-1][1].state
+        watched_s, used_s = self._used()
+        if state != "runs" or watched_s <= 0:
+            return STATE_WORDS[state]
+        return f"{STATE_WORDS[state]}, {max(0.0, used_s):.1f} s of CPU time in {watched_s:.1f} s"
 
-    def check_at_s(self, now_s: float, *limits_s: float) -> float:
-        """When to look at it, or to judge it again; ``limits_s``: besides those of the policy."""
-        policy = self.policy
-        if not self.is_quiet(now_s):
-            return self.progress_s + policy.look_s
-        limits_s = (policy.silent_s, policy.stopped_s, policy.most_s, *limits_s)
-        later_s = [at_s for at_s in (self.progress_s + s for s in limits_s) if at_s > now_s]
-        return min([now_s + LOOK_INTERVAL_S, *later_s])
+    def _used(self) -> tuple[float, float]:
+        """For how long it has been looked at, and the CPU time that it used meanwhile."""
+        if not self.looks:
+            return 0.0, 0.0
+        (first_s, first), (last_s, last) = self.looks[0], self.looks[-1]
+        return last_s - first_s, last.cpu_s - first.cpu_s
 
-    def _was_stopped(self, for_s: float) -> bool:
-        looks = self.looks
-        return looks is not None and looks.condition(self._watched(for_s)) == "stopped"
+    def _alike_since(self, aspect: Callable[[ProcessLook], object]) -> tuple[float, ProcessLook]:
+        """The first of the latest looks that are all alike in an aspect."""
+        since = self.looks[-1]
+        for look in reversed(self.looks):
+            if aspect(look[1]) != aspect(since[1]):
+                break
+            since = look
+        return since
 
     def _watched(self, silent_s: float) -> float:
         """How long a process is looked at that is silent for so long."""
@@ -251,5 +213,5 @@ class SuspensionWatch:
         return lost_s if lost_s > SUSPENDED_S else 0.0
 
 
-def _kind(state: KernelState) -> KernelState:
-    return "stopped" if state == "traced" else state
+def _kind(look: ProcessLook) -> KernelState:
+    return "stopped" if look.state == "traced" else look.state

@@ -119,7 +119,7 @@ class NodeService:
         lost_s = self._suspension.observe(now_s, due_s)
         if lost_s:
             self.caught_up_s = now_s + CATCH_UP_S
-            self.apply([events.Resumed(lost_s)], now_s)
+            self.apply([events.Resumed()], now_s)
 
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
@@ -177,7 +177,7 @@ class NodeService:
             case events.LogSilence(chunk) | events.LogProgress(chunk):
                 _log_silence(instruction, self.pool.pids.get(chunk.worker, 0))
             case events.KillWorker():
-                self.pool.kill(instruction.worker, _describe_stuck(instruction))
+                self.pool.kill(instruction.chunk.worker, _describe_stuck(instruction))
         return []
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
@@ -189,12 +189,12 @@ class NodeService:
             self.clients.fair_share.earn(sent.peer)
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
-    def _open_slots(self, session: Session) -> events.SlotsOpened | events.SlotsRefused:
+    def _open_slots(self, session: Session) -> events.SlotsOpened:
         layout = session.layout
         try:
             memory = self._slots.open(session.number, layout)
         except OSError as error:
-            return events.SlotsRefused(
+            return events.SlotsOpened(
                 session.number,
                 f"the feeder cannot create {layout.total_bytes / 1e6:.0f} MB of slot memory "
                 f"({error.strerror}): close other sessions, or "
@@ -325,8 +325,9 @@ def _log_silence(silence: events.LogSilence | events.LogProgress, pid: int) -> N
 
 
 def _describe_stuck(stuck: events.KillWorker) -> str:
+    dataset = stuck.chunk.batch.session.dataset
     how = {"stopped": "stopped", "looping": "using CPU time", "asleep": "asleep"}
     if stuck.condition not in how:
-        return f"reading dataset {stuck.dataset}"
-    rows = "" if stuck.condition == "stopped" else f" with rows of dataset {stuck.dataset}"
+        return f"reading dataset {dataset}"
+    rows = "" if stuck.condition == "stopped" else f" with rows of dataset {dataset}"
     return f"{how[stuck.condition]} for {stuck.silent_s:.1f} s{rows}"

@@ -39,6 +39,7 @@ from feeder.process.log_lines import LineStream
 from feeder.process.path_text import printable
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
+from feeder.session.worker_watch import POLICY, Worker
 
 INTERVAL_S: Final = 0.5
 SNAPSHOT_BYTES_MAX: Final = 100 * 1024
@@ -113,12 +114,11 @@ class Snapshots:
         if service.cache is not None:
             record.cache.used_bytes = service.cache.used_bytes
         sessions = table.sessions.open.values()
-        chunk_times = table.watch.chunk_times(now_s)
-        record.workers = self._workers(table.workers, chunk_times, table.watch.silent_workers)
+        record.workers = self._workers(table.watch.workers, now_s)
         record.clients = self._clients.update(sessions, now_s, service.caught_up_s)
         record.jobs = tuple(
             msgspec.structs.replace(job, name=_label(job.name), account=_label(job.account))
-            for job in table.jobs
+            for job in table.jobs.records
         )
         record.sent_bytes = service.router.counters.bytes_sent
         record.queued_batches = table.queued_batches
@@ -132,25 +132,20 @@ class Snapshots:
             add(slots, session.record.slots)
         return fit_snapshot(msgspec.structs.replace(record, slots=slots))
 
-    def _workers(
-        self,
-        records: Mapping[int, WorkerRecord],
-        chunk_times: Mapping[int, float],
-        silent: frozenset[int],
-    ) -> tuple[WorkerRecord, ...]:
-        """``chunk_times`` has how long each busy worker has had the chunk that it fills."""
+    def _workers(self, workers: Mapping[int, Worker], now_s: float) -> tuple[WorkerRecord, ...]:
         pids, up = self._service.pool.pids, self._service.pool.numbers
         loads, self._loads = self._loads, {}
-        workers = []
+        records = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:
-            record = records.get(number) or WorkerRecord(number=number)
+            worker = workers.get(number) or Worker(POLICY, record=WorkerRecord(number=number))
+            record, is_silent = worker.record, worker.is_reported
             load, chunks = loads.get(number, _NOT_READ)
-            if number in chunk_times or record.chunks != chunks:  # it has worked since
+            if worker.chunks or record.chunks != chunks:  # it has worked since
                 load = look_at(pid) or ProcessLook("ended", 0.0)
             self._loads[number] = load, record.chunks
-            chunk_s, is_silent = chunk_times.get(number, 0.0), number in silent
-            state = "silent" if is_silent else "busy" if number in chunk_times else "idle"
-            workers.append(
+            chunk_s = worker.chunk_s(now_s)
+            state = "silent" if is_silent else "busy" if worker.chunks else "idle"
+            records.append(
                 msgspec.structs.replace(
                     record,
                     pid=pid,
@@ -165,7 +160,7 @@ class Snapshots:
                     requested_bytes=load.requested_bytes,
                 )
             )
-        return tuple(workers)
+        return tuple(records)
 
 
 def _text(text: str) -> str:

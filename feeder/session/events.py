@@ -35,13 +35,8 @@ class SlotsOpened(NamedTuple):
     """The memory of an OpenSlots exists, and every worker was sent its descriptor."""
 
     session: int
-
-
-class SlotsRefused(NamedTuple):
-    """The memory of an OpenSlots could not be created."""
-
-    session: int
-    reason: str
+    problem: str = ""
+    """Why it could not be created, if so."""
 
 
 class SlotSent(NamedTuple):
@@ -111,8 +106,6 @@ class DrainAsked(NamedTuple):
 class Resumed(NamedTuple):
     """This process did not run for a while, and most likely neither did the workers."""
 
-    lost_s: float
-
 
 class ClockAdvanced(NamedTuple):
     """Time has passed; due at SessionTable.check_at_s."""
@@ -126,7 +119,6 @@ Event = (
     | MessageReceived
     | PeerGone
     | SlotsOpened
-    | SlotsRefused
     | SlotSent
     | SlotReturned
     | SlotsClosed
@@ -153,7 +145,7 @@ class Send(NamedTuple):
 
 
 class OpenSlots(NamedTuple):
-    """Create a session's memory, have all workers map it; answer SlotsOpened or SlotsRefused."""
+    """Create a session's memory, have all workers map it; SlotsOpened is the next event."""
 
     session: Session
 
@@ -201,14 +193,12 @@ class LogEnd(NamedTuple):
 
 
 class KillWorker(NamedTuple):
-    """Kill a stuck worker; WorkerLost follows."""
+    """Kill the stuck worker with this chunk; WorkerLost follows."""
 
-    worker: int
-    dataset: str
-    """The dataset that it was reading."""
-    condition: Condition = "unclear"
+    chunk: PendingChunk
+    condition: Condition
     """What it does."""
-    silent_s: float = 0.0
+    silent_s: float
     """How long it made no progress."""
 
 

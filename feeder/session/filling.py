@@ -8,12 +8,12 @@ The half of the state machine that knows workers; ``table`` has the other one. P
 """
 
 from feeder.metrics.counters import SessionCounters
-from feeder.metrics.records import NodeRecord, WorkerRecord
+from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
 from feeder.session.dispatch import Dispatcher
 from feeder.session.failures import FailureReason, Failures, blame_chunk, blame_dataset
-from feeder.session.jobs import JobWeights
+from feeder.session.jobs import Jobs, JobWeights
 from feeder.session.state import PendingBatch, PendingChunk, Session, SessionRegistry
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, Failed, Lent, NodeMessage
@@ -26,10 +26,9 @@ class Filling:
         self.record = record
         self.counters = SessionCounters()
         self.sessions = SessionRegistry()
-        self.dispatcher = Dispatcher(weights)
+        self.jobs = Jobs(weights)
+        self.dispatcher = Dispatcher(self.jobs)
         self.watch = self.dispatcher.watch
-        self.workers: dict[int, WorkerRecord] = {}
-        """By number; those that are up."""
         self.failures = Failures(self.counters)
         self.check_at_s = float("inf")
         """When to handle ClockAdvanced: never later than the next deadline."""
@@ -39,27 +38,19 @@ class Filling:
     def _send(self, peer: bytes, message: NodeMessage) -> None:
         self._instructions.append(events.Send(peer, message))
 
-    def _check_by(self, at_s: float) -> None:
-        """Have ClockAdvanced handled by then."""
-        self.check_at_s = min(self.check_at_s, at_s)
-
     def _give_slots(self, session: Session) -> None:
         """Have the batches filled that wait, as far as there are free slots."""
-        now_s = self._now_s
-        while session.waiting and session.free_slots:
+        now_s, slots = self._now_s, session.slot_times
+        while session.waiting and "free" in slots.states:
             batch = session.waiting.popleft()
-            batch.slot = session.free_slots.pop()
-            session.slot_times.move(batch.slot, "filling", now_s)
+            batch.slot = slots.states.index("free")
+            slots.move(batch.slot, "filling", now_s)
             self.dispatcher.enqueue(batch, now_s)
 
     def _dispatch(self) -> None:
         """Give chunks to workers that can take some."""
-        now_s = self._now_s
-        for chunk in self.dispatcher.dispatch(now_s):
+        for chunk in self.dispatcher.dispatch(self._now_s):
             batch = chunk.batch
-            assert batch.slot is not None, "a batch is enqueued with its slot"
-            batch.session.in_flight += 1
-            chunk.dispatched_s = now_s
             self._instructions.append(
                 Fill(
                     chunk.ticket,
@@ -75,7 +66,7 @@ class Filling:
 
     def _release(self, session: Session, batch: PendingBatch) -> None:
         """Handle the client's release of a batch."""
-        if batch.slot is None:
+        if batch.slot < 0:
             session.waiting.remove(batch)
             return
         self.dispatcher.cancel(batch)
@@ -89,14 +80,11 @@ class Filling:
 
     def _close_if_unused(self, session: Session) -> None:
         """Free an ended session's memory, unless workers write to it or its client maps it."""
-        if session.in_flight == 0 and not session.is_held:
+        if not (session.is_closing or session.is_held or self.dispatcher.is_filling(session)):
+            session.is_closing = True
             self._instructions.append(events.CloseSlots(session.number))
 
     # --- Workers ------------------------------------------------------------------------------
-
-    def _on_worker_joined(self, event: events.WorkerJoined) -> None:
-        self.dispatcher.add_worker(event.worker)
-        self.workers[event.worker] = WorkerRecord(number=event.worker)
 
     def _on_filled(self, filled: Filled) -> None:
         """Send a filled chunk, or lend the batch that it completes."""
@@ -105,8 +93,8 @@ class Filling:
         if chunk is None:
             return
         batch = chunk.batch
-        self._on_finished(chunk)
-        images, worker = chunk.images, self.workers[chunk.worker]
+        self._log_progress(chunk)
+        images, worker = chunk.images, self.watch.workers[chunk.worker].record
         worker.chunks += 1
         worker.images += images
         worker.busy_s += filled.busy_s
@@ -114,12 +102,12 @@ class Filling:
         self.record.chunk_s.add(now_s - chunk.dispatched_s)
         session = batch.session
         session.record.worker_s += filled.busy_s
-        session.job_record.worker_s += filled.busy_s
+        session.job.record.worker_s += filled.busy_s
         if not batch.is_cancelled:
             self.counters.chunks += 1
             self.record.images += images
             session.record.images += images
-            session.job_record.images += images
+            session.job.record.images += images
             is_whole = batch.is_whole
             if is_whole:
                 self._count_whole(session, batch)
@@ -133,51 +121,46 @@ class Filling:
         """Give up the batch of a chunk that cannot be filled."""
         chunk = self.dispatcher.finish(failed.ticket, self._now_s)
         if chunk is not None:
-            self._on_finished(chunk)
+            self._log_progress(chunk)
             reason = self.failures.reason_for(failed, chunk.batch.session.dataset)
             self._fail(chunk.batch, reason, failed.code, failed.message)
             self._settle(chunk.batch)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         """Have a lost worker's chunks filled by others, but for one that may have ended it."""
-        lost = self.workers.pop(event.worker, None)
+        lost = self.watch.workers.get(event.worker)
         if lost is not None:
-            self.record.lost_worker_busy_s += lost.busy_s
-        batches, given_up = self.dispatcher.remove_worker(
+            self.record.lost_worker_busy_s += lost.record.busy_s
+        chunks, given_up = self.dispatcher.remove_worker(
             event.worker, event.was_killed, event.is_held, self._now_s
         )
-        self.counters.chunks_returned += len(batches) - (given_up is not None)
+        self.counters.chunks_returned += len(chunks) - (given_up is not None)
         if given_up is not None:
             self._fail(given_up.batch, "worker-died", "worker-died", blame_chunk(given_up))
-        for batch in batches:
-            self._settle(batch)
+        for chunk in chunks:
+            self._settle(chunk.batch)
 
     def _watch_workers(self, event: events.ClockAdvanced) -> None:
         """Report silent workers, kill stuck ones, and give up what waits too long for storage."""
-        now_s = self._now_s
-        for silence in self.watch.observe(event.looks, now_s):
-            self.record.silences += 1
-            self._instructions.append(silence)
-        self._instructions += self.dispatcher.find_stuck(now_s)
-        for batch in self.dispatcher.find_unanswered(now_s):
+        for instruction in self.dispatcher.check(event.looks, self._now_s):
+            self.record.silences += isinstance(instruction, events.LogSilence)
+            self._instructions.append(instruction)
+        for batch in self.dispatcher.find_unanswered(self._now_s):
             self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.session.dataset))
-        self._check_by(self.dispatcher.check_at_s(now_s))
 
     # --- Batches ------------------------------------------------------------------------------
 
-    def _on_finished(self, chunk: PendingChunk) -> None:
-        """Account for a chunk that its worker has filled or could not fill."""
+    def _log_progress(self, chunk: PendingChunk) -> None:
         if chunk.silent_s:
             self._instructions.append(events.LogProgress(chunk))
 
     def _count_whole(self, session: Session, batch: PendingBatch) -> None:
         """Count a batch whose last row is written."""
-        assert batch.slot is not None, "it was filled"
         now_s = self._now_s
         self.record.batches += 1
         self.failures.on_whole(session.dataset)
         session.record.batches += 1
-        session.job_record.batches += 1
+        session.job.record.batches += 1
         if (reason := session.copied_because) is not None:
             self.counters.fallbacks[reason] += 1
         session.slot_times.move(batch.slot, "client" if session.is_held else "sending", now_s)
@@ -185,7 +168,6 @@ class Filling:
 
     def _send_chunk(self, session: Session, chunk: PendingChunk) -> None:
         batch = chunk.batch
-        assert batch.slot is not None, "it was filled"
         session.record.sent_bytes += chunk.count * session.layout.row_bytes
         header = Chunk(
             session=session.number,
@@ -199,7 +181,6 @@ class Filling:
 
     def _lend(self, session: Session, batch: PendingBatch) -> None:
         """Lend a whole batch in its slot."""
-        assert batch.slot is not None, "it was filled"
         self.record.lent_bytes += session.layout.batch_bytes
         self.counters.batches_lent += 1
         lent = Lent(
@@ -219,7 +200,7 @@ class Filling:
         self.dispatcher.cancel(batch)
         session = batch.session
         self.failures.count(session.dataset, reason, message, self._now_s)
-        if batch.slot is not None:
+        if batch.slot >= 0:
             session.slot_times.move(batch.slot, "client", self._now_s)
         failed = Failed(
             session=session.number,
@@ -233,7 +214,6 @@ class Filling:
     def _settle(self, batch: PendingBatch) -> None:
         """Account for a chunk that is no longer in flight."""
         session = batch.session
-        session.in_flight -= 1
         if session.number in self.sessions.ended:
             self._close_if_unused(session)
         elif session.wanted.get((batch.epoch, batch.index)) is not batch:
@@ -243,13 +223,12 @@ class Filling:
     def _return_slot(self, session: Session, batch: PendingBatch) -> None:
         """Give a released batch's slot back, unless a worker still writes to it."""
         slot, times = batch.slot, session.slot_times
-        if batch.in_flight or slot is None:
+        if batch.in_flight or slot < 0:
             return
-        batch.slot = None
+        batch.slot = -1
         if session.is_held:  # then the socket never reads it
             times.move(slot, "free", self._now_s)
-            session.free_slots.append(slot)
             return
-        if times.state(slot) == "filling":  # given up while it was filled
+        if times.states[slot] == "filling":  # given up while it was filled
             times.move(slot, "sending", self._now_s)
         self._instructions.append(events.ReturnSlot(session.number, slot))

@@ -1,18 +1,18 @@
 """Sessions, their batches and the chunks of these: the state that the other modules change. Pure.
 
 Invariants:
-- A slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket. It is in
-  one SlotState at any time from its session's Hello to its end, so the seconds of the states add up
-  to slots times that time.
+- A slot is free, or belongs to one batch, or is still in use by the socket. It is in one SlotState
+  at any time from its session's Hello to its end, so the seconds of the states add up to slots
+  times that time.
 - Whether batches are lent in place or sent as chunks is settled before the first request.
 - From its Hello until its memory is freed, a session is in exactly one of ``SessionRegistry.open``
   and ``ended``, and a peer has at most one open session.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from feeder.metrics.records import ClientRecord, JobRecord, SlotSeconds
 from feeder.plan.epoch import EpochPlan
@@ -31,8 +31,6 @@ CopyReason = Literal["copied-tcp", "copied-unclaimed", "copied-refused"]
 SlotState = Literal["free", "filling", "sending", "client"]
 """As in SlotSeconds."""
 
-_STATES: Final[tuple[SlotState, ...]] = ("free", "filling", "sending", "client")
-
 
 class SlotTimes:
     """How long a session's slots were in each state.
@@ -41,39 +39,48 @@ class SlotTimes:
     entered. So a change may be recorded late, and nothing has to run in between.
     """
 
-    __slots__ = ("_numbers", "_since_s", "_states", "_sums_s")
+    __slots__ = ("_since_s", "_sums_s", "states")
 
     def __init__(self, slots: int, now_s: float) -> None:
-        """Begin with all slots free."""
+        self.states: list[SlotState] = ["free"] * slots
+        """By slot."""
         self._since_s = now_s
-        self._states: list[SlotState] = ["free"] * slots
-        self._numbers = dict.fromkeys(_STATES, 0)
-        self._numbers["free"] = slots
-        self._sums_s = dict.fromkeys(_STATES, 0.0)  # relative to ``_since_s``
-
-    def state(self, slot: int) -> SlotState:
-        """The state of a slot."""
-        return self._states[slot]
+        self._sums_s: dict[SlotState, float] = {
+            "free": 0.0,
+            "filling": 0.0,
+            "sending": 0.0,
+            "client": 0.0,
+        }
 
     def move(self, slot: int, state: SlotState, at_s: float) -> None:
         """Record that a slot has changed its state."""
-        former, elapsed_s = self._states[slot], at_s - self._since_s
-        self._states[slot] = state
-        self._numbers[former] -= 1
-        self._sums_s[former] += elapsed_s
-        self._numbers[state] += 1
+        elapsed_s = at_s - self._since_s
+        self._sums_s[self.states[slot]] += elapsed_s
         self._sums_s[state] -= elapsed_s
+        self.states[slot] = state
 
     def seconds(self, now_s: float) -> SlotSeconds:
         """The seconds so far, summed over slots."""
-        elapsed_s, sums_s, numbers = now_s - self._since_s, self._sums_s, self._numbers
-        # Rounding can make a zero negative.
-        return SlotSeconds(
-            free=max(0.0, sums_s["free"] + numbers["free"] * elapsed_s),
-            filling=max(0.0, sums_s["filling"] + numbers["filling"] * elapsed_s),
-            sending=max(0.0, sums_s["sending"] + numbers["sending"] * elapsed_s),
-            client=max(0.0, sums_s["client"] + numbers["client"] * elapsed_s),
-        )
+        elapsed_s = now_s - self._since_s
+        seconds = SlotSeconds()
+        for state, sum_s in self._sums_s.items():
+            # Rounding can make a zero negative.
+            setattr(seconds, state, max(0.0, sum_s + self.states.count(state) * elapsed_s))
+        return seconds
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """What the sessions of a job share."""
+
+    weight: float
+    record: JobRecord
+    """Its own, or that of all other jobs."""
+    virtual_s: float = 0.0
+    ready: "OrderedDict[Session, None]" = field(default_factory=OrderedDict)
+    """Its sessions that have chunks to dispatch, the next one first."""
+    unfinished: int = 0
+    """Its chunks that workers have, or that are to be dispatched again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,29 +96,22 @@ class PendingBatch:
     """Number of the client's request for it."""
     wanted_s: float = 0.0
     """When that was handled."""
-    slot: int | None = None
+    slot: int = -1
+    """-1: it has none."""
     enqueued_s: float = field(default=0.0, init=False)
     """When it could first be dispatched."""
     unfilled: int = field(default=0, init=False)
     """First row that was never dispatched."""
-    returned: "list[PendingChunk]" = field(default_factory=list, init=False)
-    """Chunks that were queued behind another one at a worker that was lost."""
-    suspects: int = field(default=0, init=False)
-    """Chunks that wait to be dispatched alone."""
+    filled: int = field(default=0, init=False)
+    """Rows that workers have written."""
     in_flight: int = field(default=0, init=False)
     """Chunks that workers have now."""
     is_cancelled: bool = field(default=False, init=False)
     """Released, failed or its session ended: nothing more of it is filled or sent."""
 
     @property
-    def has_chunks(self) -> bool:
-        """Whether it has a chunk to dispatch that need not be dispatched alone."""
-        return bool(self.returned) or self.unfilled < self.session.layout.batch_size
-
-    @property
     def is_whole(self) -> bool:
-        """Whether every chunk is filled."""
-        return not (self.has_chunks or self.suspects or self.in_flight)
+        return self.filled == self.session.layout.batch_size
 
 
 @dataclass(slots=True, eq=False)
@@ -136,8 +136,6 @@ class PendingChunk:
     and storage answered."""
     silent_s: float = field(default=0.0, init=False)
     """How long the worker that finished it took, if that was silent."""
-    is_stalled: bool = field(default=False, init=False)
-    """Its worker was without progress when its dataset was found to stall."""
 
     @property
     def images(self) -> int:
@@ -154,13 +152,11 @@ class Session:
         plan: EpochPlan,
         layout: SlotLayout,
         chunk_images: int,
-        job_record: JobRecord,
+        job: Job,
         now_s: float,
     ) -> None:
-        """Begin with a Hello and the terms on which it was admitted; ``plan`` is that of epoch 0.
-
-        ``job_record`` is its job's, which other sessions count in as well.
-        """
+        """Begin with a Hello and the terms on which it was admitted; ``plan`` is that of epoch
+        0."""
         hello = arrival.hello
         self.arrival = arrival
         self.number, self.peer, self.account = arrival.number, arrival.peer, arrival.account
@@ -168,8 +164,7 @@ class Session:
         self.plan = plan  # the number of batches and their sizes are the same in every epoch
         self.layout = layout
         self.chunk_images = chunk_images  # at most
-        self.job_record = job_record
-        self.job: JobKey = arrival.account, hello.job  # which workers' time is charged to
+        self.job = job  # which workers' time is charged to
         self.kind: ChunkKind = hello.dataset, hello.recipe.fingerprint()
         self.record = ClientRecord(
             name=hello.client,
@@ -182,15 +177,13 @@ class Session:
         )
         self.last_message_s = now_s
         self.slot_times = SlotTimes(layout.slots, now_s)
-        self.free_slots = list(range(layout.slots))
         self.wanted: dict[BatchKey, PendingBatch] = {}  # requested and not yet released
         self.waiting: deque[PendingBatch] = deque()  # those without a slot, first requested first
         self.queue: deque[PendingBatch] = deque()  # those with chunks to dispatch
-        self.in_flight = 0  # chunks that workers have, those of released batches included
-        self.is_open = False
         # The client maps the slots: batches are lent, and the memory is kept until it unmaps them.
         self.is_held = False
         self.has_claimed = False  # the slots, with success or without
+        self.is_closing = False  # CloseSlots was returned
         self.has_requested = False  # from then on, it is fixed whether batches are lent or sent
         self.started: Ping | None = None  # the first ping after the first batch
 
@@ -214,8 +207,6 @@ class Session:
 
     def refusal_for_claim(self) -> str | None:
         """Why the slots cannot be claimed now, or None."""
-        if not self.is_open:
-            return "there is no such session here (any more)"
         if self.is_held:
             return "the slots of this session are already mapped"
         if self.has_requested:

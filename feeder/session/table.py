@@ -20,11 +20,13 @@ Invariants, which test_interleavings.py checks over random interleavings:
 This module has the sessions, from Hello to their end; ``filling`` the batches and the workers.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from feeder.metrics.fields import add
+from feeder.metrics.hangs import LOOK_INTERVAL_S
 from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import (
@@ -37,9 +39,8 @@ from feeder.session.admission import (
     admit,
 )
 from feeder.session.filling import Filling
-from feeder.session.jobs import JobRecords, JobWeights
+from feeder.session.jobs import JobWeights
 from feeder.session.state import Session
-from feeder.session.worker_watch import LOOK_S
 from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import Bye, Draining, Ping, Pong, Refused, Request, Welcome
 
@@ -66,7 +67,6 @@ class SessionTable(Filling):
         self.datasets = datasets
         self.limits = limits
         self.identity = identity
-        self.jobs = JobRecords(weights)
         self.verdict = ""
         """The supervisor's, on the whole host; repeated in every Pong."""
         self._is_draining = False
@@ -77,18 +77,17 @@ class SessionTable(Filling):
             events.MessageReceived: self._on_message,
             events.SlotReturned: self._on_slot_returned,
             events.SlotSent: self._on_slot_sent,
-            events.WorkerJoined: self._on_worker_joined,
+            events.WorkerJoined: lambda event: self.dispatcher.add_worker(event.worker),
             events.WorkerLost: self._on_worker_lost,
-            events.WorkerReleased: lambda event: self.watch.release(event.worker),
+            events.WorkerReleased: self._on_worker_released,
             events.PeerGone: self._on_peer_gone,
             events.SlotsOpened: self._on_slots_opened,
-            events.SlotsRefused: self._on_slots_refused,
             events.SlotsClosed: lambda event: self.sessions.forget(event.session),
             events.SlotsClaimed: self._on_slots_claimed,
             events.HolderGone: self._on_holder_gone,
             events.DrainAsked: self._on_drain,
             events.ClockAdvanced: self._on_clock,
-            events.Resumed: lambda event: self.dispatcher.on_resumed(event.lost_s, self._now_s),
+            events.Resumed: lambda _: self.watch.on_resumed(self._now_s),
         }
 
     @property
@@ -108,9 +107,8 @@ class SessionTable(Filling):
         self._now_s = now_s
         self._handlers[type(event)](event)
         self._dispatch()
-        look_s = now_s + LOOK_S
-        if look_s < self.check_at_s and not self.dispatcher.is_idle:
-            self.check_at_s = look_s
+        if self.check_at_s == math.inf and (self.sessions.open or not self.dispatcher.is_idle):
+            self.check_at_s = now_s + LOOK_INTERVAL_S
         instructions, self._instructions = self._instructions, []
         return instructions
 
@@ -119,7 +117,7 @@ class SessionTable(Filling):
     def _on_message(self, event: events.MessageReceived) -> None:
         message = event.message
         session = self.sessions.open.get(message.session)
-        if session is None or session.peer != event.peer or not session.is_open:
+        if session is None or session.peer != event.peer:
             if not isinstance(message, Bye):
                 self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
             return
@@ -158,10 +156,9 @@ class SessionTable(Filling):
             return
         plan, layout, chunk_images = terms
         self.counters.windows_reduced += layout.slots < event.hello.window
-        job_record = self.jobs.join((event.account, event.hello.job))
-        session = Session(event, plan, layout, chunk_images, job_record, self._now_s)
+        job = self.jobs.join((event.account, event.hello.job))
+        session = Session(event, plan, layout, chunk_images, job, self._now_s)
         self.sessions.add(session)
-        self._check_by(self._now_s + self.limits.lease_s)
         self._instructions.append(events.OpenSlots(session))
 
     def _on_request(self, session: Session, request: Request) -> None:
@@ -189,12 +186,11 @@ class SessionTable(Filling):
         session = self.sessions.open.get(event.session)
         if session is not None:
             session.slot_times.move(event.slot, "free", self._now_s)
-            session.free_slots.append(event.slot)
             self._give_slots(session)
 
     def _on_slot_sent(self, event: events.SlotSent) -> None:
         session = self.sessions.open.get(event.session)
-        if session is not None and session.slot_times.state(event.slot) == "sending":
+        if session is not None and session.slot_times.states[event.slot] == "sending":
             session.slot_times.move(event.slot, "client", event.at_s)
 
     # --- Slots that clients map ---------------------------------------------------------------
@@ -232,7 +228,10 @@ class SessionTable(Filling):
         session = self.sessions.open.get(event.session)
         if session is None:
             return
-        session.is_open = True
+        if event.problem:
+            self._refuse(session.peer, Refusal("memory", event.problem))
+            self._end(session, "closed")
+            return
         self.counters.sessions_opened += 1
         dataset = self.datasets[session.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
@@ -261,17 +260,14 @@ class SessionTable(Filling):
         )
         self._send(session.peer, welcome)
 
-    def _on_slots_refused(self, event: events.SlotsRefused) -> None:
-        session = self.sessions.open.get(event.session)
-        if session is not None:
-            self._refuse(session.peer, Refusal("memory", event.reason))
-            self._end(session, "closed")
-
     def _on_peer_gone(self, event: events.PeerGone) -> None:
         session = self.sessions.of_peer(event.peer)
         if session is not None:
             self.counters.sessions_lost += 1
             self._end(session, "lost")
+
+    def _on_worker_released(self, event: events.WorkerReleased) -> None:
+        self.watch.held.pop(event.worker, None)
 
     def _on_drain(self, _: events.DrainAsked) -> None:
         self._is_draining = True
@@ -279,22 +275,19 @@ class SessionTable(Filling):
             self._send(session.peer, Draining(session=session.number))
 
     def _on_clock(self, event: events.ClockAdvanced) -> None:
-        """End expired sessions, report silent and kill stuck workers, and set the next check."""
-        self.check_at_s = float("inf")
+        """End expired sessions, report silent and kill stuck workers."""
+        self.check_at_s = math.inf  # ``handle`` sets the next one
         for session in list(self.sessions.open.values()):
-            expires_s = session.last_message_s + self.limits.lease_s
-            if expires_s <= self._now_s:
+            if session.last_message_s + self.limits.lease_s <= self._now_s:
                 self.counters.sessions_expired += 1
                 self._end(session, "expired")
-            else:
-                self._check_by(expires_s)
         self._watch_workers(event)
 
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
         add(self.record.slots, session.slot_times.seconds(self._now_s))
         self._instructions.append(events.LogEnd(session, how))
-        session.job_record.sessions -= 1
+        session.job.record.sessions -= 1
         self._cancel_all(session)
         self._close_if_unused(session)
 

@@ -17,24 +17,21 @@ its CPU. It delays others if
 So while others wait, a stalled dataset blocks at most one worker for longer than the patience.
 
 The dataset of a stuck worker stalls, unless the worker was stopped or used CPU time all the time,
-which proves nothing about storage. It stalls until a chunk of it is finished (a failure counts)
-that was dispatched after the kill, or that a silent worker was reading at that time. Until then at
-most one worker at a time probes it with one chunk. None does while the kernel still holds a killed
-worker, which cannot die before its read returns: another worker would only get stuck too.
-
-Invariant: at most one chunk of a stalled dataset is dispatched at a time. So the kernel holds at
-most the workers that had chunks of it in flight when the stall began, and later one at a time.
-Pure: the caller passes the time and the looks.
+which proves nothing about storage. It stalls until a chunk of it is finished (a failure counts).
+Until then at most one worker at a time probes it with one chunk. None does while the kernel still
+holds a killed worker, which cannot die before its read returns: another worker would only get stuck
+too. Pure: the caller passes the time and the looks.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from feeder.metrics.hangs import Condition, Policy, ProcessLook, Watch
+from feeder.metrics.records import WorkerRecord
 from feeder.session.events import KillWorker, LogSilence
-from feeder.session.state import ChunkKind, PendingBatch, PendingChunk
+from feeder.session.state import ChunkKind, PendingChunk
 
 CHUNK_DEADLINE_S: Final = 30.0
 """A worker without progress for this long hangs or waits for a dead disk; a chunk takes 30 ms."""
@@ -118,198 +115,117 @@ class ChunkTimes:
         return self._kinds.get(kind, (0, 0.0, self._row_s))[2]
 
 
-@dataclass(slots=True, eq=False)
-class WorkInFlight(Watch):
+@dataclass(slots=True, eq=False, kw_only=True)
+class Worker(Watch):
     """A worker and its chunks; it makes progress when it begins or finishes one."""
 
-    chunks: dict[int, PendingChunk] = field(default_factory=dict)
-    """By ticket, oldest first."""
-    is_proven: bool = False
-    """It has finished a chunk."""
+    record: WorkerRecord
+    chunks: list[PendingChunk] = field(default_factory=list)
+    """Oldest first: it fills that one."""
     is_reported: bool = False
     """Its silence was reported."""
     stuck_as: Condition | None = None
     """What it did when it was found to be stuck; it is being killed for that."""
-    stuck_ticket: int = 0
+    stuck_with: PendingChunk | None = None
     """The chunk that it did not finish then; it may finish it before it is killed."""
 
-    @property
-    def oldest(self) -> PendingChunk:
-        """The chunk that it fills; it must have one."""
-        return next(iter(self.chunks.values()))
-
-
-@dataclass(slots=True)
-class _Stall:
-    since_s: float
-    """When the first stuck worker last made progress."""
-    after_ticket: int
-    """A later chunk that is finished ends the stall."""
-    held: set[int] = field(default_factory=set)
-    """Killed workers that the kernel still holds."""
+    def chunk_s(self, now_s: float) -> float:
+        """How long it has had the chunk that it fills, seconds."""
+        return max(0.0, now_s - self.progress_s) if self.chunks else 0.0
 
 
 class WorkerWatch:
     """Watches the workers that have chunks."""
 
     def __init__(self) -> None:
-        self.workers: dict[int, WorkInFlight] = {}
-        """The dispatcher adds and removes them."""
+        self.workers: dict[int, Worker] = {}
+        """By number, those that are up; the dispatcher adds and removes them."""
         self.times = ChunkTimes()
-        self.stalled: dict[str, _Stall] = {}
-        """By dataset."""
+        self.stalled: dict[str, float] = {}
+        """The datasets that stall, and when the first stuck worker last made progress."""
+        self.held: dict[int, str] = {}
+        """Killed workers that the kernel still holds, and the dataset that each was reading."""
 
     @property
-    def stalled_names(self) -> frozenset[str]:
+    def stalled_names(self) -> set[str]:
         """The datasets that stall, or from which a silent worker waits for a read."""
-        hanging = (
-            work for work in self._watched().values() if work.is_reported and work.is_read_hanging()
-        )
-        return frozenset(self.stalled) | {work.oldest.batch.session.dataset for work in hanging}
-
-    @property
-    def silent_workers(self) -> frozenset[int]:
-        """The workers whose silence was reported and goes on."""
-        return frozenset(worker for worker, work in self.workers.items() if work.is_reported)
-
-    def chunk_times(self, now_s: float) -> Mapping[int, float]:
-        """How long each worker has had the chunk that it fills, seconds."""
-        return {
-            worker: max(0.0, now_s - work.progress_s)
-            for worker, work in self.workers.items()
-            if work.chunks
-        }
+        names = {*self.stalled}
+        for worker in self._watched().values():
+            if worker.is_reported and worker.is_read_hanging:
+                names.add(worker.chunks[0].batch.session.dataset)
+        return names
 
     def quiet_workers(self, now_s: float) -> list[int]:
         """The workers to look at: those without progress for a while."""
-        return [worker for worker, work in self._watched().items() if work.is_quiet(now_s)]
+        return [number for number, worker in self._watched().items() if worker.is_quiet(now_s)]
 
     def on_progress(
-        self, work: WorkInFlight, chunk: PendingChunk, now_s: float, row_s: float | None
+        self, worker: Worker, chunk: PendingChunk, now_s: float, row_s: float | None
     ) -> None:
         """Learn from a finished chunk, filled with ``row_s`` for a row or failed (None)."""
-        took_s = now_s - work.progress_s
-        chunk.silent_s = took_s if work.is_reported else 0.0
-        if work.looks is None or not work.looks.is_stopped:
+        took_s = now_s - worker.progress_s
+        chunk.silent_s = took_s if worker.is_reported else 0.0
+        if not worker.is_stopped:
             self.times.add(chunk.batch.session.kind, min(took_s, CHUNK_DEADLINE_S), row_s)
-        work.progress_s, work.looks, work.is_reported, work.is_proven = now_s, None, False, True
-        stall = self.stalled.get(chunk.batch.session.dataset)
-        if stall is not None and (chunk.is_stalled or chunk.ticket > stall.after_ticket):
-            del self.stalled[chunk.batch.session.dataset]  # reads return again
+        worker.restart(now_s)
+        worker.is_reported = False
+        self.stalled.pop(chunk.batch.session.dataset, None)  # reads return
 
-    def on_resumed(self, lost_s: float, now_s: float) -> None:
-        """Discount time in which neither this process nor, most likely, the workers have run."""
-        for work in self._watched().values():
-            work.resume(lost_s, now_s)
-        for stall in self.stalled.values():
-            stall.since_s += lost_s
+    def on_resumed(self, now_s: float) -> None:
+        """Start all silences again: neither this process nor, most likely, the workers have run."""
+        for worker in self._watched().values():
+            worker.restart(now_s)
+        self.stalled.update(dict.fromkeys(self.stalled, now_s))
 
-    def hold(self, dataset: str, worker: int) -> None:
-        """Record that the kernel holds a killed worker that was reading this dataset."""
-        if dataset in self.stalled:
-            self.stalled[dataset].held.add(worker)
-
-    def release(self, worker: int) -> None:
-        """Record that the kernel has released a killed worker: its file system has answered."""
-        for stall in self.stalled.values():
-            stall.held.discard(worker)
-
-    def may_probe(self, dataset: str, in_flight: Iterable[PendingChunk]) -> bool:
-        """Whether a chunk of this dataset may be dispatched alone now."""
-        stall = self.stalled.get(dataset)
-        if stall is None:
-            return True
-        return not stall.held and all(chunk.batch.session.dataset != dataset for chunk in in_flight)
-
-    def is_unanswered(self, batch: PendingBatch, now_s: float) -> bool:
-        """Whether a batch of a stalled dataset has waited for UNANSWERED_S."""
-        since_s = max(batch.enqueued_s, self.stalled[batch.session.dataset].since_s)
-        return now_s - since_s >= UNANSWERED_S
-
-    def observe(self, looks: Mapping[int, ProcessLook], now_s: float) -> Iterator[LogSilence]:
-        """Take looks at the processes of quiet workers; yield the silences that have begun."""
-        for worker, work in self._watched().items():
-            if not work.is_quiet(now_s):
-                continue
-            work.add_look(looks.get(worker), now_s)
-            chunk = work.oldest
-            usual_s = self.times.usual_s(chunk.batch.session.kind)
-            if not work.is_reported and work.is_silent(now_s, usual_s):
-                work.is_reported = True
-                yield LogSilence(chunk, now_s - work.progress_s, work.describe())
-
-    def find_stuck(
-        self, waiting: Collection[str], last_ticket: int, now_s: float
-    ) -> list[KillWorker]:
-        """Find the workers to kill, each once; the datasets of some of them stall from now on.
+    def check(
+        self, looks: Mapping[int, ProcessLook], waiting: Collection[str], now_s: float
+    ) -> list[LogSilence | KillWorker]:
+        """Take looks at quiet workers; return the silences that have begun, and the workers to
+        kill, each once. The datasets of some of these stall from now on.
 
         ``waiting`` are the datasets that have chunks to dispatch.
         """
-        stuck: list[KillWorker] = []
-        silent: dict[str, list[PendingChunk]] = {}
+        instructions: list[LogSilence | KillWorker] = []
         spared: set[str] = set()
-        for worker, work in self._watched().items():
-            oldest, *behind = work.chunks.values()
-            dataset = oldest.batch.session.dataset
-            condition, is_hung = work.judge(now_s, self._deadline_s(work))
-            if not is_hung and now_s < work.progress_s + PATIENCE_S:
+        for number, worker in self._watched().items():
+            if not worker.is_quiet(now_s):
                 continue
-            is_working = condition == "starved" or (work.looks is not None and work.looks.is_busy)
-            is_patience_over = not is_working and now_s >= work.progress_s + self._patience_s(work)
+            if (look := looks.get(number)) is not None:
+                worker.looks.append((now_s, look))
+            oldest, *behind = worker.chunks
+            dataset, kind = oldest.batch.session.dataset, oldest.batch.session.kind
+            silent_s, usual_s = now_s - worker.progress_s, self.times.usual_s(kind)
+            if not worker.is_reported and worker.is_silent(now_s, usual_s):
+                worker.is_reported = True
+                instructions.append(LogSilence(oldest, silent_s, worker.describe()))
+            deadline_s = CHUNK_DEADLINE_S
+            if usual_s and worker.record.chunks and not oldest.hangs:
+                deadline_s = min(max(KILL_AFTER * usual_s, DEADLINE_MIN_S), CHUNK_DEADLINE_S)
+            condition, is_hung = worker.judge(now_s, deadline_s)
             may_be_storage = condition not in ("stopped", "looping", "starved")
-            has_others_behind = any(chunk.batch.session.dataset != dataset for chunk in behind)
-            is_surplus = dataset in spared and any(other != dataset for other in waiting)
-            delays_others = has_others_behind or (is_surplus and may_be_storage)
-            if is_hung or (is_patience_over and delays_others):
-                work.stuck_as, work.stuck_ticket = condition, oldest.ticket
-                stuck.append(KillWorker(worker, dataset, condition, now_s - work.progress_s))
-                if may_be_storage:
-                    self._stall(dataset, oldest, work.progress_s, last_ticket)
-            elif may_be_storage:
-                silent.setdefault(dataset, []).append(oldest)
-                if is_patience_over:
-                    spared.add(dataset)
-        for dataset in silent.keys() & self.stalled.keys():
-            for chunk in silent[dataset]:
-                chunk.is_stalled = True
-        return stuck
+            if not is_hung:
+                # One finished chunk counts here: an error on the long side delays, one on the
+                # short side kills.
+                patience_s = max(PATIENCE_S, PATIENT_AFTER * self.times.so_far_s(kind))
+                is_working = condition == "starved" or worker.is_busy
+                if is_working or silent_s < min(patience_s, CHUNK_DEADLINE_S):
+                    continue
+                has_others_behind = any(chunk.batch.session.dataset != dataset for chunk in behind)
+                is_surplus = dataset in spared and any(other != dataset for other in waiting)
+                if not (has_others_behind or (is_surplus and may_be_storage)):
+                    if may_be_storage:
+                        spared.add(dataset)
+                    continue
+            worker.stuck_as, worker.stuck_with = condition, oldest
+            instructions.append(KillWorker(oldest, condition, silent_s))
+            if may_be_storage:
+                self.stalled.setdefault(dataset, worker.progress_s)
+        return instructions
 
-    def check_at_s(self, now_s: float) -> float:
-        """When to call ``observe`` and ``find_stuck`` again; infinity if all workers are idle."""
-        return min(
-            (
-                work.check_at_s(now_s, self._patience_s(work), self._deadline_s(work))
-                for work in self._watched().values()
-            ),
-            default=float("inf"),
-        )
-
-    def _watched(self) -> dict[int, WorkInFlight]:
+    def _watched(self) -> dict[int, Worker]:
         """The workers that have chunks and are not being killed."""
         return {
-            worker: work
-            for worker, work in self.workers.items()
-            if work.chunks and work.stuck_as is None
+            number: worker
+            for number, worker in self.workers.items()
+            if worker.chunks and worker.stuck_as is None
         }
-
-    def _deadline_s(self, work: WorkInFlight) -> float:
-        """How long a worker may take for a chunk that does not wait for storage."""
-        usual_s = self.times.usual_s(work.oldest.batch.session.kind)
-        if not usual_s or work.oldest.hangs or not work.is_proven:
-            return CHUNK_DEADLINE_S
-        return min(max(KILL_AFTER * usual_s, DEADLINE_MIN_S), CHUNK_DEADLINE_S)
-
-    def _patience_s(self, work: WorkInFlight) -> float:
-        """How long a worker may take for a chunk while it delays other datasets.
-
-        One finished chunk counts: an error on the long side delays, one on the short side kills.
-        """
-        so_far_s = self.times.so_far_s(work.oldest.batch.session.kind)
-        return min(max(PATIENCE_S, PATIENT_AFTER * so_far_s), CHUNK_DEADLINE_S)
-
-    def _stall(self, dataset: str, chunk: PendingChunk, since_s: float, last_ticket: int) -> None:
-        """Begin or extend the stall of a dataset from which a stuck worker reads a chunk."""
-        chunk.is_stalled = True
-        stall = self.stalled.setdefault(dataset, _Stall(since_s, last_ticket))
-        stall.since_s = min(stall.since_s, since_s)
-        stall.after_ticket = max(stall.after_ticket, last_ticket)

@@ -56,7 +56,7 @@ class Host:
         """The supervisor does not run, and learns of it in its next turn."""
         self.now_s += seconds
         for node in self.nodes:
-            node.watch.resume(seconds, self.now_s)
+            node.watch.restart(self.now_s)
 
     def _look(self, number: int) -> ProcessLook | None:
         self.looks += 1

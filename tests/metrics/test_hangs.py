@@ -10,7 +10,6 @@ from feeder.metrics.hangs import (
     KernelState,
     Policy,
     ProcessLook,
-    ProcessLooks,
     SuspensionWatch,
     Watch,
 )
@@ -21,14 +20,13 @@ Look = tuple[KernelState, float]
 """A state, and the CPU time used since the look before."""
 
 
-def looks(*seen: Look) -> ProcessLooks:
-    """Return looks, STEP_S from one to the next."""
-    cpu_s = 10.0
-    found = ProcessLooks(ProcessLook(seen[0][0], cpu_s), 100.0)
-    for number, (state, used_s) in enumerate(seen[1:], start=1):
-        cpu_s += used_s
-        found.add(ProcessLook(state, cpu_s), 100.0 + number * STEP_S)
-    return found
+def watch_of(*seen: Look) -> Watch:
+    """A process that was looked at, STEP_S from one look to the next."""
+    watch, cpu_s = Watch(POLICY), 10.0
+    for number, (state, used_s) in enumerate(seen):
+        cpu_s += used_s if number else 0.0
+        watch.looks.append((100.0 + number * STEP_S, ProcessLook(state, cpu_s)))
+    return watch
 
 
 @pytest.mark.parametrize(
@@ -51,7 +49,7 @@ def looks(*seen: Look) -> ProcessLooks:
     ],
 )
 def test_condition(seen: list[Look], condition: Condition) -> None:
-    assert looks(*seen).condition(4 * STEP_S) == condition
+    assert watch_of(*seen).condition(4 * STEP_S) == condition
 
 
 @pytest.mark.parametrize(
@@ -71,8 +69,7 @@ def test_condition(seen: list[Look], condition: Condition) -> None:
     ],
 )
 def test_description(seen: list[Look], text: str) -> None:
-    watch = Watch(POLICY, looks=looks(*seen) if seen else None)
-    assert watch.describe() == text
+    assert watch_of(*seen).describe() == text
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,7 @@ def test_description(seen: list[Look], text: str) -> None:
     ],
 )
 def test_more_than_half_a_cpu_is_busy_in_any_state(seen: list[Look], is_busy: bool) -> None:
-    assert looks(*seen).is_busy == is_busy
+    assert watch_of(*seen).is_busy == is_busy
 
 
 _STATES: list[KernelState] = ["runs", "sleeps", "storage", "stopped", "traced", "ended"]
@@ -100,7 +97,7 @@ _STATES: list[KernelState] = ["runs", "sleeps", "storage", "stopped", "traced", 
 def test_whatever_is_seen_stopped_and_asleep_have_lasted(
     seen: list[Look], lasting_s: float
 ) -> None:
-    condition = looks(*seen).condition(lasting_s)
+    condition = watch_of(*seen).condition(lasting_s)
     needed = int(lasting_s / STEP_S)
     if condition == "stopped":
         assert {state for state, _ in seen[-needed - 1 :]} <= {"stopped", "traced"}

@@ -35,9 +35,12 @@ from feeder.node.snapshots import (
 )
 from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.session.admission import HelloReceived
-from feeder.session.state import Session, SlotTimes
+from feeder.session.state import PendingBatch, PendingChunk, Session, SlotTimes
+from feeder.session.worker_watch import POLICY, Worker
 from feeder.wire.messages import Hello
 from tests.support.session_shell import Shell, limits, recipe
+
+NOW_S = 1000.0
 
 
 def open_sessions(*clients: str) -> list[Session]:
@@ -139,6 +142,15 @@ def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
     assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
 
 
+def worker_of(number: int, *, chunk_s: float = 0.0, **totals: float) -> Worker:
+    """A worker that has had a chunk for so long, or none."""
+    worker = Worker(POLICY, NOW_S - chunk_s, record=WorkerRecord(number=number, **totals))  # type: ignore[arg-type]
+    if chunk_s:
+        batch = PendingBatch(open_sessions("c")[0], 0, 0, 7)
+        worker.chunks.append(PendingChunk(batch, 0, 3))
+    return worker
+
+
 def test_only_workers_that_have_worked_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
@@ -149,30 +161,27 @@ def test_only_workers_that_have_worked_are_looked_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(snapshots, "look_at", record)
     pool = Pool(3)
     taker = taker_of(pool)
-    records = {number: WorkerRecord(number=number) for number in range(1, 4)}
-    records[1].chunks = 1
-    busy = {3: 0.1}
+    workers = {1: worker_of(1), 2: worker_of(2), 3: worker_of(3, chunk_s=0.1)}
+    workers[1].record.chunks = 1
     for _ in range(2):
-        workers = taker._workers(records, busy, frozenset())
-        assert [worker.state for worker in workers] == ["idle", "idle", "busy"]
-        assert [worker.run_delay_s for worker in workers] == [0.5, 0.0, 0.5]
+        records = taker._workers(workers, NOW_S)
+        assert [record.state for record in records] == ["idle", "idle", "busy"]
+        assert [record.run_delay_s for record in records] == [0.5, 0.0, 0.5]
     assert read == [1001, 1003, 1003]
-    del pool.pids[3], records[3]
-    records[2].chunks = 1
-    workers = taker._workers(records, busy, frozenset())
+    del pool.pids[3], workers[3]
+    workers[2].record.chunks = 1
+    records = taker._workers(workers, NOW_S)
     assert read[3:] == [1002]
-    assert [worker.number for worker in workers] == [1, 2]
+    assert [record.number for record in records] == [1, 2]
 
 
 def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> None:
     """A total that fell would count from zero."""
-    pool = Pool(1)
-    taker = taker_of(pool)
+    taker = taker_of(Pool(1))
 
     def busy_s(done_s: float, chunk_s: float) -> float:
-        records = {1: WorkerRecord(number=1, busy_s=done_s)}
-        (worker,) = taker._workers(records, {1: chunk_s}, frozenset())
-        return worker.busy_s
+        (record,) = taker._workers({1: worker_of(1, chunk_s=chunk_s, busy_s=done_s)}, NOW_S)
+        return record.busy_s
 
     assert busy_s(5.0, 0.03) == 5.0
     assert busy_s(5.0, 12.5) == 16.5
@@ -182,10 +191,9 @@ def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> N
 def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = ProcessLook("stopped", 3.0)
     monkeypatch.setattr(snapshots, "look_at", lambda pid: stopped)
-    pool = Pool(2)
-    records = {1: WorkerRecord(number=1), 2: WorkerRecord(number=2, cpu_s=1.0)}
-    times = {1: 2.5, 2: 0.1}
-    one, other = taker_of(pool)._workers(records, times, frozenset({1}))
+    workers = {1: worker_of(1, chunk_s=2.5), 2: worker_of(2, chunk_s=0.1, cpu_s=1.0)}
+    workers[1].is_reported = True
+    one, other = taker_of(Pool(2))._workers(workers, NOW_S)
     assert (one.state, one.silent_s, one.kernel_state) == ("silent", 2.5, "stopped")
     assert (other.state, other.silent_s, other.kernel_state) == ("busy", 0.0, None)
     assert other.cpu_s == 3.0, "what the kernel counts comes before what chunks report"

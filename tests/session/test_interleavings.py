@@ -128,7 +128,7 @@ class Interleavings(RuleBasedStateMachine):
     def the_daemon_is_suspended(self, seconds: float) -> None:
         killed = len(self.shell.kills)
         self.shell.now_s += seconds
-        self.shell.apply(Resumed(seconds))
+        self.shell.apply(Resumed())
         assert len(self.shell.kills) == killed
 
     @rule(seconds=st.sampled_from([2.5, 3.5, 8.0]))
@@ -192,10 +192,10 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.unmap(session)
         self.shell.finish()
         assert self.shell.table.sessions.used.slots_bytes == 0
-        assert not any(job.sessions for job in self.shell.table.jobs)
-        turns = self.shell.table.dispatcher._turns
-        assert not turns.ready, "no job wants anything"
-        assert not any(job.sessions or job.in_flight for job in turns._active.values())
+        assert not any(job.sessions for job in self.shell.table.jobs.records)
+        jobs = self.shell.table.jobs
+        assert not jobs.ready, "no job wants anything"
+        assert not any(job.ready or job.unfinished for job in jobs._active)
         assert not self.shell.open
 
     def _pick_peer(self, pick: int) -> bytes:

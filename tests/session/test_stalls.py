@@ -6,6 +6,7 @@ from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
 from feeder.wire.messages import Failed
+from tests.session.watched_shell import LATE_S
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
 A, B, C = b"a", b"b", b"c"
@@ -54,7 +55,7 @@ def test_a_stalled_dataset_keeps_one_worker_while_others_wait() -> None:
     want(shell, B, "e")
     shell.advance(PATIENCE_S - 0.1)
     assert not shell.killed
-    shell.advance(0.2)
+    shell.advance(LATE_S)
     (killed,) = shell.killed
     shell.lose(killed)
     shell.join()
@@ -69,7 +70,7 @@ def test_no_worker_is_killed_early_unless_another_dataset_waits() -> None:
     want(shell, A, "d")
     shell.advance(CHUNK_DEADLINE_S - 0.1)
     assert not shell.killed
-    shell.advance(0.2)
+    shell.advance(LATE_S)
     assert sorted(shell.killed) == [1, 2]
 
 
@@ -219,17 +220,3 @@ def test_the_failure_names_how_the_workers_ended(was_killed: bool, tries: int, w
     assert failed.code == "worker-died"
     assert "rows 0 .. 2" in failed.message
     assert words in failed.message
-
-
-def test_a_suspect_chunk_goes_to_a_worker_that_has_filled_another_one() -> None:
-    shell = patient_shell(workers=0)
-    want(shell, A, "d", batches=2)
-    shell.lose(shell.join())
-    fresh = shell.join()
-    assert 0 not in [shell.fills[t].first for t in shell.workers[fresh]][:1]
-    shell.fill(fresh)
-    while shell.fills[shell.workers[fresh][0]].first != 0:
-        shell.fill(fresh)
-    assert len(shell.workers[fresh]) == 1, "alone"
-    shell.finish()
-    assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())

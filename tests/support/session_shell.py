@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from feeder.metrics.hangs import KernelState, ProcessLook
-from feeder.metrics.records import JobRecord, NodeRecord
+from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -32,6 +32,7 @@ from feeder.session.events import (
     WorkerLost,
     WorkerReleased,
 )
+from feeder.session.jobs import Jobs
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
@@ -70,6 +71,7 @@ def make_session(
     *,
     window: int = 2,
     client: str = "c",
+    jobs: Jobs | None = None,
     **fields: object,
 ) -> Session:
     """Return a session that nobody has opened yet."""
@@ -80,7 +82,7 @@ def make_session(
         made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
         SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
         CHUNK,
-        JobRecord(name=job, account=account),
+        (jobs or Jobs({})).join((account, job)),
         0.0,
     )
 
@@ -366,7 +368,8 @@ class Shell:
                 assert session not in self.closing
                 assert session not in self.mapped, "it may still be read"
                 self.closing.append(session)
-            case KillWorker(worker):
+            case KillWorker(chunk):
+                worker = chunk.worker
                 assert worker in self.workers
                 assert worker not in self.killed, "a worker is killed once"
                 assert self.workers[worker], "it has a chunk"
@@ -462,8 +465,9 @@ class Shell:
         assert self.table.sessions.used.slots_bytes == committed <= self.limits.slots_bytes
         assert len(self.table.sessions.open) <= self.limits.sessions_max
         for session in self.table.sessions.open.values():
-            slots = [*session.free_slots, *(batch.slot for batch in session.wanted.values())]
-            taken = [slot for slot in slots if slot is not None]
+            states = enumerate(session.slot_times.states)
+            taken = [slot for slot, state in states if state == "free"]
+            taken += [batch.slot for batch in session.wanted.values() if batch.slot >= 0]
             assert len({*taken}) == len(taken), "a slot is free, or belongs to one batch"
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
         assert self.table.sessions.held_bytes == held
