@@ -96,6 +96,31 @@ def test_a_greedy_session_does_not_starve_another() -> None:
     assert sessions[2:].count(b) == 3, "then sessions alternate until its batch is filled"
 
 
+def test_a_job_keeps_its_debt_over_the_end_of_its_session() -> None:
+    shell = Shell(limits(lease_s=1000.0, slots_bytes=100 * SLOT_BYTES))
+    worker = shell.join()
+    shell.hello(B, window=4, job="light")
+    light = shell.clients[B].session
+    shell.hello(A, job="heavy")
+    shell.request(B, [(0, i) for i in range(4)], [])
+    shell.request(A, [(0, 0)], [])
+
+    def fill() -> int:
+        session = shell.fills[shell.workers[worker][0]].session
+        busy_s = 0.01 if session == light else 2.0
+        shell.advance(busy_s)
+        shell.fill(worker, busy_s=busy_s)
+        return session
+
+    while fill() == light:
+        pass
+    shell.bye(A)
+    shell.hello(A, job="heavy")
+    shell.request(A, [(0, 0)], [])
+    assert fill() != light, "its second chunk was in flight when the first one was charged"
+    assert [fill() for _ in range(6)] == 6 * [light]
+
+
 def test_window_counts_batches_that_are_not_released() -> None:
     shell = Shell()
     worker = shell.join()
@@ -357,6 +382,18 @@ def test_the_chunks_of_a_dead_worker_go_to_another() -> None:
         shell.fill(second)
     assert shell.clients[A].wanted[0, 0].sent == ROWS
     assert shell.counters.chunks_returned == 2
+
+
+def test_a_worker_lost_with_two_chunks_of_an_ended_session_closes_its_slots_once() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    assert len(shell.workers[worker]) == 2
+    shell.bye(A)
+    assert not shell.closing, "a worker still writes"
+    shell.lose(worker)
+    assert len(shell.closing) == 1
 
 
 def test_a_chunk_that_crashes_workers_alone_fails_its_batch_once() -> None:
