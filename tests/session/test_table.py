@@ -97,11 +97,12 @@ def test_a_greedy_session_does_not_starve_another() -> None:
 
 
 def test_a_job_keeps_its_debt_over_the_end_of_its_session() -> None:
-    shell = Shell(limits(lease_s=1000.0, slots_bytes=100 * SLOT_BYTES))
+    generous = limits(lease_s=1000.0, slots_bytes=100 * SLOT_BYTES)
+    shell = Shell(generous, datasets=("d", "e"))
     worker = shell.join()
     shell.hello(B, window=4, job="light")
     light = shell.clients[B].session
-    shell.hello(A, job="heavy")
+    shell.hello(A, dataset="e", job="heavy")
     shell.request(B, [(0, i) for i in range(4)], [])
     shell.request(A, [(0, 0)], [])
 
@@ -116,7 +117,7 @@ def test_a_job_keeps_its_debt_over_the_end_of_its_session() -> None:
         pass
     assert fill() != light, "it was in flight before the first one was charged"
     shell.bye(A)
-    shell.hello(A, job="heavy")
+    shell.hello(A, dataset="e", job="heavy")
     shell.request(A, [(0, 0)], [])
     assert [fill() for _ in range(6)] == 6 * [light]
 
