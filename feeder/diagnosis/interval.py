@@ -36,9 +36,6 @@ class WorkerInterval:
 
     def __init__(self, before: WorkerRecord, now: WorkerRecord, rate: _Rate) -> None:
         done = growth(before, now)
-        busy = min(1.0, rate(done.busy_s))
-        cpu = min(busy, rate(done.cpu_s))
-        run_delay = min(busy - cpu, rate(done.run_delay_s))
         self.number = now.number
         self.pid = now.pid
         self.state = now.state
@@ -46,11 +43,11 @@ class WorkerInterval:
         self.kernel_state = now.kernel_state
         self.cpu = now.cpu
         self.images_a_s = rate(done.images)
-        self.busy_share = busy
-        self.cpu_share = cpu
-        self.run_delay_share = run_delay
+        self.busy_share = min(1.0, rate(done.busy_s))
+        self.cpu_share = min(self.busy_share, rate(done.cpu_s))
+        self.run_delay_share = min(self.busy_share - self.cpu_share, rate(done.run_delay_s))
         # In a chunk, but neither on a CPU nor waiting for one: it waits for storage.
-        self.blocked_share = max(0.0, busy - cpu - run_delay)
+        self.blocked_share = max(0.0, self.busy_share - self.cpu_share - self.run_delay_share)
         self.storage_bytes_a_s = rate(done.read_bytes)
         self.requested_bytes_a_s = rate(done.requested_bytes)
 
@@ -122,16 +119,13 @@ class NodeInterval:
         rate = _rate(seconds)
         busy_s = max(0.0, _busy_s(now) - _busy_s(before))
         earlier = {worker.number: worker for worker in before.workers}
-        workers = tuple(
-            WorkerInterval(earlier[worker.number], worker, rate)
-            for worker in now.workers
-            if worker.number in earlier
-        )
+        lasting = [worker for worker in now.workers if worker.number in earlier]
+        workers = tuple(WorkerInterval(earlier[w.number], w, rate) for w in lasting)
         busy_shares = sum(worker.busy_share for worker in workers)
         looked_up = done.cache.hits + done.cache.misses
         clients = _growths(before.clients, now.clients)
         client_s = sum(client.worker_s for client in clients)
-        jobs = _growths(before.jobs, now.jobs)
+        jobs = zip(_growths(before.jobs, now.jobs), now.jobs, strict=True)
         self.number = now.number
         self.seconds = seconds
         self.images_a_s = rate(done.images)
@@ -159,8 +153,7 @@ class NodeInterval:
         traffic = read_bytes_a_s + 4 * self.sent_bytes_a_s + 3 * self.lent_bytes_a_s
         self.memory_share = traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0
         self.clients = tuple(ClientInterval(c, now.number, client_s, rate) for c in clients)
-        totals = [job.batches for job in now.jobs]
-        self.jobs = [JobInterval(job, n, rate) for job, n in zip(jobs, totals, strict=True)]
+        self.jobs = [JobInterval(job, total.batches, rate) for job, total in jobs]
         self.slots = _mean_slots(done.slots, rate)
         self.cache_hit_share = done.cache.hits / looked_up if looked_up else None
         self.own_cpus = rate(done.own_cpu_s)  # with the threads of its sockets
