@@ -16,10 +16,10 @@ from time import thread_time
 from feeder.daemon.config import ServeConfig
 from feeder.metrics.records import NodeRecord
 from feeder.session import events
-from feeder.session.admission import HelloReceived, NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import HelloReceived, ServedDataset, SessionLimits
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled
-from feeder.wire.messages import Bye, ClientMessage, Hello, NodeMessage, Ping, Request
+from feeder.wire.messages import Bye, ClientMessage, Hello, NodeIdentity, NodeMessage, Ping, Request
 
 from .agenda import Agenda
 from .shape import HostShape
@@ -99,7 +99,8 @@ class SimulatedHost:
             lease_s=serve.lease_s,
             client_sessions_max=serve.client_sessions_max,
         )
-        identity = NodeIdentity(
+        self.table = SessionTable({DATASET: served}, limits, NodeRecord())
+        self.table.identity = NodeIdentity(
             node=name,
             number=0,
             incarnation=number + 1,
@@ -109,7 +110,6 @@ class SimulatedHost:
             libraries={},
             workers=shape.cores,
         )
-        self.table = SessionTable({DATASET: served}, limits, identity, NodeRecord())
         self._workers = {n: _Worker(deque()) for n in range(1, shape.cores + 1)}
         for worker in self._workers:
             self.give(events.WorkerJoined(worker))

@@ -30,11 +30,11 @@ from feeder.node.service import NodeService
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.plan.epoch import ShardLayout
 from feeder.process.child import die_with_parent
-from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import ServedDataset, SessionLimits
 from feeder.session.events import WorkerJoined
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled
-from feeder.wire.messages import Chunk, encode
+from feeder.wire.messages import Chunk, NodeIdentity, encode
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.messages import Configure, NodeToWorker
 from feeder.worker.slot_memory import SlotMemory
@@ -75,16 +75,16 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             slots_bytes=1 << 40,
             lease_s=600.0,
         ),
-        NodeIdentity(
-            node="bench",
-            number=0,
-            incarnation=0,
-            siblings=((ipc, tcp),),
-            feeder_version=__version__,
-            self_test="none",
-            libraries={},
-        ),
         pool.record,
+    )
+    table.identity = NodeIdentity(
+        node="bench",
+        number=0,
+        incarnation=0,
+        siblings=((ipc, tcp),),
+        feeder_version=__version__,
+        self_test="none",
+        libraries={},
     )
     # The listener is bound to nothing: no client can claim slots, so messages are measured.
     service = NodeService(

@@ -44,9 +44,9 @@ from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
-from feeder.session.admission import NodeIdentity
 from feeder.session.events import DrainAsked
 from feeder.session.table import SessionTable
+from feeder.wire.messages import NodeIdentity
 from feeder.worker.messages import Configure
 
 INCARNATION_BITS: Final = 63
@@ -137,13 +137,6 @@ class NodeLoop:
             for account, jobs in config.weights.items()
             for job, weight in jobs.items()
         }
-        self._identity = NodeIdentity(
-            node=name,
-            number=config.number,
-            incarnation=secrets.randbits(INCARNATION_BITS),
-            feeder_version=__version__,
-            workers=config.workers,
-        )
         self._status = NodeStatus(
             node=name,
             feeder_version=__version__,
@@ -152,7 +145,7 @@ class NodeLoop:
             library_warnings=len(library_warnings()),
         )
         self._service = NodeService(
-            SessionTable(datasets.served, config.limits, self._identity, record, weights),
+            SessionTable(datasets.served, config.limits, record, weights),
             self._router,
             self._claim_listener,
             self._pool,
@@ -221,8 +214,7 @@ class NodeLoop:
     def _report(self, now_s: float) -> None:
         started, status = self._pool.started, self._status
         assert started is not None, "all workers are up"
-        self._identity.libraries = status.library = started.libraries
-        self._identity.self_test = status.self_test = started.self_test
+        status.library, status.self_test = started.libraries, started.self_test
         status.decoder = started.decoder
         self._control.send(
             NodeReady(
@@ -250,7 +242,16 @@ class NodeLoop:
                 self._drain(now_s)
             case Neighbours():
                 # Clients' earlier messages are queued in the socket.
-                self._identity.siblings = message.endpoints
+                self._service.table.identity = NodeIdentity(
+                    node=self._status.node,
+                    number=self._config.number,
+                    incarnation=secrets.randbits(INCARNATION_BITS),
+                    feeder_version=__version__,
+                    workers=self._config.workers,
+                    siblings=message.endpoints,
+                    self_test=self._status.self_test,
+                    libraries=self._status.library,
+                )
                 gc.collect()
                 gc.freeze()  # permanent objects: no collection needs to scan them again
                 self._service.clients.start(self._poll_set)

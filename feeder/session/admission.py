@@ -104,23 +104,6 @@ class Usage:
         return max(self.open, self.ended)
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeIdentity:
-    """How this node process presents itself in a Welcome, field by field.
-
-    The defaults are filled in before the first client is served.
-    """
-
-    node: str
-    number: int
-    incarnation: int
-    feeder_version: str
-    workers: int = 1
-    siblings: tuple[tuple[str, ...], ...] = ()
-    self_test: str = ""
-    libraries: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The reason, for the client's user."""

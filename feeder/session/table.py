@@ -32,7 +32,6 @@ from feeder.session import events
 from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
     HelloReceived,
-    NodeIdentity,
     Refusal,
     ServedDataset,
     SessionLimits,
@@ -42,7 +41,16 @@ from feeder.session.filling import Filling
 from feeder.session.jobs import JobWeights
 from feeder.session.state import Session
 from feeder.wire.chunk_work import Filled, FillFailed
-from feeder.wire.messages import Bye, Draining, Ping, Pong, Refused, Request, Welcome
+from feeder.wire.messages import (
+    Bye,
+    Draining,
+    NodeIdentity,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
+)
 
 _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): send Hello again"
@@ -58,7 +66,6 @@ class SessionTable(Filling):
         self,
         datasets: Mapping[str, ServedDataset | str],
         limits: SessionLimits,
-        identity: NodeIdentity,
         record: NodeRecord,
         weights: JobWeights = MappingProxyType({}),
     ) -> None:
@@ -66,7 +73,8 @@ class SessionTable(Filling):
         super().__init__(record, weights)
         self.datasets = datasets
         self.limits = limits
-        self.identity = identity
+        self.identity: NodeIdentity
+        """Set before the first client is served."""
         self.verdict = ""
         """The supervisor's, on the whole host; repeated in every Pong."""
         self._is_draining = False
@@ -235,7 +243,6 @@ class SessionTable(Filling):
         self.counters.sessions_opened += 1
         dataset = self.datasets[session.dataset]
         assert isinstance(dataset, ServedDataset), "sessions of no other one are admitted"
-        identity = self.identity
         welcome = Welcome(
             session=session.number,
             dataset=session.dataset,
@@ -249,14 +256,7 @@ class SessionTable(Filling):
             lanes=session.plan.lanes,
             window=session.layout.slots,
             chunk_images=session.chunk_images,
-            workers=identity.workers,
-            node=identity.node,
-            number=identity.number,
-            incarnation=identity.incarnation,
-            siblings=identity.siblings,
-            feeder_version=identity.feeder_version,
-            self_test=identity.self_test,
-            libraries=dict(identity.libraries),
+            **self.identity.asdict(),
         )
         self._send(session.peer, welcome)
 

@@ -32,7 +32,7 @@ Invariant: a decoded message is within every bound stated here. Whatever the byt
 either returns such a message or raises ``ProtocolError``, in time and memory linear in the frame.
 """
 
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -206,18 +206,37 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
     sample_ids: SampleIds
 
 
-class Welcome(_Message, frozen=True, kw_only=True):
-    """Grants a session: describes the dataset, the client's window and the node process.
+class NodeIdentity(_Message, frozen=True, kw_only=True):
+    """How a node process presents itself in a Welcome.
 
-    ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
-    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
-    ``workers`` is the node process's number of them: a client derives how many chunks keep it busy.
+    ``workers`` is its number of them: a client derives how many chunks keep it busy.
 
     ``node`` is unique to a node process and survives its restarts: clients rank node processes by
     it. ``incarnation`` is drawn when the process starts: endpoints with the same one lead to the
     same process, and a changed one means a restart. ``siblings`` are the endpoints of all node
     processes of the daemon, by ``number``, as bound. Feeders with different ``self_test``s would
     make different bytes of the same batch.
+    """
+
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = 1
+    node: NodeName
+    number: Annotated[int, Meta(ge=0, lt=MAX_NODES)]
+    incarnation: U64
+    siblings: Siblings
+    feeder_version: Name
+    self_test: Name
+    libraries: Annotated[dict[Name, Text], Meta(max_length=256)]
+
+    def asdict(self) -> dict[str, Any]:
+        """The fields by name, as the arguments of a Welcome."""
+        return msgspec.structs.asdict(self)
+
+
+class Welcome(NodeIdentity, frozen=True, kw_only=True):
+    """Grants a session: describes the dataset, the client's window and the node process.
+
+    ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
+    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
     """
 
     session: U64
@@ -232,14 +251,6 @@ class Welcome(_Message, frozen=True, kw_only=True):
     lanes: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
     window: Window
     chunk_images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
-    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = 1
-    node: NodeName
-    number: Annotated[int, Meta(ge=0, lt=MAX_NODES)]
-    incarnation: U64
-    siblings: Siblings
-    feeder_version: Name
-    self_test: Name
-    libraries: Annotated[dict[Name, Text], Meta(max_length=256)]
 
 
 class Refused(_Message, frozen=True, kw_only=True):

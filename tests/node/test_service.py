@@ -16,7 +16,7 @@ from feeder.metrics.report import HostReport
 from feeder.node.messages import Board, write_board
 from feeder.node.service import REPORT_MAX_S, NodeService
 from feeder.plan.epoch import ShardLayout
-from feeder.session.admission import NodeIdentity, ServedDataset
+from feeder.session.admission import ServedDataset
 from feeder.session.events import Event, Instruction, Resumed, WorkerJoined
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Filled, FillFailed
@@ -26,6 +26,7 @@ from feeder.wire.messages import (
     Hello,
     HostStats,
     HostStatsRequest,
+    NodeIdentity,
     NodeMessage,
     Ping,
     Pong,
@@ -73,7 +74,8 @@ class Host:
             send_to_all=lambda *_: None,
         )
         served = ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout, loss=loss)
-        identity = NodeIdentity(
+        table = SessionTable({dataset: served}, limits(lease_s=lease_s), pool.record)
+        table.identity = NodeIdentity(
             node="host/1 ipc:///n",
             number=1,
             incarnation=77,
@@ -84,7 +86,7 @@ class Host:
         )
         claim_listener: Any = SimpleNamespace(counters=ClaimCounters())
         self.service = NodeService(
-            SessionTable({dataset: served}, limits(lease_s=lease_s), identity, pool.record),
+            table,
             self.router,
             claim_listener,
             pool,

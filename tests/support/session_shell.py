@@ -7,7 +7,7 @@ from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
-from feeder.session.admission import HelloReceived, NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import HelloReceived, ServedDataset, SessionLimits
 from feeder.session.events import (
     ClockAdvanced,
     CloseSlots,
@@ -43,6 +43,7 @@ from feeder.wire.messages import (
     Failed,
     Hello,
     Lent,
+    NodeIdentity,
     NodeMessage,
     Ping,
     Refused,
@@ -139,16 +140,16 @@ class Shell:
         self.table = SessionTable(
             dict.fromkeys(datasets, served),
             self.limits,
-            NodeIdentity(
-                node="host/1 ipc:///n.1",
-                number=1,
-                incarnation=77,
-                siblings=(("ipc:///n",), ("ipc:///n.1",)),
-                feeder_version="0",
-                self_test="5" * 32,
-                libraries={},
-            ),
             self.record,
+        )
+        self.table.identity = NodeIdentity(
+            node="host/1 ipc:///n.1",
+            number=1,
+            incarnation=77,
+            siblings=(("ipc:///n",), ("ipc:///n.1",)),
+            feeder_version="0",
+            self_test="5" * 32,
+            libraries={},
         )
         self.counters = self.table.counters
         self.now_s = 0.0
