@@ -114,25 +114,10 @@ class ClockAdvanced(NamedTuple):
     """What the processes of WorkerWatch.quiet_workers do, by worker, as far as this is known."""
 
 
-Event = (
-    HelloReceived
-    | MessageReceived
-    | PeerGone
-    | SlotsOpened
-    | SlotSent
-    | SlotReturned
-    | SlotsClosed
-    | SlotsClaimed
-    | HolderGone
-    | WorkerJoined
-    | WorkerLost
-    | WorkerReleased
-    | Filled
-    | FillFailed
-    | DrainAsked
-    | ClockAdvanced
-    | Resumed
-)
+_SlotEvent = SlotsOpened | SlotSent | SlotReturned | SlotsClosed | SlotsClaimed | HolderGone
+_WorkerEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed
+_ProcessEvent = DrainAsked | ClockAdvanced | Resumed
+Event = HelloReceived | MessageReceived | PeerGone | _SlotEvent | _WorkerEvent | _ProcessEvent
 
 # --- Instructions -----------------------------------------------------------------------------
 
@@ -217,20 +202,9 @@ class LogProgress(NamedTuple):
     chunk: PendingChunk
 
 
-Instruction = (
-    Send
-    | OpenSlots
-    | ShareSlots
-    | RefuseClaim
-    | Fill
-    | SendChunk
-    | ReturnSlot
-    | CloseSlots
-    | LogEnd
-    | LogSilence
-    | LogProgress
-    | KillWorker
-)
+_SlotInstruction = OpenSlots | ShareSlots | RefuseClaim | ReturnSlot | CloseSlots
+_WorkerInstruction = Fill | KillWorker | LogSilence | LogProgress
+Instruction = Send | SendChunk | LogEnd | _SlotInstruction | _WorkerInstruction
 
 SessionEnd = Literal["closed", "lost", "expired"]
 """The client said Bye or greeted again; its process or connection ended; it was silent."""

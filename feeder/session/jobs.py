@@ -69,7 +69,7 @@ class Jobs:
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= _IDLE_MAX:
-                self._forget_idle()
+                self._forget()
             job = self._jobs[key] = Job(self._weights.get(key, 1.0), self._others)
         has_record = self._recorded.pop(key, None) is not None
         if not has_record and (len(self._recorded) < JOBS_MAX or self._make_room()):
@@ -169,13 +169,9 @@ class Jobs:
                 return True
         return False
 
-    def _forget_idle(self) -> None:
-        """Forget half of the idle jobs: those without debts, or with the smallest."""
-        keys = [
-            key
-            for key, job in self._jobs.items()
-            if job.record is self._others and job not in self._active
-        ]
-        keys.sort(key=lambda key: self._jobs[key].virtual_s)
-        for key in keys[: len(keys) // 2 + 1]:
-            del self._jobs[key]
+    def _forget(self) -> None:
+        """Forget the idle job without a debt, or with the smallest."""
+        idle = [key for key, job in self._jobs.items() if job.record is self._others]
+        idle = [key for key in idle if self._jobs[key] not in self._active]
+        if idle:
+            del self._jobs[min(idle, key=lambda key: self._jobs[key].virtual_s)]

@@ -12,7 +12,7 @@ Invariants:
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from feeder.metrics.records import ClientRecord, JobRecord, SlotSeconds
 from feeder.plan.epoch import EpochPlan
@@ -45,12 +45,7 @@ class SlotTimes:
         self.states: list[SlotState] = ["free"] * slots
         """By slot."""
         self._since_s = now_s
-        self._sums_s: dict[SlotState, float] = {
-            "free": 0.0,
-            "filling": 0.0,
-            "sending": 0.0,
-            "client": 0.0,
-        }
+        self._sums_s: dict[SlotState, float] = dict.fromkeys(get_args(SlotState), 0.0)
 
     def move(self, slot: int, state: SlotState, at_s: float) -> None:
         """Record that a slot has changed its state."""
@@ -253,7 +248,8 @@ class SessionRegistry:
     def __init__(self) -> None:
         self.open: dict[int, Session] = {}
         self.ended: dict[int, Session] = {}
-        self._by_peer: dict[bytes, Session] = {}
+        self.by_peer: dict[bytes, Session] = {}
+        """The open ones."""
         self.used = Usage()
         """By all sessions."""
         self._used_by_account: dict[str, Usage] = {}
@@ -266,7 +262,7 @@ class SessionRegistry:
     def add(self, session: Session) -> None:
         """Add a session; its peer has no other open one."""
         self.open[session.number] = session
-        self._by_peer[session.peer] = session
+        self.by_peer[session.peer] = session
         for used in (self.used, self._used_by_account.setdefault(session.account, Usage())):
             used.open += 1
             used.slots_bytes += session.layout.total_bytes
@@ -275,7 +271,7 @@ class SessionRegistry:
     def end(self, session: Session) -> None:
         """Move a session to ``ended``: its memory is not yet freed."""
         del self.open[session.number]
-        del self._by_peer[session.peer]
+        del self.by_peer[session.peer]
         self.ended[session.number] = session
         recipe = session.dataset, session.hello.recipe
         for used in (self.used, self._used_by_account[session.account]):
@@ -299,10 +295,6 @@ class SessionRegistry:
     def count_alike(self, session: Session) -> int:
         """How many open sessions have a session's dataset and recipe, itself included."""
         return max(1, self.used.recipes[session.dataset, session.hello.recipe])
-
-    def of_peer(self, peer: bytes) -> Session | None:
-        """The open session of a peer."""
-        return self._by_peer.get(peer)
 
     @property
     def held_bytes(self) -> int:

@@ -145,7 +145,7 @@ class SessionTable(Filling):
             self._end(session, "closed")
 
     def _on_hello(self, event: HelloReceived) -> None:
-        former = self.sessions.of_peer(event.peer)
+        former = self.sessions.by_peer.get(event.peer)
         if former is not None:
             self.counters.sessions_closed += 1
             self._end(former, "closed")
@@ -261,7 +261,7 @@ class SessionTable(Filling):
         self._send(session.peer, welcome)
 
     def _on_peer_gone(self, event: events.PeerGone) -> None:
-        session = self.sessions.of_peer(event.peer)
+        session = self.sessions.by_peer.get(event.peer)
         if session is not None:
             self.counters.sessions_lost += 1
             self._end(session, "lost")
