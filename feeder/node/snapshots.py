@@ -199,7 +199,7 @@ def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureRecord,
         for name, served in table.datasets.items()
         if isinstance(served, str)  # why it cannot be
     ]
-    for record, at_s in reversed(table.failures.by_dataset.values()):
+    for record, at_s in reversed(table.failures.values()):
         failures.append(msgspec.structs.replace(record, ago_s=max(0.0, now_s - at_s)))
     for record in failures:
         record.dataset, record.message = _label(record.dataset), _text(record.message)

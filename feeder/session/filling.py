@@ -7,16 +7,23 @@
 The half of the state machine that knows workers; ``table`` has the other one. Pure.
 """
 
+from typing import Final, Literal
+
 from feeder.metrics.counters import SessionCounters
-from feeder.metrics.records import NodeRecord
+from feeder.metrics.records import FailureRecord, NodeRecord
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
-from feeder.session.dispatch import Dispatcher
-from feeder.session.failures import FailureReason, Failures, blame_chunk, blame_dataset
+from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX, Dispatcher
 from feeder.session.jobs import Jobs, JobWeights
 from feeder.session.state import PendingBatch, PendingChunk, Session, SessionRegistry
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, Failed, Lent, NodeMessage
+
+FailureReason = Literal["bad-sample", "unreadable", "stalled-storage", "resource", "worker-died"]
+
+BAD_SAMPLES_MAX: Final = 10_000
+"""Samples that are remembered, so that each is counted once: 1 MB at most."""
 
 
 class Filling:
@@ -29,7 +36,9 @@ class Filling:
         self.jobs = Jobs(weights)
         self.dispatcher = Dispatcher(self.jobs)
         self.watch = self.dispatcher.watch
-        self.failures = Failures(self.counters)
+        self.failures: dict[str, tuple[FailureRecord, float]] = {}
+        """By dataset, with the time of the last one; those that failed last at the end."""
+        self._bad_samples: set[tuple[str, int]] = set()
         self.check_at_s = float("inf")
         """When to handle ClockAdvanced: never later than the next deadline."""
         self._now_s = 0.0  # when the event happened
@@ -122,7 +131,12 @@ class Filling:
         chunk = self.dispatcher.finish(failed.ticket, self._now_s)
         if chunk is not None:
             self._log_progress(chunk)
-            reason = self.failures.reason_for(failed, chunk.batch.session.dataset)
+            reason: FailureReason = "resource" if failed.code == "resource" else "unreadable"
+            if reason == "unreadable" and failed.sample is not None:
+                reason = "bad-sample"
+                if len(self._bad_samples) < BAD_SAMPLES_MAX:
+                    self._bad_samples.add((chunk.batch.session.dataset, failed.sample))
+                    self.counters.bad_samples = len(self._bad_samples)
             self._fail(chunk.batch, reason, failed.code, failed.message)
             self._settle(chunk.batch)
 
@@ -136,7 +150,7 @@ class Filling:
         )
         self.counters.chunks_returned += len(chunks) - (given_up is not None)
         if given_up is not None:
-            self._fail(given_up.batch, "worker-died", "worker-died", blame_chunk(given_up))
+            self._fail(given_up.batch, "worker-died", "worker-died", _blame_chunk(given_up))
         for chunk in chunks:
             self._settle(chunk.batch)
 
@@ -146,7 +160,12 @@ class Filling:
             self.record.silences += isinstance(instruction, events.LogSilence)
             self._instructions.append(instruction)
         for batch in self.dispatcher.find_unanswered(self._now_s):
-            self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.session.dataset))
+            dataset = batch.session.dataset
+            message = (
+                f"dataset {dataset} cannot be read: no answer in {UNANSWERED_S:.0f} s, is its file "
+                "system alive?"
+            )
+            self._fail(batch, "stalled-storage", "dataset", message)
 
     # --- Batches ------------------------------------------------------------------------------
 
@@ -158,7 +177,8 @@ class Filling:
         """Count a batch whose last row is written."""
         now_s = self._now_s
         self.record.batches += 1
-        self.failures.on_whole(session.dataset)
+        if (failure := self.failures.get(session.dataset)) is not None:
+            failure[0].is_last = False
         session.record.batches += 1
         session.job.record.batches += 1
         if (reason := session.copied_because) is not None:
@@ -199,7 +219,17 @@ class Filling:
             return
         self.dispatcher.cancel(batch)
         session = batch.session
-        self.failures.count(session.dataset, reason, message, self._now_s)
+        self.counters.batches_failed[reason] += 1
+        former = self.failures.pop(session.dataset, None)
+        record = FailureRecord(
+            dataset=session.dataset,
+            batches=1 if former is None else former[0].batches + 1,
+            reason=reason,
+            message=message,
+            ago_s=0.0,
+            is_last=True,
+        )
+        self.failures[session.dataset] = record, self._now_s
         if batch.slot >= 0:
             session.slot_times.move(batch.slot, "client", self._now_s)
         failed = Failed(
@@ -232,3 +262,21 @@ class Filling:
         if times.states[slot] == "filling":  # given up while it was filled
             times.move(slot, "sending", self._now_s)
         self._instructions.append(events.ReturnSlot(session.number, slot))
+
+
+def _blame_chunk(chunk: PendingChunk) -> str:
+    rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
+    if chunk.deaths >= DEATHS_MAX:
+        return (
+            f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
+            "damaged sample with `feeder verify`"
+        )
+    if chunk.hangs >= HANGS_MAX:
+        return (
+            f"{HANGS_MAX} workers did not finish {rows}, the last one in {CHUNK_DEADLINE_S:.0f} s: "
+            "look for a damaged sample with `feeder verify`"
+        )
+    return (
+        f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the memory of "
+        "the machine or of its cgroup too small?"
+    )

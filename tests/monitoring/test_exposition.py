@@ -26,7 +26,7 @@ from feeder.metrics.records import (
 )
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
 from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_client, take_places
-from feeder.session.failures import FailureReason
+from feeder.session.filling import FailureReason
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 from tests.node.test_service import Host
 

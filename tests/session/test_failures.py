@@ -1,9 +1,9 @@
 """Failed batches are counted by reason, and the samples at fault once each."""
 
-from feeder.metrics.counters import SessionCounters
-from feeder.session.failures import BAD_SAMPLES_MAX, Failures
+import pytest
+
+from feeder.session import filling
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
-from feeder.wire.chunk_work import FillFailed
 from feeder.wire.messages import Failed
 from tests.support.session_shell import Shell
 from tests.support.session_shell import limits as session_limits
@@ -11,29 +11,39 @@ from tests.support.session_shell import limits as session_limits
 A = b"A"
 
 
+def failed(*reports: tuple[str, str, int | None]) -> Shell:
+    """Each report fails a batch: its dataset, code and sample."""
+    shell = Shell(datasets=("d", "e"))
+    worker = shell.join()
+    for dataset in ("d", "e"):
+        shell.hello(dataset.encode(), dataset=dataset)
+    for index, (dataset, code, sample) in enumerate(reports):
+        key = index, 0
+        shell.request(dataset.encode(), [key], [])
+        shell.fail(worker, code=code, sample=sample)
+        shell.finish()
+        shell.request(dataset.encode(), [], [key])
+    return shell
+
+
 def test_a_bad_sample_is_counted_once_however_often_it_is_requested() -> None:
-    counters = SessionCounters()
-    failures = Failures(counters)
-    for dataset, sample in (("d", 3), ("d", 3), ("e", 3), ("d", 4)):
-        event = FillFailed(1, "dataset", f"sample {sample} is damaged", sample)
-        assert failures.reason_for(event, dataset) == "bad-sample"
-    assert counters.bad_samples == 3
+    samples = (("d", 3), ("d", 3), ("e", 3), ("d", 4))
+    shell = failed(*((dataset, "dataset", sample) for dataset, sample in samples))
+    assert shell.counters.batches_failed == {"bad-sample": 4}
+    assert shell.counters.bad_samples == 3
 
 
-def test_bad_samples_are_remembered_up_to_a_limit() -> None:
-    counters = SessionCounters()
-    failures = Failures(counters)
-    for sample in range(BAD_SAMPLES_MAX + 10):
-        failures.reason_for(FillFailed(1, "dataset", "", sample), "d")
-    assert counters.bad_samples == BAD_SAMPLES_MAX
+def test_bad_samples_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "BAD_SAMPLES_MAX", 5)
+    shell = failed(*(("d", "dataset", sample) for sample in range(8)))
+    assert shell.counters.batches_failed == {"bad-sample": 8}
+    assert shell.counters.bad_samples == 5
 
 
 def test_a_worker_s_failure_is_a_bad_sample_an_unreadable_file_or_a_shortage() -> None:
-    counters = SessionCounters()
-    failures = Failures(counters)
-    assert failures.reason_for(FillFailed(1, "dataset", "the shard is gone"), "d") == "unreadable"
-    assert failures.reason_for(FillFailed(1, "resource", "no memory"), "d") == "resource"
-    assert counters.bad_samples == 0
+    shell = failed(("d", "dataset", None), ("d", "resource", None), ("d", "resource", 3))
+    assert shell.counters.batches_failed == {"unreadable": 1, "resource": 2}
+    assert shell.counters.bad_samples == 0
 
 
 def test_a_failed_batch_is_counted_by_what_its_worker_reports() -> None:
@@ -87,7 +97,7 @@ def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made
     worker = shell.join()
     shell.request(b"a", [(0, 0)], [])
     shell.fail(worker)
-    ((failures, at_s),) = shell.table.failures.by_dataset.values()
+    ((failures, at_s),) = shell.table.failures.values()
     assert (failures.batches, failures.reason, at_s) == (1, "bad-sample", shell.now_s)
     assert failures.message == "sample 3 is damaged"
     assert failures.is_last

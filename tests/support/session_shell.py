@@ -283,11 +283,11 @@ class Shell:
         done, self.filled = self.filled, None
         return done
 
-    def fail(self, worker: int) -> None:
+    def fail(self, worker: int, code: str = "dataset", sample: int | None = 3) -> None:
         """A worker fails to fill its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         del self.fills[ticket]
-        self.apply(FillFailed(ticket, "dataset", "sample 3 is damaged", 3))
+        self.apply(FillFailed(ticket, code, f"sample {sample} is damaged", sample))
 
     def return_slot(self, position: int = 0) -> None:
         """The socket has finished with a slot that is wanted back."""
