@@ -5,7 +5,7 @@ since then. A *policy* says how long each condition may last. One look does not 
 process that is stopped now may have run until a moment ago. So a condition counts only once it has
 lasted.
 
-    look_s      without progress: the shell looks at it, every LOOK_INTERVAL_S
+    look_s      without progress: the shell looks at it at every check
     silent_s    it is *silent*, unless what it does usually takes long
     stopped_s   it hangs if it was stopped all the time
     deadline    it hangs if it slept all the time, or used CPU time for all of it
@@ -39,7 +39,9 @@ STATE_WORDS: Final[Mapping[KernelState, str]] = {
     "ended": "ended, not yet reaped",
 }
 
-LOOK_INTERVAL_S: Final = 0.5
+CHECK_S: Final = 0.2
+"""While anything depends on it, an event loop wakes up this often: it looks at silent processes,
+and notices that it was suspended itself."""
 
 SUSPENDED_S: Final = 0.5
 """A wake-up this late means that the process was suspended. Clients ping every second and the
@@ -190,13 +192,11 @@ class Watch:
 
 
 class SuspensionWatch:
-    """Knows when this process last ran, and until when it may sleep.
+    """Knows when this process last ran, and until when it may sleep: CHECK_S at most.
 
-    While anything depends on it, the event loop wakes up every CHECK_S. Messages that waited
-    meanwhile may be handled before what was due, so every event is an occasion to look.
+    Messages that waited meanwhile may be handled before what was due, so every event is an occasion
+    to look.
     """
-
-    CHECK_S: Final = 0.2
 
     def __init__(self) -> None:
         self._seen_s = 0.0

@@ -107,8 +107,6 @@ class NodeService:
         due_s = min(max(self.table.check_at_s, self.caught_up_s), self._slots.recheck_at_s)
         if self._names.waiting:
             due_s = min(due_s, self._names.deadline_s)
-        if self.table.sessions.open:
-            due_s = min(due_s, now_s + SuspensionWatch.CHECK_S)
         return due_s
 
     def begin_turn(self, now_s: float, due_s: float) -> None:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from feeder.metrics.fields import add
-from feeder.metrics.hangs import LOOK_INTERVAL_S
+from feeder.metrics.hangs import CHECK_S
 from feeder.metrics.records import NodeRecord
 from feeder.session import events
 from feeder.session.admission import (
@@ -116,7 +116,7 @@ class SessionTable(Filling):
         self._handlers[type(event)](event)
         self._dispatch()
         if self.check_at_s == math.inf and (self.sessions.open or not self.dispatcher.is_idle):
-            self.check_at_s = now_s + LOOK_INTERVAL_S
+            self.check_at_s = now_s + CHECK_S
         instructions, self._instructions = self._instructions, []
         return instructions
 

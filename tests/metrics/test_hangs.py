@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.hangs import (
+    CHECK_S,
     SUSPENDED_S,
     Condition,
     KernelState,
@@ -126,9 +127,9 @@ def test_events_and_short_delays_are_no_stalls() -> None:
     watch = SuspensionWatch()
     now_s = 100.0
     for late_s in (0.0, 0.1, 0.9 * SUSPENDED_S):
-        watch.due_s = now_s + SuspensionWatch.CHECK_S
+        watch.due_s = now_s + CHECK_S
         assert watch.observe(now_s + 0.1) == 0.0
-        now_s += SuspensionWatch.CHECK_S + late_s
+        now_s += CHECK_S + late_s
         assert watch.observe(now_s) == 0.0
         assert watch.observe(now_s, now_s - late_s) == 0.0
 

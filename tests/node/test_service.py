@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, NodeStatus, SocketCounters, WorkerCounters
-from feeder.metrics.hangs import LOOK_INTERVAL_S, ProcessLook, SuspensionWatch
+from feeder.metrics.hangs import CHECK_S, ProcessLook
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import HostReport
 from feeder.node.messages import Board, write_board
@@ -178,7 +178,7 @@ def test_sleep_until_the_deadline_is_not_a_stall(host: Host) -> None:
         host.now_s = due_s + 0.0013
         host.turn(due_s)
         turns += 1
-    assert turns <= LEASE_S / SuspensionWatch.CHECK_S + LEASE_S / LOOK_INTERVAL_S
+    assert turns <= LEASE_S / CHECK_S + 1
     assert host.now_s < 1000.0 + LEASE_S + 1.0
 
 
@@ -236,7 +236,7 @@ def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float
     run(host, 1.1)
     assert not killed
     assert host.count("worker_silences") == 0
-    run(host, 0.9)
+    run(host, 1.1)
     assert host.count("worker_silences") == 1, "now it has made no progress for 2 s of its own"
 
 
