@@ -12,7 +12,7 @@ from feeder.errors import ProtocolError
 from feeder.node.polling import PollSet
 from feeder.node.router import Router
 from feeder.session.admission import MESSAGE_CHARS_MAX
-from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.session.fair_share import EARNED, MALFORMED_COST, FairShare, cost_of
 from feeder.wire.messages import (
     BadRecipe,
     ClientMessage,
@@ -121,7 +121,7 @@ class Clients:
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message without pixels."""
         if isinstance(message, Lent):
-            self.fair_share.earn(peer)
+            self.fair_share.charge(peer, -EARNED)
         elif isinstance(message, Refused):
             log_refusal(message, self._router.sender()[0])
         self._router.send(peer, encode(message))

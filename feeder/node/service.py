@@ -30,6 +30,7 @@ from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
 from feeder.session.admission import HelloReceived, ServedDataset
+from feeder.session.fair_share import EARNED
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
@@ -184,7 +185,7 @@ class NodeService:
         arrays = memory.chunk(sent.slot, chunk.first, chunk.images)
         tracker = self.router.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
-            self.clients.fair_share.earn(sent.peer)
+            self.clients.fair_share.charge(sent.peer, -EARNED)
             self._slots.lend(chunk.session, sent.slot, tracker, now_s)
 
     def _open_slots(self, session: Session) -> events.SlotsOpened:

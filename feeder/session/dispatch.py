@@ -59,7 +59,8 @@ class Dispatcher:
     def __init__(self, jobs: Jobs) -> None:
         self._tickets = 0
         self._jobs = jobs
-        self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
+        self.suspects: list[PendingChunk] = []
+        """Each is dispatched alone, in this order."""
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self.watch = WorkerWatch()
         self._stalled = self.watch.stalled
@@ -75,16 +76,11 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no chunk is in flight or to be dispatched."""
-        return not (self._chunks or self._jobs.ready or self._suspects)
+        return not (self._chunks or self._jobs.ready or self.suspects)
 
     def is_filling(self, session: Session) -> bool:
         """Whether a worker writes to one of its slots."""
         return any(chunk.batch.session is session for chunk in self._chunks.values())
-
-    @property
-    def queued_batches(self) -> int:
-        """How many batches have chunks to dispatch; suspect chunks count one by one."""
-        return sum(len(session.queue) for session in self._jobs.turns()) + len(self._suspects)
 
     def add_worker(self, number: int) -> None:
         """Begin to assign chunks to a worker."""
@@ -124,7 +120,7 @@ class Dispatcher:
             is_over = chunk.batch.is_cancelled or (chunk is oldest and is_given_up)
             self._jobs.settle(chunk.batch.session.job, chunk.charged_s, took_s, is_finished=is_over)
             if not is_over:
-                self._suspects.append(chunk)
+                self.suspects.append(chunk)
         return chunks, oldest if is_given_up else None
 
     def enqueue(self, batch: PendingBatch, now_s: float) -> None:
@@ -139,8 +135,8 @@ class Dispatcher:
         """Dispatch nothing more of the batch; its chunks in flight are still finished."""
         batch.is_cancelled = True
         session = batch.session
-        for chunk in [suspect for suspect in self._suspects if suspect.batch is batch]:
-            self._suspects.remove(chunk)
+        for chunk in [suspect for suspect in self.suspects if suspect.batch is batch]:
+            self.suspects.remove(chunk)
             self._jobs.settle(session.job, 0.0, 0.0)
         if batch in session.queue:
             session.queue.remove(batch)
@@ -151,8 +147,8 @@ class Dispatcher:
         """Yield the chunks to send to ``chunk.worker`` now, until workers or chunks run out."""
         if self._stalled:
             self._queue_probes()
-        while self._jobs.ready or self._suspects:
-            suspect = self._next_suspect() if self._suspects else None
+        while self._jobs.ready or self.suspects:
+            suspect = self._next_suspect() if self.suspects else None
             worker = self._free_worker(is_idle=suspect is not None)
             if worker is None:
                 return
@@ -161,7 +157,7 @@ class Dispatcher:
                 return
             self._give(chunk, worker, now_s)
             if suspect is not None:
-                self._suspects.remove(suspect)
+                self.suspects.remove(suspect)
                 self._free.pop(chunk.worker, None)  # no other chunk before this one is finished
             yield chunk
 
@@ -192,7 +188,7 @@ class Dispatcher:
     ) -> list[LogSilence | KillWorker]:
         """Judge the workers; those to kill get no chunk any more."""
         waiting = {session.dataset for session in self._jobs.turns()}
-        waiting |= {chunk.batch.session.dataset for chunk in self._suspects}
+        waiting |= {chunk.batch.session.dataset for chunk in self.suspects}
         judged = self.watch.check(looks, waiting, now_s)
         for instruction in judged:
             if isinstance(instruction, KillWorker):
@@ -204,7 +200,7 @@ class Dispatcher:
         if not self._stalled:
             return []
         batches = [batch for session in self._jobs.turns() for batch in session.queue]
-        batches += [chunk.batch for chunk in (*self._suspects, *self._chunks.values())]
+        batches += [chunk.batch for chunk in (*self.suspects, *self._chunks.values())]
         unanswered = []
         for batch in dict.fromkeys(batches):
             since_s = self._stalled.get(batch.session.dataset, math.inf)
@@ -241,7 +237,7 @@ class Dispatcher:
         that the kernel holds cannot die before its read returns, nor could another one."""
         read = {chunk.batch.session.dataset for chunk in self._chunks.values()}
         read.update(self.watch.held.values())
-        for chunk in self._suspects:
+        for chunk in self.suspects:
             dataset = chunk.batch.session.dataset
             if dataset not in self._stalled or dataset not in read:
                 return chunk
@@ -249,11 +245,11 @@ class Dispatcher:
 
     def _queue_probes(self) -> None:
         """Make the next chunk of each stalled dataset a suspect, if the dataset has none."""
-        probed = {chunk.batch.session.dataset for chunk in self._suspects}
+        probed = {chunk.batch.session.dataset for chunk in self.suspects}
         for session in list(self._jobs.turns()):
             if session.dataset in self._stalled and session.dataset not in probed:
                 probed.add(session.dataset)
-                self._suspects.append(self._take_from(session, 0.0))
+                self.suspects.append(self._take_from(session, 0.0))
 
     def _take_chunk(self, worker: Worker) -> PendingChunk | None:
         """Take the next chunk of the session whose turn it is; None if there is none, or if its

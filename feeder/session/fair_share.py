@@ -29,6 +29,11 @@ EARNED: Final = 8.0
 """By each chunk, or lent batch: a client sends at most two messages for a batch."""
 
 MALFORMED_COST: Final = 4.0
+_COSTS: Final[dict[type, float]] = {
+    Hello: 16.0,  # memory, and a message to each worker
+    StatsRequest: 8.0,
+    HostStatsRequest: 32.0,  # a report of all node processes, which may be long
+}
 _DEBT_MAX: Final = 64.0
 _PEERS_MAX: Final = 8192
 _REPORT_INTERVAL_S: Final = 1.0
@@ -43,18 +48,12 @@ class _TokenBucket:
 
 def cost_of(message: ClientMessage) -> float:
     match message:
-        case Hello():
-            return 16.0  # memory, and a message to each worker
-        case StatsRequest():
-            return 8.0
-        case HostStatsRequest():
-            return 32.0  # a report of all node processes, which may be long
         case NamesRequest():
             return 1.0 + len(message.sample_ids) / 32
         case Request():
             return 1.0 + 0.25 * len(message.want)
         case _:
-            return 1.0
+            return _COSTS.get(type(message), 1.0)
 
 
 class FairShare:
@@ -79,21 +78,15 @@ class FairShare:
         return bucket.tokens > 0
 
     def charge(self, peer: bytes, cost: float) -> None:
-        """Charge a peer for a message."""
+        """Charge a peer for a message; -EARNED for a chunk or lent batch that it gets."""
         bucket = self._buckets.get(peer)
         if bucket is not None:
-            bucket.tokens = max(-_DEBT_MAX, bucket.tokens - cost)
-
-    def earn(self, peer: bytes) -> None:
-        """Credit a peer with a delivered chunk or batch."""
-        bucket = self._buckets.get(peer)
-        if bucket is not None:
-            bucket.tokens = min(BURST, bucket.tokens + EARNED)
+            bucket.tokens = min(BURST, max(-_DEBT_MAX, bucket.tokens - cost))
 
     def is_report_due(self, peer: bytes, now_s: float) -> bool:
-        """Whether to report to a peer that its messages are dropped; True at most once a second."""
-        bucket = self._buckets.get(peer)
-        if bucket is None or now_s - bucket.reported_s < _REPORT_INTERVAL_S:
+        """Whether to report to a peer that its message is dropped; True at most once a second."""
+        bucket = self._buckets[peer]
+        if now_s - bucket.reported_s < _REPORT_INTERVAL_S:
             return False
         bucket.reported_s = now_s
         return True

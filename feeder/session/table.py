@@ -78,7 +78,7 @@ class SessionTable(Filling):
         self.verdict = ""
         """The supervisor's, on the whole host; repeated in every Pong."""
         self._is_draining = False
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+        self._handlers: dict[type[Any], Callable[[Any], object]] = {
             Filled: self._on_filled,
             FillFailed: self._on_failed,
             HelloReceived: self._on_hello,
@@ -87,7 +87,7 @@ class SessionTable(Filling):
             events.SlotSent: self._on_slot_sent,
             events.WorkerJoined: lambda event: self.dispatcher.add_worker(event.worker),
             events.WorkerLost: self._on_worker_lost,
-            events.WorkerReleased: self._on_worker_released,
+            events.WorkerReleased: lambda event: self.watch.held.pop(event.worker, None),
             events.PeerGone: self._on_peer_gone,
             events.SlotsOpened: self._on_slots_opened,
             events.SlotsClosed: lambda event: self.sessions.forget(event.session),
@@ -107,8 +107,9 @@ class SessionTable(Filling):
     @property
     def queued_batches(self) -> int:
         """How many batches wait for a worker or a slot; suspect chunks count one by one."""
-        waiting = sum(len(session.waiting) for session in self.sessions.open.values())
-        return self.dispatcher.queued_batches + waiting
+        sessions = self.sessions.open.values()
+        queued = sum(len(session.queue) + len(session.waiting) for session in sessions)
+        return len(self.dispatcher.suspects) + queued
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""
@@ -265,9 +266,6 @@ class SessionTable(Filling):
         if session is not None:
             self.counters.sessions_lost += 1
             self._end(session, "lost")
-
-    def _on_worker_released(self, event: events.WorkerReleased) -> None:
-        self.watch.held.pop(event.worker, None)
 
     def _on_drain(self, _: events.DrainAsked) -> None:
         self._is_draining = True

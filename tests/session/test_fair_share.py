@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.plan.recipe import Recipe
-from feeder.session.fair_share import BURST, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
+from feeder.session.fair_share import BURST, EARNED, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
 from feeder.wire.messages import Hello, HostStatsRequest, NamesRequest, Ping, Request, StatsRequest
 
 PING = cost_of(Ping(session=1))
@@ -41,7 +41,7 @@ def test_a_client_that_takes_tiny_batches_at_full_speed_is_never_limited() -> No
     cost = cost_of(Request(session=1, want=((0, 1),), release=((0, 0),)))
     for _ in range(100_000):  # at one moment, so only the batches earn tokens
         assert send(shares, b"p", cost, 0.0)
-        shares.earn(b"p")
+        shares.charge(b"p", -EARNED)
 
 
 def test_a_client_that_retries_every_half_second_is_never_limited() -> None:
@@ -82,7 +82,7 @@ def test_buckets_have_a_top_and_a_bottom(steps: list[tuple[bytes, float]]) -> No
     for peer, pause_s in steps:
         now_s += pause_s
         send(shares, peer, HELLO, now_s)
-        shares.earn(peer)
+        shares.charge(peer, -EARNED)
     for peer in {peer for peer, _ in steps}:
         assert sum(send(shares, peer, 1.0, now_s) for _ in range(2 * int(BURST))) <= BURST
         shares.charge(peer, 1e6)

@@ -580,6 +580,5 @@ def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
         shell.request(A, [], [key])
         while shell.returning:
             shell.return_slot()
-    dispatcher = shell.table.dispatcher
-    assert dispatcher.queued_batches == 0
-    assert not dispatcher._jobs.ready
+    assert shell.table.queued_batches == 0
+    assert shell.table.is_idle

@@ -159,7 +159,7 @@ def simulate(
             in_flight[chunk.worker] += 1
             done = free_at_s[chunk.worker], next(order), "done", (chunk.ticket, busy_s)
             heapq.heappush(pending, done)
-        assert all(in_flight.values()) or not dispatcher.queued_batches, "a worker is idle"
+        assert all(in_flight.values()) or not jobs.ready, "a worker is idle"
 
 
 def _batch(session: Session) -> PendingBatch:
