@@ -191,27 +191,5 @@ class Watch:
         return silent_s - self.policy.look_s - _SLACK_S
 
 
-class SuspensionWatch:
-    """Knows when this process last ran, and until when it may sleep: CHECK_S at most.
-
-    Messages that waited meanwhile may be handled before what was due, so every event is an occasion
-    to look.
-    """
-
-    def __init__(self) -> None:
-        self._seen_s = 0.0
-        self.due_s = float("inf")
-        """When the process wakes up at the latest."""
-
-    def observe(self, now_s: float, due_s: float | None = None) -> float:
-        """How long the process did not run though it was due, 0 for less than SUSPENDED_S.
-
-        Each suspension is returned once. ``due_s`` replaces the attribute.
-        """
-        lost_s = now_s - max(self.due_s if due_s is None else due_s, self._seen_s)
-        self._seen_s = max(now_s, self._seen_s)
-        return lost_s if lost_s > SUSPENDED_S else 0.0
-
-
 def _kind(look: ProcessLook) -> KernelState:
     return "stopped" if look.state == "traced" else look.state

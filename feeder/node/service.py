@@ -15,7 +15,7 @@ from typing import Final
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
-from feeder.metrics.hangs import CATCH_UP_S, SuspensionWatch
+from feeder.metrics.hangs import CATCH_UP_S, SUSPENDED_S
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
@@ -97,7 +97,7 @@ class NodeService:
         self._names = NameRequests(table.datasets, pool.send, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._started_s = time.monotonic()
-        self._suspension = SuspensionWatch()
+        self._turned_s = 0.0
         self.caught_up_s = 0.0
         """When the backlog of the last stall is read; no lease or deadline expires before."""
 
@@ -115,8 +115,9 @@ class NodeService:
 
         No deadline expires for a while then, and the stall is discounted for the workers.
         """
-        lost_s = self._suspension.observe(now_s, due_s)
-        if lost_s:
+        lost_s = now_s - max(due_s, self._turned_s)  # some parts are due since time 0
+        self._turned_s = now_s
+        if lost_s > SUSPENDED_S:
             self.caught_up_s = now_s + CATCH_UP_S
             self.apply([events.Resumed()], now_s)
 

@@ -5,13 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.hangs import (
-    CHECK_S,
-    SUSPENDED_S,
     Condition,
     KernelState,
     Policy,
     ProcessLook,
-    SuspensionWatch,
     Watch,
 )
 
@@ -107,35 +104,3 @@ def test_whatever_is_seen_stopped_and_asleep_have_lasted(
         assert {state for state, _ in seen[-needed - 1 :]} == {"sleeps"}
     if condition == "looping":
         assert sum(used_s for _, used_s in seen[1:]) >= lasting_s - 1e-9
-
-
-def test_a_late_wake_up_is_a_stall_and_is_returned_once() -> None:
-    watch = SuspensionWatch()
-    watch.due_s = 10.0
-    assert watch.observe(50.0) == pytest.approx(40.0)
-    assert watch.observe(50.1) == 0.0
-    assert watch.observe(50.1, 10.0) == 0.0, "what was due then has been accounted for"
-
-
-def test_the_loop_may_know_better_when_it_was_due() -> None:
-    watch = SuspensionWatch()
-    watch.due_s = 60.0
-    assert watch.observe(50.0, 10.0) == pytest.approx(40.0)
-
-
-def test_events_and_short_delays_are_no_stalls() -> None:
-    watch = SuspensionWatch()
-    now_s = 100.0
-    for late_s in (0.0, 0.1, 0.9 * SUSPENDED_S):
-        watch.due_s = now_s + CHECK_S
-        assert watch.observe(now_s + 0.1) == 0.0
-        now_s += CHECK_S + late_s
-        assert watch.observe(now_s) == 0.0
-        assert watch.observe(now_s, now_s - late_s) == 0.0
-
-
-def test_a_process_that_waits_for_nothing_may_sleep() -> None:
-    watch = SuspensionWatch()
-    assert watch.observe(1000.0) == 0.0
-    watch.due_s = float("inf")
-    assert watch.observe(5000.0) == 0.0

@@ -240,6 +240,14 @@ def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float
     assert host.count("worker_silences") == 1, "now it has made no progress for 2 s of its own"
 
 
+def test_a_turn_that_was_due_long_ago_is_no_suspension(host: Host) -> None:
+    """Parts that are due at once say so by a time in the past."""
+    host.turn(host.now_s)
+    host.now_s += 0.1
+    host.turn(0.0)
+    assert host.service.caught_up_s == 0.0
+
+
 def test_a_suspension_is_noticed_before_the_messages_that_waited(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
