@@ -13,9 +13,12 @@ import copy
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -58,7 +61,6 @@ SWAP_RATIO: Final = 2.0
 PACE_S: Final = 30.0
 """Time constant of the mean rates that decide on places."""
 
-_NOT_READ: Final = (ProcessLook("ended", 0.0), 0)
 _NOTHING: Final = ClientRecord(name=OTHERS, account="", dataset="", is_lent=True)
 
 
@@ -91,7 +93,6 @@ class Snapshots:
         self._log = log
         self._clients = ClientBook()
         self._started_s = time.monotonic()
-        self._loads: dict[int, tuple[ProcessLook, int]] = {}  # by worker: as read, at which chunk
         self.deadline_s = float("inf")
         """When ``run_due`` is due; set it to begin."""
 
@@ -133,16 +134,12 @@ class Snapshots:
         return fit_snapshot(msgspec.structs.replace(record, slots=slots))
 
     def _workers(self, workers: Mapping[int, Worker], now_s: float) -> tuple[WorkerRecord, ...]:
-        pids, up = self._service.pool.pids, self._service.pool.numbers
-        loads, self._loads = self._loads, {}
+        up = self._service.pool.numbers
         records = []
-        for number, pid in list(pids.items())[:WORKERS_MAX]:
+        for number, pid in list(self._service.pool.pids.items())[:WORKERS_MAX]:
             worker = workers.get(number) or Worker(POLICY, record=WorkerRecord(number=number))
             record, is_silent = worker.record, worker.is_reported
-            load, chunks = loads.get(number, _NOT_READ)
-            if worker.chunks or record.chunks != chunks:  # it has worked since
-                load = look_at(pid) or ProcessLook("ended", 0.0)
-            self._loads[number] = load, record.chunks
+            look = look_at(pid) or ProcessLook("ended", 0.0)
             chunk_s = worker.chunk_s(now_s)
             state = "silent" if is_silent else "busy" if worker.chunks else "idle"
             records.append(
@@ -151,13 +148,13 @@ class Snapshots:
                     pid=pid,
                     state=state if number in up else "starting",
                     silent_s=chunk_s if is_silent else 0.0,
-                    kernel_state=load.state if is_silent and number in self._loads else None,
-                    cpu=load.cpu,
+                    kernel_state=look.state if is_silent else None,
+                    cpu=look.cpu,
                     busy_s=record.busy_s + max(0.0, chunk_s - _LONG_CHUNK_S),
-                    cpu_s=load.cpu_s or max(0.0, record.cpu_s),
-                    run_delay_s=load.run_delay_s,
-                    read_bytes=load.read_bytes,
-                    requested_bytes=load.requested_bytes,
+                    cpu_s=look.cpu_s or max(0.0, record.cpu_s),
+                    run_delay_s=look.run_delay_s,
+                    read_bytes=look.read_bytes,
+                    requested_bytes=look.requested_bytes,
                 )
             )
         return tuple(records)
@@ -210,21 +207,25 @@ def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureRecord,
 class _Client:
     """A client with at least one open session."""
 
-    sessions: list[Session] = field(default_factory=list)
     latest: ClientRecord = _NOTHING
     """Its counters are what has grown since the last update."""
-    has_place: bool = False
-    record: ClientRecord = _NOTHING
-    """Since it has a place."""
+    record: ClientRecord | None = None
+    """Since it has a place; None if it has none."""
     pace: float = 0.0
     """Images of the last PACE_S or so, weighted by age."""
+
+    @property
+    def claim(self) -> tuple[float, bool]:
+        """The clients with the largest ones have places."""
+        has_place = self.record is not None
+        return self.pace * (SWAP_RATIO if has_place else 1.0), has_place
 
 
 class ClientBook:
     """Keeps the counters from one snapshot to the next."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, ClientRecord] = {}  # by session, at the last update
+        self._seen: WeakKeyDictionary[Session, ClientRecord] = WeakKeyDictionary()
         self._clients: dict[tuple[str, str, str], _Client] = {}
         self._rest = _NOTHING
         self._at_s = -math.inf
@@ -236,79 +237,53 @@ class ClientBook:
 
         Until ``heard_s`` their messages may have waited to be read: none was silent then.
         """
-        self._find_clients(sessions)
+        latest: defaultdict[tuple[str, str, str], list[ClientRecord]] = defaultdict(list)
+        for session in sessions:
+            key = session.account, session.hello.client, session.dataset
+            latest[key].append(self._look(session, now_s, heard_s))
+        self._clients = {key: self._clients.get(key) or _Client() for key in latest}
         fading = math.exp(min(0.0, self._at_s - now_s) / PACE_S)
         self._at_s = now_s
-        for client in self._clients.values():
-            client.latest = self._look(client.sessions, now_s, heard_s)
-            client.pace = client.pace * fading + client.latest.images
-        clients = sorted(self._clients.values(), key=lambda client: -client.pace)
-        _assign_places(clients)
-        for client in clients:
-            if client.has_place:
-                record = client.latest
-                add(record, client.record)
-                record.name, record.account = _label(record.name), _label(record.account)
-                record.dataset, record.job = _label(record.dataset), _label(record.job)
-                client.record = record
-        records = [client.record for client in clients if client.has_place]
-        rest = [client.latest for client in clients if not client.has_place]
+        for key, client in self._clients.items():
+            records = latest[key]
+            record = client.latest = records[0] if len(records) == 1 else merged(records)
+            record.clients = 1
+            # Each session reports the clock and the CPU time of its process, so these count by
+            # their mean. Waits add up: a training loop waits for one of its sessions at a time.
+            record.clock_s /= len(records)
+            record.cpu_s /= len(records)
+            client.pace = client.pace * fading + record.images
+        clients = sorted(self._clients.values(), key=attrgetter("claim"), reverse=True)
+        placed, rest = clients[:CLIENTS_MAX], clients[CLIENTS_MAX:]
+        for client in placed:
+            record = client.latest
+            add(record, client.record or _NOTHING)
+            record.name, record.account = _label(record.name), _label(record.account)
+            record.dataset, record.job = _label(record.dataset), _label(record.job)
+            client.record = record
+        placed.sort(key=attrgetter("pace"), reverse=True)
+        records = [client.latest for client in placed]
         if rest:
-            others = sum_clients(rest)
+            others = sum_clients([client.latest for client in rest])
             add(others, self._rest)
             self._rest = others
             records.append(others)
+        for client in rest:
+            client.record = None
         return tuple(records)
 
-    def _find_clients(self, sessions: Iterable[Session]) -> None:
-        """Assign the sessions to their clients; forget those that have none."""
-        for client in self._clients.values():
-            client.sessions = []
-        numbers = set()
-        for session in sessions:
-            numbers.add(session.number)
-            key = session.account, session.hello.client, session.hello.dataset
-            self._clients.setdefault(key, _Client()).sessions.append(session)
-        self._clients = {key: client for key, client in self._clients.items() if client.sessions}
-        self._seen = {number: self._seen[number] for number in self._seen.keys() & numbers}
-
-    def _look(self, sessions: Sequence[Session], now_s: float, heard_s: float) -> ClientRecord:
-        """A client as it is now, its counters being what its sessions have done since the
-        last update."""
-        growths = []
-        for session in sessions:
-            record = session.record
-            record.is_lent, record.wanted = session.is_held, len(session.wanted)
-            record.slots = session.slot_times.seconds(now_s)
-            pings = record.clock_s > 0
-            silent_since_s = max(heard_s, session.last_message_s) if pings else now_s
-            record.silent_s = max(0.0, now_s - silent_since_s)
-            growths.append(growth(self._seen.get(session.number, _NOTHING), record))
-            self._seen[session.number] = copy.copy(record)
-        latest = growths[0] if len(growths) == 1 else merged(growths)
-        latest.clients = 1
-        # Each session reports the clock and the CPU time of its process, so these count by their
-        # mean. Waits add up: a training loop waits for one of its sessions at a time.
-        latest.clock_s /= len(growths)
-        latest.cpu_s /= len(growths)
-        return latest
+    def _look(self, session: Session, now_s: float, heard_s: float) -> ClientRecord:
+        """A session as it is now, its counters being what it has done since the last update."""
+        record = session.record
+        record.is_lent, record.wanted = session.is_held, len(session.wanted)
+        record.slots = session.slot_times.seconds(now_s)
+        silent_since_s = max(heard_s, session.last_message_s) if record.clock_s else now_s
+        record.silent_s = max(0.0, now_s - silent_since_s)
+        before, self._seen[session] = self._seen.get(session, _NOTHING), copy.copy(record)
+        return growth(before, record)
 
 
 def sum_clients(clients: Sequence[ClientRecord]) -> ClientRecord:
     """Clients as one, named OTHERS."""
     unnamed = {"name": OTHERS, "account": "", "dataset": "", "job": ""}
     return msgspec.structs.replace(merged(clients), **unnamed)
-
-
-def _assign_places(clients: Sequence[_Client]) -> None:
-    """Give places to the fastest clients without one, and to those that are much faster than the
-    slowest clients with one. ``clients`` has the fastest first."""
-    placed = [client for client in reversed(clients) if client.has_place]
-    waiting = [client for client in clients if not client.has_place]
-    free = CLIENTS_MAX - len(placed)
-    for client in waiting[:free]:
-        client.has_place = True
-    for slow, fast in zip(placed, waiting[free:], strict=False):
-        if fast.pace <= SWAP_RATIO * slow.pace:
-            break
-        slow.has_place, slow.record, fast.has_place = False, _NOTHING, True

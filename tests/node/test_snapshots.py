@@ -151,30 +151,6 @@ def worker_of(number: int, *, chunk_s: float = 0.0, **totals: float) -> Worker:
     return worker
 
 
-def test_only_workers_that_have_worked_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-
-    def record(pid: int) -> Any:
-        read.append(pid)
-        return ProcessLook("runs", 0.0, cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
-
-    monkeypatch.setattr(snapshots, "look_at", record)
-    pool = Pool(3)
-    taker = taker_of(pool)
-    workers = {1: worker_of(1), 2: worker_of(2), 3: worker_of(3, chunk_s=0.1)}
-    workers[1].record.chunks = 1
-    for _ in range(2):
-        records = taker._workers(workers, NOW_S)
-        assert [record.state for record in records] == ["idle", "idle", "busy"]
-        assert [record.run_delay_s for record in records] == [0.5, 0.0, 0.5]
-    assert read == [1001, 1003, 1003]
-    del pool.pids[3], workers[3]
-    workers[2].record.chunks = 1
-    records = taker._workers(workers, NOW_S)
-    assert read[3:] == [1002]
-    assert [record.number for record in records] == [1, 2]
-
-
 def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> None:
     """A total that fell would count from zero."""
     taker = taker_of(Pool(1))
