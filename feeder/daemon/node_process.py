@@ -13,7 +13,6 @@ from feeder.host.placement import NodePlacement
 from feeder.host.processes import look_at
 from feeder.metrics.hangs import Policy, ProcessLook, Watch
 from feeder.metrics.report import NodeReport, NodeState
-from feeder.node.__main__ import encode_placement
 from feeder.node.messages import NodeConfig, NodeReady, NodeToSupervisor, SupervisorToNode
 from feeder.process.backoff import RestartPolicy
 from feeder.process.channel import Channel, ChannelClosedError
@@ -66,7 +65,7 @@ class NodeProcess:
         self.channel = Channel(ours, NodeToSupervisor)
         self.watch = Watch(_STARTS, time.monotonic())
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
-            ours.send(encode_placement(self.placement))
+            ours.send(msgspec.json.encode(self.placement))
             self.channel.set_timeout(0)
             self.channel.send(self.config, board)
 

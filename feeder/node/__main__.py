@@ -8,13 +8,11 @@ this is why functions import here. The process ends with the supervisor, however
 """
 
 import contextlib
-import json
 import logging
 import os
 import signal
 import socket
 import sys
-from dataclasses import asdict
 from typing import Final
 
 from feeder.errors import FeederError
@@ -23,16 +21,6 @@ from feeder.process.child import die_with_parent
 from feeder.process.shortage import check_import_memory, explain_shortage
 
 _PLACEMENT_BYTES_MAX: Final = 64 * 1024
-
-
-def encode_placement(placement: NodePlacement) -> bytes:
-    return json.dumps({**asdict(placement), "cpus": sorted(placement.cpus)}).encode()
-
-
-def decode_placement(packet: bytes) -> NodePlacement:
-    """Read the first packet from the supervisor."""
-    fields = json.loads(packet)
-    return NodePlacement(**{**fields, "cpus": frozenset(fields["cpus"])})
 
 
 def main(channel_fd: int, parent: int) -> int:
@@ -47,7 +35,9 @@ def main(channel_fd: int, parent: int) -> int:
         return 0  # the supervisor has ended
     try:
         check_import_memory()
-        warning = apply_placement(decode_placement(packet))
+        import msgspec
+
+        warning = apply_placement(msgspec.json.decode(packet, type=NodePlacement))
         from feeder.node.loop import serve_node
 
         serve_node(end, warning)

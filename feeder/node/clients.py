@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 class Clients:
     """The clients of a router."""
 
+    _poll_set: PollSet
+
     def __init__(
         self, router: Router, handle: Callable[[bytes, ClientMessage, float], None]
     ) -> None:
@@ -60,7 +62,6 @@ class Clients:
         self._router = router
         self._handle = handle
         self.fair_share = FairShare()
-        self._poll_set: PollSet | None = None
         self.deadline_s = float("inf")
         """When reading goes on, after misuse."""
 
@@ -72,12 +73,10 @@ class Clients:
 
     def run_due(self, now_s: float) -> None:
         """Read until the next misuse."""
-        assert self._poll_set is not None, "clients are polled from the start on"
         self.deadline_s = float("inf")
         self._poll_set.add(self._router.socket, self._read)
 
     def _read(self, now_s: float) -> None:
-        assert self._poll_set is not None, "clients are polled from the start on"
         router, wasted_before = self._router, self._router.wasted_bytes
         for _ in range(_FRAMES_A_TURN):
             received = router.receive(now_s)

@@ -15,6 +15,8 @@ import socket
 import time
 from typing import Final
 
+import msgspec
+
 from feeder import __version__
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.memory_budget import available_bytes
@@ -69,8 +71,8 @@ def serve_node(end: socket.socket, warning: str | None) -> None:
         log = start_logging(config.log_level, f"node {config.number}", config.log_format)
         warnings = () if warning is None else (warning,)
         wakeup = SignalWakeup([signal.SIGTERM])
-        with contextlib.closing(NodeLoop(config, control, board, log, wakeup, warnings)) as loop:
-            loop.run()
+        with contextlib.ExitStack() as stack:
+            NodeLoop(config, control, board, log, wakeup, warnings, stack).run()
 
 
 class NodeLoop:
@@ -84,11 +86,12 @@ class NodeLoop:
         log: LineStream,
         wakeup: SignalWakeup,
         warnings: tuple[str, ...],
+        stack: contextlib.ExitStack,
     ) -> None:
         """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
 
         ``board`` is the descriptor of the supervisor's. ``warnings`` become part of the report to
-        the supervisor.
+        the supervisor. ``stack`` closes the sockets and the cache.
         """
         self._config = config
         self._control = control
@@ -100,17 +103,15 @@ class NodeLoop:
         self.deadline_s = float("inf")
         """When ``run_due`` is due: while it drains."""
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
-        with contextlib.ExitStack() as stack:
-            self._open_sockets(stack)
-            datasets = NodeDatasets(config.datasets, self._drain, is_successor=config.is_successor)
-            record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
-            cache: DecodedCache | None = None
-            plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
-            if plan is not None:
-                cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
-                full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
-                record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
-            self._open = stack.pop_all()
+        self._open_sockets(stack)
+        datasets = NodeDatasets(config.datasets, self._drain, is_successor=config.is_successor)
+        record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
+        cache: DecodedCache | None = None
+        plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
+        if plan is not None:
+            cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
+            full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
+            record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
         self._poll_set = PollSet()
         self._poll_set.add(wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
@@ -132,11 +133,6 @@ class NodeLoop:
         )
         # By its name clients rank a process; without one, the endpoint tells two daemons apart.
         name = config.name if config.is_named else f"{config.name} {printable(self._endpoints[0])}"
-        weights = {
-            (account, job): weight
-            for account, jobs in config.weights.items()
-            for job, weight in jobs.items()
-        }
         self._status = NodeStatus(
             node=name,
             feeder_version=__version__,
@@ -145,7 +141,7 @@ class NodeLoop:
             library_warnings=len(library_warnings()),
         )
         self._service = NodeService(
-            SessionTable(datasets.served, config.limits, record, weights),
+            SessionTable(datasets.served, config.limits, record, config.weights),
             self._router,
             self._claim_listener,
             self._pool,
@@ -170,10 +166,6 @@ class NodeLoop:
         wanted = [parse_endpoint(text) for text in config.endpoints]
         self._endpoints = self._router.bind(wanted)
         self._claim_listener.bind(wanted)
-
-    def close(self) -> None:
-        """Close the sockets and the cache."""
-        self._open.close()
 
     def run(self) -> None:
         """Start the workers, report, serve, drain. Raises FeederError when workers cannot start."""
@@ -218,11 +210,9 @@ class NodeLoop:
         status.decoder = started.decoder
         self._control.send(
             NodeReady(
+                **msgspec.structs.asdict(started),
                 endpoints=self._endpoints,
                 worker_pids=tuple(self._pool.pids.values()),
-                libraries=started.libraries,
-                self_test=started.self_test,
-                decoder=started.decoder,
                 warnings=self._warnings + library_warnings(),
             )
         )

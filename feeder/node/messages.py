@@ -14,9 +14,7 @@ read it for clients that ask, and repeat its verdict in their Pongs; nobody is w
 """
 
 import os
-import struct
 import zlib
-from typing import Final
 
 import msgspec
 
@@ -24,7 +22,7 @@ from feeder.jpeg.decoders import Decoder
 from feeder.metrics.records import NodeRecord
 from feeder.process.log_lines import LogFormat
 from feeder.session.admission import SessionLimits
-from feeder.worker.messages import CannotStart, DatasetSource
+from feeder.worker.messages import CannotStart, DatasetSource, Started
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -46,7 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """By name, each with the fingerprint that the daemon has found at its start."""
     limits: SessionLimits
     weights: dict[str, dict[str, float]]
-    """By client and job; a weight of 1 is left out."""
+    """By account and job; a weight of 1 is left out."""
     decoded_bytes: int
     """Budget of the decoded cache; 0 is none."""
     nodes: int
@@ -80,17 +78,13 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
 SupervisorToNode = NodeConfig | Neighbours | Drain
 
 
-class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """All workers are up; those of a first process have decoded a sample of each dataset."""
+class NodeReady(Started, frozen=True, kw_only=True, tag=True, array_like=True):
+    """All workers are up and have reported the same; those of a first process have decoded a sample
+    of each dataset."""
 
     endpoints: tuple[str, ...]
     """As bound, with the ports that the system chose."""
     worker_pids: tuple[int, ...]
-    libraries: dict[str, str]
-    self_test: str
-    """The same for all workers."""
-    decoder: str
-    """What the workers decode with, such as "own (avx512)"."""
     warnings: tuple[str, ...]
     """Of placement and libraries, a line each."""
 
@@ -102,9 +96,6 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
 
 
 NodeToSupervisor = NodeReady | CannotStart | Heartbeat
-
-_BOARD_HEAD: Final = struct.Struct("=II")
-"""The length of what follows, and its checksum: it may be read while it is written."""
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -118,15 +109,14 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def write_board(fd: int, board: Board) -> None:
-    data = msgspec.msgpack.encode(board)
-    os.pwrite(fd, _BOARD_HEAD.pack(len(data), zlib.crc32(data)) + data, 0)
+    # Stored, not compressed, and with a checksum: it may be read while it is written.
+    os.pwrite(fd, zlib.compress(msgspec.msgpack.encode(board), level=0), 0)
 
 
 def read_board(fd: int) -> Board | None:
     """None if nothing is on it yet, or it is just being written."""
-    content = os.pread(fd, os.fstat(fd).st_size, 0)
-    if len(content) < _BOARD_HEAD.size:
+    try:
+        data = zlib.decompress(os.pread(fd, os.fstat(fd).st_size, 0))
+    except zlib.error:
         return None
-    length, checksum = _BOARD_HEAD.unpack_from(content)
-    data = content[_BOARD_HEAD.size : _BOARD_HEAD.size + length]
-    return msgspec.msgpack.decode(data, type=Board) if zlib.crc32(data) == checksum else None
+    return msgspec.msgpack.decode(data, type=Board)

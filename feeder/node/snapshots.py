@@ -169,20 +169,15 @@ def _label(text: str) -> str:
 
 
 def fit_snapshot(snapshot: NodeRecord, bytes_max: int = SNAPSHOT_BYTES_MAX) -> NodeRecord:
-    """The snapshot, with fewer clients, then without the flat counters, then with fewer
-    workers, where it would not fit into a packet."""
+    """The snapshot, with fewer clients, or at last without workers and flat counters, where it
+    would not fit into a packet."""
     replace = msgspec.structs.replace
     while len(msgspec.msgpack.encode(snapshot)) > bytes_max:
         half = len(snapshot.clients) // 2
-        if half:
-            first, rest = snapshot.clients[: half - 1], snapshot.clients[half - 1 :]
-            snapshot = replace(snapshot, clients=(*first, sum_clients(rest)))
-        elif snapshot.counters:
-            snapshot = replace(snapshot, counters={})
-        elif snapshot.workers:
-            snapshot = replace(snapshot, workers=snapshot.workers[: len(snapshot.workers) // 2])
-        else:
-            break
+        if not half:
+            return replace(snapshot, counters={}, workers=())
+        first, rest = snapshot.clients[: half - 1], snapshot.clients[half - 1 :]
+        snapshot = replace(snapshot, clients=(*first, sum_clients(rest)))
     return snapshot
 
 

@@ -37,8 +37,9 @@ _IDLE_MAX: Final = 4096
 
 _VIRTUAL_S: Final = attrgetter("virtual_s")
 
-JobWeights: TypeAlias = Mapping[JobKey, float]
-"""From the configuration, 1 for all others: a job's share is its weight over their sum."""
+JobWeights: TypeAlias = Mapping[str, Mapping[str, float]]
+"""From the configuration, by account and name, 1 for all others: a job's share is its weight over
+their sum."""
 
 
 class Jobs:
@@ -66,14 +67,15 @@ class Jobs:
 
     def join(self, key: JobKey) -> Job:
         """Count a session that begins; return its job."""
+        account, name = key
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= _IDLE_MAX:
                 self._forget()
-            job = self._jobs[key] = Job(self._weights.get(key, 1.0), self._others)
+            weight = self._weights.get(account, {}).get(name, 1.0)
+            job = self._jobs[key] = Job(weight, self._others)
         has_record = self._recorded.pop(key, None) is not None
         if not has_record and (len(self._recorded) < JOBS_MAX or self._make_room()):
-            account, name = key
             job.record = JobRecord(name=name, account=account, weight=job.weight)
         if job.record is not self._others:
             self._recorded[key] = job

@@ -1,6 +1,5 @@
 """The supervisor's plans and reports; tests/faults tests it with the real daemon."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from feeder.daemon.start_report import describe_datasets
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement
-from feeder.node.__main__ import decode_placement, encode_placement
 from feeder.process.stop_signals import SignalWakeup
 from feeder.worker.messages import DatasetSource
 from tests.support.daemon import SAMPLES, pack_small, wait_until
@@ -71,16 +69,6 @@ def test_a_configured_cache_size_is_per_node_process_and_may_be_zero() -> None:
         config = _config(**{"cache.decoded_bytes": size_bytes})
         nodes = plan_nodes(config, {}, [_placement(0, 1), _placement(1, 1)], FILES)
         assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
-
-
-def test_a_placement_is_encoded_and_decoded() -> None:
-    for placement in (
-        _placement(1, 4),
-        NodePlacement(node_id=0, cpus=frozenset({5}), memory_node=None, workers=1, pinned=False),
-    ):
-        packet = encode_placement(placement)
-        assert decode_placement(packet) == placement
-        assert json.loads(packet)["cpus"] == sorted(placement.cpus)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from feeder.daemon.node_plan import plan_nodes
 from feeder.dataset.manifest import load_manifest
 from feeder.host.placement import NodePlacement
 from feeder.metrics.records import NodeRecord
-from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
     Heartbeat,
     Neighbours,
@@ -98,7 +97,7 @@ def running_node(
     board = os.memfd_create("board")
     process, end = start_child("feeder.node")
     try:
-        end.send(encode_placement(placement))
+        end.send(msgspec.json.encode(placement))
         control: Channel[SupervisorToNode, NodeToSupervisor] = Channel(end, NodeToSupervisor)
         control.send(msgspec.structs.replace(node_config, workers=workers), board)
         node = NodeUnderTest(process, control, board)

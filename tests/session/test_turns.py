@@ -90,7 +90,7 @@ def simulate(
     one of its window is whole. No worker may be idle while there are chunks to dispatch.
     """
     draw = random.Random(seed)
-    jobs = Jobs({("key", job): weight for job, weight in (weights or {}).items()})
+    jobs = Jobs({"key": weights or {}})
     dispatcher = Dispatcher(jobs)
     for worker in range(workers):
         dispatcher.add_worker(worker)
