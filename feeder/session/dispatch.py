@@ -26,7 +26,14 @@ from feeder.metrics.records import WorkerRecord
 from feeder.session.events import KillWorker, LogSilence
 from feeder.session.jobs import Jobs
 from feeder.session.state import PendingBatch, PendingChunk, Session
-from feeder.session.worker_watch import LOOK_S, POLICY, UNANSWERED_S, Worker, WorkerWatch
+from feeder.session.worker_watch import (
+    CHUNK_DEADLINE_S,
+    LOOK_S,
+    POLICY,
+    UNANSWERED_S,
+    Worker,
+    WorkerWatch,
+)
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -89,15 +96,15 @@ class Dispatcher:
 
     def remove_worker(
         self, number: int, was_killed: bool, is_held: bool, now_s: float
-    ) -> tuple[list[PendingChunk], PendingChunk | None]:
-        """Take a lost worker's chunks back; return them, and one of them that is given up.
+    ) -> tuple[list[PendingChunk], str]:
+        """Take a lost worker's chunks back; return them, and why the first is given up, or "".
 
         ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read.
         """
         worker = self.watch.workers.pop(number, None)
         self._free.pop(number, None)
         if worker is None or not worker.chunks:
-            return [], None
+            return [], ""
         chunks = worker.chunks
         oldest, dataset = chunks[0], chunks[0].batch.session.dataset
         if is_held:
@@ -108,20 +115,16 @@ class Dispatcher:
                 oldest.deaths += not was_killed
         elif worker.stuck_as in ("asleep", "looping") and oldest is worker.stuck_with:
             oldest.hangs += 1
-        is_given_up = (
-            oldest.deaths >= DEATHS_MAX
-            or oldest.kills >= KILLS_MAX
-            or (oldest.hangs >= HANGS_MAX and dataset not in self._stalled)
-        )
+        why_given_up = _why_given_up(oldest, is_stalled=dataset in self._stalled)
         for chunk in chunks:
             del self._chunks[chunk.ticket]
             chunk.batch.in_flight -= 1
             took_s = _time_to_charge(worker, now_s) if chunk is oldest else 0.0
-            is_over = chunk.batch.is_cancelled or (chunk is oldest and is_given_up)
+            is_over = chunk.batch.is_cancelled or (chunk is oldest and why_given_up != "")
             self._jobs.settle(chunk.batch.session.job, chunk.charged_s, took_s, is_finished=is_over)
             if not is_over:
                 self.suspects.append(chunk)
-        return chunks, oldest if is_given_up else None
+        return chunks, why_given_up
 
     def enqueue(self, batch: PendingBatch, now_s: float) -> None:
         """Queue a batch, which has a slot and no filled row, behind its session's others."""
@@ -314,3 +317,24 @@ def _time_to_charge(worker: Worker, now_s: float, busy_s: float | None = None) -
     if worker.is_stopped or worker.stuck_as not in (None, "looping"):
         return min(took_s, worker.chunks[0].charged_s)
     return took_s
+
+
+def _why_given_up(chunk: PendingChunk, *, is_stalled: bool) -> str:
+    """Why a chunk is not dispatched again; "" if it is. ``is_stalled``: its dataset."""
+    rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
+    if chunk.deaths >= DEATHS_MAX:
+        return (
+            f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
+            "damaged sample with `feeder verify`"
+        )
+    if chunk.hangs >= HANGS_MAX and not is_stalled:
+        return (
+            f"{HANGS_MAX} workers did not finish {rows}, the last one in {CHUNK_DEADLINE_S:.0f} s: "
+            "look for a damaged sample with `feeder verify`"
+        )
+    if chunk.kills >= KILLS_MAX:
+        return (
+            f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the "
+            "memory of the machine or of its cgroup too small?"
+        )
+    return ""

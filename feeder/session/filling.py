@@ -13,10 +13,10 @@ from feeder.metrics.counters import SessionCounters
 from feeder.metrics.records import FailureRecord, NodeRecord
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX
-from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX, Dispatcher
+from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import Jobs, JobWeights
 from feeder.session.state import PendingBatch, PendingChunk, Session, SessionRegistry
-from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
+from feeder.session.worker_watch import UNANSWERED_S
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, Failed, Lent, NodeMessage
 
@@ -145,12 +145,12 @@ class Filling:
         lost = self.watch.workers.get(event.worker)
         if lost is not None:
             self.record.lost_worker_busy_s += lost.record.busy_s
-        chunks, given_up = self.dispatcher.remove_worker(
+        chunks, why_given_up = self.dispatcher.remove_worker(
             event.worker, event.was_killed, event.is_held, self._now_s
         )
-        self.counters.chunks_returned += len(chunks) - (given_up is not None)
-        if given_up is not None:
-            self._fail(given_up.batch, "worker-died", "worker-died", _blame_chunk(given_up))
+        self.counters.chunks_returned += len(chunks) - bool(why_given_up)
+        if why_given_up:
+            self._fail(chunks[0].batch, "worker-died", "worker-died", why_given_up)
         for chunk in chunks:
             self._settle(chunk.batch)
 
@@ -262,21 +262,3 @@ class Filling:
         if times.states[slot] == "filling":  # given up while it was filled
             times.move(slot, "sending", self._now_s)
         self._instructions.append(events.ReturnSlot(session.number, slot))
-
-
-def _blame_chunk(chunk: PendingChunk) -> str:
-    rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
-    if chunk.deaths >= DEATHS_MAX:
-        return (
-            f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
-            "damaged sample with `feeder verify`"
-        )
-    if chunk.hangs >= HANGS_MAX:
-        return (
-            f"{HANGS_MAX} workers did not finish {rows}, the last one in {CHUNK_DEADLINE_S:.0f} s: "
-            "look for a damaged sample with `feeder verify`"
-        )
-    return (
-        f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the memory of "
-        "the machine or of its cgroup too small?"
-    )
