@@ -237,12 +237,10 @@ class WorkerPool:
             return
         match message:
             case Filled():
-                assert self.started is not None, "Filled follows Started"
                 stages, cache = self.record.stages, self.record.cache
-                for stage, seconds in zip(self.started.stages, message.stage_seconds, strict=True):
+                for stage, seconds in message.stage_seconds.items():
                     stages[stage] = stages.get(stage, 0.0) + seconds
-                names = self.started.cache_counts
-                for name, count in zip(names, message.cache_counts, strict=True):
+                for name, count in message.cache_counts.items():
                     setattr(cache, name, getattr(cache, name) + count)
                 self.record.decoded_bytes += message.decoded_bytes
                 if message.fallbacks:

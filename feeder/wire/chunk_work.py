@@ -33,10 +33,10 @@ class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Of decoded pixels."""
     fallbacks: int = 0
     """Images that Feeder's own decoder left to TurboJPEG."""
-    stage_seconds: tuple[float, ...] = ()
-    """Spent in each stage, by the names in Started."""
-    cache_counts: tuple[int, ...] = ()
-    """Use of the decoded cache (feeder.sample.cache.COUNTS)."""
+    stage_seconds: dict[str, float] = {}
+    """Spent in each stage."""
+    cache_counts: dict[str, int] = {}
+    """Use of the decoded cache, by the names of CacheRecord's fields."""
 
 
 class FillFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):

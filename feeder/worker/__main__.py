@@ -42,10 +42,9 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
     from feeder.jpeg.decode import describe_decoder
-    from feeder.sample.cache import COUNTS
     from feeder.sample.cache_file import DecodedCache
     from feeder.sample.self_test import compute_self_test
-    from feeder.worker.filler import STAGES, ChunkFiller
+    from feeder.worker.filler import ChunkFiller
 
     cache = None
     if configure.cache is not None:
@@ -55,18 +54,14 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     filler = ChunkFiller(configure.datasets, configure.open_shards, cache, decoder)
     if configure.self_test:
         filler.test_decoding()
-    self_test = compute_self_test(decoder)
+    started = Started(
+        libraries=library_versions(),
+        self_test=compute_self_test(decoder),
+        decoder=describe_decoder(decoder),
+    )
     gc.collect()
     gc.freeze()
-    channel.send(
-        Started(
-            libraries=library_versions(),
-            self_test=self_test,
-            decoder=describe_decoder(decoder),
-            stages=STAGES,
-            cache_counts=COUNTS,
-        )
-    )
+    channel.send(started)
     return filler
 
 
@@ -99,17 +94,15 @@ def main(channel_fd: int, parent: int) -> int:
         socket.socket(fileno=channel_fd), NodeToWorker
     )
     try:
-        try:
-            filler = start(channel)
-        except Exception as error:
-            failure = error if isinstance(error, FeederError) else explain_shortage(error)
-            if failure is None:
-                raise
-            channel.send(CannotStart.of(failure))
-            return failure.exit_status
-        serve(channel, filler)
+        serve(channel, start(channel))
     except ChannelClosedError:
         return 0
+    except Exception as error:
+        failure = error if isinstance(error, FeederError) else explain_shortage(error)
+        if failure is None:
+            raise
+        channel.send(CannotStart.of(failure))
+        return failure.exit_status
 
 
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:

@@ -6,11 +6,14 @@ are missing or changed, only its own chunks fail. If its file system hangs, it b
 that is killed (``feeder.session.worker_watch``).
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import sub
 from time import perf_counter, thread_time
 from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -19,18 +22,14 @@ from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.process.path_text import encode_name, path_from_bytes
-from feeder.sample.cache import part_of
+from feeder.sample.cache import COUNTS, part_of
 from feeder.sample.cache_file import DecodedCache
-from feeder.sample.reader import STAGES as SAMPLE_STAGES
 from feeder.sample.reader import SampleReader
 from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.messages import DatasetSource, OpenSession
 from feeder.worker.slot_memory import SlotMemory
-
-STAGES: Final = (*SAMPLE_STAGES, "fill")
-"""The stages that ``fill`` times; the last is filling the decoded cache."""
 
 _NAMES_S: Final = 0.02
 """How long names are read for, since chunks wait meanwhile; some 15 µs each in an open shard."""
@@ -45,9 +44,8 @@ _PLANS_MAX: Final = 4  # the last batches of one epoch and the first of the next
 class _Session:
     opened: OpenSession
     memory: SlotMemory
-    reader_key: tuple[str, str]
-    plan: Callable[[int], EpochPlan]
-    """By epoch; the first chunk makes it."""
+    plan: Callable[[int], EpochPlan]  # by epoch
+    reader: SampleReader | None = None  # from the first chunk on
 
 
 class ChunkFiller:
@@ -65,23 +63,22 @@ class ChunkFiller:
         self._sources = sources
         self._open_shards = open_shards
         self._decoder = decoder
-        self._datasets: dict[str, Dataset] = {}
         self._cache = cache
+        self._open = contextlib.ExitStack()
+        self._dataset = functools.cache(self._open_dataset)  # on first use
         self._sessions: dict[int, _Session] = {}
-        self._readers: dict[tuple[str, str], SampleReader] = {}  # by dataset and recipe
+        # By dataset and recipe, for as long as a session has it.
+        self._readers = WeakValueDictionary[tuple[str, str], SampleReader]()
 
     def test_decoding(self) -> None:
         """Decode the first sample of each dataset; DatasetError or ResourceError if that fails."""
         for name in self._sources:
-            recipe = Recipe.for_split("val", batch_size=1)
-            size, dataset = recipe.image_size, self._dataset(name)
-            SampleReader(dataset, recipe, decoder=self._decoder).fill(
-                np.zeros(1, np.int64),
-                seed=0,
-                epoch=0,
-                pixels=np.empty((1, size, size, 3), np.int8),
-                labels=np.empty((1, *dataset.labels.row_shape), dataset.labels.dtype),
-            )
+            dataset, recipe = self._dataset(name), Recipe.for_split("val", batch_size=1)
+            layout = SlotLayout.of_recipe(recipe, dataset.labels, slots=1)
+            row = layout.chunk(np.empty(layout.total_bytes, np.uint8), 0, 0, 1)
+            reader = SampleReader(dataset, recipe, decoder=self._decoder)
+            first = np.zeros(1, np.int64)
+            reader.fill(first, seed=0, epoch=0, pixels=row.pixels, labels=row.labels)
 
     def open_session(self, message: OpenSession, fd: int) -> None:
         """Map the session's slots and prepare for its recipe."""
@@ -94,23 +91,18 @@ class ChunkFiller:
             shards = self._dataset(message.dataset).layout
             return recipe.plan_epoch(shards, seed=message.seed, epoch=epoch)
 
-        reader_key = message.dataset, recipe.fingerprint()
-        self._sessions[message.session] = _Session(message, memory, reader_key, plan)
+        self._sessions[message.session] = _Session(message, memory, plan)
 
     def close_session(self, number: int) -> None:
-        """Unmap the session's slots; drop its reader with the last session that uses it."""
-        session = self._sessions.pop(number)
-        session.memory.close()
-        if all(other.reader_key != session.reader_key for other in self._sessions.values()):
-            self._readers.pop(session.reader_key, None)
+        """Unmap the session's slots."""
+        self._sessions.pop(number).memory.close()
 
     def close(self) -> None:
         """Close the datasets."""
-        while self._datasets:
-            self._datasets.popitem()[1].close()
+        self._open.close()
 
     def fill(self, chunk: Fill) -> Filled:
-        """Write the chunk into its slot; return what it took, with the seconds of each of STAGES.
+        """Write the chunk into its slot; return what it took.
 
         Raises SampleError with the sample that is damaged or does not decode; DatasetError with the
         shard or manifest that cannot be opened, verified or read; ResourceError if too many files
@@ -118,10 +110,12 @@ class ChunkFiller:
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
-        reader = self._reader(session)
+        if session.reader is None:
+            session.reader = self._find_reader(session.opened)
+        reader = session.reader
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
-        seconds, counts = _spent(reader), reader.cache_counts
+        stages, counts = _stage_seconds(reader), reader.cache_counts
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
         if real:
@@ -144,12 +138,8 @@ class ChunkFiller:
             cpu_s=thread_time() - cpu_before_s,
             decoded_bytes=reader.decoded_bytes - decoded,
             fallbacks=reader.fallbacks - fallbacks,
-            stage_seconds=tuple(
-                now - then for now, then in zip(_spent(reader), seconds, strict=True)
-            ),
-            cache_counts=tuple(
-                now - then for now, then in zip(reader.cache_counts, counts, strict=True)
-            ),
+            stage_seconds={name: s - stages[name] for name, s in _stage_seconds(reader).items()},
+            cache_counts=dict(zip(COUNTS, map(sub, reader.cache_counts, counts), strict=True)),
         )
 
     def read_names(self, dataset: str, sample_ids: Iterable[int]) -> tuple[bytes, ...]:
@@ -169,29 +159,25 @@ class ChunkFiller:
         """The file that holds a sample of an open session."""
         return str(self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id))
 
-    def _dataset(self, name: str) -> Dataset:
-        """A dataset, opened on first use; DatasetError if its fingerprint differs."""
-        dataset = self._datasets.get(name)
-        if dataset is None:
-            source = self._sources[name]
-            path, shards = path_from_bytes(source.folder), self._open_shards
-            dataset = Dataset.open(path, open_shards=shards, fingerprint=source.fingerprint)
-            self._datasets[name] = dataset
-        return dataset
+    def _open_dataset(self, name: str) -> Dataset:
+        """Open a dataset; DatasetError if its fingerprint differs."""
+        source = self._sources[name]
+        path, shards = path_from_bytes(source.folder), self._open_shards
+        dataset = Dataset.open(path, open_shards=shards, fingerprint=source.fingerprint)
+        return self._open.enter_context(dataset)
 
-    def _reader(self, session: _Session) -> SampleReader:
+    def _find_reader(self, opened: OpenSession) -> SampleReader:
         """The reader, which all sessions of this dataset and recipe share."""
-        reader = self._readers.get(session.reader_key)
+        key = opened.dataset, opened.recipe.fingerprint()
+        reader = self._readers.get(key)
         if reader is None:
-            name, recipe = session.opened.dataset, session.opened.recipe
-            dataset, cached = self._dataset(name), None
+            dataset, cached = self._dataset(opened.dataset), None
             if self._cache is not None:
-                cached = part_of(self._cache, name, dataset, recipe)
-            reader = SampleReader(dataset, recipe, cached, decoder=self._decoder)
-            self._readers[session.reader_key] = reader
+                cached = part_of(self._cache, opened.dataset, dataset, opened.recipe)
+            reader = SampleReader(dataset, opened.recipe, cached, decoder=self._decoder)
+            self._readers[key] = reader
         return reader
 
 
-def _spent(reader: SampleReader) -> tuple[float, ...]:
-    """The seconds that a reader has spent in each of STAGES."""
-    return (*reader.seconds.values(), reader.fill_seconds)
+def _stage_seconds(reader: SampleReader) -> dict[str, float]:
+    return {**reader.seconds, "fill": reader.fill_seconds}  # of the decoded cache

@@ -85,10 +85,6 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
     """Hash of the bytes that these libraries make: ``feeder.sample.self_test``."""
     decoder: str
     """What decodes, such as "own (avx512)"; of no consequence for the bytes."""
-    stages: tuple[str, ...]
-    """Names of Filled.stage_seconds."""
-    cache_counts: tuple[str, ...]
-    """Names of Filled.cache_counts."""
 
 
 class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -36,8 +36,8 @@ class SlotMemory:
                     f"slot memory has {size} bytes, {layout.total_bytes} were announced: the "
                     "daemon's processes are of different versions, restart it"
                 )
-            self._mapping: mmap.mmap | None = mmap.mmap(fd, layout.total_bytes)
-            self._memory: NDArray[np.uint8] | None = np.frombuffer(self._mapping, np.uint8)
+            self._mapping = mmap.mmap(fd, layout.total_bytes)
+            self._memory: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
         except BaseException:
             os.close(fd)
             raise
@@ -71,18 +71,15 @@ class SlotMemory:
 
     def chunk(self, slot: int, first: int, count: int) -> ChunkArrays:
         """Views of rows first .. first + count - 1 of a slot."""
-        if self._memory is None:
-            raise ValueError("the slots of this session are closed")
         return self.layout.chunk(self._memory, slot, first, count)
 
     def discard(self) -> None:
         """Free the pages; processes that still map the file then read zeros."""
-        if self._mapping is not None:
-            self._mapping.madvise(mmap.MADV_REMOVE)
+        self._mapping.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
         """Close the descriptor and unmap; existing views keep their pages."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            self._memory = self._mapping = None
+            del self._memory, self._mapping
