@@ -18,7 +18,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 
 import zmq
 
@@ -31,7 +31,6 @@ from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
     MAX_NODE_HEADER_BYTES,
-    Chunk,
     ClientMessage,
     Hello,
     NodeMessage,
@@ -55,9 +54,7 @@ NAME_THREADS: Final = 7  # for the names of a list; 1 for those that join a list
 _DESCRIPTORS: Final = 12  # of a context with one I/O thread, a connection and a claim of slots
 _THREAD_DESCRIPTORS: Final = 2  # of each further I/O thread
 
-_EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow
-_READABLE: Final = int(zmq.POLLIN)
-_DONTWAIT: Final = int(zmq.DONTWAIT)
+_DONTWAIT: Final = int(zmq.DONTWAIT)  # a plain number: arithmetic on the enumeration is slow
 _MONITOR_EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor(3): the event and its value
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
@@ -116,11 +113,6 @@ class Link:
                 "use tcp://HOST:PORT or ipc:///PATH"
             ) from None
 
-    @property
-    def has_message(self) -> bool:
-        """Whether another message is here; cheaper than an attempt to receive it."""
-        return bool(cast(int, self.dealer.get(_EVENTS)) & _READABLE)
-
     def send(self, message: ClientMessage) -> None:
         """Send a message, without waiting."""
         frame = encode(message, is_checked=isinstance(message, Hello))  # Transport has checked it
@@ -144,8 +136,6 @@ class Link:
             raise ProtocolError(str(error)) from None
         except ProtocolError as error:
             raise ProtocolError(f"what answers there is not a feeder: {error}") from None
-        if len(frames) > 1 and not isinstance(message, Chunk):
-            raise ProtocolError(f"{type(message).__name__} came with frames it must not have")
         return message, frames[1:]
 
     def read_connection(self) -> Iterator[events.LinkEvent]:

@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -52,7 +53,6 @@ LOOKUP_S: Final = 3.0  # the most that a look-up takes
 _NAME_SERVER_S: Final = 60.0  # longer than the resolver tries
 _ANSWER_HEAD: Final = LOOKUP_REQUEST + b"\n"
 _TICK_S: Final = 1.0  # between attempts to read what was never read; a closed watch ends in it
-_NEVER_S: Final = float("inf")
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Source:
         feeders' keys."""
         self.text = text
         self.scheme, _, rest = text.partition("://")
-        self.interval_s = INTERVALS_S.get(self.scheme, _NEVER_S)
+        self.interval_s = INTERVALS_S.get(self.scheme, inf)
         self.due_s = 0.0
         self.was_read = False
         self.listing: Listing = {}
@@ -91,7 +91,7 @@ class Source:
                 host = host_name_in(check_endpoint(text))
                 self._read = partial(_check_name, text)
                 self.listing = {text: ""}  # dialled before its name resolves
-                self.due_s = 0.0 if host else _NEVER_S
+                self.due_s = 0.0 if host else inf
         try:
             host.encode("idna")
         except UnicodeError as error:
@@ -302,7 +302,7 @@ class Directory:
 
     def watch(self, changed: Callable[[Listing], None]) -> None:
         """Call ``changed`` from another thread whenever the endpoints change, until closed."""
-        if self._due_s() < _NEVER_S:
+        if self._due_s() < inf:
             threading.Thread(
                 target=self._watch, args=(changed,), name="feeder endpoints", daemon=True
             ).start()
@@ -316,7 +316,7 @@ class Directory:
 
     def _watch(self, changed: Callable[[Listing], None]) -> None:
         last = self._endpoints()
-        while not self._is_closed and (due_s := self._due_s()) < _NEVER_S:
+        while not self._is_closed and (due_s := self._due_s()) < inf:
             time.sleep(max(0.0, min(due_s - time.monotonic(), _TICK_S)))
             now = self.refresh()
             if now != last and not self._is_closed:

@@ -24,9 +24,7 @@ from feeder.client.host_memory import BatchBuffer, NotSharedError, claim_slots
 from feeder.errors import FeederError, ProtocolError
 from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
-from feeder.wire.messages import Chunk
 
-MESSAGES_IN_A_ROW: Final = 4  # of one link, before the clock and the other links have their turn
 IDLE_MS: Final = 60_000
 AWAY_S: Final = 1.0  # without a turn: threads take turns more often, so the process was stopped
 CATCH_UP_MS: Final = 100  # for libzmq's thread, which was stopped as well, to read what waits
@@ -122,30 +120,24 @@ class IoLoop:
         self._handle(events.EndpointsListed(listed), now_s)
 
     def _read_connection(self, link: Link, now_s: float) -> None:
-        for event in link.read_connection():
+        for event in [*link.read_connection()]:  # before one of them closes the link
             if isinstance(event, events.Disconnected):  # after all that came before it
-                while self._has_message(link):
-                    self._read_messages(link, now_s)
+                while link.number in self._links and self._read_message(link, now_s):
+                    pass
             self._handle(event, now_s)
 
-    def _read_messages(self, link: Link, now_s: float) -> None:
-        for _ in range(MESSAGES_IN_A_ROW):
-            try:
-                received = link.receive()
-            except ProtocolError as error:
-                self._handle(events.NodeIncompatible(link.number, error), now_s)
-                return
-            if received is None:
-                return
-            message, frames = received
-            sizes = [len(frame) for frame in frames] if frames else ()
-            self._handle(events.MessageReceived(link.number, message, sizes), now_s, frames)
-            # A message without rows is soon handled: the next one has a turn of its own.
-            if not isinstance(message, Chunk) or not self._has_message(link):
-                return
-
-    def _has_message(self, link: Link) -> bool:
-        return link.number in self._links and link.has_message  # else a message has ended it
+    def _read_message(self, link: Link, now_s: float) -> bool:
+        try:
+            received = link.receive()
+        except ProtocolError as error:
+            self._handle(events.NodeIncompatible(link.number, error), now_s)
+            return False
+        if received is None:
+            return False
+        message, frames = received
+        sizes = [len(frame) for frame in frames] if frames else ()
+        self._handle(events.MessageReceived(link.number, message, sizes), now_s, frames)
+        return True
 
     # --- What the session decides -------------------------------------------------------------
 
@@ -184,7 +176,7 @@ class IoLoop:
             return
         self._links[number] = link
         self._readers[link.monitor] = partial(self._read_connection, link)
-        self._readers[link.dealer] = partial(self._read_messages, link)
+        self._readers[link.dealer] = partial(self._read_message, link)
         for source in (link.monitor, link.dealer):  # read in this order
             self._poller.register(source, _READABLE)
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import inf
 from typing import Final, TypeVar
 
 import numpy as np
@@ -87,12 +88,12 @@ class Transport:
         self._lock = threading.RLock()  # the session's
         recipe = session.job.hello.recipe
         # Allocated at first use, so never for lent batches; only its present owner looks one up.
-        self._buffer = cache(lambda number: BatchBuffer(recipe, session.labels, allocate))
+        self._buffer = cache(lambda number: BatchBuffer(recipe, session.prefetch.labels, allocate))
         self._loop = IoLoop(session, self._lock, self._buffer, keys, wakeup)
         self._loop.listed = listing
         self._sockets = threading.Lock()
         self._consumer: int | None = None  # the thread that takes the turns, or is about to
-        self._handed_back_s = float("-inf")
+        self._handed_back_s = -inf
         self._is_closing = False
         self._has_ended = False  # but for a wait for the last messages, or for a name server
         self._thread = threading.Thread(
@@ -326,7 +327,7 @@ class Transport:
 
     def _resume(self) -> None:
         # Have the thread go on at once, without waiting for the consumer to come back.
-        self._handed_back_s = float("-inf")
+        self._handed_back_s = -inf
         self._wake()
 
     def _set_endpoints(self, listing: Listing) -> None:

@@ -21,7 +21,7 @@ from feeder.client.core.events import (
     MessageReceived,
 )
 from feeder.client.core.links import Job
-from feeder.client.io_loop import IDLE_MS, MESSAGES_IN_A_ROW, IoLoop
+from feeder.client.io_loop import IDLE_MS, IoLoop
 from feeder.wire.messages import Pong, encode
 from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S
@@ -129,7 +129,7 @@ def test_what_a_node_sent_before_it_ended_is_read_before_its_end(
         "feeder.client.io_loop.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
     )
     endpoint = f"ipc://{tmp_path}/node"
-    messages = [Pong(session=number) for number in range(3 * MESSAGES_IN_A_ROW)]
+    messages = [Pong(session=number) for number in range(12)]
     seen: list[Event] = []
 
     def answer(event: Event) -> Sequence[Instruction] | None:

@@ -408,13 +408,6 @@ def test_a_mangled_chunk_is_a_protocol_error(
     assert node.endpoint in str(caught.value)
 
 
-def test_frames_after_a_message_that_has_none(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        node.send([encode(Refused(code="clients", message="no")), b"pixels"])
-        with pytest.raises(ProtocolError, match="Refused came with frames it must not have"):
-            list(loader)
-
-
 def test_a_message_over_the_limit_is_not_read_and_ends_the_connection(node: FakeNode) -> None:
     node.script = lambda key, messages: [[bytes(MAX_NODE_HEADER_BYTES + 1)]]
     with (

@@ -18,6 +18,7 @@ Invariant: a link that is hung up has no requests left.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -47,8 +48,6 @@ time to connect and greet."""
 LONG_LIST_WINDOW: Final = 2
 """Slots to ask for at each feeder of a long list, where a client has one or two batches at a time:
 slots take memory at the feeder, for hundreds of such sessions."""
-
-_NEVER: Final = float("inf")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,14 +108,13 @@ class Links:
         """Endpoints that cannot serve this job: why, and when each may be dialled again."""
         self.is_list_long = False  # then feeders are chosen, again whenever the batches change
         self.have_changed = True  # links, or what is known of a node, since the last ``choose``
-        self.due_s = _NEVER  # when a link or a left-out endpoint has something to do
+        self.redial_s = inf  # when a left-out endpoint may be dialled again
         self._job = job
         self._prefetch = prefetch
         self._preference = preference
         self._out = out
         self._listed: Mapping[str, str] = {}
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
-        self._chosen_for: object = None  # the batch that the feeders of a long list were chosen for
         self._next_link = 0
         self._same_names: set[str] = set()  # that were reported
 
@@ -164,10 +162,6 @@ class Links:
         """Link to the feeders that are needed now and next."""
         was_long, limit = self.is_list_long, limit_links(len(self.feeders), self._prefetch)
         self.is_list_long = len(self.feeders) > limit
-        next_batch = self._prefetch.coming(1) if self.is_list_long else None
-        if next_batch == self._chosen_for and not self.have_changed:
-            return
-        self._chosen_for = next_batch
         usable = self.find_usable(now_s)
         chosen: Collection[str] = self.feeders
         if self.is_list_long:
@@ -182,16 +176,13 @@ class Links:
                 self._hang_up(link)
         for endpoint, feeder in wanted.items():
             self._dial(endpoint, feeder)
-        self.due_s = _NEVER
-        for _, redial_s in self.left_out.values():
-            if redial_s > now_s:
-                self.due_s = min(self.due_s, redial_s)
+        redials_s = [redial_s for _, redial_s in self.left_out.values() if redial_s > now_s]
+        self.redial_s = min(redials_s, default=inf)
         for link in self.by_number.values():
             if link.duplicate_of is not None:
                 other = self.by_number.get(link.duplicate_of)
                 if other is None or other.session is None:  # this one may reach the node
                     link.greet(now_s)
-            self.due_s = min(self.due_s, link.due_s)
 
     def _choose_of_long_list(self, usable: set[str], limit: int) -> set[str]:
         away = {link.feeder for link in self.by_number.values() if link.is_away}
@@ -230,12 +221,10 @@ class Links:
         self._out.append(events.HangUp(link.number))
 
     def leave_out(self, link: LinkState, reason: str, now_s: float) -> bool:
-        """Use a node no longer: ``choose`` closes its link; return whether that is news."""
+        """Use a node no longer, and close its link; return whether that is news."""
         is_news = link.endpoint not in self.left_out
         self.left_out[link.endpoint] = reason, now_s + LEFT_OUT_S
-        self.have_changed = True
-        link.is_connected = False
-        link.leave()
+        self._hang_up(link)
         return is_news
 
     def find_duplicate(self, link: LinkState, welcome: Welcome) -> LinkState | None:

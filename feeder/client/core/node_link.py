@@ -11,6 +11,7 @@ Invariant: when a session ends, for whatever reason, its requests are open again
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from feeder.client.core import events
@@ -26,8 +27,6 @@ QUIET_S: Final = 2.5  # a ping has had no answer for a second and a half: ask an
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
 RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses temporarily
 STANDSTILL_S: Final = 5.0  # a packing without progress for so long is reported as one
-
-_NEVER: Final = float("inf")
 
 
 class LinkState:
@@ -57,11 +56,11 @@ class LinkState:
         self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
         self.copied_because: str | None = None  # why batches are not lent, as far as is known
         self.duplicate_of: int | None = None  # the link in use to the same node process
-        self.due_s = _NEVER  # when to call ``run_due``
+        self.due_s = inf  # when to call ``run_due``
         self.heard_s = 0.0  # the node's last message
         self.sharers: int | None = None  # sessions of this job there, from its Pongs
         self.verdict = ""  # on what sets the node's pace, from its Pongs
-        self.waited_s = 0.0  # how long the training loop has waited for this link, in all
+        self.waited_s = 0.0  # how long the training loop has waited for this session
         self._hello = hello
         self._prefetch = prefetch
         self._out = out
@@ -75,7 +74,7 @@ class LinkState:
         self._packing: str | None = None  # what the node reports while it packs
         self._advances = 0  # the most that it has reported
         self._advanced_s = 0.0  # when that was
-        self._began_s = self._waited_before_s = self._cpu_before_s = 0.0  # at the session's start
+        self._began_s = self._cpu_before_s = 0.0  # at the session's start
 
     @property
     def is_status_known(self) -> bool:
@@ -158,7 +157,7 @@ class LinkState:
 
     def accept(self, welcome: Welcome, now_s: float, cpu_s: float) -> None:
         """Use the session; ``cpu_s`` is this process's CPU time so far."""
-        self._began_s, self._waited_before_s, self._cpu_before_s = now_s, self.waited_s, cpu_s
+        self._began_s, self._cpu_before_s, self.waited_s = now_s, cpu_s, 0.0
         self.due_s = now_s + PING_INTERVAL_S
         path, recipe = self._claim_path, self._hello.recipe
         if path is None:
@@ -170,7 +169,7 @@ class LinkState:
     def leave(self) -> None:
         """End the session, and wait for another connection."""
         self._end_session()
-        self.due_s = _NEVER
+        self.due_s = inf
 
     def drain(self) -> None:
         """Request nothing more from a node that is ending; it still sends what is in flight."""
@@ -224,12 +223,8 @@ class LinkState:
             self._refusal = refusal
             return
         self.due_s = now_s + PING_INTERVAL_S  # also while batches come: pings report the waits
-        ping = Ping(
-            session=self.session,
-            clock_s=max(0.0, now_s - self._began_s),
-            waited_s=max(0.0, self.waited_s - self._waited_before_s),
-            cpu_s=max(0.0, cpu_s - self._cpu_before_s),
-        )
+        clock_s, spent_s = now_s - self._began_s, cpu_s - self._cpu_before_s
+        ping = Ping(session=self.session, clock_s=clock_s, waited_s=self.waited_s, cpu_s=spent_s)
         self._out.append(events.Send(self.number, ping))
 
     def greet(self, now_s: float) -> None:

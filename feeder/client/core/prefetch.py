@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from feeder.client.core.answers import check_chunk, name_batch
 from feeder.errors import ProtocolError
 from feeder.plan.epoch import MAX_EPOCH
-from feeder.plan.labels import LabelSpec
+from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Failed, Lent
 
@@ -82,6 +82,7 @@ class Prefetch:
     def __init__(self, recipe: Recipe, *, buffers: int, world_size: int = 1) -> None:
         """``world_size`` is that known before the first sequence, which has the final one."""
         self.recipe = recipe
+        self.labels = INDEX_LABELS  # until the first welcome
         self.buffers = buffers
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
@@ -241,9 +242,7 @@ class Prefetch:
 
     # --- Arrivals -----------------------------------------------------------------------------
 
-    def find_buffer(
-        self, link: int, chunk: Chunk, sizes: Sequence[int], labels: LabelSpec
-    ) -> int | None:
+    def find_buffer(self, link: int, chunk: Chunk, sizes: Sequence[int]) -> int | None:
         """The buffer of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
         Raises ProtocolError when it cannot be a chunk of its batch. A batch that was requested
@@ -252,7 +251,7 @@ class Prefetch:
         """
         batch = self._find_requested(link, chunk)
         if batch is not None:
-            check_chunk(self.recipe, labels, chunk, sizes, valid=batch.valid)
+            check_chunk(self.recipe, self.labels, chunk, sizes, valid=batch.valid)
             if batch.requests[link].missing & _bits(chunk.first, chunk.images):
                 return batch.buffer
         self.chunks_discarded += 1

@@ -22,9 +22,9 @@ and again from the same node when that sends messages but has not answered for R
 request, or the answer, was lost.
 """
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from math import ceil, inf
 from typing import Final
 
 from feeder.client.core.node_link import QUIET_S, LinkState
@@ -57,7 +57,6 @@ _LATENCIES_MIN: Final = 16
 _LATENCIES_MAX: Final = 128
 _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
-_NEVER: Final = float("inf")
 
 
 class RequestScheduler:
@@ -71,7 +70,7 @@ class RequestScheduler:
         self.number = 0  # of the latest request
         self.in_flight = 0  # batches requested and not complete
         self.waits_for_room = False  # whether a batch could not be requested
-        self.due_s = _NEVER
+        self.due_s = inf
         self.latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)  # request to last row
         self.late_after_s = _FIRST_DELAY_S  # from a batch's request: then another node is asked too
         self._prefetch = prefetch
@@ -105,11 +104,11 @@ class RequestScheduler:
             assert link.welcome is not None, "it is served"
             self._by_name.setdefault(link.owner, []).append(link.number)
             self._windows[link.number] = link.welcome.window
-            chunks = math.ceil(self._prefetch.recipe.batch_size / link.welcome.chunk_images)
-            needed = 1 + math.ceil(_CHUNKS_A_WORKER * link.welcome.workers / chunks)
+            chunks = ceil(self._prefetch.recipe.batch_size / link.welcome.chunk_images)
+            needed = 1 + ceil(_CHUNKS_A_WORKER * link.welcome.workers / chunks)
             needed_in_all += needed
-            part = math.ceil(needed / min(ranks, link.sharers or ranks))
-            self._busy[link.number] = min(part, math.ceil(buffers / len(served)))
+            part = ceil(needed / min(ranks, link.sharers or ranks))
+            self._busy[link.number] = min(part, ceil(buffers / len(served)))
         if len(served) == 1:
             self._busy[served[0].number] = buffers
         # More are near where the buffers hardly suffice: a node without a rank's batches then
@@ -120,7 +119,7 @@ class RequestScheduler:
                 share = NEAR_SHARE_TIGHT if buffers * ranks >= needed_in_all else 1.0
         elif ranks < len(served) < buffers < _TIGHT * len(served):
             share = NEAR_SHARE_TIGHT
-        self._near = max(_NEAR_MIN, math.ceil(share * buffers))
+        self._near = max(_NEAR_MIN, ceil(share * buffers))
         # Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): about the 99th
         # percentile, so that one request in a hundred is made twice; the first answer counts.
         known_s = sorted(self.latencies_s)
@@ -131,7 +130,7 @@ class RequestScheduler:
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""
         prefetch = self._prefetch
-        self._now_s, self.due_s, self._wants = now_s, _NEVER, {}
+        self._now_s, self.due_s, self._wants = now_s, inf, {}
         self._free, self._lacking = defaultdict(int, self._windows), defaultdict(int, self._busy)
         open_batches: list[Batch] = []
         hedges = 0

@@ -17,6 +17,7 @@ Invariants, which test_fleet.py checks over random losses, restarts and clock ju
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Final
 
 from feeder.client.core import events
@@ -27,7 +28,6 @@ from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Batch, BatchRequest, BatchSequence, Prefetch
 from feeder.client.core.requests import RequestScheduler
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError, name_some
-from feeder.plan.labels import INDEX_LABELS
 from feeder.wire.messages import (
     Bye,
     Chunk,
@@ -45,7 +45,6 @@ from feeder.wire.messages import (
 AMPLE_BATCHES: Final = 3  # in flight per node: enough if a request comes a batch late
 
 _OF_SESSION: Final = (Chunk, Lent, Failed, Pong, Draining)
-_NEVER: Final = float("inf")
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -56,14 +55,13 @@ class ClientSession:
         """``buffers``: batches that are fetched ahead or with the consumer."""
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
-        self.labels = INDEX_LABELS  # until the first welcome
         self.error: FeederError | None = None  # the first failure that waiting cannot mend
         self.reconnects = 0
         self.received_bytes = 0
         # Grows while feeders that pack report progress and none serves: worth waiting for.
         self.packing_advances = 0
         self.first_batch_s: float | None = None  # from its request to its last row
-        self.due_s = _NEVER
+        self.due_s = inf
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
         self._out: list[events.Instruction] = []
         self.prefetch = Prefetch(job.hello.recipe, buffers=buffers, world_size=job.world_size)
@@ -75,15 +73,16 @@ class ClientSession:
         self._has_taken = False
         self._now_s = 0.0
         self._cpu_s = 0.0  # of this process, at the last ClockAdvanced
-        # Since the last ClockAdvanced:
-        self._has_changed = True  # in more than batches that were lent as requested
+        # Whether something can be requested besides what the links' changes allow, since the last
+        # ClockAdvanced.
+        self._has_changed = False
 
     def begin(self, sequence: BatchSequence) -> None:
         """Start a sequence; those of its batches that are already here are kept."""
         self.check()
         self.prefetch.begin(sequence)
         # The number of ranks may have changed, and with it how many links there may be.
-        self._has_changed = self.links.have_changed = True
+        self.links.have_changed = True
 
     def take(self) -> Batch | None:
         """The next batch if it is complete; raises the error that prevents it for good."""
@@ -92,7 +91,9 @@ class ClientSession:
         if batch is not None and batch.failure is not None:
             what = f"{self.job.name}: {name_batch(batch.key)}"
             raise DatasetError(f"{what} cannot be had: {batch.failure}")
-        self._has_taken |= batch is not None
+        if batch is not None:
+            self._has_taken = True
+            self.links.have_changed |= self.links.is_list_long
         return batch
 
     def is_clock_due(self, *, spare: int = 0) -> bool:
@@ -102,7 +103,8 @@ class ClientSession:
         request for several batches costs client and node little more than a request for one.
         """
         is_ample = self.scheduler.in_flight >= AMPLE_BATCHES * len(self.links.by_number)
-        return self._has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
+        has_changed = self._has_changed or self.links.have_changed
+        return has_changed or self.prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
         """The first welcome; raises the error that has ended the session."""
@@ -183,10 +185,10 @@ class ClientSession:
                     self._cpu_s = cpu_s
                     self._on_clock()
                 case events.ChunkStored(number, chunk):
-                    self._has_changed = True
-                    self._on_complete(self.prefetch.stored(number, chunk))
+                    request = self.prefetch.stored(number, chunk)
+                    self._has_changed |= request is not None
+                    self._on_complete(request)
                 case events.EndpointsListed(names):
-                    self._has_changed = True
                     self.links.set_listed(names)
                 case _:
                     self._on_link(event)
@@ -197,7 +199,7 @@ class ClientSession:
     def fail(self, error: FeederError) -> None:
         """End for good; consumer calls raise the first such error from now on."""
         if self.error is None:
-            self.error, self.due_s = error, _NEVER
+            self.error, self.due_s = error, inf
 
     def byes(self) -> list[events.Instruction]:
         """The last messages, so that nodes need not wait for the leases to expire."""
@@ -217,7 +219,7 @@ class ClientSession:
         link = self.links.by_number.get(event.link)
         if link is None:
             return  # it was closed
-        self._has_changed = self.links.have_changed = True
+        self.links.have_changed = True
         if isinstance(event, events.NodeIncompatible):
             self._leave_out(link, event.error)
         else:
@@ -226,14 +228,13 @@ class ClientSession:
     def _on_message(self, number: int, message: NodeMessage, sizes: Sequence[int]) -> None:
         link = self.links.by_number.get(number)
         self.received_bytes += sum(sizes)
-        if link is not None:
-            link.heard_s = self._now_s
-            try:
-                self._on_link_message(link, message, sizes)
-            except FeederError as error:
-                self._leave_out(link, error)
-        elif isinstance(message, Chunk):
-            self.prefetch.chunks_discarded += 1
+        if link is None:
+            return  # it was closed
+        link.heard_s = self._now_s
+        try:
+            self._on_link_message(link, message, sizes)
+        except FeederError as error:
+            self._leave_out(link, error)
 
     def _on_link_message(self, link: LinkState, message: NodeMessage, sizes: Sequence[int]) -> None:
         """Handle a message; raises the reason if its node cannot serve this job."""
@@ -253,17 +254,15 @@ class ClientSession:
                 self.links.have_changed |= message.sharers != link.sharers
                 link.verdict, link.sharers = message.verdict, message.sharers
                 return
-        self._has_changed = True
-        if isinstance(message, Chunk):
-            buffer = self.prefetch.find_buffer(link.number, message, sizes, self.labels)
-            if buffer is not None:
-                self._out.append(events.Store(link.number, message, buffer))
-            return
+            case Chunk():
+                buffer = self.prefetch.find_buffer(link.number, message, sizes)
+                if buffer is not None:
+                    self._out.append(events.Store(link.number, message, buffer))
+                return
         self.links.have_changed = True
         match message:
-            case Welcome() if link.is_connected:  # else it was still in flight
-                if link.session is None or message != link.welcome:
-                    self._on_welcome(link, message)
+            case Welcome() if link.session is None or message != link.welcome:
+                self._on_welcome(link, message)
             case NotReady() if link.session is None:
                 has_advanced = link.on_not_ready(message, self._now_s)
                 self.packing_advances += has_advanced and not self.served_endpoints
@@ -284,7 +283,7 @@ class ClientSession:
             link.duplicate_of = other.number
         else:
             self.welcome = self._preference.welcome = self.welcome or welcome
-            self.labels = self.welcome.labels
+            self.prefetch.labels = self.welcome.labels
             self.reconnects += is_back
             self.links.left_out.pop(link.endpoint, None)
             link.accept(welcome, self._now_s, self._cpu_s)
@@ -297,7 +296,6 @@ class ClientSession:
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
         """
-        self._has_changed = True
         named = error
         if not str(error).startswith(link.endpoint):
             named = type(error)(f"{link.endpoint}: {error}")
@@ -319,18 +317,17 @@ class ClientSession:
 
     def _on_clock(self) -> None:
         now_s, links = self._now_s, self.links
-        if now_s >= links.due_s:
-            links.have_changed = True
-            for link in links.by_number.values():
-                if link.due_s <= now_s:
-                    link.run_due(now_s, self._cpu_s)
-        if links.have_changed or links.is_list_long:
+        for link in links.by_number.values():
+            if link.due_s <= now_s:
+                link.run_due(now_s, self._cpu_s)
+                links.have_changed = True
+        if links.have_changed or now_s >= links.redial_s:
             links.choose(now_s)
-            if links.have_changed and self.welcome is not None:
+            if self.welcome is not None:
                 self._preference.set_names(links.name_owners())
                 self.scheduler.follow(links.by_number)
         self._has_changed = links.have_changed = False
-        self.due_s = links.due_s
+        self.due_s = min([links.redial_s, *[link.due_s for link in links.by_number.values()]])
         if self.welcome is not None:
             self._request_batches(self.welcome, now_s)
             self.due_s = min(self.due_s, self.scheduler.due_s)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from feeder.client.core.prefetch import BatchSequence, Prefetch
 from feeder.errors import ProtocolError
-from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Failed, Lent
 from tests.support.client_shell import open_keys
@@ -40,7 +39,7 @@ def arrive(
     prefetch: Prefetch, key: BatchKey, first: int, link: int = A, **changes: int
 ) -> int | None:
     message, sizes = chunk(key, first, **changes)
-    buffer = prefetch.find_buffer(link, message, sizes, INDEX_LABELS)
+    buffer = prefetch.find_buffer(link, message, sizes)
     if buffer is not None:
         prefetch.stored(link, message)
     return buffer
@@ -274,7 +273,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.find_buffer(A, *chunk((0, 0), first, **changes), INDEX_LABELS)
+        prefetch.find_buffer(A, *chunk((0, 0), first, **changes))
 
 
 @given(st.data())
@@ -309,7 +308,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.find_buffer(A, message, sizes, INDEX_LABELS)
+        prefetch.find_buffer(A, message, sizes)
 
 
 # Several links

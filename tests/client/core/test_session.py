@@ -289,14 +289,6 @@ def test_the_same_welcome_twice_changes_nothing() -> None:
     assert shell.session.reconnects == 0
 
 
-def test_a_welcome_after_the_connection_was_lost_is_ignored() -> None:
-    shell = make_shell()
-    shell.connect()
-    shell.lose()
-    shell.receive(welcome())
-    assert len(shell.session.served_endpoints) == 0
-
-
 def test_another_dataset_after_a_restart_is_an_error() -> None:
     shell = serve()
     shell.lose()
