@@ -48,55 +48,38 @@ class Facts(HostInterval):
         """``held`` is the verdict until now."""
         super().__init__(report)
         self.longer = self if longer is None else Facts(longer)
-        self._is_problem_known = held is not None and held.is_problem
-
-    @property
-    def do_clients_wait(self) -> bool:
-        """Whether the daemon holds its clients back.
-
-        They must have waited for a noticeable part of the longer interval, and still wait. Clients
-        that report no waits count as waiting while the workers are always busy.
-        """
-        if self.wait_share is None:
-            return self.busy_share > 0.9
-        part = 0.5 if self._is_problem_known else 1.0
-        return self.longer._do_wait(1.0) and self._do_wait(part)
+        # Whether the daemon holds its clients back. They must have waited for a noticeable part of
+        # the longer interval, and still wait. Clients that report no waits count as waiting while
+        # the workers are always busy.
+        part = 0.5 if held is not None and held.is_problem else 1.0
+        self.do_clients_wait = self.longer._do_wait(1.0) and self._do_wait(part)
+        # How long clients wait and how busy the workers are, as clauses.
+        share = self.wait_share
+        if share is None:
+            self.do_clients_wait = self.busy_share > 0.9
+            self.waits = "clients report no waits"
+        elif self.client_count == 1:
+            self.waits = f"the client waits {percent(share)} of its time"
+        else:
+            self.waits = f"clients wait {percent(share)} of their time"
+        are = "the worker is" if self.workers == 1 else f"{self.workers} workers are"
+        self.busy = f"{are} busy {percent(self.busy_share)}"
 
     def _do_wait(self, part: float) -> bool:
         """Whether clients wait for more than a part of the thresholds."""
         longest = max((client.wait_share or 0.0 for client in self.node_clients), default=0.0)
         return (self.wait_share or 0.0) > part * WAITS_MEAN or longest > part * WAITS_ONE
 
-    @property
-    def waits(self) -> str:
-        """How long clients wait, as a clause."""
-        share = self.wait_share
-        if share is None:
-            return "clients report no waits"
-        if self.client_count == 1:
-            return f"the client waits {percent(share)} of its time"
-        return f"clients wait {percent(share)} of their time"
-
-    @property
-    def busy(self) -> str:
-        """How busy the workers are, as a clause."""
-        are = "the worker is" if self.workers == 1 else f"{self.workers} workers are"
-        return f"{are} busy {percent(self.busy_share)}"
-
     def checked(self, could: float, *, has_neighbours: bool = False) -> float:
         """An estimate, or 0 if the interval does not carry it.
 
         ``has_neighbours``: it takes the CPU time of other processes into account.
         """
-        images = self.images_a_s * self.seconds
-        worker_s = self.busy_workers * self.seconds
+        sample = min(self.images_a_s / IMAGES_MIN, self.busy_workers / WORKER_SECONDS_MIN)
         others = self.neighbour_cpus / max(1, self.machine.cpus)
         is_shared = others > NEIGHBOURS_MAX or self.machine.pressure_cpu > PRESSURE_MAX
-        if images < IMAGES_MIN or worker_s < WORKER_SECONDS_MIN:
-            return 0.0
-        if could > FURTHEST * self.images_a_s or (is_shared and not has_neighbours):
-            return 0.0
-        return could
+        is_carried = sample * self.seconds >= 1 and could <= FURTHEST * self.images_a_s
+        return could if is_carried and (has_neighbours or not is_shared) else 0.0
 
     def delivered(self, could: float, *, has_neighbours: bool = False) -> float:
         """A checked estimate, and no more than clients would take if they never waited, as far as

@@ -8,6 +8,7 @@ count from zero. The attributes of all classes but HostInterval are fields of th
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from feeder.metrics.fields import growth, merged
@@ -211,17 +212,33 @@ class HostInterval:
         self.lent_bytes_a_s = sum(node.lent_bytes_a_s for node in self.nodes)
         self.storage_bytes_a_s = sum(node.storage_bytes_a_s for node in self.nodes)
         self.requested_bytes_a_s = sum(node.requested_bytes_a_s for node in self.nodes)
+        # Of the bytes read: those that storage did not have to deliver.
+        hits = 1.0 - self.storage_bytes_a_s / (self.requested_bytes_a_s or 1.0)
+        self.page_cache_share = max(0.0, hits) if self.requested_bytes_a_s > 0 else None
         self.workers = sum(node.worker_count for node in self.nodes)
         self.busy_workers = sum(node.busy_workers for node in self.nodes)
         self.busy_share = min(1.0, self.busy_workers / self.workers) if self.workers else 0.0
+        # With their node process, silent ones first.
+        workers = [(node, worker) for node in self.nodes for worker in node.workers]
+        self.workers_by_silence = sorted(workers, key=lambda pair: pair[1].state != "silent")
+        self.slots = merged([SlotSeconds(), *(node.slots for node in self.nodes)])  # mean numbers
+        self.cache = merged([CacheRecord(), *(node.cache for node in self.records)])
         # A client of two node processes is there twice.
         self.node_clients = tuple(client for node in self.nodes for client in node.clients)
-        self.by_client: defaultdict[tuple[str, str], list[ClientInterval]] = defaultdict(list)
-        for client in self.node_clients:
-            self.by_client[client.account, client.name].append(client)
-        self.client_count = sum(
-            max(client.clients for client in group) for group in self.by_client.values()
+        self.by_client = _grouped(self.node_clients, "account", "name")
+        groups = self.by_client.values()
+        self.client_count = sum(max(client.clients for client in group) for group in groups)
+        # The CPUs that the daemon and its clients on this host use, a client of several node
+        # processes once; those of processes that are neither; and the part of what the daemon
+        # wanted that its cgroup's quota withheld.
+        self.feeder_cpus = (
+            sum(node.busy_workers * node.cpu_share for node in self.nodes)
+            + sum(node.own_cpus for node in self.nodes)
+            + sum(max(client.cpus * client.is_local for client in group) for group in groups)
         )
+        self.neighbour_cpus = max(0.0, self.machine.busy_cpus - self.feeder_cpus)
+        throttled = self.machine.throttled_cpus
+        self.throttled_share = throttled / (throttled + self.feeder_cpus) if throttled else 0.0
 
     @cached_property
     def wait_share(self) -> float | None:
@@ -248,23 +265,6 @@ class HostInterval:
         return dict(sorted(rows, key=lambda row: -row[1]))
 
     @property
-    def slots(self) -> SlotSeconds:
-        """Mean number of slots in each state."""
-        return merged([SlotSeconds(), *(node.slots for node in self.nodes)])
-
-    @property
-    def cache(self) -> CacheRecord:
-        """The decoded caches of all node processes together."""
-        return merged([CacheRecord(), *(node.cache for node in self.records)])
-
-    @property
-    def page_cache_share(self) -> float | None:
-        """Share of the bytes read that storage did not have to deliver; None where none were."""
-        if self.requested_bytes_a_s <= 0:
-            return None
-        return max(0.0, 1.0 - self.storage_bytes_a_s / self.requested_bytes_a_s)
-
-    @property
     def cache_hit_share(self) -> float | None:
         """Share of the decoded cache's look-ups; None without any. By images of node processes."""
         nodes = [node for node in self.nodes if node.cache_hit_share is not None]
@@ -275,27 +275,21 @@ class HostInterval:
     @cached_property
     def clients(self) -> tuple[ClientRow, ...]:
         """All clients, those with the most images first, the summed-up ones last."""
-        rows = map(ClientRow, _grouped(self.node_clients))
+        rows = map(ClientRow, _grouped(self.node_clients, "account", "name", "dataset").values())
         return tuple(sorted(rows, key=lambda row: (row.name == OTHERS, -row.images_a_s, row.name)))
-
-    @property
-    def workers_by_silence(self) -> list[tuple[NodeInterval, WorkerInterval]]:
-        """All workers with their node process, silent ones first."""
-        pairs = [(node, worker) for node in self.nodes for worker in node.workers]
-        return sorted(pairs, key=lambda pair: pair[1].state != "silent")
 
     @property
     def jobs(self) -> tuple[JobInterval, ...]:
         """Jobs over all node processes, those that use most workers first."""
-        groups = _grouped(job for node in self.nodes for job in node.jobs)
-        workers = sum(job.workers for group in groups for job in group)
+        parts = [job for node in self.nodes for job in node.jobs]
+        groups = _grouped(parts, "account", "name")
+        workers = sum(job.workers for group in groups.values() for job in group)
         jobs = []
-        for group in groups:
-            first = group[0]
-            record = JobRecord(name=first.name, account=first.account, weight=first.weight)
-            job = JobInterval(record, 0, _rate(0.0))
-            for name in ("sessions", "images_a_s", "batches_a_s", "batches", "workers"):
-                setattr(job, name, sum(getattr(part, name) for part in group))
+        for (account, name), group in groups.items():
+            record = JobRecord(name=name, account=account, weight=group[0].weight)
+            job = JobInterval(record, 0, float)
+            for field in ("sessions", "images_a_s", "batches_a_s", "batches", "workers"):
+                setattr(job, field, sum(getattr(part, field) for part in group))
             job.worker_share = job.workers / workers if workers else 0.0
             jobs.append(job)
         return tuple(sorted(jobs, key=lambda job: (job.name == OTHER_JOBS, -job.workers, job.name)))
@@ -304,28 +298,6 @@ class HostInterval:
         """A share of NodeInterval, as a mean over the node processes' busy workers."""
         total = sum(float(getattr(node, field)) * node.busy_workers for node in self.nodes)
         return total / self.busy_workers if self.busy_workers else 0.0
-
-    @property
-    def feeder_cpus(self) -> float:
-        """The CPUs that the daemon and its clients on this host use; a client of several node
-        processes counts once."""
-        workers = sum(node.busy_workers * node.cpu_share for node in self.nodes)
-        clients = sum(
-            max((client.cpus for client in group if client.is_local), default=0.0)
-            for group in self.by_client.values()
-        )
-        return workers + sum(node.own_cpus for node in self.nodes) + clients
-
-    @property
-    def neighbour_cpus(self) -> float:
-        """The CPUs that processes use which belong neither to the daemon nor to its clients."""
-        return max(0.0, self.machine.busy_cpus - self.feeder_cpus)
-
-    @property
-    def throttled_share(self) -> float:
-        """The part of the CPU time wanted by the daemon that its cgroup's quota withheld."""
-        throttled = self.machine.throttled_cpus
-        return throttled / (throttled + self.feeder_cpus) if throttled else 0.0
 
 
 def _rate(seconds: float) -> _Rate:
@@ -347,15 +319,16 @@ def _growths(before: Iterable[_Record], now: Iterable[_Record]) -> list[_Record]
     return parts
 
 
-def _grouped(parts: Iterable[_Part]) -> list[list[_Part]]:
-    """Clients or jobs of all node processes, those that are the same together."""
-    groups: defaultdict[tuple[str, str, str], list[_Part]] = defaultdict(list)
+def _grouped(parts: Iterable[_Part], *names: str) -> dict[tuple[str, ...], list[_Part]]:
+    """Clients or jobs of all node processes, those that are the same by some fields together."""
+    key = attrgetter(*names)
+    groups: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
     for part in parts:
-        groups[_key(part)].append(part)
-    return list(groups.values())
+        groups[key(part)].append(part)
+    return groups
 
 
-def _key(part: ClientRecord | ClientInterval | JobRecord | JobInterval) -> tuple[str, str, str]:
+def _key(part: ClientRecord | JobRecord) -> tuple[str, str, str]:
     return part.account, part.name, getattr(part, "dataset", "")
 
 

@@ -36,13 +36,11 @@ WORTHWHILE: Final = 1.1  # times the rate: what would give less is neither advis
 
 def idle(facts: Facts, _part: float) -> Finding:
     """Nothing is requested."""
-    if facts.images_a_s > 0 or facts.busy_workers > 0.01:
+    is_wanted = any(client.wanted for client in facts.node_clients)
+    if facts.images_a_s > 0 or facts.busy_workers > 0.01 or is_wanted:
         return None
-    if not facts.node_clients:
-        return "no client is connected"
-    if any(client.wanted for client in facts.node_clients):
-        return None
-    return f"{plural(len(facts.by_client), 'client')} requested nothing"
+    clients = len(facts.by_client)
+    return f"{plural(clients, 'client')} requested nothing" if clients else "no client is connected"
 
 
 def healthy(facts: Facts, part: float) -> Finding:
@@ -70,19 +68,18 @@ def _describe_pace(facts: Facts, start: str) -> Finding:
 
 def greedy_client(facts: Facts, part: float) -> Finding:
     """One client gets most of the workers' time, and others wait."""
+    if len(facts.by_client) < 2 or facts.busy_share < part * ALWAYS_BUSY:
+        return None
     shares: defaultdict[str, float] = defaultdict(float)
     waits: defaultdict[str, float] = defaultdict(float)
     for node in facts.nodes:
         for client in node.clients:
-            if facts.busy_workers:
-                shares[client.name] += client.worker_share * node.busy_workers / facts.busy_workers
+            shares[client.name] += client.worker_share * node.busy_workers / facts.busy_workers
             # Of a client that has just come only its slots are known: none has a batch for it.
             unfilled = 1.0 - _share_on_the_way(client)
             waits[client.name] += unfilled if client.wait_share is None else client.wait_share
-    top = max(shares.keys() - {OTHERS}, key=lambda name: shares[name], default=None)
-    if top is None or len(shares) < 2 or facts.busy_share < part * ALWAYS_BUSY:
-        return None
-    longest = max(wait for name, wait in waits.items() if name != top)
+    top = max(shares.keys() - {OTHERS}, key=lambda name: shares[name], default=OTHERS)
+    longest = max((wait for name, wait in waits.items() if name != top), default=0.0)
     unfair = max(TOP_SHARE, UNFAIR / facts.client_count)
     if longest < part * OTHERS_WAIT or shares[top] < part * unfair:
         return None
@@ -114,15 +111,14 @@ def io_bound(facts: Facts, part: float) -> Finding:
     blocked = facts.mean_of_busy("blocked_share")
     if min(blocked, reading) < part * BLOCKED or facts.busy_share < part * LITTLE_BUSY:
         return None
-    storage, requested = facts.storage_bytes_a_s, facts.requested_bytes_a_s
-    missed = ""
-    if storage and requested:
-        share = percent(min(1.0, storage / requested))
-        missed = f", {share} of what they read is not in the page cache"
+    hits, missed = facts.page_cache_share, ""
+    if hits is not None and hits < 1.0:
+        missed = f", {percent(1.0 - hits)} of what they read is not in the page cache"
+    read_bytes_a_s = max(facts.storage_bytes_a_s, facts.requested_bytes_a_s)
     could = facts.delivered(facts.at_most(1.0 / max(0.02, 1.0 - blocked)))
     return (
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
-        f"{megabytes(max(storage, requested))}/s{missed}"
+        f"{megabytes(read_bytes_a_s)}/s{missed}"
         f"{_pressure('storage', facts.machine.pressure_io)}, {facts.waits}; faster storage or "
         f"more free memory for the page cache would {_give(could)}"
     ), could

@@ -56,17 +56,13 @@ def stalled_storage(facts: Facts, _part: float) -> Finding:
             f"reads of dataset {', '.join(names[:3])} do not return, its batches are held up; "
             "check the disk or file system that its folder is on"
         )
-    workers = [worker for _, worker in facts.workers_by_silence]
-    waiting_s = [
-        worker.silent_s
-        for worker in workers
-        if _is_silent(worker) and worker.kernel_state in ("sleeps", "storage")
-    ]
-    if len(waiting_s) < 2 or 2 * len(waiting_s) < len(workers):
+    silent = [worker for _, worker in facts.workers_by_silence if _is_silent(worker)]
+    waiting_s = [w.silent_s for w in silent if w.kernel_state in ("sleeps", "storage")]
+    if len(waiting_s) < 2 or 2 * len(waiting_s) < facts.workers:
         return None
     return (
-        f"{len(waiting_s)} of {len(workers)} workers have waited for up to {max(waiting_s):.0f} s, "
-        "as for reads that do not return; check the disk or file system of the datasets"
+        f"{len(waiting_s)} of {facts.workers} workers have waited for up to {max(waiting_s):.0f} "
+        "s, as for reads that do not return; check the disk or file system of the datasets"
     )
 
 

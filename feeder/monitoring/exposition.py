@@ -175,7 +175,7 @@ def _describe_rates(interval: HostInterval) -> Iterator[Metric]:
         yield gauge("wait_ratio", text, [], {(): interval.wait_share})
 
 
-def _rank(item: tuple[tuple[str, str], list[ClientInterval]]) -> tuple[bool, float, str]:
+def _rank(item: tuple[tuple[str, ...], list[ClientInterval]]) -> tuple[bool, float, str]:
     (_, name), group = item
     return name == OTHERS, -sum(client.images_a_s for client in group), name
 
