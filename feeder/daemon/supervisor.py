@@ -132,7 +132,7 @@ class Supervisor:
                 if self._watch.due_s <= now_s:
                     self._replace_hung(now_s)
                     self._turn(now_s)
-                self._log.report_dropped()
+                self._log.report_suppressed()
                 self._await_events()
         finally:
             self._end_all()

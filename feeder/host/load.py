@@ -19,7 +19,10 @@ from feeder.host.memory_budget import available_bytes
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
 
-_CPU_LINE: Final = re.compile(rb"^cpu([0-9]{1,5}) ([0-9 ]{1,400})$", re.MULTILINE)
+_CPU_LINE: Final = re.compile(rb"^cpu([0-9]{1,5})((?: [0-9]{1,18}){8})", re.MULTILINE)
+"""user nice system idle iowait irq softirq steal; the guests' time after them is in user and nice.
+Stolen time counts as busy: the machine's owner has given these CPUs to another one meanwhile."""
+
 _SOME_TOTAL: Final = re.compile(rb"^some .*\btotal=([0-9]{1,18})\b", re.MULTILINE)
 _REFAULTS: Final = re.compile(
     rb"^workingset_refault(?:_file)? ([0-9]{1,18})$",  # without "_file" before Linux 5.9
@@ -30,9 +33,6 @@ _THROTTLED: Final = re.compile(rb"^throttled_(?:usec|time) ([0-9]{1,18})$", re.M
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _IDLE: Final = 3
 _IO_WAIT: Final = 4
-_FIELDS: Final = 8
-"""user nice system idle iowait irq softirq steal; the guests' time after them is in user and nice.
-Stolen time counts as busy: the machine's owner has given these CPUs to another one meanwhile."""
 
 
 def read_load(root: Path, usable: UsableCpus) -> HostLoad:
@@ -68,8 +68,8 @@ def parse_cpu_seconds(stat: bytes, cpus: Collection[int]) -> tuple[float, float]
     """The busy and the I/O-wait seconds of some CPUs in /proc/stat."""
     busy, waited = 0, 0
     for match in _CPU_LINE.finditer(stat):
-        ticks = [int(word) for word in match[2].split()[:_FIELDS] if len(word) <= 18]
-        if int(match[1]) in cpus and len(ticks) > _IO_WAIT:
+        if int(match[1]) in cpus:
+            ticks = [int(word) for word in match[2].split()]
             waited += ticks[_IO_WAIT]
             busy += sum(ticks) - ticks[_IDLE] - ticks[_IO_WAIT]
     return busy / _TICKS_A_S, waited / _TICKS_A_S

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 THREADS_MAX: Final = 32  # they saturate the controllers of a NUMA node with twelve channels
 _ARRAY_BYTES: Final = 16 << 20  # a thread's source, and its destination
 _COPY_S: Final = 0.02  # mapping the pages takes as long again
-_PIECE_BYTES: Final = 4 << 20  # after each a thread looks at the clock, for which it needs the GIL
 _SPARE_SHARE: Final = 4  # the probe takes at most a quarter of the memory that is available
 
 _Pair: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -49,7 +48,6 @@ def _copy(pair: _Pair) -> int:
     source, target = pair
     copied, end_s = 0, time.perf_counter() + _COPY_S
     while time.perf_counter() < end_s:
-        at = copied % len(source)
-        np.copyto(target[at : at + _PIECE_BYTES], source[at : at + _PIECE_BYTES])
-        copied += _PIECE_BYTES
+        np.copyto(target, source)
+        copied += len(source)
     return copied

@@ -18,8 +18,8 @@ from feeder.host.kernel_files import cgroup_folders, read_bytes
 
 _V1_NAMES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _V2_NAMES: Final = ("memory.max", "memory.current")
-_TOTAL_INACTIVE: Final = re.compile(rb"^total_inactive_file (\d+)$", re.MULTILINE)
-_INACTIVE: Final = re.compile(rb"^inactive_file (\d+)$", re.MULTILINE)
+_INACTIVE: Final = re.compile(rb"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
+"""In v1 the total, which includes the groups below, comes after the group's own."""
 
 SLOTS_SHARE: Final = 0.5  # of the available memory; the rest is for workers and the page cache
 
@@ -52,9 +52,8 @@ def available_bytes(root: Path = Path("/")) -> int:
             read_bytes(f"{folder}/{name}").strip() for name in (_V2_NAMES if unified else _V1_NAMES)
         )
         if limit.isdigit() and used.isdigit():  # cgroup v2 writes "max" for no limit
-            details = read_bytes(f"{folder}/memory.stat")
-            inactive = _TOTAL_INACTIVE.search(details) or _INACTIVE.search(details)
-            limits.append(max(0, int(limit) - int(used) + int(inactive[1] if inactive else 0)))
+            inactive = _INACTIVE.findall(read_bytes(f"{folder}/memory.stat")) or [0]
+            limits.append(max(0, int(limit) - int(used) + int(inactive[-1])))
     return min(limits)
 
 

@@ -27,8 +27,6 @@ _STATES: Final[dict[bytes, KernelState]] = {
     b"T": "stopped",
     b"t": "traced",
     b"Z": "ended",
-    b"X": "ended",
-    b"x": "ended",
 }
 _STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CPU = 0, 1, 11, 12, 36
 """Positions after the name; the manual counts name and number, too, and from one."""

@@ -48,14 +48,13 @@ def parse_cpulist(text: str) -> frozenset[int]:
     cpus: set[int] = set()
     for part in filter(None, map(str.strip, text.split(","))):
         match = _CPULIST_PART.fullmatch(part)
-        first = int(match[1]) if match else 0
-        last = int(match[2] or match[1]) if match else -1
-        if last < first or last > _CPU_MAX:
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not numbers or numbers[-1] > _CPU_MAX:
             raise ConfigError(
                 f"{part!r} in {text.strip()!r} is not a CPU or a range of CPUs: write a list such "
                 "as 0-3,8"
             )
-        cpus.update(range(first, last + 1))
+        cpus.update(numbers)
     return frozenset(cpus)
 
 
@@ -101,10 +100,9 @@ def read_topology(
         )
     if any(node.cpus for node in nodes):
         return tuple(nodes)
-    if affinity is None:
-        affinity = frozenset(os.sched_getaffinity(0))
+    cpus = online or affinity or frozenset(os.sched_getaffinity(0))
     memory_bytes = _memory_bytes(root / "proc/meminfo")
-    return (NumaNode(id=0, cpus=online or affinity, memory_bytes=memory_bytes, memory_node=None),)
+    return (NumaNode(id=0, cpus=cpus, memory_bytes=memory_bytes, memory_node=None),)
 
 
 def usable_cpus(
@@ -115,8 +113,7 @@ def usable_cpus(
     A quota of 2.5 CPUs counts as 2: the remainder is for the node process itself. `affinity`
     defaults to the calling process's; `process` is the folder in /proc, its number.
     """
-    if affinity is None:
-        affinity = frozenset(os.sched_getaffinity(0))
+    affinity = affinity or frozenset(os.sched_getaffinity(0))
     quota, count = min(cpu_quotas(root, process), default=None), len(affinity)
     reason = f"affinity {count}, no cgroup quota"
     if quota is not None:

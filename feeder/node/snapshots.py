@@ -106,7 +106,7 @@ class Snapshots:
         except ChannelClosedError:
             self.deadline_s = float("inf")  # the loop reads the end of the channel, and ends
         self._service.read_board()
-        self._log.report_dropped()
+        self._log.report_suppressed()
 
     def take(self, now_s: float) -> NodeRecord:
         service, table, record = self._service, self._service.table, self._service.pool.record

@@ -28,6 +28,7 @@ from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Final, Literal, get_args
 
 from feeder.metrics.counters import LogCounters
+from feeder.metrics.figures import plural
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
@@ -107,9 +108,9 @@ class LogLimiter:
     def admit(self, kind: Hashable, now_s: float, record: logging.LogRecord | None = None) -> bool:
         """Whether to log a line. If not, and ``record`` is given, it is counted for ``take_due``,
         without which no new interval begins."""
-        if not self._suppressed and now_s - self._began_s >= INTERVAL_S:
+        is_over = not self._suppressed and now_s - self._began_s >= INTERVAL_S
+        if is_over or not self._lines:
             self._lines.clear()
-        if not self._lines:
             self._began_s = now_s
         if kind not in self._lines and len(self._lines) >= self._kinds_max:
             kind = None
@@ -136,21 +137,25 @@ class LogLimiter:
         return due
 
 
-class LineStream(io.TextIOBase):
-    """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
+class LineStream(logging.Handler):
+    """Handles log records, of which it limits those that repeat, and replaces ``sys.stderr``.
+
+    Raises nothing, and blocks only if its descriptor does. Its lock is reentrant: the garbage
+    collector may run a __del__ during a write, and if that fails, Python reports it on this stream
+    in the same thread.
+    """
 
     def __init__(self, process: str = SUPERVISOR, form: LogFormat = "text", fd: int = 2) -> None:
         """``process`` is "supervisor" or such as "node 0". ``fd`` is a pipe, into which lines of up
         to PIPE_BUF bytes go whole or not at all."""
+        super().__init__()
+        self.lock = self._lock = threading.RLock()
         self._process = process
         self._form = form
         self._fd = fd
-        # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
-        # Python reports it on this stream in the same thread.
-        self._lock = threading.RLock()
         self._begun = ""  # a line without its end
         self._unreported = 0
-        self.handler = LineHandler(self)
+        self._limiter = LogLimiter()
 
     def fileno(self) -> int:
         return self._fd
@@ -174,10 +179,46 @@ class LineStream(io.TextIOBase):
         """
         self._write(self._render(message, level, trace, **fields))
 
-    def report_dropped(self) -> None:
-        """Log how many lines were dropped, if there is room again, and how many were limited."""
-        self.handler.report_limited()
-        self._write("")
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it."""
+        try:
+            now_s = time.monotonic()
+            self.report_suppressed()
+            message = record.getMessage()  # before it is limited: what is kept must not fail later
+            # A text that is only "%s" says nothing of the kind, so the message does.
+            kind = getattr(record, "kind", message if record.msg == "%s" else str(record.msg))
+            if (
+                DEBUG < record.levelno < ERROR
+                and kind is not None
+                and not self._limiter.admit((record.name, record.levelno, kind), now_s, record)
+            ):
+                counters.log_lines_limited += 1
+            else:
+                self._write_record(record, message)
+        except (TypeError, ValueError, LookupError):  # of a message and its arguments
+            self.handleError(record)
+
+    def report_suppressed(self, *, is_end: bool = False) -> None:
+        """Log how many lines were limited, in an interval that is over or until the end, and how
+        many were dropped, if there is room again."""
+        with self._lock:
+            for count, last, span_s in self._limiter.take_due(time.monotonic(), is_end=is_end):
+                within = f"{count:,} more like this within {max(1.0, span_s):.0f} s"
+                self._write_record(last, f"{within}, the latest: {last.getMessage()}")
+            self._write("")
+
+    def close(self) -> None:
+        """Log what was suppressed; called when the process ends."""
+        self.report_suppressed(is_end=True)
+        super().close()
+
+    def _write_record(self, record: logging.LogRecord, message: str) -> None:
+        self.report(
+            message,
+            min(record.levelno, ERROR),
+            logging.Formatter().formatException(record.exc_info) if record.exc_info else "",
+            **{name: vars(record)[name] for name in FIELDS if name in vars(record)},
+        )
 
     def _render(self, message: str, level: int, trace: str = "", **fields: object) -> str:
         """Render a line; as text one or more, each with its mark."""
@@ -193,8 +234,8 @@ class LineStream(io.TextIOBase):
         """Write or drop whole lines, after the number of those dropped before."""
         with self._lock:
             if self._unreported:
-                s = "" if self._unreported == 1 else "s"
-                report = f"{self._unreported:,} log line{s} dropped while stderr was not read"
+                lost = plural(self._unreported, "log line")
+                report = f"{lost} dropped while stderr was not read"
                 if self._write_line(self._render(report, WARNING).encode()):
                     self._unreported = 0
             for line in cut_lines(lines.encode(errors="backslashreplace")):
@@ -222,64 +263,10 @@ def cut_lines(text: bytes) -> Iterator[bytes]:
         yield line
 
 
-class LineHandler(logging.Handler):
-    """Writes records to a stream, and limits those that repeat."""
-
-    def __init__(self, stream: LineStream) -> None:
-        super().__init__()
-        self.limiter = LogLimiter()
-        self._stream = stream
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or count it."""
-        try:
-            now_s = time.monotonic()
-            self._write_due(now_s)
-            message = record.getMessage()  # before it is limited: what is kept must not fail later
-            # A text that is only "%s" says nothing of the kind, so the message does.
-            kind = getattr(record, "kind", message if record.msg == "%s" else str(record.msg))
-            if (
-                DEBUG < record.levelno < ERROR
-                and kind is not None
-                and not self.limiter.admit((record.name, record.levelno, kind), now_s, record)
-            ):
-                counters.log_lines_limited += 1
-            else:
-                self._write(record, message)
-        except (TypeError, ValueError, LookupError):  # of a message and its arguments
-            self.handleError(record)
-
-    def report_limited(self, *, is_end: bool = False) -> None:
-        """Log how many lines were suppressed in an interval that is over, or until the end."""
-        self.acquire()
-        try:
-            self._write_due(time.monotonic(), is_end=is_end)
-        finally:
-            self.release()
-
-    def close(self) -> None:
-        """Log how many lines were suppressed; called when the process ends."""
-        self.report_limited(is_end=True)
-        super().close()
-
-    def _write_due(self, now_s: float, *, is_end: bool = False) -> None:
-        for count, last, span_s in self.limiter.take_due(now_s, is_end=is_end):
-            within = f"{count:,} more like this within {max(1.0, span_s):.0f} s"
-            self._write(last, f"{within}, the latest: {last.getMessage()}")
-
-    def _write(self, record: logging.LogRecord, message: str) -> None:
-        self._stream.report(
-            message,
-            min(record.levelno, ERROR),
-            logging.Formatter().formatException(record.exc_info) if record.exc_info else "",
-            **{name: vars(record)[name] for name in FIELDS if name in vars(record)},
-        )
-
-
 def start_logging(level: str, process: str = SUPERVISOR, form: LogFormat = "text") -> LineStream:
     """Log to stderr from ``level`` up, through a stream that also replaces ``sys.stderr``."""
     stream = LineStream(process, form)
-    logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[stream], force=True)
     logging.captureWarnings(True)
     sys.stderr = stream
     return stream

@@ -87,7 +87,6 @@ def test_a_file_that_is_missing_leaves_zeros(tmp_path: Path, missing: str) -> No
         ("T", "do_signal_stop", "stopped"),
         ("t", "ptrace_stop", "traced"),
         ("Z", "0", "ended"),
-        ("X", "0", "ended"),
     ],
 )
 def test_states(tmp_path: Path, letter: str, wchan: str, state: KernelState) -> None:

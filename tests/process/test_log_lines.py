@@ -238,9 +238,8 @@ class Log:
     def __init__(self, form: LogFormat) -> None:
         self._reader, self._writer = os.pipe()
         self.stream = LineStream("node 0", form, self._writer)
-        self.handler = self.stream.handler
         self.logger = logging.Logger("test", logging.DEBUG)
-        self.logger.addHandler(self.handler)
+        self.logger.addHandler(self.stream)
 
     def lines(self) -> list[str]:
         """Return what was written since."""
@@ -251,7 +250,7 @@ class Log:
         return text[:-1].decode().splitlines()
 
     def close(self) -> None:
-        self.handler.close()
+        self.stream.close()
         os.close(self._reader)
         os.close(self._writer)
 
@@ -273,7 +272,7 @@ def test_repeated_warnings_are_limited_and_counted(log: Log) -> None:
         "<4>feeder: node 0: warning: another kind",
     ]
     assert counters.log_lines_limited == before + 7
-    log.handler.close()
+    log.stream.close()
     last = ADMITTED_MAX + 6
     assert log.lines() == [
         "<4>feeder: node 0: warning: 7 more like this within 1 s, the latest: "
@@ -319,7 +318,7 @@ def test_a_message_that_does_not_fit_its_arguments_ends_nothing(
         log.logger.warning("%d", "x")
     log.logger.warning("next")
     assert log.lines() == ["<4>feeder: node 0: warning: next"]
-    log.handler.close()
+    log.stream.close()
     assert log.lines() == []
 
 

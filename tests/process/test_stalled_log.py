@@ -287,7 +287,7 @@ def writing_from_within(
             is_first = False
             for part in text.partition(" "):
                 stream.write(part)
-            stream.report_dropped()
+            stream.report_suppressed()
         return write(fd, data)
 
     with monkeypatch.context() as patch:
@@ -324,14 +324,14 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
         with writing_from_within(stream, "Exception ignored\n", monkeypatch):
             do_in_time(lambda: stream.write("a line\n"))
         with writing_from_within(stream, "and again\n", monkeypatch):
-            do_in_time(stream.report_dropped)
+            do_in_time(stream.report_suppressed)
         while select.select([reader], [], [], 0)[0]:
             os.read(reader, 65536)
-        stream.report_dropped()
+        stream.report_suppressed()
         assert os.read(reader, 4096) == (
             b"<4>feeder: warning: 3 log lines dropped while stderr was not read\n"
         )
-        stream.report_dropped()
+        stream.report_suppressed()
         assert not select.select([reader], [], [], 0)[0], "they are reported once"
 
 
