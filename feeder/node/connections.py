@@ -79,11 +79,6 @@ class Connections:
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another connection may be accepted: at most one is above the maximum."""
-        return len(self.open) <= self._max
-
     def opened(self, fd: int, listener: str, now_s: float) -> None:
         """``listener`` is the endpoint at which it was accepted."""
         try:
@@ -100,9 +95,10 @@ class Connections:
         connection = self.open.pop(fd, None)
         return frozenset() if connection is None else connection.peers
 
-    def make_room(self, now_s: float) -> None:
-        if self.has_room:
-            return
+    def make_room(self, now_s: float) -> bool:
+        """Cut what is too many; whether another one may be accepted: one is above the maximum."""
+        if len(self.open) <= self._max:
+            return True
         staying = {fd: connection for fd, connection in self.open.items() if not connection.is_cut}
         while len(staying) > self._max:
             fd = _choose_excess(staying, now_s)
@@ -112,11 +108,10 @@ class Connections:
                 "limit of open files (LimitNOFILE=)"
             )
             self._cut(fd, "too-many", why, now_s)
+        return False
 
     def run_due(self, now_s: float) -> None:
         """Cut the tcp connections over the individual or the total cap of unfinished bytes."""
-        if now_s < self.deadline_s:
-            return
         unfinished: dict[int, int] = {}
         for fd, connection in self.open.items():
             if connection.is_tcp and not connection.is_cut:

@@ -3,7 +3,7 @@
 libzmq accepts connections as fast as they arrive, in its I/O thread, and aborts the process when an
 ipc listener runs out of descriptors (``ipc_listener_t::accept``, up to 4.3.5). A cap that is
 enforced after accepting comes too late for that. So a listener's entry in libzmq's epoll set is
-made one-shot: after one connection the kernel reports no other until ``rearm``, and further ones
+made one-shot: after one connection the kernel reports no other until ``run_due``, and further ones
 wait in the listener's backlog. A token bucket bounds the rate, because a connection costs what a
 hundred messages cost.
 
@@ -47,7 +47,8 @@ _RETRY_S: Final = 0.1
 class Timed(Protocol):
     """A part of a process that does what is due when it is due."""
 
-    deadline_s: float
+    @property
+    def deadline_s(self) -> float: ...
 
     def run_due(self, now_s: float) -> None: ...
 
@@ -109,11 +110,17 @@ class AcceptGate:
         self._entries: dict[int, tuple[int, int]] = {}  # by listener: epoll set, and user data
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._earned_s = 0.0  # when the accepted connections are paid for, less the burst
-        self.deadline_s = float("inf")
-        """When ``rearm`` is due."""
+        self._due_s = float("inf")
+        self.is_locked = False
+        """Whether no further connection may be accepted for now."""
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``run_due`` is due."""
+        return float("inf") if self.is_locked else self._due_s
 
     def add(self, listener: int) -> bool:
-        """Add a listener that libzmq has just begun to poll; ``rearm`` is due.
+        """Add a listener that libzmq has just begun to poll; ``run_due`` is due.
 
         False if its epoll entry cannot be found: then libzmq accepts without limit.
         """
@@ -123,23 +130,21 @@ class AcceptGate:
                 return False
             time.sleep(_POLL_S)
         self._entries[listener] = entry
-        self.deadline_s = 0.0
+        self._due_s = 0.0
         return True
 
     def accepted(self, now_s: float) -> None:
         """Record that a listener has accepted a connection; the next one may have to wait."""
         self._earned_s = max(self._earned_s, now_s - BURST / CONNECTIONS_A_S) + 1 / CONNECTIONS_A_S
-        self.deadline_s = self._earned_s
+        self._due_s = self._earned_s
 
     def failed(self, now_s: float) -> None:
         """Record that a listener has failed to accept one; it retries after _RETRY_S."""
-        self.deadline_s = now_s + _RETRY_S
+        self._due_s = now_s + _RETRY_S
 
-    def rearm(self, now_s: float) -> None:
-        """Let each listener accept one connection, if that is due."""
-        if now_s < self.deadline_s:
-            return
-        self.deadline_s = float("inf")
+    def run_due(self, now_s: float) -> None:
+        """Let each listener accept one connection."""
+        self._due_s = float("inf")
         for listener, (epoll, data) in self._entries.items():
             event = _Event(select.EPOLLIN | select.EPOLLONESHOT, data)
             if self._libc.epoll_ctl(epoll, _MODIFY, listener, ctypes.byref(event)) != 0:

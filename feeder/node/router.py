@@ -140,8 +140,6 @@ class Router:
         self._is_skipping = False  # the rest of a message of several frames
         # The method in C, without pyzmq's Python layer that takes options for other socket types.
         self._send = super(zmq.Socket, self.socket).send
-        self.deadline_s = float("inf")
-        """When ``run_due`` is due."""
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
         """Bind all endpoints, once; return them as bound, with the ports that the system chose.
@@ -172,7 +170,7 @@ class Router:
         poll_set.add(self.monitor, self.read_monitor)
         if self.zap is not None:
             poll_set.add(self.zap.socket, self.zap.answer)
-        poll_set.timed.append(self)
+        poll_set.timed += [self._connections, self._gate]
 
     @property
     def has_unread(self) -> bool:
@@ -299,15 +297,10 @@ class Router:
         tracker: zmq.MessageTracker = pixels.tracker
         return tracker
 
-    def run_due(self, now_s: float) -> None:
-        """Cut connections with too many unfinished bytes; accept again after a failure or burst."""
-        self._connections.run_due(now_s)
-        self._make_room(now_s)
-
     def read_monitor(self, now_s: float) -> None:
         """Read all pending events of connections; ``ended`` gets the peers that have ended.
 
-        It terminates, as each listener accepts one connection only until ``_make_room``.
+        It terminates, as each listener accepts one connection only until the gate opens again.
         """
         while int(self.monitor.get(zmq.EVENTS)) & _READABLE:
             event, value = _EVENT.unpack(self.monitor.recv(_NOBLOCK))
@@ -333,7 +326,10 @@ class Router:
                 reason = _REFUSAL_REASONS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
                     self.counters.clients_refused[reason] += 1
-        self._make_room(now_s)
+        # Without room the gate waits for connections to end, which the monitor reports.
+        self._gate.is_locked = not self._connections.make_room(now_s)
+        if self._gate.deadline_s <= now_s:
+            self._gate.run_due(now_s)
 
     def close(self) -> None:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
@@ -351,16 +347,6 @@ class Router:
         with contextlib.suppress(RuntimeError):  # no thread available: the process is about to exit
             ending.start()
             ending.join(_TERM_DEADLINE_S)
-
-    def _make_room(self, now_s: float) -> None:
-        """Cut connections beyond the maximum; with room, let each listener accept another one."""
-        connections, gate = self._connections, self._gate
-        connections.make_room(now_s)
-        self.deadline_s = connections.deadline_s
-        if connections.has_room:
-            gate.rearm(now_s)
-            self.deadline_s = min(self.deadline_s, gate.deadline_s)
-        # Else the gate waits for connections to end, which the monitor reports.
 
 
 def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError | ResourceError:

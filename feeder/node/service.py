@@ -105,7 +105,7 @@ class NodeService:
         """When the next turn is due if nothing happens before."""
         if self.router.ended and not self.router.has_unread:
             return now_s
-        due_s = min(max(self.table.check_at_s, self.caught_up_s), self._slots.recheck_at_s)
+        due_s = min(max(self.table.check_at_s, self.caught_up_s), self._slots.deadline_s)
         if self._names.waiting:
             due_s = min(due_s, self._names.deadline_s)
         return due_s
@@ -123,8 +123,6 @@ class NodeService:
 
     def run_due(self, now_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
-        if self._slots.recheck_at_s <= now_s:
-            self.apply(self._slots.recheck(now_s), now_s)
         if self.router.ended:
             self.apply(map(events.PeerGone, self.router.take_ended()), now_s)
         if self._names.waiting:

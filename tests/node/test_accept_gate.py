@@ -25,5 +25,5 @@ def test_failed_accept_is_retried_later() -> None:
     gate = AcceptGate()
     gate.failed(1000.0)
     assert 1000.0 < gate.deadline_s < 1001.0
-    gate.rearm(gate.deadline_s)
+    gate.run_due(gate.deadline_s)
     assert gate.deadline_s == float("inf")

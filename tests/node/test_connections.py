@@ -123,8 +123,7 @@ def test_excess_is_cut_once_a_descriptor_is_free(server: Server) -> None:
                 filling.append(os.dup(0))
         for ours, _ in ends:
             server.connections.opened(ours.fileno(), "ipc:///s", 0.0)
-        server.connections.make_room(0.0)
-        assert not server.connections.has_room, "no other one is accepted"
+        assert not server.connections.make_room(0.0), "no other one is accepted"
         os.close(filling.pop())
         server.connections.make_room(0.0)
     finally:
@@ -143,8 +142,6 @@ def test_unfinished_bytes_of_a_connection_are_capped(server: Server) -> None:
     for _ in range(2):
         server.record_message(client, 0.1, size=50_000)
     assert server.connections.deadline_s == CHECK_INTERVAL_S
-    server.connections.run_due(CHECK_INTERVAL_S / 2)
-    assert server.cut() == set(), "not due yet"
     server.connections.run_due(1.0)
     assert server.cut() == {endless}
     server.connections.run_due(2.0)

@@ -125,30 +125,27 @@ def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> No
     second.done = True
     assert store.want_back(7, 0, 0.0) == []
     first.done = True
-    assert store.recheck(1.0) == [SlotSent(7, 0, 0.5), SlotReturned(7, 0)]
+    assert store.look_around(1.0) == [SlotSent(7, 0, 0.5), SlotReturned(7, 0)]
     assert store.loans
     other.done = True
     assert store.want_back(7, None, 1.0)[-1] == SlotsClosed(7)
     assert not store.loans
 
 
-def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
+def test_the_loop_wakes_up_for_a_slot_in_use_until_it_is_back() -> None:
     sender = Sender(7)
     store, tracker = sender.store, sender.lend(7, 1)
     assert store.want_back(7, 0, 0.0) == [SlotReturned(7, 0)]
-    assert store.recheck_at_s == float("inf")
+    assert store.deadline_s == float("inf")
     assert store.want_back(7, 1, 0.0) == []
-    backoffs_s, now_s = [], 0.0
+    now_s = 1.0
     for _ in range(12):
-        backoffs_s.append(store.recheck_at_s - now_s)
-        now_s = store.recheck_at_s
-        assert store.recheck(now_s) == []
-    assert backoffs_s[0] == pytest.approx(0.002)
-    assert backoffs_s[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
-    assert backoffs_s[-1] == pytest.approx(1.0)
+        assert store.look_around(now_s) == []
+        assert 0 < store.deadline_s - now_s < 0.1
+        now_s = store.deadline_s
     tracker.done = True
-    assert store.recheck(now_s)[-1] == SlotReturned(7, 1)
-    assert store.recheck_at_s == float("inf")
+    assert store.look_around(now_s)[-1] == SlotReturned(7, 1)
+    assert store.deadline_s == float("inf")
     store.want_back(7, None, now_s)
 
 
@@ -189,9 +186,9 @@ def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     assert store.want_back(7, None, 0.0) == []
     assert store.loans
     tracker.done = True
-    assert store.recheck(1.0)[-1] == SlotsClosed(7)
+    assert store.look_around(1.0)[-1] == SlotsClosed(7)
     assert psutil.Process().num_fds() <= before
-    assert store.recheck_at_s == float("inf")
+    assert store.deadline_s == float("inf")
 
 
 def test_slots_that_were_never_opened_count_as_closed() -> None:
