@@ -96,7 +96,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     router.start(poll_set)
     service.clients.start(poll_set)
     while True:
-        now_s = poll_set.run(min(service.due_s(now_s), now_s + 60.0))
+        now_s = poll_set.run(service.deadline_s)
         while pool.filled:
             service.on_worker(Filled(pool.filled.popleft()), now_s)
         service.run_due(now_s)

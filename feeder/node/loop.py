@@ -12,7 +12,6 @@ import os
 import secrets
 import signal
 import socket
-import time
 from typing import Final
 
 import msgspec
@@ -40,7 +39,7 @@ from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
-from feeder.process.log_lines import LineStream, start_logging
+from feeder.process.log_lines import start_logging
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
@@ -68,11 +67,9 @@ def serve_node(end: socket.socket, warning: str | None) -> None:
         config, board = control.receive_with_fd()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
         assert board is not None, "the board comes with it"
-        log = start_logging(config.log_level, f"node {config.number}", config.log_format)
         warnings = () if warning is None else (warning,)
-        wakeup = SignalWakeup([signal.SIGTERM])
         with contextlib.ExitStack() as stack:
-            NodeLoop(config, control, board, log, wakeup, warnings, stack).run()
+            NodeLoop(config, control, board, warnings, stack).run()
 
 
 class NodeLoop:
@@ -83,19 +80,18 @@ class NodeLoop:
         config: NodeConfig,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         board: int,
-        log: LineStream,
-        wakeup: SignalWakeup,
         warnings: tuple[str, ...],
         stack: contextlib.ExitStack,
     ) -> None:
         """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
 
         ``board`` is the descriptor of the supervisor's. ``warnings`` become part of the report to
-        the supervisor. ``stack`` closes the sockets and the cache.
+        the supervisor. ``stack`` ends the workers, then closes the sockets and the cache.
         """
         self._config = config
         self._control = control
-        self._wakeup = wakeup
+        log = start_logging(config.log_level, f"node {config.number}", config.log_format)
+        self._wakeup = SignalWakeup([signal.SIGTERM])
         self._warnings = warnings
         self._is_ready = False  # once all workers have been up
         self._drain_by_s: float | None = None
@@ -109,11 +105,12 @@ class NodeLoop:
         cache: DecodedCache | None = None
         plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
         if plan is not None:
-            cache = stack.enter_context(contextlib.closing(DecodedCache.create(plan)))
+            cache = DecodedCache.create(plan)
+            stack.callback(cache.close)
             full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
             record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
         self._poll_set = PollSet()
-        self._poll_set.add(wakeup.fileno(), self._on_signal)
+        self._poll_set.add(self._wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
         self._router.start(self._poll_set)
         self._pool = WorkerPool(
@@ -131,6 +128,7 @@ class NodeLoop:
             None if cache is None else cache.fileno(),
             module=config.worker_module,
         )
+        stack.callback(self._pool.close)
         # By its name clients rank a process; without one, the endpoint tells two daemons apart.
         name = config.name if config.is_named else f"{config.name} {printable(self._endpoints[0])}"
         self._status = NodeStatus(
@@ -150,7 +148,7 @@ class NodeLoop:
             board=board,
         )
         self._snapshots = Snapshots(self._service, control, log)
-        self._poll_set.timed += [self._snapshots, datasets, self]
+        self._poll_set.timed += [self._snapshots, self._service.names, datasets, self]
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config
@@ -160,9 +158,9 @@ class NodeLoop:
             _log.warning(text, keys[1].path)
         mode = config.socket_mode
         self._router = Router(keys, socket_mode=mode, connections_max=config.connections_max)
-        stack.enter_context(contextlib.closing(self._router))
+        stack.callback(self._router.close)
         self._claim_listener = ClaimListener(socket_mode=mode, callers_max=config.callers_max)
-        stack.enter_context(contextlib.closing(self._claim_listener))
+        stack.callback(self._claim_listener.close)
         wanted = [parse_endpoint(text) for text in config.endpoints]
         self._endpoints = self._router.bind(wanted)
         self._claim_listener.bind(wanted)
@@ -171,11 +169,8 @@ class NodeLoop:
         """Start the workers, report, serve, drain. Raises FeederError when workers cannot start."""
         try:
             self._pool.start()
-            now_s = time.monotonic()
-            self._service.begin_turn(now_s, now_s)
             while not self._is_over:
-                due_s = self._service.due_s(now_s)
-                now_s = self._poll_set.run(due_s, self._service.begin_turn)
+                now_s = self._poll_set.run(self._service.deadline_s, self._service.begin_turn)
                 self._service.run_due(now_s)
         except Exception as error:
             shortage = explain_shortage(error)
@@ -185,8 +180,6 @@ class NodeLoop:
             # take a reported error for a failure to start.
             _log.error("%s", shortage)
             raise SystemExit(shortage.exit_status) from error
-        finally:
-            self._pool.close()
 
     def run_due(self, now_s: float) -> None:
         """End once all requested batches are delivered, or when the drain has taken too long."""
@@ -200,7 +193,7 @@ class NodeLoop:
 
     def _on_worker(self, report: PoolEvent, now_s: float) -> None:
         self._service.on_worker(report, now_s)
-        if not self._is_ready and self._pool.is_complete:
+        if not self._is_ready and len(self._pool.numbers) == self._config.workers:
             self._report(now_s)
 
     def _report(self, now_s: float) -> None:

@@ -8,9 +8,10 @@ NAMES_WITHIN_S.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
+from feeder.node.worker_pool import WorkerPool
 from feeder.session.admission import MESSAGE_CHARS_MAX, ServedDataset
 from feeder.wire.messages import Names, NamesRequest, Refused
 from feeder.worker.messages import NamesRead, ReadNames
@@ -37,22 +38,24 @@ class NameRequests:
     def __init__(
         self,
         datasets: Mapping[str, ServedDataset | str],
-        send: Callable[[int, ReadNames], None],
+        pool: WorkerPool,
         answer: Callable[[bytes, Names | Refused], None],
     ) -> None:
-        """``send`` passes a request to a worker, ``answer`` a message to a peer."""
+        """``answer`` sends a message to a peer."""
         self._datasets = datasets
-        self._send = send
+        self._pool = pool
         self._answer = answer
-        self.waiting: deque[_Request] = deque()
+        self._waiting: deque[_Request] = deque()
         self._ticket = 0
         self._worker: int | None = None  # until it has answered
         self._next_s = 0.0
 
     @property
     def deadline_s(self) -> float:
-        """When ``run_due`` is due, while requests wait."""
-        expires_s = self.waiting[0].expires_s
+        """When ``run_due`` is due."""
+        if not self._waiting:
+            return float("inf")
+        expires_s = self._waiting[0].expires_s
         return expires_s if self._worker else min(expires_s, self._next_s)
 
     def add(
@@ -60,35 +63,36 @@ class NameRequests:
     ) -> None:
         """Handle a request; ``stalled`` are datasets with storage that does not answer."""
         refusal = _refuse(message, self._datasets, stalled)
-        is_second = any(request.peer == peer for request in self.waiting)
-        if refusal is None and (is_second or len(self.waiting) >= WAITING_MAX):
+        is_second = any(request.peer == peer for request in self._waiting)
+        if refusal is None and (is_second or len(self._waiting) >= WAITING_MAX):
             refusal = Refused(code="rate", message="too many requests for names: try again later")
         if refusal is not None:
             self._answer(peer, refusal)
         else:
-            self.waiting.append(_Request(peer, message, now_s + NAMES_WITHIN_S))
+            self._waiting.append(_Request(peer, message, now_s + NAMES_WITHIN_S))
+            self.run_due(now_s)
 
-    def run_due(self, workers: Sequence[int], now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Pass on the next request, if a worker may read names now; refuse those that expire."""
-        while self.waiting and self.waiting[0].expires_s <= now_s:
+        while self._waiting and self._waiting[0].expires_s <= now_s:
             late = "its workers or its storage do not answer in time: try again later"
-            request = self.waiting.popleft()
+            request = self._waiting.popleft()
             self._ticket += 1  # of no request: a late answer is dropped
             self._answer(request.peer, _unreadable(request.message, late))
-        if self.waiting and self._worker is None and now_s >= self._next_s:
+        if self._waiting and self._worker is None and now_s >= self._next_s:
             self._next_s = now_s + _RETRY_S
-            if workers:
+            if workers := self._pool.numbers:
                 self._ticket += 1
                 self._worker = workers[self._ticket % len(workers)]
-                message = self.waiting[0].message
+                message = self._waiting[0].message
                 read = ReadNames(self._ticket, message.dataset, message.sample_ids)
-                self._send(self._worker, read)
+                self._pool.send(self._worker, read)
 
     def on_read(self, read: NamesRead, now_s: float) -> None:
         """Handle a worker's answer."""
         self._worker, self._next_s = None, now_s + PAUSE * read.busy_s
-        if read.ticket == self._ticket and self.waiting:
-            request = self.waiting.popleft()
+        if read.ticket == self._ticket and self._waiting:
+            request = self._waiting.popleft()
             answer = Names(names=read.names) if read.names else None
             self._answer(request.peer, answer or _unreadable(request.message, read.problem))
 

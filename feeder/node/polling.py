@@ -73,7 +73,9 @@ class PollSet:
         self._poller.unregister(source)
         del self._callbacks[source]
 
-    def run(self, due_s: float, begin_turn: Callable[[float, float], None] | None = None) -> float:
+    def run(
+        self, due_s: float, begin_turn: Callable[[float, float], None] = lambda now_s, due_s: None
+    ) -> float:
         """Wait for input, until ``due_s`` at most, and handle it; return the turn's time.
 
         ``begin_turn`` is called with it, and with when the turn was due, before any callback.
@@ -83,8 +85,7 @@ class PollSet:
         wait_s = min(due_s - time.monotonic(), _SLEEP_MAX_S)
         ready = self._poller.poll(max(0, int(wait_s * 1000) + 1))
         now_s = time.monotonic()
-        if begin_turn is not None:
-            begin_turn(now_s, due_s)
+        begin_turn(now_s, due_s)
         for source, _ in ready:
             callback = self._callbacks.get(source)
             if callback is not None:  # else an earlier callback has removed it

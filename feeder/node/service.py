@@ -9,7 +9,7 @@ that ended otherwise always.
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from feeder.host.memory_budget import available_bytes
@@ -94,21 +94,19 @@ class NodeService:
         self._board_fd = board
         self._board = Board()
         self.read_board()
-        self._names = NameRequests(table.datasets, pool.send, self.clients.send)
+        self.names = NameRequests(table.datasets, pool, self.clients.send)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
-        self._started_s = time.monotonic()
+        self.started_s = time.monotonic()
         self._turned_s = 0.0
         self.caught_up_s = 0.0
         """When the backlog of the last stall is read; no lease or deadline expires before."""
 
-    def due_s(self, now_s: float) -> float:
+    @property
+    def deadline_s(self) -> float:
         """When the next turn is due if nothing happens before."""
         if self.router.ended and not self.router.has_unread:
-            return now_s
-        due_s = min(max(self.table.check_at_s, self.caught_up_s), self._slots.deadline_s)
-        if self._names.waiting:
-            due_s = min(due_s, self._names.deadline_s)
-        return due_s
+            return 0.0
+        return min(max(self.table.check_at_s, self.caught_up_s), self._slots.deadline_s)
 
     def begin_turn(self, now_s: float, due_s: float) -> None:
         """Notice a stall, before the messages that waited meanwhile: the turn was due at ``due_s``.
@@ -125,8 +123,6 @@ class NodeService:
         """Do what is due by now: returned slots, leases, deadlines of workers."""
         if self.router.ended:
             self.apply(map(events.PeerGone, self.router.take_ended()), now_s)
-        if self._names.waiting:
-            self._names.run_due(self.pool.numbers, now_s)
         if self._slots.loans:
             self.apply(self._slots.look_around(now_s), now_s)
         if max(self.table.check_at_s, self.caught_up_s) <= now_s:
@@ -152,31 +148,26 @@ class NodeService:
                         self._send_chunk(instruction, now_s)
                     case events.ReturnSlot(session, slot):
                         pending += self._slots.want_back(session, slot, now_s)
-                    case _:
-                        pending += self._carry_out(instruction, now_s)
-
-    def _carry_out(self, instruction: events.Instruction, now_s: float) -> Sequence[events.Event]:
-        """Carry out one of the rarer instructions; return the events that result."""
-        match instruction:
-            case events.OpenSlots(opened):
-                return [self._open_slots(opened)]
-            case events.ShareSlots(session, connection):
-                memory = self._slots.memories[session]
-                if not self._claim_listener.grant(connection, session, memory):
-                    return [events.HolderGone(session)]
-            case events.RefuseClaim(connection, reason):
-                self._claim_listener.refuse(connection, reason)
-            case events.CloseSlots(session):
-                if self._open.pop(session, None) is not None:
-                    self.pool.send_to_all(CloseSession(session=session))
-                return self._slots.want_back(session, None, now_s)
-            case events.LogEnd(ended, how):
-                log_session_end(ended, how, self.table.limits.lease_s)
-            case events.LogSilence(chunk) | events.LogProgress(chunk):
-                _log_silence(instruction, self.pool.pids.get(chunk.worker, 0))
-            case events.KillWorker():
-                self.pool.kill(instruction.chunk.worker, _describe_stuck(instruction))
-        return []
+                    # Those above for each batch, those below now and then.
+                    case events.OpenSlots(opened):
+                        pending.append(self._open_slots(opened))
+                    case events.ShareSlots(session, connection):
+                        memory = self._slots.memories[session]
+                        if not self._claim_listener.grant(connection, session, memory):
+                            pending.append(events.HolderGone(session))
+                    case events.RefuseClaim(connection, reason):
+                        self._claim_listener.refuse(connection, reason)
+                    case events.CloseSlots(session):
+                        if self._open.pop(session, None) is not None:
+                            for worker in self.pool.numbers:
+                                self.pool.send(worker, CloseSession(session=session))
+                        pending += self._slots.want_back(session, None, now_s)
+                    case events.LogEnd(ended, how):
+                        log_session_end(ended, how, self.table.limits.lease_s)
+                    case events.LogSilence(chunk) | events.LogProgress(chunk):
+                        _log_silence(instruction, self.pool.pids.get(chunk.worker, 0))
+                    case events.KillWorker():
+                        self.pool.kill(instruction.chunk.worker, _describe_stuck(instruction))
 
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
         chunk = sent.chunk
@@ -206,7 +197,8 @@ class NodeService:
             slots=layout.slots,
             labels=layout.labels,
         )
-        self.pool.send_to_all(message, memory.fileno())
+        for worker in self.pool.numbers:
+            self.pool.send(worker, message, memory.fileno())
         what = {
             "session": session_id(session.number),
             "client": session.account,
@@ -225,9 +217,9 @@ class NodeService:
                 for session, message in self._open.items():
                     self.pool.send(worker, message, self._slots.memories[session].fileno())
             case events.WorkerLost(worker):
-                self._names.on_lost(worker)
+                self.names.on_lost(worker)
             case NamesRead():
-                self._names.on_read(report, now_s)
+                self.names.on_read(report, now_s)
                 return
         self.apply([report], now_s)
 
@@ -245,8 +237,7 @@ class NodeService:
                 self.clients.send(peer, Stats(counters=self.counters(now_s)))
                 return
             case NamesRequest():
-                self._names.add(peer, message, self.table.watch.stalled_names, now_s)
-                self._names.run_due(self.pool.numbers, now_s)
+                self.names.add(peer, message, self.table.watch.stalled_names, now_s)
                 return
             case HostStatsRequest():
                 self.read_board()
@@ -265,7 +256,7 @@ class NodeService:
 
     def counters(self, now_s: float) -> Counters:
         status, table, cache = self._status, self.table, self.cache
-        status.uptime_s = round(now_s - self._started_s, 3)
+        status.uptime_s = round(now_s - self.started_s, 3)
         status.sessions = len(table.sessions.open)
         status.slots_committed_bytes = table.sessions.used.slots_bytes
         status.slots_held_bytes = table.sessions.held_bytes

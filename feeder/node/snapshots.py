@@ -92,7 +92,6 @@ class Snapshots:
         self._control = control
         self._log = log
         self._clients = ClientBook()
-        self._started_s = time.monotonic()
         self.deadline_s = float("inf")
         """When ``run_due`` is due; set it to begin."""
 
@@ -110,7 +109,7 @@ class Snapshots:
 
     def take(self, now_s: float) -> NodeRecord:
         service, table, record = self._service, self._service.table, self._service.pool.record
-        record.clock_s, record.uptime_s = now_s, max(0.0, now_s - self._started_s)
+        record.clock_s, record.uptime_s = now_s, max(0.0, now_s - service.started_s)
         record.own_cpu_s, record.loop_cpu_s = time.process_time(), time.thread_time()
         if service.cache is not None:
             record.cache.used_bytes = service.cache.used_bytes

@@ -105,7 +105,6 @@ class WorkerPool:
         self._agreement = Agreement()
         self.started: Started | None = None
         """What the workers have reported that are up: all the same."""
-        self._may_give_up = configure.self_test
         self._crashed_starts = 0
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
         self._start_s = 0.0  # when missing workers are started
@@ -121,10 +120,6 @@ class WorkerPool:
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the workers that are up."""
         return tuple(number for number, worker in self._workers.items() if worker.is_up)
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.numbers) == self._size
 
     def start(self) -> None:
         """Start all workers at once; they come up later, each reported as WorkerJoined.
@@ -156,7 +151,7 @@ class WorkerPool:
                 self._spawn(now_s)
         except OSError as error:
             text = explain_start("a worker", error)
-            if self._may_give_up or error.errno not in TRANSIENT_ERRORS:
+            if self._configure.self_test or error.errno not in TRANSIENT_ERRORS:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
             self._start_s = now_s + _BACKOFF_MAX_S
@@ -177,11 +172,6 @@ class WorkerPool:
             self.kill(number, "it does not read its channel")
         except ChannelClosedError:
             pass  # it has ended: _read handles that
-
-    def send_to_all(self, message: NodeToWorker, fd: int | None = None) -> None:
-        for worker in list(self._workers.values()):
-            if worker.is_up:
-                self.send(worker.number, message, fd)
 
     def look(self, numbers: Iterable[int]) -> dict[int, ProcessLook]:
         """Look at these workers, as far as the kernel lets them be seen."""
@@ -224,9 +214,7 @@ class WorkerPool:
         worker = _Worker(self._next_number, process, channel, now_s + _START_DEADLINE_S)
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
-        # Once one has come up, its self-test stands for those of its successors.
-        configure = msgspec.structs.replace(self._configure, self_test=self._may_give_up)
-        self.send(worker.number, configure, self._cache_fd)
+        self.send(worker.number, self._configure, self._cache_fd)
 
     def _read(self, worker: _Worker, now_s: float) -> None:
         """Raises the error of a worker that cannot start, unless another has come up."""
@@ -251,13 +239,14 @@ class WorkerPool:
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
-                self._crashed_starts, self._may_give_up = 0, False
-                self.started, worker.up_s = message, now_s
+                # Its self-test stands for those of its successors.
+                self._configure = msgspec.structs.replace(self._configure, self_test=False)
+                self._crashed_starts, self.started, worker.up_s = 0, message, now_s
                 if not worker.is_killed:
                     worker.deadline_s = float("inf")
                 self._report(WorkerJoined(worker.number), now_s)
             case CannotStart():
-                if self._may_give_up:
+                if self._configure.self_test:
                     raise message.as_error()
                 if not self._crashed_starts:  # the first of a row
                     _log.warning("worker %d cannot start: %s", worker.number, message.message)
@@ -294,7 +283,7 @@ class WorkerPool:
             _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
         self.counters.worker_starts_failed += 1
         self._crashed_starts += not was_killed
-        if self._may_give_up and self._crashed_starts >= START_TRIES:
+        if self._configure.self_test and self._crashed_starts >= START_TRIES:
             raise ResourceError(
                 f"{START_TRIES} workers in a row ended while starting, the last one {ending}: "
                 "see their messages above"

@@ -71,7 +71,6 @@ class Host:
             pids={},
             numbers=(),
             send=lambda *_: None,
-            send_to_all=lambda *_: None,
         )
         served = ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout, loss=loss)
         table = SessionTable({dataset: served}, limits(lease_s=lease_s), pool.record)
@@ -166,14 +165,14 @@ def test_client_that_stays_silent_after_a_stall_expires(host: Host) -> None:
     assert host.expired == 0
     host.advance(0.4)
     assert host.expired == 1
-    assert host.service.due_s(host.now_s) > host.now_s
+    assert host.service.deadline_s > host.now_s
 
 
 def test_sleep_until_the_deadline_is_not_a_stall(host: Host) -> None:
     """It wakes up for the end of the lease, a millisecond late each time."""
     turns = 0
     while host.expired == 0:
-        due_s = host.service.due_s(host.now_s)
+        due_s = host.service.deadline_s
         assert due_s > host.now_s
         host.now_s = due_s + 0.0013
         host.turn(due_s)
@@ -190,7 +189,7 @@ def test_no_stall_expires_a_client_that_pings(phase_s: float, ran_s: float, stal
     stopped_s = host.now_s + ran_s
     resumed_s = stopped_s + stall_s
     while host.now_s < resumed_s + 3.0:
-        due_s = host.service.due_s(host.now_s)
+        due_s = host.service.deadline_s
         host.now_s = max(host.now_s, min(due_s, ping_s))
         is_resumed = stopped_s <= host.now_s < resumed_s
         if is_resumed:
@@ -219,7 +218,7 @@ def give_work(host: Host) -> list[int]:
 def run(host: Host, seconds: float) -> float:
     """Let the loop turn for a while; return when its next turn is due."""
     end_s = host.now_s + seconds
-    while (due_s := host.service.due_s(host.now_s)) <= end_s:
+    while (due_s := host.service.deadline_s) <= end_s:
         host.now_s = max(host.now_s, due_s)
         host.turn(due_s)
     host.now_s = end_s
@@ -296,9 +295,7 @@ def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> 
     host.router.has_unread = True
     host.router.ended = [b"peer"]
     host.advance(0.5)
-    assert host.service.due_s(host.now_s) > host.now_s, (
-        "no busy waiting for the messages to be read"
-    )
+    assert host.service.deadline_s > host.now_s, "no busy waiting for the messages to be read"
     host.receive(Bye(session=host.session))
     host.router.has_unread = False
     host.advance(0.5)
@@ -307,7 +304,7 @@ def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> 
 
 def test_connection_that_ends_without_bye_is_lost(host: Host) -> None:
     host.router.ended = [b"peer"]
-    assert host.service.due_s(host.now_s) <= host.now_s
+    assert host.service.deadline_s <= host.now_s
     host.advance(0.2)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
 

@@ -110,6 +110,7 @@ def taker_of(
         cache=None,
         router=SimpleNamespace(counters=SocketCounters()),
         caught_up_s=0.0,
+        started_s=0.0,
         counters=lambda now_s: {},
         read_board=lambda: None,
     )
