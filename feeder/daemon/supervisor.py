@@ -203,7 +203,8 @@ class Supervisor:
                 error = message.as_error()
                 if isinstance(error, DisagreementError) or not node.config.is_successor:
                     raise error
-                _log.warning("%s cannot start: %s", node.name, error)
+                what = "ends" if node.ready else "cannot start"
+                _log.warning("%s %s: %s", node.name, what, error)
             case NodeReady() if not self._is_draining:
                 self._on_ready(node, message)
 

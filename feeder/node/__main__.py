@@ -45,15 +45,13 @@ def main(channel_fd: int, parent: int) -> int:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:
             raise
-        from feeder.process.channel import Channel, ChannelClosedError
+        from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
         from feeder.worker.messages import CannotStart
 
         control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
-        with contextlib.suppress(ChannelClosedError):  # the supervisor has ended
+        with contextlib.suppress(ChannelClosedError, ChannelFullError):  # it has ended, or hangs
             control.send(CannotStart.of(failure))
         return failure.exit_status
-    except SystemExit as error:  # the reason has been logged
-        return int(error.code or 0)
     return 0
 
 

@@ -41,7 +41,6 @@ from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import start_logging
 from feeder.process.path_text import printable
-from feeder.process.shortage import explain_shortage
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
@@ -167,19 +166,10 @@ class NodeLoop:
 
     def run(self) -> None:
         """Start the workers, report, serve, drain. Raises FeederError when workers cannot start."""
-        try:
-            self._pool.start()
-            while not self._is_over:
-                now_s = self._poll_set.run(self._service.deadline_s, self._service.begin_turn)
-                self._service.run_due(now_s)
-        except Exception as error:
-            shortage = explain_shortage(error)
-            if shortage is None or not self._is_ready:
-                raise
-            # Exit, so that a successor starts with the sessions' memory freed. The supervisor would
-            # take a reported error for a failure to start.
-            _log.error("%s", shortage)
-            raise SystemExit(shortage.exit_status) from error
+        self._pool.start()
+        while not self._is_over:
+            now_s = self._poll_set.run(self._service.deadline_s, self._service.begin_turn)
+            self._service.run_due(now_s)
 
     def run_due(self, now_s: float) -> None:
         """End once all requested batches are delivered, or when the drain has taken too long."""

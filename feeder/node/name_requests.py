@@ -49,14 +49,8 @@ class NameRequests:
         self._ticket = 0
         self._worker: int | None = None  # until it has answered
         self._next_s = 0.0
-
-    @property
-    def deadline_s(self) -> float:
+        self.deadline_s = float("inf")
         """When ``run_due`` is due."""
-        if not self._waiting:
-            return float("inf")
-        expires_s = self._waiting[0].expires_s
-        return expires_s if self._worker else min(expires_s, self._next_s)
 
     def add(
         self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
@@ -87,6 +81,9 @@ class NameRequests:
                 message = self._waiting[0].message
                 read = ReadNames(self._ticket, message.dataset, message.sample_ids)
                 self._pool.send(self._worker, read)
+        self.deadline_s = self._waiting[0].expires_s if self._waiting else float("inf")
+        if self._waiting and self._worker is None:
+            self.deadline_s = min(self.deadline_s, self._next_s)
 
     def on_read(self, read: NamesRead, now_s: float) -> None:
         """Handle a worker's answer."""
@@ -95,11 +92,12 @@ class NameRequests:
             request = self._waiting.popleft()
             answer = Names(names=read.names) if read.names else None
             self._answer(request.peer, answer or _unreadable(request.message, read.problem))
+        self.run_due(now_s)
 
     def on_lost(self, worker: int) -> None:
         """Handle the end of a worker: another one gets its request."""
         if worker == self._worker:
-            self._worker = None
+            self._worker, self.deadline_s = None, 0.0
 
 
 def _refuse(

@@ -47,8 +47,7 @@ _RETRY_S: Final = 0.1
 class Timed(Protocol):
     """A part of a process that does what is due when it is due."""
 
-    @property
-    def deadline_s(self) -> float: ...
+    deadline_s: float
 
     def run_due(self, now_s: float) -> None: ...
 
@@ -111,17 +110,13 @@ class AcceptGate:
         self._entries: dict[int, tuple[int, int]] = {}  # by listener: epoll set, and user data
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._earned_s = 0.0  # when the accepted connections are paid for, less the burst
-        self._due_s = float("inf")
-        self.is_locked = False
-        """Whether no further connection may be accepted for now."""
-
-    @property
-    def deadline_s(self) -> float:
-        """When ``run_due`` is due."""
-        return float("inf") if self.is_locked else self._due_s
+        self.due_s = float("inf")
+        """When the next connection may be accepted."""
+        self.deadline_s = float("inf")
+        """When ``run_due`` is due: at ``due_s``, or later if there is no room."""
 
     def add(self, listener: int) -> bool:
-        """Add a listener that libzmq has just begun to poll; ``run_due`` is due.
+        """Add a listener that libzmq has just begun to poll; it may accept.
 
         False if its epoll entry cannot be found: then libzmq accepts without limit.
         """
@@ -131,21 +126,21 @@ class AcceptGate:
                 return False
             time.sleep(_POLL_S)
         self._entries[listener] = entry
-        self._due_s = 0.0
+        self.due_s = 0.0
         return True
 
     def accepted(self, now_s: float) -> None:
         """Record that a listener has accepted a connection; the next one may have to wait."""
         self._earned_s = max(self._earned_s, now_s - BURST / CONNECTIONS_A_S) + 1 / CONNECTIONS_A_S
-        self._due_s = self._earned_s
+        self.due_s = self._earned_s
 
     def failed(self, now_s: float) -> None:
         """Record that a listener has failed to accept one; it retries after _RETRY_S."""
-        self._due_s = now_s + _RETRY_S
+        self.due_s = now_s + _RETRY_S
 
     def run_due(self, now_s: float) -> None:
         """Let each listener accept one connection."""
-        self._due_s = float("inf")
+        self.due_s = self.deadline_s = float("inf")
         for listener, (epoll, data) in self._entries.items():
             event = _Event(select.EPOLLIN | select.EPOLLONESHOT, data)
             if self._libc.epoll_ctl(epoll, _MODIFY, listener, ctypes.byref(event)) != 0:

@@ -327,7 +327,8 @@ class Router:
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
                     self.counters.clients_refused[reason] += 1
         # Without room the gate waits for connections to end, which the monitor reports.
-        self._gate.is_locked = not self._connections.make_room(now_s)
+        has_room = self._connections.make_room(now_s)
+        self._gate.deadline_s = self._gate.due_s if has_room else float("inf")
         if self._gate.deadline_s <= now_s:
             self._gate.run_due(now_s)
 

@@ -88,7 +88,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
 
 
 class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The worker, or the node process that forwards this, ends for this reason."""
+    """The worker or node process ends for this reason."""
 
     error: str
     """Name of its class in feeder.errors."""
