@@ -48,8 +48,6 @@ class ClaimListener:
         self._files = SocketFiles(socket_mode)
         self._connections: dict[int, socket.socket] = {}  # by descriptor, the oldest first
         self._sessions: dict[int, int] = {}  # whose slots these hold
-        self.deadline_s = float("inf")
-        """When ``run_due`` is due."""
 
     def bind(self, endpoints: Sequence[Endpoint]) -> None:
         """Listen beside each ipc endpoint; ResourceError when a path is in use."""
@@ -76,8 +74,8 @@ class ClaimListener:
         ``handle`` gets claims, which ``grant`` or ``refuse`` answers, and what ends the holders.
         """
         self._poll_set, self._handle = poll_set, handle
-        poll_set.timed.append(self)
-        self.run_due(0.0)
+        for listener in self._listeners:
+            poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
         """Send a read-only descriptor of the memory; False when that is not possible."""
@@ -110,12 +108,6 @@ class ClaimListener:
                 refused.send(encode_answer(reason))
             self._drop(connection)
 
-    def run_due(self, now_s: float) -> None:
-        """Accept connections from now on."""
-        self.deadline_s = float("inf")
-        for listener in self._listeners:
-            self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
-
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""
         self._files.remove()
@@ -130,8 +122,7 @@ class ClaimListener:
         except OSError as error:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
             for listener in self._listeners:
-                self._poll_set.remove(listener.fileno())
-            self.deadline_s = now_s + _RETRY_S
+                self._poll_set.pause(listener.fileno(), now_s + _RETRY_S)
             return
         caller.setblocking(False)
         waiting = [number for number in self._connections if number not in self._sessions]

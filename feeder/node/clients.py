@@ -62,19 +62,11 @@ class Clients:
         self._router = router
         self._handle = handle
         self.fair_share = FairShare()
-        self.deadline_s = float("inf")
-        """When reading goes on, after misuse."""
 
     def start(self, poll_set: PollSet) -> None:
         """Read clients' frames whenever there are any."""
         self._poll_set = poll_set
-        poll_set.timed.append(self)
-        self.run_due(0.0)
-
-    def run_due(self, now_s: float) -> None:
-        """Read until the next misuse."""
-        self.deadline_s = float("inf")
-        self._poll_set.add(self._router.socket, self._read)
+        poll_set.add(self._router.socket, self._read)
 
     def _read(self, now_s: float) -> None:
         router, wasted_before = self._router, self._router.wasted_bytes
@@ -87,8 +79,7 @@ class Clients:
                 break
         if wasted:
             # libzmq reads from its peers in turn, so after the pause all get their share as before.
-            self._poll_set.remove(router.socket)
-            self.deadline_s = now_s + wasted / _WASTE_BYTES_A_S
+            self._poll_set.pause(router.socket, now_s + wasted / _WASTE_BYTES_A_S)
 
     def take(self, peer: bytes, frame: bytes, now_s: float) -> None:
         """Handle a frame from a client; count and drop what is malformed or over its rate."""

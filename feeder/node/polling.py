@@ -61,12 +61,18 @@ class PollSet:
     def __init__(self) -> None:
         self._poller = zmq.Poller()
         self._callbacks: dict[Source, Callable[[float], None]] = {}
+        self._paused: dict[Source, float] = {}  # until when
         self.timed: list[Timed] = []
         """The parts that a turn runs, after the callbacks, if they are due."""
 
     def add(self, source: Source, callback: Callable[[float], None]) -> None:
         self._poller.register(source, zmq.POLLIN)
         self._callbacks[source] = callback
+
+    def pause(self, source: Source, until_s: float) -> None:
+        """Leave a source unread until then."""
+        self._poller.unregister(source)
+        self._paused[source] = until_s
 
     def remove(self, source: Source) -> None:
         self._poller.unregister(source)
@@ -79,6 +85,7 @@ class PollSet:
 
         ``begin_turn`` is called with it, and with when the turn was due, before any callback.
         """
+        due_s = min([due_s, *self._paused.values()])
         for part in self.timed:
             due_s = min(due_s, part.deadline_s)
         wait_s = min(due_s - time.monotonic(), _SLEEP_MAX_S)
@@ -89,6 +96,10 @@ class PollSet:
             callback = self._callbacks.get(source)
             if callback is not None:  # else an earlier callback has removed it
                 callback(now_s)
+        for paused, until_s in list(self._paused.items()):
+            if until_s <= now_s:
+                self._poller.register(paused, zmq.POLLIN)
+                del self._paused[paused]
         for part in self.timed:
             if part.deadline_s <= now_s:
                 part.run_due(now_s)

@@ -199,13 +199,7 @@ class NodeService:
         )
         for worker in self.pool.numbers:
             self.pool.send(worker, message, memory.fileno())
-        what = {
-            "session": session_id(session.number),
-            "client": session.account,
-            "dataset": session.dataset,
-        }
-        text = "session %s of %s on %s: opened with %d slots"
-        _log.debug(text, *what.values(), layout.slots, extra=what)
+        _log_session(session, logging.DEBUG, f"opened with {layout.slots} slots")
         return events.SlotsOpened(session.number)
 
     def on_worker(self, report: PoolEvent, now_s: float) -> None:
@@ -276,14 +270,18 @@ class NodeService:
 
 
 def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) -> None:
-    name, hello = session_id(session.number), session.hello
-    job = f" in job {hello.job}" if hello.job else ""
-    client = f"{printable(hello.client + job)} ({session.account})"
     level, text = {
         "closed": (logging.DEBUG, "ended"),
         "lost": (logging.INFO, "lost: its process or its connection has ended"),
         "expired": (logging.WARNING, f"expired: its client was silent for {lease_s:g} s"),
     }[how]
+    _log_session(session, level, text)
+
+
+def _log_session(session: Session, level: int, text: str) -> None:
+    name, hello = session_id(session.number), session.hello
+    job = f" in job {hello.job}" if hello.job else ""
+    client = f"{printable(hello.client + job)} ({session.account})"
     extra = {"session": name, "client": session.account, "dataset": session.dataset}
     line = f"session %s of %s on %s: {text}"
     _log.log(level, line, name, client, session.dataset, extra=extra)
