@@ -114,7 +114,7 @@ def taker_of(
         counters=lambda now_s: {},
         read_board=lambda: None,
     )
-    log: Any = SimpleNamespace(report_dropped=lambda: None)
+    log: Any = SimpleNamespace(report_suppressed=lambda: None)
     return Snapshots(service, control, log)
 
 
