@@ -27,7 +27,7 @@ from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeConfig
 from feeder.remedies import more_files
 from feeder.session.admission import MEMORIES_A_SESSION, SessionLimits
-from feeder.worker.messages import DatasetSource
+from feeder.worker.messages import Configure, DatasetSource
 
 # Open in a node process without workers, endpoints and clients: libzmq's, channels, the board,
 # keys, the cache. test_descriptors.py counts them.
@@ -88,10 +88,15 @@ def plan_nodes(
             is_named=bool(serve.name),
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
             workers=placement.workers,
-            datasets={
-                name: DatasetSource(folder=os.fsencode(config.data[name]), fingerprint=fingerprint)
-                for name, fingerprint in fingerprints.items()
-            },
+            worker=Configure(
+                datasets={
+                    name: DatasetSource(folder=os.fsencode(config.data[name]), fingerprint=digest)
+                    for name, digest in fingerprints.items()
+                },
+                open_shards=files.open_shards,
+                self_test=True,
+                decoder=serve.decoder,
+            ),
             limits=limits,
             weights={client: dict(jobs) for client, jobs in config.weights.items()},
             decoded_bytes=decoded_bytes,
@@ -102,8 +107,6 @@ def plan_nodes(
             drain_s=serve.drain_s,
             connections_max=files.connections_max,
             callers_max=files.callers_max,
-            decoder=serve.decoder,
-            open_shards=files.open_shards,
             log_level=config.log_level,
             log_format=config.log_format,
         )

@@ -135,13 +135,13 @@ class FailureRecord(Struct, kw_only=True):
     """The batches of a dataset that could not be made."""
 
     dataset: Label
-    batches: Total
-    reason: Label
+    batches: Total = 0
+    reason: Label = ""
     """The last one's, as in the counter ``batches_failed``; so is the message. It is "dataset"
     where the dataset cannot be opened, so that no batch of it is begun."""
-    message: ShortText
-    ago_s: Seconds  # since the last one
-    is_last: bool  # no batch of the dataset was made since
+    message: ShortText = ""
+    ago_s: Seconds = 0.0  # since the last one
+    is_last: bool = True  # no batch of the dataset was made since
 
 
 class CacheRecord(Struct, kw_only=True):

@@ -39,10 +39,7 @@ _WASTE_BYTES_A_TURN: Final = 256 * 1024
 _OWN_LIMITS: Final = frozenset(("dataset", "memory", "clients", "recipes", "rate"))
 """Refusals for what this feeder lacks; all others are for what the client did."""
 
-_REFUSED_AS: Final[dict[type[ProtocolError], RefusedCode]] = {
-    VersionMismatch: "version",
-    BadRecipe: "bad-recipe",
-}
+_REFUSED_AS: Final[dict[type, RefusedCode]] = {VersionMismatch: "version", BadRecipe: "bad-recipe"}
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import socket
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from feeder import __version__
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
@@ -47,7 +48,6 @@ from feeder.sample.cache_plan import plan_cache
 from feeder.session.events import DrainAsked
 from feeder.session.table import SessionTable
 from feeder.wire.messages import NodeIdentity
-from feeder.worker.messages import Configure
 
 INCARNATION_BITS: Final = 63
 _DRAIN_RECHECK_S: Final = 0.01
@@ -99,7 +99,8 @@ class NodeLoop:
         """When ``run_due`` is due: while it drains."""
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
         self._open_sockets(stack)
-        datasets = NodeDatasets(config.datasets, self._drain, is_successor=config.is_successor)
+        sources = config.worker.datasets
+        datasets = NodeDatasets(sources, self._drain, is_successor=config.is_successor)
         record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
         cache: DecodedCache | None = None
         plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
@@ -114,13 +115,8 @@ class NodeLoop:
         self._router.start(self._poll_set)
         self._pool = WorkerPool(
             config.workers,
-            Configure(
-                datasets=config.datasets,
-                decoder=config.decoder,
-                open_shards=config.open_shards,
-                self_test=not config.is_successor,  # else one dataset could fail all workers
-                cache=plan,
-            ),
+            # One dataset that fails in the self-test of a successor would fail all its workers.
+            replace(config.worker, self_test=not config.is_successor, cache=plan),
             self._poll_set,
             self._on_worker,
             record,

@@ -18,11 +18,10 @@ import zlib
 
 import msgspec
 
-from feeder.jpeg.decoders import Decoder
 from feeder.metrics.records import NodeRecord
 from feeder.process.log_lines import LogFormat
 from feeder.session.admission import SessionLimits
-from feeder.worker.messages import CannotStart, DatasetSource, Started
+from feeder.worker.messages import CannotStart, Configure, Started
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -40,8 +39,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """Whether the feeder has a name; if not, a Welcome appends the first bound endpoint."""
     endpoints: tuple[str, ...]
     workers: int
-    datasets: dict[str, DatasetSource]
-    """By name, each with the fingerprint that the daemon has found at its start."""
+    worker: Configure
+    """What its workers get, without the cache; the datasets have the fingerprints that the daemon
+    has found at its start."""
     limits: SessionLimits
     weights: dict[str, dict[str, float]]
     """By account and job; a weight of 1 is left out."""
@@ -56,8 +56,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     drain_s: float
     connections_max: int
     callers_max: int
-    decoder: Decoder
-    open_shards: int
     log_level: str
     log_format: LogFormat
     worker_module: str = "feeder.worker"

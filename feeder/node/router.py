@@ -70,14 +70,8 @@ _LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
 
 _CLOSE_LINGER_MS: Final = 100
 _TERM_DEADLINE_S: Final = 0.5
-_MONITORED: Final = (
-    zmq.EVENT_LISTENING
-    | zmq.EVENT_ACCEPTED
-    | zmq.EVENT_ACCEPT_FAILED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
+_MONITORED: Final = zmq.EVENT_ALL & ~zmq.EVENT_HANDSHAKE_SUCCEEDED
+_HANDSHAKE_FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _REFUSAL_REASONS: Final[dict[int, str]] = {
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "server-key",
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
@@ -321,7 +315,7 @@ class Router:
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
                 self.ended += self._connections.closed(value)
-            else:
+            elif event in _HANDSHAKE_FAILED:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSAL_REASONS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:

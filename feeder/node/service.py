@@ -296,19 +296,13 @@ def _log_silence(silence: events.LogSilence | events.LogProgress, pid: int) -> N
         text = "worker %d (pid %d) makes progress again, after %.1f s"
         _log.info(text, chunk.worker, pid, chunk.silent_s, extra=extra)
         return
-    _log.warning(
-        "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
-        "rows %d .. %d of dataset %s for session %s",
-        chunk.worker,
-        pid,
-        silence.silent_s,
-        silence.kernel_state,
-        chunk.first,
-        chunk.first + chunk.count - 1,
-        chunk.batch.session.dataset,
-        name,
-        extra=extra,
+    line = (
+        f"worker {chunk.worker} (pid {pid}) has made no progress for {silence.silent_s:.1f} s "
+        f"(kernel state: {silence.kernel_state}); it fills rows {chunk.first} .. "
+        f"{chunk.first + chunk.count - 1} of dataset {chunk.batch.session.dataset} for session "
+        f"{name}"
     )
+    _log.warning("%s", line, extra={**extra, "kind": "silence"})
 
 
 def _describe_stuck(stuck: events.KillWorker) -> str:

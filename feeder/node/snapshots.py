@@ -184,9 +184,7 @@ def describe_failures(table: SessionTable, now_s: float) -> tuple[FailureRecord,
     """The failures of each dataset that has had some, the latest first, after those of the
     datasets that cannot be served."""
     failures = [
-        FailureRecord(
-            dataset=name, batches=0, reason="dataset", message=served, ago_s=0.0, is_last=True
-        )
+        FailureRecord(dataset=name, reason="dataset", message=served)
         for name, served in table.datasets.items()
         if isinstance(served, str)  # why it cannot be
     ]

@@ -220,15 +220,10 @@ class Filling:
         self.dispatcher.cancel(batch)
         session = batch.session
         self.counters.batches_failed[reason] += 1
-        former = self.failures.pop(session.dataset, None)
-        record = FailureRecord(
-            dataset=session.dataset,
-            batches=1 if former is None else former[0].batches + 1,
-            reason=reason,
-            message=message,
-            ago_s=0.0,
-            is_last=True,
-        )
+        first = FailureRecord(dataset=session.dataset), 0.0
+        record, _ = self.failures.pop(session.dataset, first)
+        record.batches += 1
+        record.reason, record.message, record.is_last = reason, message, True
         self.failures[session.dataset] = record, self._now_s
         if batch.slot >= 0:
             session.slot_times.move(batch.slot, "client", self._now_s)

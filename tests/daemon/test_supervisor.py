@@ -40,7 +40,7 @@ def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     assert (first.workers, second.workers) == (3, 2)
     assert first.limits.slots_bytes == second.limits.slots_bytes == 1 << 30
     assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
-    assert first.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
+    assert first.worker.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
 
 
 def test_automatic_memory_is_shared_between_node_processes() -> None:
