@@ -121,8 +121,7 @@ class ClaimListener:
             return
         except OSError as error:
             _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
-            for listener in self._listeners:
-                self._poll_set.pause(listener.fileno(), now_s + _RETRY_S)
+            self._poll_set.pause(listener.fileno(), now_s + _RETRY_S)
             return
         caller.setblocking(False)
         waiting = [number for number in self._connections if number not in self._sessions]

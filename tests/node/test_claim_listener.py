@@ -50,7 +50,8 @@ class Node:
         self.gone: list[tuple[int, bool]] = []  # the session, and whether its holder died
         self.listener = ClaimListener()
         self.listener.bind(
-            [parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")]
+            parse_endpoint(text)
+            for text in (f"ipc://{folder}/node", f"ipc://{folder}/other", "tcp://[::1]:0")
         )
         self.poll_set = PollSet()
         self.listener.start(self.poll_set, self._handle)
@@ -67,11 +68,11 @@ class Node:
         for _ in range(3):
             self.poll_set.run(0.0)
 
-    def connect(self) -> socket.socket:
+    def connect(self, name: str = "node") -> socket.socket:
         """Return a connection that has claimed nothing yet."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(10)
-        connection.connect(self.path)
+        connection.connect(self.path.replace("node.", f"{name}."))
         return connection
 
 
@@ -316,11 +317,11 @@ def test_listener_is_not_polled_for_a_moment_after_running_out_of_descriptors(
 
     accepts: list[socket.socket] = []
 
-    with node.connect() as caller:
+    with node.connect() as caller, node.connect("other"):
         with monkeypatch.context() as patch:
             patch.setattr(socket.socket, "accept", no_descriptor)
             node.poll()
-        assert len(accepts) == 1, "a listener that stays readable would keep the loop busy"
+        assert len(accepts) == 2, "a listener that stays readable would keep the loop busy"
         node.now_s = 0.2
         caller.send(encode_claim(3))
         node.poll()
