@@ -23,7 +23,7 @@ NAMES_WITHIN_S: Final = 4.0
 PAUSE: Final = 9.0
 """Between two requests for names, in multiples of the first one's time."""
 
-_RETRY_S: Final = 0.1  # while no worker is up
+_CHECK_S: Final = 0.02
 
 
 class _Request(NamedTuple):
@@ -73,17 +73,14 @@ class NameRequests:
             request = self._waiting.popleft()
             self._ticket += 1  # of no request: a late answer is dropped
             self._answer(request.peer, _unreadable(request.message, late))
-        if self._waiting and self._worker is None and now_s >= self._next_s:
-            self._next_s = now_s + _RETRY_S
-            if workers := self._pool.numbers:
-                self._ticket += 1
-                self._worker = workers[self._ticket % len(workers)]
-                message = self._waiting[0].message
-                read = ReadNames(self._ticket, message.dataset, message.sample_ids)
-                self._pool.send(self._worker, read)
-        self.deadline_s = self._waiting[0].expires_s if self._waiting else float("inf")
-        if self._waiting and self._worker is None:
-            self.deadline_s = min(self.deadline_s, self._next_s)
+        workers = self._pool.numbers
+        if self._waiting and workers and self._worker is None and now_s >= self._next_s:
+            self._ticket += 1
+            self._worker = workers[self._ticket % len(workers)]
+            message = self._waiting[0].message
+            read = ReadNames(self._ticket, message.dataset, message.sample_ids)
+            self._pool.send(self._worker, read)
+        self.deadline_s = now_s + _CHECK_S if self._waiting else float("inf")
 
     def on_read(self, read: NamesRead, now_s: float) -> None:
         """Handle a worker's answer."""
@@ -92,12 +89,11 @@ class NameRequests:
             request = self._waiting.popleft()
             answer = Names(names=read.names) if read.names else None
             self._answer(request.peer, answer or _unreadable(request.message, read.problem))
-        self.run_due(now_s)
 
     def on_lost(self, worker: int) -> None:
         """Handle the end of a worker: another one gets its request."""
         if worker == self._worker:
-            self._worker, self.deadline_s = None, 0.0
+            self._worker = None
 
 
 def _refuse(

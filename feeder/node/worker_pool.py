@@ -47,7 +47,7 @@ _YOUNG_S: Final = 1.0  # a worker that dies before this age is replaced with bac
 _BACKOFF_MIN_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 _KILL_GRACE_S: Final = 1.0  # from SIGKILL to the end; later it is in an uninterruptible sleep
-_REAP_INTERVAL_S: Final = 1.0
+_CHECK_S: Final = 0.2
 _EXIT_GRACE_S: Final = 0.2  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
 
@@ -109,7 +109,7 @@ class WorkerPool:
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
         self._start_s = 0.0  # when missing workers are started
         self.deadline_s = float("inf")
-        """When ``run_due`` is due; 0, for the next turn, after anything that may change it."""
+        """When ``run_due`` is due; 0, for the next turn, after the end of a worker."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -155,11 +155,7 @@ class WorkerPool:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
             self._start_s = now_s + _BACKOFF_MAX_S
-        self.deadline_s = min(
-            self._start_s if len(self._workers) < self._size else float("inf"),
-            now_s + _REAP_INTERVAL_S if self._held else float("inf"),
-            *[worker.deadline_s for worker in self._workers.values()],
-        )
+        self.deadline_s = now_s + _CHECK_S
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to a worker that has come up; one that does not read its channel is killed."""
@@ -184,7 +180,6 @@ class WorkerPool:
         worker = self._workers.get(number)
         if worker is not None and not worker.is_killed:
             worker.is_killed, worker.deadline_s = True, time.monotonic() + _KILL_GRACE_S
-            self.deadline_s = 0.0
             self.record.workers_killed += 1
             pid = worker.process.pid
             text = "worker %d (pid %d) is stuck, %s: ended"
@@ -196,14 +191,13 @@ class WorkerPool:
 
         One that the kernel holds in a read is left to it.
         """
-        workers = list(self._workers.values())
-        for worker in workers:
+        for worker in list(self._workers.values()):
             self._forget(worker)
-        processes = [*(worker.process for worker in workers), *self._held.values()]
-        for process in processes:
+            self._held[worker.number] = worker.process
+        for process in self._held.values():
             process.kill()
         by_s = time.monotonic() + _REAP_DEADLINE_S
-        for process in processes:
+        for process in self._held.values():
             wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
     def _spawn(self, now_s: float) -> None:
