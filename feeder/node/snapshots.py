@@ -58,8 +58,8 @@ _LONG_CHUNK_S: Final = 1.0
 before it finishes them. Its own figure, which then replaces this one, is larger: no total falls."""
 
 SWAP_RATIO: Final = 2.0
-PACE_S: Final = 30.0
-"""Time constant of the mean rates that decide on places."""
+_FADING: Final = math.exp(-INTERVAL_S / 30.0)
+"""Of the paces that decide on places: their time constant is half a minute."""
 
 _NOTHING: Final = ClientRecord(name=OTHERS, account="", dataset="", is_lent=True)
 
@@ -204,7 +204,7 @@ class _Client:
     record: ClientRecord | None = None
     """Since it has a place; None if it has none."""
     pace: float = 0.0
-    """Images of the last PACE_S or so, weighted by age."""
+    """Images of the last half minute or so, weighted by age."""
 
     @property
     def claim(self) -> tuple[float, bool]:
@@ -220,7 +220,6 @@ class ClientBook:
         self._seen: WeakKeyDictionary[Session, ClientRecord] = WeakKeyDictionary()
         self._clients: dict[tuple[str, str, str], _Client] = {}
         self._rest = _NOTHING
-        self._at_s = -math.inf
 
     def update(
         self, sessions: Iterable[Session], now_s: float, heard_s: float = 0.0
@@ -234,8 +233,6 @@ class ClientBook:
             key = session.account, session.hello.client, session.dataset
             latest[key].append(self._look(session, now_s, heard_s))
         self._clients = {key: self._clients.get(key) or _Client() for key in latest}
-        fading = math.exp(min(0.0, self._at_s - now_s) / PACE_S)
-        self._at_s = now_s
         for key, client in self._clients.items():
             records = latest[key]
             record = client.latest = records[0] if len(records) == 1 else merged(records)
@@ -244,7 +241,7 @@ class ClientBook:
             # their mean. Waits add up: a training loop waits for one of its sessions at a time.
             record.clock_s /= len(records)
             record.cpu_s /= len(records)
-            client.pace = client.pace * fading + record.images
+            client.pace = client.pace * _FADING + record.images
         clients = sorted(self._clients.values(), key=attrgetter("claim"), reverse=True)
         placed, rest = clients[:CLIENTS_MAX], clients[CLIENTS_MAX:]
         for client in placed:
