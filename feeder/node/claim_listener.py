@@ -64,14 +64,11 @@ class ClaimListener:
             except OSError as error:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
 
-    def start(
-        self,
-        poll_set: PollSet,
-        handle: _Handler,
-    ) -> None:
+    def start(self, poll_set: PollSet, handle: _Handler) -> None:
         """Begin to accept connections; earlier ones wait in the backlog.
 
-        ``handle`` gets claims, which ``grant`` or ``refuse`` answers, and what ends the holders.
+        ``handle`` gets claims, which it answers by ``grant`` or ``refuse``, and what ends the
+        holders.
         """
         self._poll_set, self._handle = poll_set, handle
         for listener in self._listeners:
@@ -79,9 +76,6 @@ class ClaimListener:
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
         """Send a read-only descriptor of the memory; False when that is not possible."""
-        holder = self._connections.get(connection)
-        if holder is None:
-            return False
         try:
             reader = memory.open_read_only()
         except OSError as error:
@@ -90,7 +84,7 @@ class ClaimListener:
             self.refuse(connection, f"the feeder cannot share its slots: {error.strerror}")
             return False
         try:
-            socket.send_fds(holder, [encode_answer()], [reader])
+            socket.send_fds(self._connections[connection], [encode_answer()], [reader])
         except OSError:  # it has ended, or its buffer is full
             self._drop(connection)
             return False
@@ -101,12 +95,10 @@ class ClaimListener:
 
     def refuse(self, connection: int, reason: str) -> None:
         """Send the reason and close the connection."""
-        refused = self._connections.get(connection)
-        if refused is not None:
-            self.counters.claims_refused += 1
-            with contextlib.suppress(OSError):
-                refused.send(encode_answer(reason))
-            self._drop(connection)
+        self.counters.claims_refused += 1
+        with contextlib.suppress(OSError):
+            self._connections[connection].send(encode_answer(reason))
+        self._drop(connection)
 
     def close(self) -> None:
         """Close all connections and remove the files; clients can read what they have mapped."""

@@ -287,7 +287,8 @@ def test_end_without_a_farewell_is_a_death(node: Node, memory: SlotMemory) -> No
 def test_connection_that_ends_before_the_grant_gets_none(node: Node, memory: SlotMemory) -> None:
     with node.connect() as caller:
         caller.send(encode_claim(9))
-        node.poll()
+    node.poll_set.run(0.0)
+    node.poll_set.run(0.0)  # the claim, not yet the end
     assert not node.listener.grant(*node.claims[0], memory)
     assert node.gone == [], "it held nothing"
 
@@ -383,7 +384,8 @@ def test_a_claim_that_is_not_answered_in_time_is_given_up_and_gets_no_late_grant
     monkeypatch.setattr(host_memory, "CLAIM_S", 0.02)
     with pytest.raises(NotSharedError, match=r"^no answer to the claim within 0\.02 s$"):
         claim_slots(node.path, 77, LAYOUT)
-    node.poll()
+    node.poll_set.run(0.0)
+    node.poll_set.run(0.0)
     assert not node.listener.grant(*node.claims[0], memory)
     node.poll()
     assert node.gone == []
