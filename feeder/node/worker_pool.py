@@ -243,7 +243,8 @@ class WorkerPool:
                 if self._configure.self_test:
                     raise message.as_error()
                 if not self._crashed_starts:  # the first of a row
-                    _log.warning("worker %d cannot start: %s", worker.number, message.message)
+                    what = "ends" if worker.is_up else "cannot start"
+                    _log.warning("worker %d %s: %s", worker.number, what, message.message)
 
     def _reap(self, worker: _Worker, now_s: float, grace_s: float = _EXIT_GRACE_S) -> None:
         """Reap a worker or leave it to the kernel, and plan its successor.

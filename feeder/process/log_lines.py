@@ -137,7 +137,7 @@ class LogLimiter:
         return due
 
 
-class LineStream(logging.Handler):
+class LineStream(logging.Handler, io.TextIOBase):
     """Handles log records, of which it limits those that repeat, and replaces ``sys.stderr``.
 
     Raises nothing, and blocks only if its descriptor does. Its lock is reentrant: the garbage

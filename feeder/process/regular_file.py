@@ -65,9 +65,12 @@ def read_regular(path: str | bytes | os.PathLike[str], bytes_max: int) -> bytes:
 
 def read_descriptor(descriptor: int, bytes_max: int) -> bytes:
     """Read the first ``bytes_max`` bytes of an open file; raises OSError."""
-    size = os.fstat(descriptor).st_size or -1  # a kernel file's is 0: read it to its end
-    with open(descriptor, "rb", closefd=False) as file:
-        return file.read(min(size, bytes_max))[:bytes_max]
+    parts: list[bytes] = []
+    expected = max(os.fstat(descriptor).st_size + 1, 4096)  # one for its end; kernel files have 0
+    while bytes_max > 0 and (part := os.read(descriptor, min(expected, bytes_max))):
+        parts.append(part)
+        bytes_max -= len(part)
+    return b"".join(parts)
 
 
 def check_regular(status: os.stat_result, path: object) -> None:

@@ -322,6 +322,15 @@ def test_a_message_that_does_not_fit_its_arguments_ends_nothing(
     assert log.lines() == []
 
 
+def test_libraries_can_ask_what_sys_stderr_is(log: Log) -> None:
+    stream = log.stream
+    assert not stream.isatty()
+    assert not stream.closed
+    stream.writelines(["one\n", "two\n"])
+    stream.flush()
+    assert log.lines() == ["<3>one", "<3>two"]
+
+
 def test_what_is_written_past_logging_is_an_error(log: Log) -> None:
     log.stream.write("Traceback\nfeeder: ")
     log.stream.write("error: no\n")
