@@ -109,7 +109,7 @@ class WorkerPool:
         self._backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
         self._start_s = 0.0  # when missing workers are started
         self.deadline_s = float("inf")
-        """When ``run_due`` is due; 0, for the next turn, after the end of a worker."""
+        """When ``run_due`` is due; 0, for the next turn, when a worker is killed or has ended."""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -155,7 +155,9 @@ class WorkerPool:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
             self._start_s = now_s + _BACKOFF_MAX_S
-        self.deadline_s = now_s + _CHECK_S
+        settled = [worker for worker in self._workers.values() if worker.deadline_s == float("inf")]
+        is_settled = len(settled) == self._size and not self._held
+        self.deadline_s = float("inf") if is_settled else now_s + _CHECK_S
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to a worker that has come up; one that does not read its channel is killed."""
@@ -180,6 +182,7 @@ class WorkerPool:
         worker = self._workers.get(number)
         if worker is not None and not worker.is_killed:
             worker.is_killed, worker.deadline_s = True, time.monotonic() + _KILL_GRACE_S
+            self.deadline_s = 0.0
             self.record.workers_killed += 1
             pid = worker.process.pid
             text = "worker %d (pid %d) is stuck, %s: ended"
