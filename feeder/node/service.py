@@ -199,7 +199,7 @@ class NodeService:
         )
         for worker in self.pool.numbers:
             self.pool.send(worker, message, memory.fileno())
-        _log_session(session, logging.DEBUG, f"opened with {layout.slots} slots")
+        _log_session(session, session.account, logging.DEBUG, f"opened with {layout.slots} slots")
         return events.SlotsOpened(session.number)
 
     def on_worker(self, report: PoolEvent, now_s: float) -> None:
@@ -270,18 +270,19 @@ class NodeService:
 
 
 def log_session_end(session: Session, how: events.SessionEnd, lease_s: float) -> None:
+    hello = session.hello
+    job = f" in job {hello.job}" if hello.job else ""
+    client = f"{printable(hello.client + job)} ({session.account})"
     level, text = {
         "closed": (logging.DEBUG, "ended"),
         "lost": (logging.INFO, "lost: its process or its connection has ended"),
         "expired": (logging.WARNING, f"expired: its client was silent for {lease_s:g} s"),
     }[how]
-    _log_session(session, level, text)
+    _log_session(session, client, level, text)
 
 
-def _log_session(session: Session, level: int, text: str) -> None:
-    name, hello = session_id(session.number), session.hello
-    job = f" in job {hello.job}" if hello.job else ""
-    client = f"{printable(hello.client + job)} ({session.account})"
+def _log_session(session: Session, client: str, level: int, text: str) -> None:
+    name = session_id(session.number)
     extra = {"session": name, "client": session.account, "dataset": session.dataset}
     line = f"session %s of %s on %s: {text}"
     _log.log(level, line, name, client, session.dataset, extra=extra)

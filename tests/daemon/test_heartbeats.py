@@ -14,16 +14,7 @@ TURN_S = 0.6
 HUNG_S = HEARTBEATS.stopped_s
 HUNG_MAX_S = HEARTBEATS.most_s
 PLACEMENT = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=None, workers=1)
-READY = NodeReady(
-    endpoints=(),
-    worker_pids=(),
-    libraries={},
-    self_test="",
-    decoder="",
-    stages=(),
-    cache_counts=(),
-    warnings=(),
-)
+READY = NodeReady(endpoints=(), worker_pids=(), libraries={}, self_test="", decoder="", warnings=())
 
 
 class Host:

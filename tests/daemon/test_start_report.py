@@ -29,8 +29,6 @@ def node(port: int, **overrides: object) -> NodeReady:
         "libraries": {"feeder": "0.1.0", "numpy": "2.4"},
         "self_test": "5" * 32,
         "decoder": "own (avx2)",
-        "stages": (),
-        "cache_counts": (),
         "warnings": (),
         **overrides,
     }
