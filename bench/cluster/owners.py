@@ -69,10 +69,10 @@ def asking_any_node(is_on: bool = True) -> Iterator[None]:
     All batches with a buffer count as near: any node that is not busy takes the next one. This is
     the throughput that ownership is compared with. It holds for the whole process.
     """
-    settings = vars(requests)
-    before = {name: settings[name] for name in ("NEAR_SHARE", "NEAR_SHARE_TIGHT")}
-    settings.update(dict.fromkeys(before, 1.0) if is_on else before)
+    settings, before = vars(requests), requests.NEAR_SHARE
+    if is_on:
+        settings["NEAR_SHARE"] = 1.0
     try:
         yield
     finally:
-        settings.update(before)
+        settings["NEAR_SHARE"] = before

@@ -22,6 +22,7 @@ answers the link's latest request.
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
+from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -69,7 +70,7 @@ class Batch(Struct, kw_only=True, eq=False):
     valid: int  # its real rows; a batch without any comes from no node
     requests: dict[int, BatchRequest] = field(default_factory=dict)  # by link
     failures: dict[int, str] = field(default_factory=dict)  # by link
-    requested_s: float | None = None  # the latest request's time; None before the first
+    requested_s: float = inf  # the latest request's time
     settled: bool = False
     failure: str | None = None
     lent: HostBatch | None = None  # where its rows are, when not in the buffer
@@ -106,7 +107,7 @@ class Prefetch:
             kept[key] = self.held.pop(key)
         for batch in self.held.values():
             self._free.append(batch.buffer)
-            self._release(batch)
+            self.release(batch)
         self.held, self._position = kept, len(kept)
 
     @property
@@ -199,10 +200,8 @@ class Prefetch:
         return requested + sum(link in loan.requests for loan in {*self.borrowed.values()})
 
     def record_request(self, link: int, key: BatchKey, number: int, now_s: float) -> None:
-        """Record a request on a link for an open batch; an earlier one there is released."""
+        """Record a request on a link for an open batch, which has none there."""
         batch = self.held[key]
-        if link in batch.requests:
-            self.releases[link].append(key)
         missing = _bits(0, self.recipe.batch_size)
         batch.requests[link] = BatchRequest(number=number, requested_s=now_s, missing=missing)
         batch.requested_s = now_s
@@ -229,7 +228,7 @@ class Prefetch:
             if later == key:
                 break
             if batch.lent is not None and link in batch.requests:
-                self._release(batch)
+                self.release(batch)
                 self._reopen(batch)
                 return True
         return False
@@ -267,7 +266,7 @@ class Prefetch:
         if request.missing:
             return None
         batch.settled = True
-        self._release(batch)
+        self.release(batch)
         return request
 
     def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
@@ -289,7 +288,7 @@ class Prefetch:
                     "it is not yet released"
                 )
         request = batch.requests.pop(link)
-        self._release(batch)
+        self.release(batch)
         batch.requests[link] = request  # until the consumer has read it
         batch.settled, batch.lent = True, rows
         request.missing = 0
@@ -312,7 +311,8 @@ class Prefetch:
         batch.settled, batch.lent = False, None
         self.lent -= 1
 
-    def _release(self, batch: Batch) -> None:
+    def release(self, batch: Batch) -> None:
+        """Give up all requests of a batch."""
         for link in batch.requests:
             self.releases[link].append(batch.key)
         batch.requests.clear()

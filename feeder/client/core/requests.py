@@ -18,8 +18,8 @@ A batch in flight is requested from the next node as well when
     the node cannot make it         a disk error, say: another node holds the same data
     the session was lost            with the connection, or because the node has restarted
 
-and again from the same node when that sends messages but has not answered for RETRY_S: then the
-request, or the answer, was lost.
+After RETRY_S all its requests are given up, and it is requested like one whose session was lost:
+the request, or the answer, was lost.
 """
 
 from collections import defaultdict, deque
@@ -42,11 +42,6 @@ NEAR_SHARE: Final = 0.5
 """An idle node may take this part of the buffers' batches from a busy owner. With fewer, nodes idle
 while the consumer waits for a busy one; with more, batches leave their owners without need. See
 ``feeder-bench cluster --any``."""
-
-NEAR_SHARE_TIGHT: Final = 0.75
-_TIGHT: Final = 2.5
-"""Buffers of all ranks over what keeps a few nodes busy; or buffers over nodes, where the nodes are
-many and the ranks fewer."""
 
 _FEW_NODES: Final = 4
 _NEAR_MIN: Final = 3
@@ -111,21 +106,14 @@ class RequestScheduler:
             self._busy[link.number] = min(part, ceil(buffers / len(served)))
         if len(served) == 1:
             self._busy[served[0].number] = buffers
-        # More are near where the buffers hardly suffice: a node without a rank's batches then
-        # idles, and the consumer soon waits. All where they cannot keep a few nodes busy anyway.
-        share = NEAR_SHARE
-        if len(served) <= _FEW_NODES:
-            if buffers * ranks < _TIGHT * needed_in_all:
-                share = NEAR_SHARE_TIGHT if buffers * ranks >= needed_in_all else 1.0
-        elif ranks < len(served) < buffers < _TIGHT * len(served):
-            share = NEAR_SHARE_TIGHT
-        self._near = max(_NEAR_MIN, ceil(share * buffers))
+        # All are near where the buffers of all ranks cannot keep a few nodes busy anyway.
+        is_tight = len(served) <= _FEW_NODES and buffers * ranks < needed_in_all
+        self._near = buffers if is_tight else max(_NEAR_MIN, ceil(NEAR_SHARE * buffers))
         # Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): about the 99th
         # percentile, so that one request in a hundred is made twice; the first answer counts.
         known_s = sorted(self.latencies_s)
         if len(known_s) >= _LATENCIES_MIN:
-            percentile_99_s = known_s[99 * len(known_s) // 100]
-            self.late_after_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
+            self.late_after_s = max(_DELAY_MIN_S, _MARGIN * known_s[99 * len(known_s) // 100])
 
     def choose(self, now_s: float) -> dict[int, list[BatchKey]]:
         """Choose the batches to request now, by link, and record them as requested."""
@@ -135,18 +123,20 @@ class RequestScheduler:
         open_batches: list[Batch] = []
         hedges = 0
         for batch in (*prefetch.held.values(), *{*prefetch.borrowed.values()}):
+            if not batch.settled:
+                if now_s >= batch.requested_s + RETRY_S:
+                    prefetch.release(batch)
+                open_batches.append(batch)
+                hedges += len(batch.requests) > 1
             for number in batch.requests:
                 self._free[number] -= 1
                 self._lacking[number] -= not batch.settled
-            if not batch.settled:
-                open_batches.append(batch)
-                hedges += len(batch.requests) > 1
-        self.number += 1
         waiting: list[Batch] = []
         for batch in open_batches:
             if batch.requests:
-                hedges += self._choose_another(batch, is_hedge=hedges < HEDGES_MAX)
-            elif batch.requested_s is None:
+                self.due_s = min(self.due_s, batch.requested_s + RETRY_S)
+                hedges += self._hedge(batch, is_late_allowed=hedges < HEDGES_MAX)
+            elif batch.requested_s == inf:
                 if not self._choose_lacking(batch, self._prefer(batch)[:1]):  # its owner
                     waiting.append(batch)
             elif self._choose(batch, self._prefer(batch)):
@@ -166,7 +156,7 @@ class RequestScheduler:
             # All slots may hold batches that come after this one, which the consumer waits for.
             if not any(batch.requests for batch in open_batches):
                 self._choose(batch, preferred)
-        self.number -= not self._wants
+        self.number += bool(self._wants)
         self.in_flight = len([batch for batch in open_batches if batch.requests])
         self.waits_for_room = self.in_flight < len(open_batches)
         return self._wants
@@ -193,38 +183,29 @@ class RequestScheduler:
                 return True
         return False
 
-    def _choose_another(self, batch: Batch, *, is_hedge: bool) -> bool:
-        """Ask again for a batch in flight, or set when that may be due; return whether a second
-        node makes it now because it is late, which ``is_hedge`` allows."""
-        requested_s = batch.requested_s or 0.0
-        if not self._windows.keys() <= batch.requests.keys():
-            overdue_s = max([self._links[number].heard_s for number in batch.requests]) + QUIET_S
-            is_hedge &= len(batch.requests) == 1
-            if is_hedge:
-                overdue_s = min(overdue_s, requested_s + self.late_after_s)
-            if self._now_s < overdue_s:
-                self.due_s = min(self.due_s, overdue_s)
-            elif self._choose(batch, [n for n in self._prefer(batch) if not self._is_quiet(n)]):
-                self.hedged += 1
-                return is_hedge
-        if self._now_s < requested_s + RETRY_S:
-            self.due_s = min(self.due_s, requested_s + RETRY_S)
+    def _hedge(self, batch: Batch, *, is_late_allowed: bool) -> bool:
+        """Ask another node for a batch in flight whose nodes are quiet or that is late, or set when
+        that may be due; return whether one was asked."""
+        if self._windows.keys() <= batch.requests.keys():
             return False
-        for number in batch.requests:
-            if number in self._windows and not self._is_quiet(number):
-                self._request(number, batch)
-                break
-        return False
+        overdue_s = max([self._links[number].heard_s for number in batch.requests]) + QUIET_S
+        if is_late_allowed and len(batch.requests) == 1:
+            overdue_s = min(overdue_s, batch.requested_s + self.late_after_s)
+        if self._now_s < overdue_s:
+            self.due_s = min(self.due_s, overdue_s)
+            return False
+        is_asked = self._choose(batch, [n for n in self._prefer(batch) if not self._is_quiet(n)])
+        self.hedged += is_asked
+        return is_asked
 
     def _request(self, number: int, batch: Batch) -> None:
-        if batch.requested_s is None:
+        if batch.requested_s == inf:
             self.requested += 1
             self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
-        if number not in batch.requests:
-            self._free[number] -= 1
-            self._lacking[number] -= 1
+        self._free[number] -= 1
+        self._lacking[number] -= 1
         self._wants.setdefault(number, []).append(batch.key)
-        self._prefetch.record_request(number, batch.key, self.number, self._now_s)
+        self._prefetch.record_request(number, batch.key, self.number + 1, self._now_s)
 
     def _is_quiet(self, number: int) -> bool:
         return self._now_s >= self._links[number].heard_s + QUIET_S

@@ -289,8 +289,8 @@ def test_a_lost_batch_is_requested_from_a_node_whose_window_waits_behind_it() ->
 
 
 def wait_for_the_owner() -> Shell:
-    """Return a client that waits for the owner's batches, the first three of eight."""
-    shell, out = serve(buffers=8)
+    """Return a client that waits for the owner's batches, the first three of twelve."""
+    shell, out = serve(buffers=12)
     assert asked(out, OWNER) == keys(0, 1, 2)
     assert asked(out, NEXT) == keys(3, 4, 5), "what is due later waits for the owner"
     for index in (3, 4, 5):
@@ -350,7 +350,7 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
 
 
 def test_a_quiet_node_is_asked_last() -> None:
-    shell, _ = serve(buffers=8)
+    shell, _ = serve(buffers=12)
     pass_time(shell, QUIET_S, NEXT)
     shell.session.begin(BatchSequence(1, range(10)))
     out = shell.do()
@@ -369,8 +369,9 @@ def test_an_active_node_that_does_not_answer_gets_one_more_request() -> None:
 def test_a_draining_node_is_not_asked_again() -> None:
     shell, _ = serve(1)
     shell.receive(Draining(session=1))
-    sent = sends(pass_time(shell, RETRY_S + 1, 0))
+    sent = sends(pass_time(shell, RETRY_S - 0.1, 0))
     assert {type(message) for message in sent} == {Ping}, "which keep its last batches coming"
+    assert asked(pass_time(shell, RETRY_S + 1, 0)) == []
 
 
 # One node process by two endpoints

@@ -368,6 +368,7 @@ def test_a_lost_link_leaves_the_requests_on_others() -> None:
 def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
+    prefetch.release(prefetch.held[0, 0])
     ask(prefetch, A, (0, 0), request=2)
     assert prefetch.releases.pop(A, []) == [(0, 0)]
     assert prefetch.load(A) == 1
@@ -441,6 +442,7 @@ def test_the_slower_loan_is_not_read() -> None:
 
 def test_a_loan_counts_only_if_it_answers_the_latest_request() -> None:
     prefetch = share()
+    prefetch.release(prefetch.held[0, 0])
     ask(prefetch, A, (0, 0), request=2)
     assert not lend(prefetch, A, lent((0, 0), request=1)), "the node has that slot back"
     assert lend(prefetch, A, lent((0, 0), request=2))

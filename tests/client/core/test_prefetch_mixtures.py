@@ -57,6 +57,7 @@ class Nodes:
                 link = self.chance.choice(able)
             elif assembly.requests and self.chance.random() < 0.2:
                 link = self.chance.choice(list(assembly.requests))  # again
+                prefetch.release(assembly)
             elif len(assembly.failures) == len(links):
                 prefetch.give_up(key)
             if link is not None:
