@@ -95,9 +95,9 @@ def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
 
 def _print_once(report: "HostReport", *, is_json: bool) -> None:
     if is_json:
-        from feeder.screens.console import to_json
+        from feeder.screens.console import report_fields, to_json
 
-        print(to_json(report, indent=2))
+        print(to_json(report_fields(report), indent=2))
         return
     from feeder.screens.console import open_console
 
@@ -135,13 +135,14 @@ def _print_repeatedly(
     source: "LinkSource", first: "HostReport", interval_s: float, console: "Console | None"
 ) -> None:
     """Print a report every ``interval_s``, as JSON without a console, until a signal ends it."""
-    from feeder.screens.console import to_json
+    from feeder.screens.console import report_fields, to_json
 
     report: HostReport | None = first
     problem = ""
     while True:
         if console is None:
-            print(json.dumps({"error": problem}) if report is None else to_json(report), flush=True)
+            fields = {"error": problem} if report is None else report_fields(report)
+            print(to_json(fields), flush=True)
         elif report is None:
             print(f"{problem}\n", flush=True)
         else:

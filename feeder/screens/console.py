@@ -6,6 +6,7 @@ The one module of this room that can be imported without rich.
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,14 +26,12 @@ _RATES: Final = (
 )  # fmt: skip
 
 
-def to_json(fields: HostReport | Mapping[str, Any], indent: int | None = None) -> str:
-    """A report, or what has reports' fields in it, as one JSON object.
+def to_json(fields: Mapping[str, Any], indent: int | None = None) -> str:
+    """What has reports' fields in it as one JSON object.
 
     Shares are from 0 to 1 and null where nothing was measured. The fields are those of
     ``feeder.diagnosis.interval`` and ``feeder.metrics``.
     """
-    if isinstance(fields, HostReport):
-        fields = report_fields(fields)
     return json.dumps(fields, indent=indent, default=_fields)
 
 
@@ -59,6 +58,8 @@ def open_console() -> "Console":
             "the library rich, which draws this, is not installed in this environment: run "
             "`pip install rich`, or use `feeder status` with --json or --counters"
         ) from None
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a question mark for what its encoding lacks
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
 
 
@@ -77,10 +78,7 @@ def check_live(console: "Console", command: str) -> None:
 
 
 def print_lines(console: "Console", lines: "Iterable[Text]") -> None:
-    """Print lines that have been laid out; what the encoding lacks becomes a question mark."""
+    """Print lines that have been laid out."""
     for line in lines:
-        text = line.copy()
-        encoding = console.encoding
-        text.plain = text.plain.encode(encoding, "replace").decode(encoding)
-        console.print(text, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     console.file.flush()

@@ -185,7 +185,7 @@ def _follow(source: ReportSource, state: LiveState, readable: Collection[int]) -
 @contextlib.contextmanager
 def _held_terminal(console: Console, keys: int | None) -> Iterator[None]:
     """Hold the terminal of standard output, and of standard input where ``keys`` is one, too."""
-    saved = None if keys is None else termios.tcgetattr(keys)
+    saved = [] if keys is None else termios.tcgetattr(keys)
     try:
         if keys is not None:
             tty.setcbreak(keys, termios.TCSANOW)
@@ -193,15 +193,13 @@ def _held_terminal(console: Console, keys: int | None) -> Iterator[None]:
         console.show_cursor(False)
         yield
     finally:
-        try:
-            with contextlib.suppress(OutputError):  # the terminal was closed
-                console.show_cursor(True)
-                console.set_alt_screen(False)
-        finally:
-            if keys is not None and saved is not None:
-                with contextlib.suppress(termios.error):  # as above
-                    # What was typed ahead stays for the shell.
-                    termios.tcsetattr(keys, termios.TCSANOW, saved)
+        if keys is not None:
+            with contextlib.suppress(termios.error):  # the terminal was closed
+                # What was typed ahead stays for the shell.
+                termios.tcsetattr(keys, termios.TCSANOW, saved)
+        with contextlib.suppress(OutputError):  # as above
+            console.show_cursor(True)
+            console.set_alt_screen(False)
 
 
 def _read(descriptor: int) -> bytes:

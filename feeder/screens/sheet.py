@@ -120,22 +120,14 @@ class Column:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Sheet:
     """What lines are laid out for."""
 
-    width: int
-    glyphs: Glyphs
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether labels stand beside their contents; else above."""
-        return self.width >= 4 * LABEL_CELLS
-
-    @property
-    def content_cells(self) -> int:
-        """Cells beside the labels."""
-        return max(1, self.width - (LABEL_CELLS if self.has_labels else len(_GAP)))
+    def __init__(self, width: int, glyphs: Glyphs) -> None:
+        self.width = width
+        self.glyphs = glyphs
+        self.has_labels = width >= 4 * LABEL_CELLS  # beside their contents; else above
+        self.content_cells = max(1, width - (LABEL_CELLS if self.has_labels else len(_GAP)))
 
     def cut(self, text: str, cells: int) -> str:
         """Replace the middle of a text that is too long by a mark: names of clients differ at their
@@ -175,10 +167,9 @@ class Sheet:
         return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
 
     def fill(self, pieces: Iterable[Cell], gap: str = _GAP) -> list[Text]:
-        """Pieces one after another, on as many lines as they need beside a label."""
+        """Pieces that are not empty, on as many lines as they need beside a label."""
         lines: list[Text] = []
-        for piece in pieces:
-            text = _as_text(piece)
+        for text in filter(None, map(_as_text, pieces)):
             if lines and lines[-1].cell_len + len(gap) + text.cell_len <= self.content_cells:
                 lines[-1].append(gap).append_text(text)
             elif text.cell_len <= self.content_cells:

@@ -46,7 +46,7 @@ _BUSY: Final = {
 }
 _PRESSURES: Final = {"CPU": "pressure_cpu", "storage": "pressure_io", "memory": "pressure_memory"}
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
-_TROUBLES: Final = {"fallbacks"} | {
+_TROUBLES: Final = {
     name for group in GROUPS for name, field in fields_of(group).items() if field.is_trouble
 }
 
@@ -59,15 +59,15 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     sections = _rates, _waits, _stages, _workers, _caches, _slots, draw_machine, _incidents
     for section in sections:
         lines += section(host, sheet)
-    jobs, clients = host.jobs, host.clients[:CLIENTS_SHOWN]
-    has_jobs = len(jobs) > 1 or any(job.name for job in jobs)
-    for table in (
+    clients, rest = host.clients[:CLIENTS_SHOWN], host.clients[CLIENTS_SHOWN:]
+    tables = (
         draw_nodes(host, sheet),
-        draw_jobs(jobs, sheet) if has_jobs else [],
+        draw_jobs(host.jobs, sheet),
         draw_clients(clients, host, sheet),
-    ):
-        lines += [Text(), *table] if table else []
-    if rest := host.clients[CLIENTS_SHOWN:]:
+    )
+    for table in filter(None, tables):
+        lines += [Text(), *table]
+    if rest:
         images = rate(sum(client.images_a_s for client in rest))
         more = f"{len(rest)} more get {images} images/s (feeder status --json has all)"
         lines += sheet.words(more, "dim")
@@ -92,34 +92,30 @@ def draw_status_frame(
 def draw_verdict(report: HostReport, sheet: Sheet) -> list[Text]:
     """The verdict's sentence, which begins with its kind."""
     verdict = report.verdict
-    style = "bold red" if verdict.is_problem else "bold green"
-    if verdict.kind in ("packing", "starting", "draining", "idle"):
-        style = "bold yellow"
+    is_quiet = verdict.kind in ("packing", "starting", "draining", "idle")
+    style = "bold yellow" if is_quiet else "bold red" if verdict.is_problem else "bold green"
     return sheet.words(printable(verdict.text), style)
 
 
 def _header(host: HostInterval, sheet: Sheet) -> list[Text]:
-    report = host.report
+    report, nodes = host.report, len(host.report.nodes)
+    decoder = str(host.records[0].counters.get("decoder", "")) if host.records else ""
     pieces = [
         f"{printable(report.host)}, feeder {printable(report.feeder_version)}",
         f"process {report.pid}",
         f"up {duration(report.uptime_s)}",
+        f"named {printable(report.name)}" if report.name else "",
+        f"decoder {printable(decoder)}" if decoder else "",
+        plural(nodes, "node process") if nodes > 1 else "",
+        f"rates over {duration(host.seconds)}" if host.seconds else "",
     ]
-    if report.name:
-        pieces.append(f"named {printable(report.name)}")
-    if host.records and "decoder" in host.records[0].counters:
-        pieces.append(f"decoder {printable(str(host.records[0].counters['decoder']))}")
-    if len(report.nodes) > 1:
-        pieces.append(plural(len(report.nodes), "node process"))
-    if host.seconds:
-        pieces.append(f"rates over {duration(host.seconds)}")
     return sheet.flow("Host", pieces)
 
 
 def _dataset(dataset: ServedDatasetReport) -> list[Cell]:
-    classes = [plural(dataset.classes, "class")] if dataset.classes else []
+    classes = plural(dataset.classes, "class") if dataset.classes else ""
     name, images = Text(printable(dataset.name), "bold"), plural(dataset.samples, "image")
-    return [name, images, *classes, printable(dataset.folder)]
+    return [name, images, classes, printable(dataset.folder)]
 
 
 def _rates(host: HostInterval, sheet: Sheet) -> list[Text]:
@@ -172,9 +168,8 @@ def _bar_row(name: str, share: float, what: str, sheet: Sheet, style: str = "cya
 def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
     if not host.workers:
         return []
-    pieces: list[Cell] = [plural(host.workers, "worker")]
-    if len(host.report.nodes) == 1 and host.records[0].cpus:
-        pieces = [f"{plural(host.workers, 'worker')} on CPUs {printable(host.records[0].cpus)}"]
+    cpus = printable(host.records[0].cpus) if len(host.report.nodes) == 1 else ""
+    pieces: list[Cell] = [plural(host.workers, "worker") + (f" on CPUs {cpus}" if cpus else "")]
     if host.busy_share >= _LEAST_SHARE:
         pieces.append(Text(f"busy {percent(host.busy_share)}", "bold"))
         shares = [(host.mean_of_busy(name), words) for name, words in _BUSY.items()]
@@ -218,18 +213,16 @@ def _slots(host: HostInterval, sheet: Sheet) -> list[Text]:
 def draw_machine(host: HostInterval, sheet: Sheet, label: str = "Machine") -> list[Text]:
     """The load of the machine, that of other programs included."""
     machine, free_bytes = host.machine, host.report.load.free_memory_bytes
-    pieces: list[Cell] = []
-    if machine.busy_cpus >= 0.05:
-        pieces.append(f"{machine.busy_cpus:.1f} of {plural(machine.cpus, 'CPU')} busy")
-    if 0 < machine.usable_cpus < machine.cpus:
-        pieces.append(f"quota {machine.usable_cpus:g} CPUs")
-    if host.throttled_share >= _LEAST_SHARE:
-        pieces.append(Text(f"throttled {percent(host.throttled_share)}", "yellow"))
-    if free_bytes:
-        pieces.append(f"{size(free_bytes)} of memory free")
-    for name, field in _PRESSURES.items():
-        if (share := getattr(machine, field)) >= 0.005:
-            pieces.append(f"pressure on {name} {percent(share)}")
+    busy = f"{machine.busy_cpus:.1f} of {plural(machine.cpus, 'CPU')} busy"
+    throttled = Text(f"throttled {percent(host.throttled_share)}", "yellow")
+    pressures = [(name, getattr(machine, field)) for name, field in _PRESSURES.items()]
+    pieces = [
+        busy if machine.busy_cpus >= 0.05 else "",
+        f"quota {machine.usable_cpus:g} CPUs" if 0 < machine.usable_cpus < machine.cpus else "",
+        throttled if host.throttled_share >= _LEAST_SHARE else "",
+        f"{size(free_bytes)} of memory free" if free_bytes else "",
+        *(f"pressure on {name} {percent(share)}" for name, share in pressures if share >= 0.005),
+    ]
     return sheet.flow(label, pieces)
 
 
@@ -240,24 +233,20 @@ def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
         log_lines_limited=host.report.log_lines_limited,
         node_restarts=sum(node.restarts for node in host.report.nodes),
     )
-    losses: dict[str, object] = {}
+    slower, losses = Counter[str](), dict[str, object]()
     for node in host.records:
-        for name in _NODE_TROUBLES:
-            totals[name] += getattr(node, name)
+        totals.update({name: getattr(node, name) for name in _NODE_TROUBLES})
         for name, value in node.counters.items():
             group, _, part = name.partition(".")
             if group == "dataset":
                 losses[part.removesuffix(".loss")] = value
+            elif group == "fallbacks":
+                slower[_FALLBACKS.get(part, printable(part))] += int(value)
             elif group in _TROUBLES:
-                totals[name] += int(value)
-    slower, troubles = [], []
-    for name, total in totals.items():
-        group, _, reason = name.partition(".")
-        if total and group == "fallbacks":
-            slower.append([f"{count(total)} {_FALLBACKS.get(reason, printable(reason))}"])
-        elif total:
-            troubles.append(f"{name.replace('_', ' ').replace('.', ' ')} {count(total)}")
-    lines = [*sheet.flow("Fallbacks", *slower), *sheet.flow("Incidents", troubles)]
+                totals[name.replace(".", " ")] += int(value)
+    fallbacks = [[f"{count(total)} {words}"] for words, total in slower.items() if total]
+    troubles = [f"{name.replace('_', ' ')} {count(n)}" for name, n in totals.items() if n]
+    lines = [*sheet.flow("Fallbacks", *fallbacks), *sheet.flow("Incidents", troubles)]
     for name, loss in losses.items():
         lines += sheet.flow("Packed", [printable(name), printable(str(loss))])
     return lines

@@ -27,7 +27,7 @@ _GRID_BAR_CELLS: Final = (5, 24)  # the narrowest and the widest
 _GRID_GAP: Final = 3
 _STATE_CELLS: Final = 5
 
-_STATE_STYLES: Final = {
+_STYLES: Final = {
     **dict.fromkeys(("silent", "hung", "restarting"), "bold red"),
     "starting": "yellow",
 }
@@ -52,10 +52,9 @@ def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
     records = [node.now for node in nodes]
     rates = [by_number.get(node.number) for node in nodes]
     restarts = [node.restarts or None for node in nodes]
-    states = [Text(node.state, _STATE_STYLES.get(node.state, "")) for node in nodes]
     return sheet.table(
         _column("node", nodes, lambda n: str(n.number)),
-        Column("state", states, is_left=True),
+        _column("state", nodes, lambda n: Text(n.state, _STYLES.get(n.state, "")), is_left=True),
         _column("pid", records, lambda r: str(r.pid), rank=3),
         _column("CPUs", records, lambda r: sheet.cut(printable(r.cpus), 16), is_left=True, rank=2),
         _column("workers", records, lambda r: str(len(r.workers)), rank=1),
@@ -100,7 +99,9 @@ def transport(lent_share: float) -> str:
 
 
 def draw_jobs(jobs: Sequence[JobInterval], sheet: Sheet) -> list[Text]:
-    """A line of titles and one for each job."""
+    """A line of titles and one for each job; none where there is only one, unnamed."""
+    if [job.name for job in jobs] == [""]:
+        return []
     return sheet.table(
         _column("job", jobs, lambda j: printable(j.name) or "(unnamed)", is_flexible=True),
         _column("client", jobs, lambda j: printable(j.account), is_flexible=True, rank=2),
@@ -123,18 +124,17 @@ def draw_hosts(
     lines: list[Text] = []
     for warning in warnings:
         lines += sheet.words(printable(warning), "bold red", indent=2)
-    reports = [None if isinstance(answer, str) else answer for _, answer in answers]
-    hosts = [None if report is None else HostInterval(report) for report in reports]
+    hosts = [None if isinstance(answer, str) else HostInterval(answer) for _, answer in answers]
     states = []
-    for report in reports:
-        is_well = report is not None and not report.verdict.is_problem
-        kind = "no report" if report is None else report.verdict.kind
+    for host in hosts:
+        is_well = host is not None and not host.report.verdict.is_problem
+        kind = "no report" if host is None else host.report.verdict.kind
         states.append(Text(kind, "" if is_well else "bold red"))
     lines += sheet.table(
         _column("endpoint", answers, lambda answer: answer[0], is_flexible=True),
-        _column("name", reports, lambda r: printable(r.name), is_flexible=True),
-        _column("host", reports, lambda r: printable(r.host), is_flexible=True, rank=2),
-        _column("nodes", reports, lambda r: str(len(r.nodes)), rank=3),
+        _column("name", hosts, lambda h: printable(h.report.name), is_flexible=True),
+        _column("host", hosts, lambda h: printable(h.report.host), is_flexible=True, rank=2),
+        _column("nodes", hosts, lambda h: str(len(h.report.nodes)), rank=3),
         _column("workers", hosts, lambda h: str(h.workers), rank=4),
         _column("clients", hosts, lambda h: str(len(h.clients)), rank=1),
         _column("images/s", hosts, lambda h: rate(h.images_a_s)),
@@ -185,10 +185,9 @@ def _draw_grid(workers: Sequence[Worker], sheet: Sheet, *, has_states: bool) -> 
 
 def _places(workers: Sequence[Worker]) -> list[str]:
     """Each worker's number and CPU, aligned; with its node process where there are several."""
-    nodes, cells, cpu_cells = (
-        max(len(str(number)) for number in numbers)
-        for numbers in zip(*((n.number, w.number, w.cpu) for n, w in workers), strict=True)
-    )
+    nodes = max(len(str(node.number)) for node, _ in workers)
+    cells = max(len(str(worker.number)) for _, worker in workers)
+    cpu_cells = max(len(str(worker.cpu)) for _, worker in workers)
     has_nodes = len({node.number for node, _ in workers}) > 1
     places = []
     for node, worker in workers:

@@ -96,11 +96,10 @@ def _stages(host: HostInterval, sheet: Sheet) -> list[Text]:
     rest = 1.0 - sum(stages.values())
     if rest >= 0.005:
         stages["other"] = rest
-    styles = [STAGE_STYLES[number % len(STAGE_STYLES)] for number in range(len(stages))]
-    bar = sheet.glyphs.stack(list(stages.values()), sheet.content_cells, styles)
+    bar = sheet.glyphs.stack(list(stages.values()), sheet.content_cells, STAGE_STYLES)
     legend = []
     for number, (name, share) in enumerate(stages.items()):
-        key = sheet.glyphs.key(number), styles[number]
+        key = sheet.glyphs.key(number), STAGE_STYLES[number % len(STAGE_STYLES)]
         legend.append(Text.assemble(key, f" {printable(name)} {percent(share)}"))
     return sheet.stack("stages", [bar, *sheet.fill(legend)])
 
