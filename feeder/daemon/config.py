@@ -36,13 +36,13 @@ from feeder.daemon.config_keys import (
     choice,
     format_size,
     number,
+    parse_metrics_address,
     parse_weights,
     size,
     whole_number,
 )
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
-from feeder.monitoring.access import parse_address
 from feeder.node.endpoint import parse_endpoint
 from feeder.process.log_lines import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text, printable
@@ -224,7 +224,8 @@ def _check_security(config: Config) -> None:
                 "(see systemd/feeder.toml), bind tcp://127.0.0.1:PORT or ipc:///PATH, or type "
                 "--insecure to let anyone connect"
             )
-    if serve.metrics and not serve.metrics_token and not parse_address(serve.metrics).is_local:
+    is_private = not serve.metrics or parse_metrics_address(serve.metrics).is_local
+    if not (is_private or serve.metrics_token):
         raise ConfigError(
             f"{config.provenance['serve.metrics']}: metrics: {serve.metrics} would be open to the "
             "network: set metrics_token (the file of a token that scrapers send), or use 127.0.0.1"

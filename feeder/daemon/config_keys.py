@@ -14,8 +14,7 @@ from msgspec import Meta
 
 from feeder.errors import ConfigError
 from feeder.host.placement import parse_pin
-from feeder.monitoring.access import parse_address
-from feeder.node.endpoint import parse_endpoint
+from feeder.node.endpoint import Endpoint, parse_endpoint
 from feeder.wire.messages import MAX_ENDPOINTS, JobName, Name
 
 WEIGHTS: Final = "weights"
@@ -112,9 +111,22 @@ def _check_pin(value: str) -> str:
     return value
 
 
-def _check_address(value: str) -> str:
+def parse_metrics_address(value: str) -> Endpoint:
+    """Parse a numeric address with a port, such as ``[::1]:9464``; ConfigError otherwise."""
+    try:
+        if value.count(":") > 1 and not value.startswith("["):
+            raise ConfigError("the port could be a part of the address")
+        return parse_endpoint(f"tcp://{value}")
+    except ConfigError:
+        raise ConfigError(
+            f"metrics: {value!r} is not a numeric address with a port: write 127.0.0.1:9464, "
+            '[::1]:9464, or "" for none'
+        ) from None
+
+
+def _check_metrics(value: str) -> str:
     if value:
-        parse_address(value)
+        parse_metrics_address(value)
     return value
 
 
@@ -128,7 +140,7 @@ FEEDER_NAME: Final = text(
     'letters, digits and . _ -, 128 at most, or "" for the host\'s name', "[A-Za-z0-9._-]{0,128}"
 )
 METRICS_ADDRESS: Final = Kind(
-    'an address such as "127.0.0.1:9464", or "" for none', str, _check_address
+    'an address such as "127.0.0.1:9464", or "" for none', str, _check_metrics
 )
 ABSOLUTE_FOLDER: Final = text("an absolute path", r"/[^\0]*")
 FILE_PATH: Final = text('a path, or "" for none', r"[^\0]*", is_path=True)

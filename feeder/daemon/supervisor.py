@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from feeder.daemon.config import Config
+from feeder.daemon.config_keys import parse_metrics_address
 from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
@@ -35,7 +36,6 @@ from feeder.host.load import read_load
 from feeder.host.placement import check_placement, format_table
 from feeder.host.processes import NeighbourFinder
 from feeder.metrics.hangs import SUSPENDED_S
-from feeder.monitoring.access import parse_address
 from feeder.node.messages import Board, Drain, Heartbeat, Neighbours, NodeReady, write_board
 from feeder.process.backoff import CRASHES_MAX, WINDOW_S
 from feeder.process.channel import ChannelClosedError
@@ -312,10 +312,8 @@ def open_metrics(config: Config) -> "MetricsServer | None":
     if not serve.metrics:
         return None
     # Not loaded otherwise: an event loop and the Prometheus client take 8 MB and 0.1 s.
-    from feeder.monitoring.access import read_token
     from feeder.monitoring.server import MetricsServer
 
+    address = parse_metrics_address(serve.metrics)
     token = Path(serve.metrics_token) if serve.metrics_token else None
-    if token is not None:
-        read_token(token)  # a wrong one ends the start
-    return MetricsServer(parse_address(serve.metrics), token=token)
+    return MetricsServer(address.host, address.port, token=token)

@@ -14,6 +14,7 @@ from feeder.daemon.config import (
     format_effective,
     load_config,
 )
+from feeder.daemon.config_keys import parse_metrics_address
 from feeder.errors import ConfigError
 
 
@@ -290,6 +291,45 @@ def test_endpoints_that_others_can_reach_need_keys_or_a_typed_flag(endpoint: str
         load_config(None, binds)
     load_config(None, {**binds, **keys})
     load_config(None, binds, is_insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_local"),
+    [
+        ("127.0.0.1:9464", "127.0.0.1:9464", True),
+        ("[::1]:9464", "[::1]:9464", True),
+        ("localhost:0", "127.0.0.1:0", True),
+        ("*:9464", "0.0.0.0:9464", False),
+        ("[::]:9464", "[::]:9464", False),
+        ("10.1.2.3:80", "10.1.2.3:80", False),
+    ],
+)
+def test_addresses_of_the_metrics(text: str, address: str, is_local: bool) -> None:
+    parsed = parse_metrics_address(text)
+    assert (str(parsed), parsed.is_local) == (f"tcp://{address}", is_local)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9464",
+        ":9464",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "127.0.0.1:65536",
+        "[::1]",
+        "host7:80",
+        "[fe80::1%eth0]:80",
+        "http://127.0.0.1:80",
+        "[*]:1",
+        "::1:80",
+    ],
+)
+def test_other_addresses_of_the_metrics_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^metrics: ") as caught:
+        parse_metrics_address(text)
+    assert "\n" not in str(caught.value)
 
 
 def test_only_the_entry_point_reads_the_environment() -> None:

@@ -4,17 +4,13 @@ import pytest
 
 from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S
 from feeder.metrics.report import HostReport
-from feeder.monitoring.health import (
-    REPORT_MAX_S,
-    SILENT_MAX_S,
-    START_MAX_S,
-    not_ready_reason,
-    unhealthy_reason,
-)
+from feeder.monitoring.server import REPORT_MAX_S, STATES_MAX_S, find_trouble
 from feeder.process.backoff import BACKOFF_MAX_S
 from tests.monitoring.reports import host_report, node_in
 
 NOW_S = 1000.0
+START_MAX_S = STATES_MAX_S["restarting"]
+SILENT_MAX_S = STATES_MAX_S["hung"]
 
 
 def health(*states: tuple[str, float]) -> HostReport:
@@ -46,16 +42,18 @@ def test_health_by_a_node_process_s_state(
     state: str, age_s: float, unhealthy: str, not_ready: str
 ) -> None:
     found = health((state, age_s))
-    assert unhealthy_reason(found, NOW_S) == unhealthy
-    assert not_ready_reason(found, NOW_S) == not_ready.replace("…", "node process 0 is ")
+    assert find_trouble(found, NOW_S, must_serve=False) == unhealthy
+    assert find_trouble(found, NOW_S, must_serve=True) == not_ready.replace(
+        "…", "node process 0 is "
+    )
 
 
 def test_a_node_process_that_is_replaced_makes_no_probe_kill_the_others() -> None:
     """The supervisor ends a silent one after 30 s at most, and gives its successor 120 s."""
     for state, age_s in (("hung", 5.0), ("restarting", 60.0)):
         found = health(("ready", 9000.0), (state, age_s))
-        assert unhealthy_reason(found, NOW_S) == ""
-        assert not_ready_reason(found, NOW_S) == f"node process 1 is {state}"
+        assert find_trouble(found, NOW_S, must_serve=False) == ""
+        assert find_trouble(found, NOW_S, must_serve=True) == f"node process 1 is {state}"
 
 
 def test_the_limits_leave_the_supervisor_its_deadlines_with_a_margin() -> None:
@@ -65,5 +63,5 @@ def test_the_limits_leave_the_supervisor_its_deadlines_with_a_margin() -> None:
 
 def test_a_supervisor_that_stands_still_is_neither_healthy_nor_ready() -> None:
     found, late = health(("ready", 1.0)), "the supervisor has made no report for 6 s"
-    assert unhealthy_reason(found, NOW_S + REPORT_MAX_S + 1) == late
-    assert not_ready_reason(found, NOW_S + REPORT_MAX_S + 1) == late
+    for must_serve in (False, True):
+        assert find_trouble(found, NOW_S + REPORT_MAX_S + 1, must_serve=must_serve) == late
