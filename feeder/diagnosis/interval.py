@@ -168,11 +168,6 @@ class NodeInterval:
         """A share of its workers' time."""
         return self.busy_workers / max(1, self.worker_count)
 
-    @property
-    def moved_bytes_a_s(self) -> float:
-        """Sent and lent."""
-        return self.sent_bytes_a_s + self.lent_bytes_a_s
-
 
 class ClientRow:
     """A client over all node processes that feed it."""

@@ -148,6 +148,12 @@ class Sheet:
             line.append(self.glyphs.ellipsis)
         return line
 
+    def join(self, cells: Iterable[Text], gap: str = _GAP) -> Text:
+        """Cells beside one another, as a line without blanks at its end."""
+        line = Text(gap).join(cells)
+        line.rstrip()
+        return self.fit(line)
+
     def spread(self, left: Text, right: Text) -> Text:
         """One text at the left of a line, and another at its right."""
         blank = " " * (self.width - left.cell_len - right.cell_len)
@@ -218,9 +224,7 @@ class Sheet:
                 blank = Text(" " * (width - text.cell_len))
                 is_left = column.is_left or column.is_flexible
                 aligned.append(text + blank if is_left else blank + text)
-            line = Text(_GAP).join(aligned)
-            line.rstrip()
-            lines.append(self.fit(line))
+            lines.append(self.join(aligned))
         return lines
 
     def _leave_out(self, cells: dict[Column, int], optional: Iterable[Column]) -> None:

@@ -61,7 +61,9 @@ def draw_nodes(host: HostInterval, sheet: Sheet) -> list[Text]:
         _column("busy", rates, lambda r: percent(r.busy_share), rank=1),
         _column("", rates, lambda r: sheet.glyphs.bar(r.busy_share, _BAR_CELLS), **_BAR, rank=5),
         _column("images/s", rates, lambda r: rate(r.images_a_s)),
-        _column("MB/s", rates, lambda r: count(r.moved_bytes_a_s / 1e6), rank=4),
+        _column(
+            "MB/s", rates, lambda r: count((r.sent_bytes_a_s + r.lent_bytes_a_s) / 1e6), rank=4
+        ),
         _column("restarts", restarts, lambda number: Text(count(number), "yellow")),
     )
 
@@ -174,13 +176,8 @@ def _draw_grid(workers: Sequence[Worker], sheet: Sheet, *, has_states: bool) -> 
                 cell.append_text(sheet.glyphs.bar(worker.busy_share, bar_cells)).append(" ")
             cell.append(f"{percent(worker.busy_share):>5}", style)
         grid.append(cell.append(" " * max(0, width - cell.cell_len)))
-    lines = []
-    rows = -(-len(grid) // columns)
-    for row in range(rows):  # down the columns, as in a list of files
-        line = Text(" " * _GRID_GAP).join(grid[row::rows])
-        line.rstrip()
-        lines.append(sheet.fit(line))
-    return lines
+    rows = -(-len(grid) // columns)  # down the columns, as in a list of files
+    return [sheet.join(grid[row::rows], " " * _GRID_GAP) for row in range(rows)]
 
 
 def _places(workers: Sequence[Worker]) -> list[str]:
