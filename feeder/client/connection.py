@@ -23,7 +23,7 @@ from typing import Final
 import zmq
 
 from feeder.client.core import events
-from feeder.errors import ConfigError, ProtocolError, ResourceError
+from feeder.errors import ConfigError, ResourceError
 from feeder.plan.packing import pixel_layout_of
 from feeder.process.name_lookup import host_name_in
 from feeder.process.shortage import ZMQ_THREADS, check_threads
@@ -34,7 +34,6 @@ from feeder.wire.messages import (
     ClientMessage,
     Hello,
     NodeMessage,
-    VersionMismatch,
     decode_from_node,
     encode,
 )
@@ -66,13 +65,24 @@ class Link:
         self,
         number: int,
         endpoint: str,
-        hello: Hello,
+        hello: Hello | None,
         keys: ClientKeys | None,
         context: Context,
+        *,
+        address: str = "",
     ) -> None:
-        """Dial; ConfigError for what is no endpoint, ResourceError without a socket. ``context``
-        has two I/O threads or more."""
+        """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
+
+        Only with a ``hello`` there are batches. ``address`` is the endpoint with its host name
+        resolved; without it ``context`` has two I/O threads or more.
+        """
         self.number = number
+        message_bytes, messages = MAX_NODE_HEADER_BYTES, 64
+        if hello is not None:
+            recipe = hello.recipe
+            image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
+            message_bytes = max(message_bytes, recipe.batch_size * image_bytes)
+            messages += hello.window * recipe.batch_size  # were every chunk a single row
         dealer: zmq.Socket[bytes] | None = None
         try:
             self.dealer = dealer = context.socket(zmq.DEALER)
@@ -85,14 +95,13 @@ class Link:
                 f"there is no socket for another endpoint ({error.strerror}): list fewer, or raise "
                 "the limit on open files (ulimit -n)"
             ) from None
-        recipe = hello.recipe
-        image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
-        threads_for_names = context.get(zmq.IO_THREADS) - 1
-        thread = 1 + number % threads_for_names if host_name_in(endpoint) else 0
+        thread = 0
+        if not address and host_name_in(endpoint):
+            thread = 1 + number % (context.get(zmq.IO_THREADS) - 1)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.MAXMSGSIZE, max(MAX_NODE_HEADER_BYTES, recipe.batch_size * image_bytes)),
-            (zmq.RCVHWM, hello.window * recipe.batch_size + 64),  # were every chunk a single row
+            (zmq.MAXMSGSIZE, message_bytes),
+            (zmq.RCVHWM, messages),
             (zmq.SNDHWM, 0),  # no limit: the window and the interval of pings bound what is sent
             (zmq.RECONNECT_IVL, RECONNECT_MS),
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
@@ -103,14 +112,14 @@ class Link:
             (zmq.AFFINITY, 1 << thread),
         ):
             dealer.set(option, value)
-        self._watch = HandshakeWatch(endpoint, keys)
+        self._watch = HandshakeWatch(endpoint, keys, address=address)
         try:
-            dial(dealer, endpoint, keys)
+            dial(dealer, address or endpoint, keys)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
-                f"endpoint {endpoint!r} cannot be dialled ({error}): "
-                "use tcp://HOST:PORT or ipc:///PATH"
+                f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
+                "ipc:///PATH"
             ) from None
 
     def send(self, message: ClientMessage) -> None:
@@ -122,7 +131,8 @@ class Link:
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
         """The next message and the frames after its header, None when there is none.
 
-        Raises ProtocolError for what is no message of a feeder.
+        Raises ProtocolError for what is no message of a feeder, VersionMismatch for another
+        version's.
         """
         try:
             frames = [self.dealer.recv(_DONTWAIT, copy=False)]
@@ -130,13 +140,7 @@ class Link:
             return None
         while frames[-1].more:
             frames.append(self.dealer.recv(copy=False))
-        try:
-            message = decode_from_node(frames[0].buffer)
-        except VersionMismatch as error:
-            raise ProtocolError(str(error)) from None
-        except ProtocolError as error:
-            raise ProtocolError(f"what answers there is not a feeder: {error}") from None
-        return message, frames[1:]
+        return decode_from_node(frames[0].buffer), frames[1:]
 
     def read_connection(self) -> Iterator[events.LinkEvent]:
         """Yield what happened to the connection."""
@@ -158,7 +162,7 @@ class Link:
         """Close both sockets."""
         self.dealer.disable_monitor()
         self.monitor.close(0)
-        self.dealer.close(LINGER_MS)
+        self.dealer.close()
 
 
 def open_context(name: str, further_threads: int = 0) -> Context:

@@ -24,6 +24,7 @@ from feeder.client.host_memory import BatchBuffer, NotSharedError, claim_slots
 from feeder.errors import FeederError, ProtocolError
 from feeder.process.name_lookup import host_name_in
 from feeder.security.keys import ClientKeys
+from feeder.wire.messages import VersionMismatch
 
 IDLE_MS: Final = 60_000
 AWAY_S: Final = 1.0  # without a turn: threads take turns more often, so the process was stopped
@@ -130,7 +131,10 @@ class IoLoop:
         try:
             received = link.receive()
         except ProtocolError as error:
-            self._handle(events.NodeIncompatible(link.number, error), now_s)
+            reason = str(error)
+            if not isinstance(error, VersionMismatch):
+                reason = f"what answers there is not a feeder: {reason}"
+            self._handle(events.NodeIncompatible(link.number, ProtocolError(reason)), now_s)
             return False
         if received is None:
             return False

@@ -1,21 +1,19 @@
 """Requests a node process's counters, its host's report or names, as a client without a session."""
 
-import contextlib
 import math
 import time
 from collections.abc import Collection, Iterable
 from typing import Final, Self, TypeVar
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client.connection import RECONNECT_MAX_MS, Context, open_context
+from feeder.client.connection import Context, Link, open_context
+from feeder.client.core.events import NodeIncompatible
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.fields import Counters
 from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import resolve_endpoint
 from feeder.process.path_text import decode_name
-from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
     MAX_NAMES,
@@ -28,11 +26,8 @@ from feeder.wire.messages import (
     Refused,
     Stats,
     StatsRequest,
-    decode_from_node,
-    encode,
 )
 
-_Socket = zmq.Socket[bytes]
 _Request = StatsRequest | HostStatsRequest | NamesRequest
 _Answer = TypeVar("_Answer", Stats, HostStats, Names)
 _RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
@@ -132,7 +127,7 @@ class StatsLink:
         self._keys = keys
         self._context = context
         self._owns_context = context is None
-        self._dealer: _Socket | None = None
+        self._link: Link | None = None
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -163,37 +158,34 @@ class StatsLink:
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
         if self._is_asked:
             self._disconnect()
-        dealer = self._dealer or self._connect()
+        if self._link is None:
+            self._link = self._connect()
         self._is_asked = True
-        # libzmq may have given up the connection already; the monitor then has the reason.
-        with contextlib.suppress(zmq.Again):
-            dealer.send(encode(request), zmq.DONTWAIT)
+        self._link.send(request)
 
     def take(
         self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
     ) -> _Answer | None:
         """The answer, None if it does not come within ``wait_s``, or once one of the
         descriptors ``readable`` is; raises what ``request_counters`` does."""
-        assert self._dealer is not None, "a request comes first"
+        link = self._link
+        assert link is not None, "a request comes first"
         until_s = min(time.monotonic() + wait_s, self._deadline_s)
         poller = zmq.Poller()
-        for source in (self._dealer, self._monitor, *readable):
+        for source in (link.dealer, link.monitor, *readable):
             poller.register(source, zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
-                if self._dealer in ready:
-                    answer = self._decode(self._dealer.recv_multipart()[0])
+                if link.dealer in ready:
+                    answer = self._receive(link)
                     if isinstance(answer, wanted):
                         self._is_asked = False
                         return answer
-                elif self._monitor in ready:
-                    event = recv_monitor_message(self._monitor)
-                    problem = self._watch.on_event(
-                        int(event["event"]), int(event["value"]), time.monotonic()
-                    )
-                    if problem is not None:
-                        raise problem
+                elif link.monitor in ready:
+                    for event in link.read_connection():
+                        if isinstance(event, NodeIncompatible):
+                            raise event.error
                 elif not ready and time.monotonic() >= self._deadline_s:
                     raise PeerError(
                         f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a "
@@ -205,38 +197,25 @@ class StatsLink:
             self._disconnect()
             raise
 
-    def _decode(self, message: bytes) -> NodeMessage:
+    def _receive(self, link: Link) -> NodeMessage | None:
         try:
-            answer = decode_from_node(message)
+            answer, _ = link.receive() or (None, ())
         except ProtocolError as error:
             raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
         if isinstance(answer, Refused):
             raise _REFUSALS.get(answer.code, ProtocolError)(f"{self._endpoint}: {answer.message}")
         return answer
 
-    def _connect(self) -> _Socket:
+    def _connect(self) -> Link:
         address = resolve_endpoint(self._endpoint, self._deadline_s - time.monotonic())
         if self._context is None:
             self._context = open_context(self._endpoint)
-        self._dealer = dealer = self._context.socket(zmq.DEALER)
-        dealer.set(zmq.LINGER, 0)
-        dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._monitor = dealer.get_monitor_socket(MONITORED)
-        self._watch = HandshakeWatch(self._endpoint, self._keys, address=address)
-        try:
-            dial(dealer, address, self._keys)
-        except zmq.ZMQError as error:
-            self._disconnect()
-            raise ConfigError(
-                f"{self._endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
-                "ipc:///PATH"
-            ) from error
-        return dealer
+        link = Link(0, self._endpoint, None, self._keys, self._context, address=address)
+        link.dealer.set(zmq.LINGER, 0)
+        return link
 
     def _disconnect(self) -> None:
         self._is_asked = False
-        if self._dealer is not None:
-            self._dealer.disable_monitor()
-            self._monitor.close(linger=0)
-            self._dealer.close(linger=0)
-            self._dealer = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None

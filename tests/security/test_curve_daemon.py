@@ -15,7 +15,7 @@ import zmq
 
 from bench.daemon import free_port
 from bench.fetcher import BatchFetcher
-from feeder.client import stats
+from feeder.client import connection
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
 from feeder.security.handshake import Address, HandshakeProblem, dial, probe_mechanism
@@ -248,16 +248,16 @@ def test_client_refused_before_its_first_message_gets_the_reason(
         sockets.append(dealer)
         dial(dealer, *rest)
 
-    def encode_late(message: ClientMessage) -> bytes:
+    def encode_late(message: ClientMessage, **options: bool) -> bytes:
         # libzmq gives up once it has read the peer's greeting. On a busy machine the peer may hang
         # up first, repeatedly, and libzmq retries; the client must report the reason then too.
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "libzmq gives up", 5.0)
         sent_s.append(time.monotonic())
-        return encode(message)
+        return encode(message, **options)
 
-    monkeypatch.setattr(stats, "dial", dial_it)
-    monkeypatch.setattr(stats, "encode", encode_late)
+    monkeypatch.setattr(connection, "dial", dial_it)
+    monkeypatch.setattr(connection, "encode", encode_late)
     with pytest.raises(HandshakeProblem, match=problem):
         request_counters(endpoint, DEADLINE_S, client.to(server))
     assert time.monotonic() - sent_s[0] < DEADLINE_S / 2
