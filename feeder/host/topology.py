@@ -100,9 +100,10 @@ def read_topology(
         )
     if any(node.cpus for node in nodes):
         return tuple(nodes)
-    cpus = online or affinity or frozenset(os.sched_getaffinity(0))
+    if affinity is None:
+        affinity = frozenset(os.sched_getaffinity(0))
     memory_bytes = _memory_bytes(root / "proc/meminfo")
-    return (NumaNode(id=0, cpus=cpus, memory_bytes=memory_bytes, memory_node=None),)
+    return (NumaNode(id=0, cpus=online or affinity, memory_bytes=memory_bytes, memory_node=None),)
 
 
 def usable_cpus(
@@ -113,7 +114,8 @@ def usable_cpus(
     A quota of 2.5 CPUs counts as 2: the remainder is for the node process itself. `affinity`
     defaults to the calling process's; `process` is the folder in /proc, its number.
     """
-    affinity = affinity or frozenset(os.sched_getaffinity(0))
+    if affinity is None:
+        affinity = frozenset(os.sched_getaffinity(0))
     quota, count = min(cpu_quotas(root, process), default=None), len(affinity)
     reason = f"affinity {count}, no cgroup quota"
     if quota is not None:
