@@ -473,6 +473,22 @@ def test_drain_finishes_requested_batches_and_takes_no_new_ones() -> None:
     assert shell.clients[A].wanted[0, 0].sent == ROWS
 
 
+def test_a_drain_waits_for_a_batch_that_has_no_slot_yet() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A, window=1)
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    shell.request(A, [(0, 1)], [(0, 0)])
+    shell.apply(DrainAsked())
+    assert not shell.fills, "the socket still reads the only slot"
+    assert not shell.table.is_idle
+    shell.finish()
+    assert shell.table.is_idle
+    assert shell.clients[A].wanted[0, 1].sent == ROWS
+
+
 def test_a_peer_that_is_gone_loses_its_session() -> None:
     shell = Shell()
     worker = shell.join()
