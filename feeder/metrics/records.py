@@ -51,7 +51,7 @@ class WorkerRecord(Struct, kw_only=True):
     number: Total
     pid: Total = 0
     state: Literal["starting", "idle", "busy", "silent"] = "starting"
-    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
+    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.worker_watch)."""
     silent_s: Seconds = gauge(merge=max, start=0.0)  # since its last progress, while it is silent
     kernel_state: KernelState | None = None  # while it is silent; None if unknown
     cpu: int = -1  # that it last ran on; -1 if unknown
