@@ -50,6 +50,7 @@ class GreedyClients:
     """All sessions of some jobs, in this thread: each keeps its window of requests full."""
 
     def __init__(self, endpoint: str, jobs: list[GreedyJob], *, dataset: str = "d") -> None:
+        self.jobs = jobs
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._sessions: dict[zmq.Socket[bytes], _Session] = {}
@@ -89,10 +90,9 @@ class GreedyClients:
 
     def run_until_rows(self, rows: int, deadline_s: float) -> None:
         """Take batches until the jobs have got so many more rows together."""
-        jobs = {session.job for session in self._sessions.values()}
-        target = rows + sum(job.rows for job in jobs)
+        target = rows + sum(job.rows for job in self.jobs)
         until_s = time.monotonic() + deadline_s
-        while sum(job.rows for job in jobs) < target:
+        while sum(job.rows for job in self.jobs) < target:
             assert time.monotonic() < until_s, f"fewer than {rows} rows within {deadline_s:g} s"
             self.turn(deadline_s)
 

@@ -3,21 +3,21 @@
 import json
 import os
 import time
+from math import inf
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from feeder.client.stats import request_report
-from feeder.metrics.records import JobRecord
-from feeder.metrics.report import HostReport
+from feeder.metrics.fields import growth
+from feeder.metrics.records import BOUNDS_S, Histogram, JobRecord, NodeRecord
 from feeder.plan.recipe import Recipe
 from tests.node.greedy_jobs import GreedyClients, GreedyJob
 from tests.support.daemon import DEADLINE_S, Daemon, pack_small, small_recipe, wait_until
 from tests.support.sources import run_feeder
 
 ROWS = 1_600
-"""That are counted: 5 points of it are 10 chunks."""
+"""Of them, a job's share is counted, at least."""
 
 SLOW = """
 import sys
@@ -57,45 +57,47 @@ def serve(packed: Path, folder: Path, weights: str = "") -> Daemon:
     return Daemon("--config", config, *served, *limits, environ=environ)
 
 
-def run_load(daemon: Daemon, jobs: list[GreedyJob]) -> list[JobRecord]:
-    """Return what the daemon has done for each job between two reports, after a start."""
+def time_shares(daemon: Daemon, jobs: list[GreedyJob]) -> tuple[list[float], list[JobRecord]]:
+    """The jobs' shares of the worker's time between two reports, and what they got, in order.
+
+    At each moment a job may be a chunk ahead of its share, and a stopped worker's chunk takes a
+    second: the load goes on until the slowest chunk is at most a tenth of all time.
+    """
     with GreedyClients(daemon.endpoint, jobs) as clients:
         while not all(job.batches >= job.sessions for job in jobs):
             clients.turn(DEADLINE_S)
-        before = take_jobs(daemon, clients, jobs, 0)
-        after = take_jobs(daemon, clients, jobs, ROWS + sum(job.images for job in before))
-    return [
-        msgspec.structs.replace(
-            late, images=late.images - early.images, worker_s=late.worker_s - early.worker_s
-        )
-        for early, late in zip(before, after, strict=True)
-    ]
+        early = take_record(daemon, clients)
+        until_s = time.monotonic() + LOAD_DEADLINE_S
+        while time.monotonic() < until_s:
+            late = take_record(daemon, clients)
+            done = growth(early, late)
+            before, now = by_name(early), by_name(late)
+            got = [growth(before[job.name], now[job.name]) for job in jobs]
+            total_s = sum(job.worker_s for job in got)
+            if done.images >= ROWS and total_s >= 10 * slowest_s(done.chunk_s):
+                return [job.worker_s / total_s for job in got], got
+    raise AssertionError(f"{done.images} images in {total_s:.1f} s of a worker, but {done.chunk_s}")
 
 
-def take_jobs(
-    daemon: Daemon, clients: GreedyClients, jobs: list[GreedyJob], images: int
-) -> list[JobRecord]:
-    """Return the jobs of the first report with so many images; the load goes on meanwhile."""
-    names = [job.name for job in jobs]
+def take_record(daemon: Daemon, clients: GreedyClients) -> NodeRecord:
+    """Return the node process's record with all jobs; the load goes on meanwhile."""
+    names = {job.name for job in clients.jobs}
     until_s = time.monotonic() + LOAD_DEADLINE_S
     while time.monotonic() < until_s:
         clients.run_until_rows(50, LOAD_DEADLINE_S)
-        found = jobs_of(request_report(daemon.endpoint, DEADLINE_S))
-        if set(names) <= found.keys() and sum(job.images for job in found.values()) >= images:
-            return [found[name] for name in names]
-    raise AssertionError(f"no report with {images} images within {LOAD_DEADLINE_S:g} s")
+        record = request_report(daemon.endpoint, DEADLINE_S).nodes[0].now
+        if record is not None and names <= by_name(record).keys():
+            return record
+    raise AssertionError(f"no report with the jobs {names} within {LOAD_DEADLINE_S:g} s")
 
 
-def image_shares(jobs: list[JobRecord]) -> list[float]:
-    return [job.images / sum(each.images for each in jobs) for job in jobs]
+def slowest_s(chunk_s: Histogram) -> float:
+    """The upper bound of the slowest chunk's bucket."""
+    return max((s for s, count in zip((*BOUNDS_S, inf), chunk_s.counts, strict=True) if count))
 
 
-def time_shares(jobs: list[JobRecord]) -> list[float]:
-    return [job.worker_s / sum(each.worker_s for each in jobs) for job in jobs]
-
-
-def jobs_of(report: HostReport) -> dict[str, JobRecord]:
-    return {job.name: job for node in report.nodes if node.now for job in node.now.jobs}
+def by_name(record: NodeRecord) -> dict[str, JobRecord]:
+    return {job.name: job for job in record.jobs}
 
 
 @pytest.mark.parametrize("sessions", [1, 8])
@@ -104,20 +106,23 @@ def test_two_jobs_get_the_same_whatever_their_sessions(
 ) -> None:
     jobs = [GreedyJob("one", recipe()), GreedyJob("many", recipe(), sessions=sessions, seed=4)]
     with serve(packed, tmp_path) as daemon:
-        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.5, 0.5], abs=0.05)
+        shares, _ = time_shares(daemon, jobs)
+    assert shares == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_unnamed_sessions_of_a_client_are_one_job(packed: Path, tmp_path: Path) -> None:
     jobs = [GreedyJob("one", recipe()), GreedyJob("", recipe(), sessions=8, seed=4)]
     with serve(packed, tmp_path) as daemon:
-        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.5, 0.5], abs=0.05)
+        shares, _ = time_shares(daemon, jobs)
+    assert shares == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_weights_hold_for_jobs_of_one_and_of_eight_sessions(packed: Path, tmp_path: Path) -> None:
     weights = f'[weights."user {os.getuid()}"]\nthree = 3\n'
     jobs = [GreedyJob("three", recipe()), GreedyJob("one", recipe(), sessions=8, seed=4)]
     with serve(packed, tmp_path, weights) as daemon:
-        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.75, 0.25], abs=0.05)
+        shares, _ = time_shares(daemon, jobs)
+    assert shares == pytest.approx([0.75, 0.25], abs=0.05)
 
 
 def test_workers_time_is_shared_rather_than_images(packed: Path, tmp_path: Path) -> None:
@@ -129,9 +134,9 @@ def test_workers_time_is_shared_rather_than_images(packed: Path, tmp_path: Path)
         GreedyJob("half", recipe(40), sessions=4, seed=5),
     ]
     with serve(packed, tmp_path, weights) as daemon:
-        done = run_load(daemon, jobs)
-    assert time_shares(done) == pytest.approx([0.4, 0.4, 0.2], abs=0.05)
-    assert done[0].images > 1.5 * done[1].images, "a job of small images gets more of them"
+        shares, got = time_shares(daemon, jobs)
+    assert shares == pytest.approx([0.4, 0.4, 0.2], abs=0.05)
+    assert got[0].images > 1.5 * got[1].images, "a job of small images gets more of them"
 
 
 def test_status_shows_what_each_job_has_got(packed: Path, tmp_path: Path) -> None:
@@ -144,8 +149,9 @@ def test_status_shows_what_each_job_has_got(packed: Path, tmp_path: Path) -> Non
 
         def are_counted() -> bool:
             report = request_report(daemon.endpoint, DEADLINE_S)
-            found = jobs_of(report)
-            return report.nodes[0].before is not None and all(
+            now, before = report.nodes[0].now, report.nodes[0].before
+            found = by_name(now) if now else {}
+            return before is not None and all(
                 name in found and found[name].batches >= number for name, number in batches.items()
             )
 
