@@ -135,13 +135,11 @@ def _serve(endpoint: str, batch_size: int, window: int, seed: int) -> None:
         timeout_s=TIMEOUT_S,
         client="feeder-bench client",
     ) as fetcher:
-        epoch_batches = fetcher.welcome.batches
-        _print(f"open {epoch_batches}")
+        _print(f"open {fetcher.welcome.batches}")
         for line in sys.stdin:
             first, count = map(int, line.split())
             cpu_before_s = time.process_time()
-            numbers = range(first, first + count)
-            for batch in fetcher.fetch(divmod(number, epoch_batches) for number in numbers):
+            for batch in fetcher.fetch_run(first, count):
                 _print(f"batch {time.monotonic()} {batch.valid}")
             _print(f"done {time.process_time() - cpu_before_s}")
 

@@ -38,6 +38,15 @@ class _Keys(BatchSequence, frozen=True):
         return self.keys[position]
 
 
+class _Run(BatchSequence, frozen=True):
+    """Batches in the order of the epochs."""
+
+    count: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
     """One batch, valid until the next one is taken. Only read it."""
@@ -80,11 +89,17 @@ class BatchFetcher:
 
     def fetch(self, keys: Iterable[BatchKey]) -> Iterator[FetchedBatch]:
         """Yield batches (pairs of epoch and index, no two of them equal) in this order."""
-        wanted = tuple(keys)
+        return self._fetch(_Keys(0, range(1), keys=tuple(keys)))
+
+    def fetch_run(self, first: int, count: int) -> Iterator[FetchedBatch]:
+        """Yield ``count`` batches from ``first`` on, counted through the epochs."""
+        return self._fetch(_Run(0, range(self.welcome.batches), first, count=count))
+
+    def _fetch(self, wanted: BatchSequence) -> Iterator[FetchedBatch]:
         self.give_back()
-        self._transport.begin(_Keys(0, range(1), keys=wanted))
-        for key in wanted:
-            yield self.take(key)
+        self._transport.begin(wanted)
+        for position in range(len(wanted)):
+            yield self.take(wanted.key(position))
 
     def take(self, key: BatchKey) -> FetchedBatch:
         """Wait for the next batch, which is ``key``, and give back the one before."""

@@ -1,10 +1,11 @@
 """The streaming clients of a soak, which are restarted one after the other."""
 
 import selectors
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from ..client_process import Arrived, ClientProcess, await_open, read_clients
+from ..client_process import TIMEOUT_S, Arrived, ClientProcess, await_open, read_clients
 from .cpu_use import CpuUse
 
 WINDOW: Final = 4
@@ -31,10 +32,12 @@ class SoakClients:
         """Delivered to all clients so far."""
 
     def start(self) -> None:
-        """Start all clients; they begin to stream."""
+        """Start all clients; return once batches arrive."""
         for number in range(self._clients):
             self._running.append(self._start(number))
         await_open(self._running)
+        while not self.images:  # a client without a batch for TIMEOUT_S ends, which read raises
+            self.read(time.monotonic() + TIMEOUT_S)
 
     def restart(self, turn: int) -> str:
         """End the client that is next in ``turn``, start another, and return how it ended."""

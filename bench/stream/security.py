@@ -94,10 +94,8 @@ class _Turns:
 
     def fetch(self, first: int, end: int) -> None:
         """Fetch the next end - first batches."""
-        numbers = range(self._asked, self._asked + end - first)
-        self._asked += end - first
-        for _ in self.fetcher.fetch(divmod(n, self.fetcher.welcome.batches) for n in numbers):
-            pass
+        for _ in self.fetcher.fetch_run(self._asked, end - first):
+            self._asked += 1
 
 
 class _BesideGarbage:

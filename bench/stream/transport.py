@@ -150,12 +150,8 @@ class _Fetch:
 
     def fetch(self, first: int, end: int) -> None:
         """Fetch the next end - first batches."""
-        numbers = range(self._asked, self._asked + end - first)
-        self._asked += end - first
-        for _ in self._fetcher.fetch(
-            divmod(number, self._fetcher.welcome.batches) for number in numbers
-        ):
-            pass
+        for _ in self._fetcher.fetch_run(self._asked, end - first):
+            self._asked += 1
 
 
 def _run(contenders: Mapping[str, Contender], options: TransportOptions) -> dict[str, list[float]]:

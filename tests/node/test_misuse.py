@@ -44,7 +44,7 @@ def fetch_some(endpoint: str, batches: int = 30) -> None:
     with BatchFetcher(
         endpoint, dataset="d", recipe=small_recipe(), timeout_s=DEADLINE_S
     ) as fetcher:
-        for _ in fetcher.fetch(divmod(number, 5) for number in range(batches)):
+        for _ in fetcher.fetch_run(0, batches):
             pass
 
 
