@@ -39,7 +39,7 @@ from ..machine import choose_core, choose_other_core, describe_machine, pinned_t
 from ..report import RATE, Result, single, summarise
 from ..rounds import Contender, run_rounds, warm_up
 from .calls import CallsReport, measure_calls
-from .handover import BATCHES, measure_handover
+from .handover import measure_handover
 from .loader_cost import measure_loader_cost
 from .security import SecurityOptions, measure_security
 from .stream_report import StreamReport
@@ -162,10 +162,7 @@ class _StreamBench:
             }
             streams |= self._open_more(daemon, sessions)
             results = self._run_rounds(daemon, streams)
-            keys = [divmod(number, self._epoch_batches) for number in range(BATCHES)]
-            results += measure_handover(
-                over_ipc.fetcher, copied.fetcher, keys, daemon.ipc, self._suffix
-            )
+            results += measure_handover(over_ipc.fetcher, copied.fetcher, daemon.ipc, self._suffix)
             results.append(measure_loader_cost(daemon.ipc, self.batch_size, self._suffix))
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
