@@ -193,8 +193,7 @@ def measure_ablation(path: Path, options: AblateOptions) -> AblateReport:
 
 def _fetch(stream: BatchFetcher, first: int, end: int) -> None:
     """Fetch batches, the same in every round and setup, so that the crops make no difference."""
-    keys = [divmod(number, stream.welcome.batches) for number in range(first, end)]
-    for _ in stream.fetch(keys):
+    for _ in stream.fetch_run(first, end - first):
         pass
 
 

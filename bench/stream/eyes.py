@@ -77,8 +77,7 @@ class _Turns:
         """Fetch batches, the same in each round."""
         for watcher in self._watchers:
             os.kill(watcher.pid, signal.SIGCONT)
-        keys = [divmod(number, self.fetcher.welcome.batches) for number in range(first, end)]
-        for _ in self.fetcher.fetch(keys):
+        for _ in self.fetcher.fetch_run(first, end - first):
             pass
         for watcher in self._watchers:
             os.kill(watcher.pid, signal.SIGSTOP)
