@@ -396,9 +396,11 @@ def test_a_dataset_that_changes_while_a_state_is_loaded_is_an_error(node: FakeNo
 def test_the_state_is_small_and_sends_no_request(node: FakeNode) -> None:
     with make_loader(node) as loader:
         take(loader, 3)
+        node.wait_until(lambda: (0, 7) in wanted_keys(node), "all of the window is requested")
+        wanted = wanted_keys(node)
         state = loader.state_dict()
         assert len(json.dumps(state)) < 1000
-        sent = len(node.received)
         for _ in range(1000):
             assert loader.state_dict() == state
-        assert not any(isinstance(message, Hello | Request) for message in node.received[sent:])
+        assert wanted_keys(node) == wanted
+        assert node.count(Hello) == 1
