@@ -36,7 +36,7 @@ class SoakClients:
         for number in range(self._clients):
             self._running.append(self._start(number))
         await_open(self._running)
-        while not self.images:  # a client without a batch for TIMEOUT_S ends, which read raises
+        while not self.images:  # read raises if a client gives up, as it does after TIMEOUT_S
             self.read(time.monotonic() + TIMEOUT_S)
 
     def restart(self, turn: int) -> str:

@@ -17,7 +17,7 @@ from tests.support.daemon import DEADLINE_S, Daemon, pack_small, small_recipe, w
 from tests.support.sources import run_feeder
 
 ROWS = 1_600
-"""Of them, a job's share is counted, at least."""
+"""The fewest over which shares are counted."""
 
 SLOW = """
 import sys
@@ -58,10 +58,10 @@ def serve(packed: Path, folder: Path, weights: str = "") -> Daemon:
 
 
 def time_shares(daemon: Daemon, jobs: list[GreedyJob]) -> tuple[list[float], list[JobRecord]]:
-    """The jobs' shares of the worker's time between two reports, and what they got, in order.
+    """Return the jobs' shares of the worker's time between two reports, and what each got.
 
-    At each moment a job may be a chunk ahead of its share, and a stopped worker's chunk takes a
-    second: the load goes on until the slowest chunk is at most a tenth of all time.
+    A job may be one chunk ahead of its share at any moment, and a chunk takes a second if its
+    worker is stopped. So the load goes on until the slowest chunk is at most a tenth of the time.
     """
     with GreedyClients(daemon.endpoint, jobs) as clients:
         while not all(job.batches >= job.sessions for job in jobs):
@@ -74,6 +74,9 @@ def time_shares(daemon: Daemon, jobs: list[GreedyJob]) -> tuple[list[float], lis
             before, now = by_name(early), by_name(late)
             got = [growth(before[job.name], now[job.name]) for job in jobs]
             total_s = sum(job.worker_s for job in got)
+            assert sum(job.images for job in got) == done.images
+            # One worker: only the chunk that it had at the first report can have begun before.
+            assert total_s <= late.clock_s - early.clock_s + slowest_s(done.chunk_s)
             if done.images >= ROWS and total_s >= 10 * slowest_s(done.chunk_s):
                 return [job.worker_s / total_s for job in got], got
     raise AssertionError(f"{done.images} images in {total_s:.1f} s of a worker, but {done.chunk_s}")

@@ -198,7 +198,7 @@ def test_the_model_of_real_daemons_has_their_rate_and_names() -> None:
 
 @pytest.mark.extensive
 def test_real_daemons_run_every_setting() -> None:
-    """How well the model agrees is for ``--validate`` to say, on a machine with nothing else."""
+    """Whether the model agrees with them is judged by ``--validate``, on an idle machine."""
     with tiny_dataset(IMAGES) as dataset:
         results = compare(dataset, seconds=1.0)
     assert [(each.daemons, each.window, each.any_node) for each in results] == [
