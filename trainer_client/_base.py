@@ -104,7 +104,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self.dataset = DatasetInfo(
             name=options.dataset,
             classes=tuple(welcome.classes),
-            fingerprint=welcome.fingerprint,
+            fingerprint=welcome.content,
             samples=welcome.samples,
             label_kind=welcome.labels.kind,
             label_width=welcome.labels.width,
@@ -210,7 +210,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._feed.check_usable()
         parsed = LoaderState.parse(state)
         here = self._state(Ranks(0, 1))
-        parsed.check_order(here)
+        parsed.check_order(here, former=self._feed.welcome.former)
         resolve_lanes(parsed.lanes, self.dataset.samples, parsed.order_batch_size)  # or ConfigError
         if self._ranks.is_fixed:
             self._check_fits(parsed)
@@ -380,13 +380,13 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         )
         vars(self)["recipe"] = recipe  # past the refusal to set it
         self._feed = self._open_feed()
-        fingerprint = self._feed.welcome.fingerprint
-        if fingerprint != self.dataset.fingerprint:
+        content = self._feed.welcome.content
+        if content != self.dataset.fingerprint:
             self.close()
             raise DatasetError(
                 f"{self.endpoint}: dataset {self.dataset.name!r} changed while the state was "
-                f"loaded: its fingerprint is {fingerprint}, it was {self.dataset.fingerprint}; "
-                "serve the old one"
+                f"loaded: its content fingerprint is {content}, it was "
+                f"{self.dataset.fingerprint}; serve the old one"
             )
 
 

@@ -241,7 +241,7 @@ class Feed(Generic[AnyBatch]):
                     sample_ids,
                     self._timeout_s,
                     self._keys,
-                    fingerprint=self.welcome.fingerprint,
+                    content=self.welcome.content,
                 )
             except (PeerError, DatasetError) as error:  # another one may read it
                 problem = error

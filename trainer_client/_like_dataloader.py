@@ -58,7 +58,7 @@ class LikeDataLoader(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the dataset."""
+        """The dataset's content fingerprint."""
         return self.dataset.fingerprint
 
     @property

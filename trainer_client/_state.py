@@ -6,7 +6,7 @@ A state is a flat dict of integers and strings, under 1 KB as JSON, made in cons
     epoch, step                    the next batch: step ``step`` of epoch ``epoch``, of every rank
     world_size, batch_size         their product, the global batch, must not change on resume
     order_batch_size, lanes, seed  with the dataset, they determine the order of every epoch
-    dataset, fingerprint           name and identity of the dataset
+    dataset, fingerprint           name and content fingerprint of the dataset
     recipe                         fingerprint of the recipe without its batch sizes and lanes
 
 Invariant: every position has one form, since ``step`` is below the number of steps: after an
@@ -25,7 +25,8 @@ from feeder.plan.epoch import MAX_EPOCH, MAX_SEED
 from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-STATE_VERSION: Final = 2  # increment when the meaning of a key changes
+STATE_VERSION: Final = 3  # increment when the meaning of a key changes
+_OLDEST_VERSION: Final = 2  # its fingerprint is that of a dataset before ``feeder repack``
 
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -132,7 +133,7 @@ def _check_step(position: Position, steps: int, remedy: str) -> None:
 class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A state with every field valid in type and range."""
 
-    version: Annotated[int, Meta(ge=STATE_VERSION, le=STATE_VERSION)] = STATE_VERSION
+    version: Annotated[int, Meta(ge=_OLDEST_VERSION, le=STATE_VERSION)] = STATE_VERSION
     epoch: Annotated[int, Meta(ge=0, lt=MAX_EPOCH)]
     step: Annotated[int, Meta(ge=0, lt=2**48)]
     world_size: Annotated[int, Meta(ge=1, le=2**32)]
@@ -156,7 +157,7 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"the state has version {version}, this trainer_client reads up to "
                 f"{STATE_VERSION}: install the version that saved it"
             )
-        if type(version) is int and 1 <= version < STATE_VERSION:
+        if type(version) is int and 1 <= version < _OLDEST_VERSION:
             raise ConfigError(
                 f"the state has version {version}, and the order of epochs has changed since: "
                 "begin the epoch again with set_epoch(), without the state, or install the version "
@@ -183,16 +184,21 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the state as a dict for ``parse``."""
         return msgspec.structs.asdict(self)
 
-    def check_order(self, loader: "LoaderState") -> None:
+    def check_order(self, loader: "LoaderState", *, former: str) -> None:
         """Raise ConfigError if a loader with the state ``loader`` has another order of samples.
 
-        The dataset's name may differ: its fingerprint is its identity.
+        ``former`` is Welcome.former of its dataset, whose name may differ.
         """
-        if self.fingerprint != loader.fingerprint:
+        is_older = self.version < STATE_VERSION
+        if self.fingerprint != (former if is_older else loader.fingerprint):
+            served, remedy = f"{loader.dataset!r} with {loader.fingerprint}", "the dataset"
+            if is_older:
+                served += ", which was not repacked from it"
+                remedy = "what `feeder repack` makes of the dataset"
             raise ConfigError(
                 f"the state is of dataset {self.dataset!r} with fingerprint {self.fingerprint}, "
-                f"this loader has {loader.dataset!r} with {loader.fingerprint}: serve the dataset "
-                "that the job began with, or start over without the state"
+                f"this loader has {served}: serve {remedy} that the job began with, or start over "
+                "without the state"
             )
         if self.recipe != loader.recipe:
             raise ConfigError(

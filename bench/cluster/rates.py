@@ -18,7 +18,7 @@ from feeder.sample.reader import SampleReader
 
 from ..machine import pinned_to
 
-CHUNK_IMAGES: Final = 32
+CHUNK_IMAGES: Final = 64
 ROUNDS: Final = 5
 SEED: Final = 0
 

@@ -38,9 +38,7 @@ class Simulation:
         self.lanes = Lanes(cluster.dataset, cluster.job)
         self.hosts: list[SimulatedHost] = []
         self._by_endpoint: dict[str, SimulatedHost] = {}
-        self._served = ServedDataset(
-            fingerprint="f" * 32, classes=("a", "b"), layout=self.lanes.layout
-        )
+        self._served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=self.lanes.layout)
         job = cluster.job
         self.network = Network(
             self.agenda,

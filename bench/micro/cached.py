@@ -61,7 +61,7 @@ class CachedReaders:
         self._full_cache, self._cold_cache = self._create(), self._create()
         self.full = self._reader(self._full_cache)
         unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
-        pictures = DecodedPictures(self._full_cache, dataset.fingerprint, 1.0)
+        pictures = DecodedPictures(self._full_cache, dataset.content, 1.0)
         self.full_unscaled = SampleReader(dataset, unscaled, pictures, decoder=decoder)
         self.cold = self._reader(self._cold_cache)
         self._fill(samples)
@@ -100,15 +100,15 @@ class CachedReaders:
 
     def _reader(self, cache: DecodedCache) -> SampleReader:
         share = cache.plan.picture_share
-        pictures = DecodedPictures(cache, self._dataset.fingerprint, share)
+        pictures = DecodedPictures(cache, self._dataset.content, share)
         return SampleReader(self._dataset, self._recipe, pictures, decoder=self._decoder)
 
     def _fill(self, samples: NDArray[np.int64]) -> None:
         """Fill the full cache: once at full size, then at the scales that crops have."""
         at_full_size = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
         for recipe, epochs in ((at_full_size, 1), (self._recipe, _SCALED_EPOCHS)):
-            fingerprint = self._dataset.fingerprint
-            pictures = DecodedPictures(self._full_cache, fingerprint, 1.0, _AtOnce(1.0))
+            content = self._dataset.content
+            pictures = DecodedPictures(self._full_cache, content, 1.0, _AtOnce(1.0))
             reader = SampleReader(self._dataset, recipe, pictures, decoder=self._decoder)
             size = recipe.image_size
             pixels, labels = np.empty((1, size, size, 3), np.int8), np.empty(1, np.int64)

@@ -19,7 +19,7 @@ from feeder.sample.reader import SampleReader
 
 from ..report import RATE, Result, align, single, summarise
 from ..rounds import Contender, run_rounds, warm_up
-from .contenders import PreparedSamples
+from .contenders import PreparedSamples, compare_sizes
 
 FEWEST: Final = 8
 """Images that a class needs to be measured: fewer are not representative."""
@@ -59,17 +59,22 @@ def format_classes(results: Sequence[Result]) -> list[str]:
     rows = {result.name: result for result in results if is_of_class(result)}
     names = [name.rpartition("/")[2] for name in rows if name.startswith("dataset/images/")]
     ways = ("decode/tiled", "sample/whole")
-    of_each = ("TurboJPEG", "ratio")
-    heads = ("", "images", "decode", *of_each, "sample", *of_each, "to full")
+    of_each = ("TurboJPEG", "gain")
+    heads = ("", "n", "size", "decode", *of_each, "sample", *of_each, "× full")
     table: list[tuple[str, ...]] = [heads]
     for name in names:
         cells = [name, f"{rows[f'dataset/images/{name}'].value:.0f}"]
+        cells.append(_times(rows[f"dataset/blob/{name}"]))
         for way in ways:
-            cells += [_each_us(rows[f"{each}/{name}"]) for each in (way, f"{way}-turbojpeg")]
+            turbojpeg = f"{way.partition('/')[0]}/tiled-turbojpeg"
+            cells += [_each_us(rows[f"{each}/{name}"]) for each in (way, turbojpeg)]
             cells.append(_times(rows[f"{way}-against-turbojpeg/{name}"]))
         table.append((*cells, _times(rows[f"sample/whole/{name}"])))
-    heading = "µs an image by class, and how many times as fast our decoder is:"
-    return [heading, *align(table, left={0})] if names else []
+    heading = (
+        "µs an image by class of n, of our decoder and of TurboJPEG on the same tiles;",
+        "size: bytes of the blobs, of those of ordinary JPEGs",
+    )
+    return [*heading, *align(table, left={0})] if names else []
 
 
 def half_of(name: str) -> str:
@@ -111,12 +116,16 @@ def _measure_class(
     pixels = np.zeros((chunk, recipe.image_size, recipe.image_size, 3), np.int8)
     labels = np.empty(chunk, np.int64)
     with PreparedSamples(dataset, recipe, sample_ids) as samples:
+        reader = SampleReader(dataset, recipe, decoder=decoder)
 
         def make_full(first: int, end: int) -> None:
             samples.sample_full_same_code(first, end, pixels[: end - first])
 
-        def make_with(reader: SampleReader) -> Contender:
-            return lambda first, end: reader.fill(
+        def make_tiled(first: int, end: int) -> None:
+            samples.sample_tiled_turbojpeg(first, end, pixels[: end - first])
+
+        def make_ours(first: int, end: int) -> None:
+            reader.fill(
                 sample_ids[first:end],
                 seed=0,
                 epoch=samples.epoch,
@@ -124,14 +133,13 @@ def _measure_class(
                 labels=labels[: end - first],
             )
 
-        by_turbojpeg = SampleReader(dataset, recipe, decoder="turbojpeg")
         contenders: dict[str, Contender] = {
             "decode/full": samples.decode_full_same_code,
             "decode/tiled": samples.decode_tiled,
             "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
             "sample/full": make_full,
-            "sample/whole": make_with(SampleReader(dataset, recipe, decoder=decoder)),
-            "sample/whole-turbojpeg": make_with(by_turbojpeg),
+            "sample/whole": make_ours,
+            "sample/tiled-turbojpeg": make_tiled,
         }
         rates: dict[str, list[float]] = {way: [] for way in contenders}
         warm_up(contenders, items=count, piece=chunk)
@@ -139,8 +147,10 @@ def _measure_class(
             for way, taken_s in seconds.items():
                 rates[way].append(count / taken_s)
             samples.begin_epoch(samples.epoch + 1)
+        sizes = compare_sizes(samples, f"/{name}")
     return [
         single(f"dataset/images/{name}", "images", count),
+        *sizes,
         *_compare(name, rates, "decode/full", "decode/tiled"),
         *_compare(name, rates, "sample/full", "sample/whole"),
     ]
@@ -148,7 +158,7 @@ def _measure_class(
 
 def _compare(name: str, rates: Mapping[str, list[float]], full_way: str, way: str) -> list[Result]:
     """Return the rows of full decoding, of our decoder, and of TurboJPEG on the same tiles."""
-    by_turbojpeg = f"{way}-turbojpeg"
+    by_turbojpeg = f"{way.partition('/')[0]}/tiled-turbojpeg"
     full = summarise(f"{full_way}/{name}", RATE, rates[full_way])
     ours, turbojpeg = (
         summarise(

@@ -8,7 +8,7 @@ full decode bit for bit, and our decoder's must always equal TurboJPEG's.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
+from feeder.jpeg import resize
 from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.libraries import check_libraries, tune_allocator
@@ -32,13 +33,13 @@ from ..report import RATE, Result, single, summarise
 from ..rounds import Contender, run_rounds, warm_up
 from .cached import CachedReaders
 from .classes import measure_classes
-from .contenders import PreparedSamples
+from .contenders import PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
-from .limits import LIMITS, StageLimits
+from .limits import KERNELS, LIMITS, StageLimits
 from .pillow_samples import PillowSamples
 from .quality import measure_scaling
 
-CHUNK_IMAGES = 32
+CHUNK_IMAGES = 64
 """Images in a call of the reader, the default of the daemon's workers."""
 
 _STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
@@ -112,15 +113,13 @@ class _DecodeBench:
             "decode/tiled": samples.decode_tiled,
             "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
             "decode/tiled-unscaled": samples.decode_tiled_unscaled,
-            "limit/entropy": samples.decode_codes,
+            "limit/entropy": samples.decode_coefficients,
             "limits": self._limits.measure,
-            "sample/full-libraries": self._sample_full,
-            "sample/pillow": self._sample_pillow,
-            "sample/full": self._sample_full_same_code,
+            "sample/full-libraries": self._into_pixels(samples.sample_full),
+            "sample/pillow": self._into_pixels(self._pillow.sample_full),
+            "sample/full": self._into_pixels(samples.sample_full_same_code),
+            "sample/tiled-turbojpeg": self._into_pixels(samples.sample_tiled_turbojpeg),
             "sample/centre": partial(self._fill, SampleReader(dataset, val, decoder=decoder)),
-            "sample/centre-turbojpeg": partial(
-                self._fill, SampleReader(dataset, val, decoder="turbojpeg")
-            ),
             "sample/decoded-cache": partial(self._fill, cached.full),
             "sample/decoded-cache-unscaled": partial(self._fill, cached.full_unscaled),
             "sample/filling-cache": lambda first, end: self._fill(cached.cold, first, end),
@@ -131,14 +130,16 @@ class _DecodeBench:
             self._contenders[f"decode/tiled-{version}"] = partial(
                 samples.decode_tiled, version=version
             )
-            self._contenders[f"sample/whole-turbojpeg-{version}"] = partial(
-                self._fill, SampleReader(dataset, recipe, decoder="turbojpeg", vectors=version)
+        for vectors in resize.VERSIONS[:-1]:
+            self._contenders[f"sample/tiled-turbojpeg-{vectors}"] = self._into_pixels(
+                partial(samples.sample_tiled_turbojpeg, version=vectors)
             )
         self._versions = VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1]
         for version in self._versions:
             self._contenders[f"sample/whole-{version}"] = partial(
                 self._fill, SampleReader(dataset, recipe, vectors=version)
             )
+        self._centre_reference = SampleReader(dataset, val, decoder="turbojpeg")
 
     def compare_pixels(self) -> int:
         """Return the number of samples whose pixels were compared and are equal."""
@@ -156,10 +157,11 @@ class _DecodeBench:
             self._check("sample/decoded-cache-unscaled", rows, expected, everywhere, pillow)
             expected = self._make("sample/whole-turbojpeg", rows)
             cached = ("sample/filling-cache", "sample/decoded-cache")
-            for name in ("sample/whole", *cached, *versions):
+            for name in ("sample/whole", "sample/tiled-turbojpeg", *cached, *versions):
                 self._check(name, rows, expected, everywhere, "sample/whole-turbojpeg")
-            expected = self._make("sample/centre-turbojpeg", rows)
-            self._check("sample/centre", rows, expected, everywhere, "sample/centre-turbojpeg")
+            self._fill(self._centre_reference, rows.start, rows.stop)
+            expected = self._pixels[: rows.stop - rows.start].copy()
+            self._check("sample/centre", rows, expected, everywhere, "TurboJPEG's centre crops")
         return count
 
     def _make(self, name: str, rows: slice) -> NDArray[np.int8]:
@@ -207,7 +209,8 @@ class _DecodeBench:
                 of_stages.add_round(count, seconds[f"sample/whole{suffix}"])
             least = {name: self._limits.seconds[name] - limits_before[name] for name in LIMITS}
             limits_before = dict(self._limits.seconds)
-            for name, taken_s in {**least, "whole": sum(least.values())}.items():
+            least["whole"] = sum(least[kernel] for kernel in KERNELS)
+            for name, taken_s in least.items():
                 limits[name].append(count / taken_s)
             scaled.append(100 * float(np.mean(self._samples.crops.scales > 1)))
             fills.append(100 * (seconds["sample/filling-cache"] / seconds["sample/whole"] - 1))
@@ -216,19 +219,14 @@ class _DecodeBench:
             self._samples.begin_epoch(self._samples.epoch + 1)
             progress.add(1)
         progress.end()
-        for way in ("decode/tiled", "sample/whole", "sample/whole-turbojpeg"):
+        for way in ("decode/tiled", "sample/whole"):
             rates.setdefault(f"{way}-{VERSIONS[-1]}", rates[way])
+        rates[f"sample/tiled-turbojpeg-{resize.VERSIONS[-1]}"] = rates["sample/tiled-turbojpeg"]
         return [
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
-            *(
-                row
-                for version in VERSIONS
-                for row in compare_rates(
-                    rates, f"sample/whole-turbojpeg-{version}", (f"sample/whole-{version}",)
-                )
-            ),
-            *compare_rates(rates, "sample/centre-turbojpeg", ("sample/centre",)),
+            *_compare_versions(rates),
+            *compare_rates(rates, "sample/whole", ("sample/centre",))[1:],
             *_compare_stages(stages[""].rates, limits, rates["sample/whole"]),
             *compare_rates(rates, "decode/tiled", ("limit/entropy",))[1:],
             *(
@@ -247,28 +245,17 @@ class _DecodeBench:
             summarise("decoded-cache/filled", "%", filled),
             single("decoded-cache/size", "bytes/image", self._cached.bytes_per_picture),
             summarise("crops/scaled", "%", scaled),
-            *self._describe_samples(),
-        ]
-
-    def _describe_samples(self) -> list[Result]:
-        samples = self._samples
-        sizes_bytes = [len(jpeg) for jpeg in samples.jpegs]
-        return [
-            single("dataset/images", "images", len(sizes_bytes)),
-            single("dataset/jpeg", "bytes/image", float(np.mean(sizes_bytes))),
+            single("dataset/images", "images", count),
+            *compare_sizes(self._samples),
             single(
-                "dataset/size", "pixels/image", float(np.mean(samples.widths * samples.heights))
+                "dataset/size",
+                "pixels/image",
+                float(np.mean(self._samples.widths * self._samples.heights)),
             ),
         ]
 
-    def _sample_pillow(self, first: int, end: int) -> None:
-        self._pillow.sample_full(first, end, self._pixels[: end - first])
-
-    def _sample_full(self, first: int, end: int) -> None:
-        self._samples.sample_full(first, end, self._pixels[: end - first])
-
-    def _sample_full_same_code(self, first: int, end: int) -> None:
-        self._samples.sample_full_same_code(first, end, self._pixels[: end - first])
+    def _into_pixels(self, make: Callable[[int, int, NDArray[np.int8]], None]) -> Contender:
+        return lambda first, end: make(first, end, self._pixels[: end - first])
 
     def _fill(self, reader: SampleReader, first: int, end: int) -> None:
         reader.fill(
@@ -308,23 +295,38 @@ def _pixels(images: int, recipe: Recipe) -> NDArray[np.int8]:
 def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, way: str) -> list[Result]:
     """Return the rows of decoding, or of whole samples, against each baseline."""
     ours = f"{what}/{way}"
-    libraries, turbojpeg = f"{what}/full-libraries", f"{ours}-turbojpeg"
-    pillow, unscaled = f"{what}/pillow", f"{ours}-unscaled"
-    # A whole sample is resized with the version, too: its baseline is of the same version.
-    versions = [f"{ours}-{version}" for version in VERSIONS if what == "decode"]
-    others = (libraries, pillow, ours, turbojpeg, unscaled)
-    _, against_libraries = compare_rates(rates, libraries, (ours,))
-    _, against_pillow = compare_rates(rates, pillow, (ours,))
-    _, against_unscaled = compare_rates(rates, unscaled, (ours,))
-    _, against_turbojpeg, *of_versions = compare_rates(rates, turbojpeg, (ours, *versions))
+    baselines = {
+        "libraries": f"{what}/full-libraries",
+        "pillow": f"{what}/pillow",
+        "turbojpeg": f"{what}/tiled-turbojpeg",
+        "unscaled": f"{ours}-unscaled",
+    }
+    others = [ours, *baselines.values()]
+    others += ["sample/whole-turbojpeg"] if what == "sample" else []
     return [
         *compare_rates(rates, f"{what}/full", others),
-        replace(against_libraries, name=f"{ours}-against-libraries"),
-        replace(against_pillow, name=f"{ours}-against-pillow"),
-        replace(against_unscaled, name=f"{ours}-against-unscaled"),
-        replace(against_turbojpeg, name=f"{ours}-against-turbojpeg"),
-        *of_versions,
+        *(
+            replace(compare_rates(rates, baseline, (ours,))[1], name=f"{ours}-against-{word}")
+            for word, baseline in baselines.items()
+        ),
     ]
+
+
+def _compare_versions(rates: Mapping[str, Sequence[float]]) -> list[Result]:
+    """Return the rows of our decoder's versions against TurboJPEG on the same tiles.
+
+    A sample is resized as on a CPU with no faster version, and so is that of its baseline.
+    """
+    decoding = [f"decode/tiled-{version}" for version in VERSIONS]
+    rows = compare_rates(rates, "decode/tiled-turbojpeg", decoding)[1:]
+    for vectors in resize.VERSIONS:
+        samples = [
+            f"sample/whole-{version}"
+            for version in VERSIONS
+            if resize.version_beside(version) == vectors
+        ]
+        rows += compare_rates(rates, f"sample/tiled-turbojpeg-{vectors}", samples)
+    return rows
 
 
 def _compare_stages(

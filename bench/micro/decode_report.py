@@ -21,6 +21,7 @@ _HEADINGS: Final = {
 }
 _SMALL_GAIN: Final = 1.5
 """Classes of images that gain less than this against TurboJPEG are named."""
+_MORE_BYTES: Final = 1.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,9 @@ def find_losses(report: Report) -> list[str]:
     if least:
         shown = ", ".join(f"{name} {ratio:.2f}" for ratio, name in sorted(least))
         losses.append(f"small gain over TurboJPEG on the same tiles ({shown})")
+    size = rows["dataset/blob"]
+    if size.ratio is not None and size.ratio >= _MORE_BYTES:
+        losses.append(f"the dataset takes {format_ratio(size)} times the bytes of ordinary JPEGs")
     unscaled = rows["sample/whole-against-unscaled"]
     if unscaled.is_within_noise:
         losses.append(

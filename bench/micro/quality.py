@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import TileGrids
+from feeder.jpeg.crop_decode import McuGrids
 from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -29,7 +29,7 @@ def measure_scaling(
 ) -> list[Result]:
     """Return the distribution of PSNR, in dB over all bytes of an image; [] if none is scaled."""
     records = dataset.read_records(sample_ids)
-    grids = TileGrids.of_records(records)
+    grids = McuGrids.of_records(records)
     plain = msgspec.structs.replace(recipe, dct_scaling=False)
     readers = SampleReader(dataset, recipe), SampleReader(dataset, plain)
     ratios_db: list[float] = []

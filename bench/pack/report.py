@@ -5,7 +5,7 @@ Rows of Feeder are ``pack/KIND``, those of other formats ``writer/NAME``:
     pack/KIND                     images/s of the command; ratio: to the folder's in the same round
     pack/KIND/cpu                 the same per second of CPU time
     pack/KIND/list, pack, publish seconds of the command
-    pack/KIND/source, size        MB of the source; of the dataset
+    pack/KIND/source, size        MB of the source; of the dataset, ratio: to the folder's source
 
     "contenders": [{"name", "work", "versions": {…}, "missing"}, …]
 
@@ -45,17 +45,19 @@ class PackReport(Report):
         rows = {result.name: result for result in self.results}
         rates = ("", RATE, "min", "max", "ratio", "per CPU s", "ratio")
         ours: list[tuple[str, ...]] = [
-            (*rates, *(f"{phase} s" for phase in PHASES), "source MB", "MB", "")
+            (*rates, *(f"{phase} s" for phase in PHASES), "source MB", "MB", "ratio", "")
         ]
-        theirs: list[tuple[str, ...]] = [(*rates, "MB", "")]
+        theirs: list[tuple[str, ...]] = [(*rates, "MB", "ratio", "")]
         for each in self.contenders:
             mine = each.name.startswith(OURS)
-            table, sizes = (ours, ("source", "size")) if mine else (theirs, ("size",))
+            table = ours if mine else theirs
             if each.missing is None:
                 cells = [each.name, *_rate_cells(each.name, rows)]
                 if mine:
                     cells += [f"{rows[f'{each.name}/{phase}'].value:.2f}" for phase in PHASES]
-                cells += [format_number(rows[f"{each.name}/{size}"].value) for size in sizes]
+                    cells.append(format_number(rows[f"{each.name}/source"].value))
+                size = rows[f"{each.name}/size"]
+                cells += [format_number(size.value), _ratio_cell(size)]
                 versions = [f"{name} {version}" for name, version in each.versions.items()]
                 table.append((*cells, ": ".join([*versions, each.work] if each.work else versions)))
             else:
@@ -71,14 +73,20 @@ class PackReport(Report):
 def _rate_cells(name: str, rows: Mapping[str, Result]) -> list[str]:
     rate, cpu = rows[name], rows[f"{name}/cpu"]
     cells = [format_number(round(value)) for value in (rate.value, rate.min, rate.max)]
-    cells += ["" if rate.ratio is None else f"{rate.ratio:.2f}", format_number(round(cpu.value))]
-    return [*cells, "" if cpu.ratio is None else f"{cpu.ratio:.2f}"]
+    return [*cells, _ratio_cell(rate), format_number(round(cpu.value)), _ratio_cell(cpu)]
+
+
+def _ratio_cell(row: Result) -> str:
+    return "" if row.ratio is None else f"{row.ratio:.2f}"
 
 
 def build_results(
     turns: Mapping[str, Sequence[Turn]], *, images: int, source_bytes: Mapping[str, int]
 ) -> list[Result]:
-    """Return the rows, given each contender's turns, one a round; the first is the baseline."""
+    """Return the rows, given each contender's turns, one a round; the first is the baseline.
+
+    The baseline of sizes is its source: the folder with the images' own bytes.
+    """
     results: list[Result] = []
     baseline = next(iter(turns))
     for name, taken in turns.items():
@@ -95,7 +103,16 @@ def build_results(
             results.append(summarise(f"{name}/{phase}", "s", seconds))
         if name in source_bytes:
             results.append(single(f"{name}/source", "MB", source_bytes[name] / 1e6))
-        results.append(summarise(f"{name}/size", "MB", [turn.size_bytes / 1e6 for turn in taken]))
+        source = next(each for each in results if each.name == f"{baseline}/source")
+        results.append(
+            summarise(
+                f"{name}/size",
+                "MB",
+                [turn.size_bytes / 1e6 for turn in taken],
+                baseline=source,
+                baseline_values=[source.value] * len(taken),
+            )
+        )
     return results
 
 

@@ -20,7 +20,6 @@ WORDS: Final = MappingProxyType(
     {
         "partial-decode": "partial decode",
         "dct-scaling": "DCT scaling",
-        "own-decoder": "own decoder",
         "decoded-cache": "decoded cache",
         "prefetch-window": "prefetch window",
         "parallel-workers": "parallel workers",

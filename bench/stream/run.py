@@ -47,7 +47,7 @@ from .streams import ClientPool, Measured, Stream, StreamHere
 from .transport import TransportOptions, measure_transport
 
 BATCH_SIZE: Final = 256
-CHUNK_IMAGES: Final = 32
+CHUNK_IMAGES: Final = 64
 LEASE_S: Final = 3600.0
 """Long, because clients send nothing while they wait for their turn."""
 

@@ -34,7 +34,7 @@ from ..rounds import Contender, run_rounds, warm_up
 from .streams import WINDOW
 
 _TIMEOUT_S: Final = 60.0
-_BOX_BYTES: Final = 32 * 224 * 224 * 3  # a chunk
+_BOX_BYTES: Final = 64 * 224 * 224 * 3  # a chunk
 _BOX_OVERHEAD_BYTES: Final = 16
 _BOXES: Final = 20
 

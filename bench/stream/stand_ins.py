@@ -91,7 +91,7 @@ class StandIns:
         return Welcome(
             session=session,
             dataset=hello.dataset,
-            fingerprint="stand-in",
+            content="stand-in",
             recipe_fingerprint=recipe.fingerprint(),
             classes=("zero",),
             samples=SAMPLES,

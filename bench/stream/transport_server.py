@@ -67,7 +67,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1)
     pool = _InstantPool(lambda event, now_s: service.on_worker(event, now_s))
     table = SessionTable(
-        {DATASET_NAME: ServedDataset(fingerprint="bench", classes=("all",), layout=layout)},
+        {DATASET_NAME: ServedDataset(content="bench", classes=("all",), layout=layout)},
         SessionLimits(
             sessions_max=8,
             window_max=2 * WINDOW,

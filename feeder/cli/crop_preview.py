@@ -13,7 +13,7 @@ from feeder.cli.captions import name_labels
 from feeder.cli.contact_sheet import Note
 from feeder.cli.sample_notes import note_samples
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.plan.crop import plan_crops
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
@@ -96,7 +96,7 @@ def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Im
     blob = np.empty(int(record["blob_bytes"]), np.uint8)
     (location,) = dataset.find_blobs(np.array([sample_id]), record.reshape(1))
     dataset.read_blob(location, blob)
-    jpeg = whole_jpeg(blob, layout_of(record), int(record["width"]), int(record["height"]))
+    jpeg = whole_jpeg(blob, record)
     return Image.open(io.BytesIO(jpeg)).convert("RGB")
 
 

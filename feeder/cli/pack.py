@@ -295,7 +295,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         f"packed {plural(manifest.samples, 'image')}{_describe_labels(manifest)} into "
         f"{destination}: {plural(len(manifest.shards), 'shard')}",
         f"  labels: {summary.labels_read}",
-        f"  fingerprint {manifest.fingerprint}",
+        f"  content fingerprint {manifest.content}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",
         f"  this run: {plural(summary.packed_files, 'file')} in "

@@ -47,5 +47,5 @@ def run(arguments: argparse.Namespace) -> int:
     if found:
         print(f"{arguments.dataset} is damaged: {plural(found, 'problem')} in {shards}")
         return DatasetError.exit_status
-    print(f"{arguments.dataset} is whole: {shards}, fingerprint {manifest.fingerprint}")
+    print(f"{arguments.dataset} is whole: {shards}, content fingerprint {manifest.content}")
     return 0

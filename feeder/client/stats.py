@@ -70,11 +70,11 @@ def request_names(
     timeout_s: float,
     keys: ClientKeys | None = None,
     *,
-    fingerprint: str = "",
+    content: str = "",
 ) -> dict[int, str]:
     """The source names of samples by id, as ``path_text.decode_name`` returns them.
 
-    ``fingerprint`` "" is whichever dataset is served as ``dataset``. ``timeout_s`` is the deadline
+    ``content`` "" is whichever dataset is served as ``dataset``. ``timeout_s`` is the deadline
     of each answer, which has up to 64 names. Raises also DatasetError where the feeder cannot read
     the dataset, and ConfigError for an id that it has not.
     """
@@ -87,7 +87,7 @@ def request_names(
     with StatsLink(endpoint, keys) as link:
         while missing:
             wanted = tuple(missing[:MAX_NAMES])
-            request = NamesRequest(dataset=dataset, fingerprint=fingerprint, sample_ids=wanted)
+            request = NamesRequest(dataset=dataset, content=content, sample_ids=wanted)
             try:
                 answer = link.request(request, Names, timeout_s)
             except _RateError as error:

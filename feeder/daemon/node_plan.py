@@ -60,8 +60,8 @@ def plan_nodes(
 ) -> list[NodeConfig]:
     """Plan each node process's configuration; the first one binds the endpoints as configured.
 
-    ``fingerprints`` are those of the datasets, by name. Each process may open ``files_max`` files;
-    ResourceError if these are too few.
+    ``fingerprints`` are those of the datasets' manifests, by name. Each process may open
+    ``files_max`` files; ResourceError if these are too few.
     """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]

@@ -40,19 +40,20 @@ def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetRe
     described = []
     for name, folder in sorted(folders.items()):
         with Dataset.open(folder) as dataset:
-            layout, fingerprint = dataset.layout, dataset.fingerprint
+            layout, content = dataset.layout, dataset.content
             labels = dataset.labels.describe(len(dataset.classes))
             report = ServedDatasetReport(
                 name=name,
                 samples=layout.samples,
                 classes=len(dataset.classes),
-                fingerprint=fingerprint,
+                content=content,
+                fingerprint=dataset.manifest.fingerprint,
                 folder=printable(str(folder))[-_PATH_CHARS_MAX:],
             )
         line = (
             f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
             f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
-            f"{fingerprint[:_FINGERPRINT_CHARS]}"
+            f"{content[:_FINGERPRINT_CHARS]}"
         )
         described.append((report, line))
     return described

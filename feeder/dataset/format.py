@@ -10,6 +10,7 @@ bytes are.
 """
 
 import enum
+import os
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,7 @@ from feeder.errors import DatasetError
 from feeder.plan.labels import STORED_BYTES_MAX
 
 MAGIC: Final = b"FEEDSHRD"
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER_BYTES: Final = 64
 RECORD_BYTES: Final = 64
 ALIGNMENT_BYTES: Final = 8  # of blobs and records, so that every field can be mapped
@@ -29,40 +30,33 @@ ALIGNMENT_BYTES: Final = 8  # of blobs and records, so that every field can be m
 # magic, version, header bytes, shard, samples, records offset, names offset, names bytes, index
 _HEADER = struct.Struct("<8sHHIQQQQQ")
 _HEADER_CHECKSUM = struct.Struct("<Q")
-_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBHIQ")
-_RECORD_CHECKSUM = struct.Struct("<I")
+_RECORD = struct.Struct("<QQQQIIIIHHHH")
+_RECORD_CHECKSUM = struct.Struct("<Q")
 
 RECORD: Final = np.dtype(
     [
         ("offset", "<u8"),  # of the blob, from the start of the shard
         ("checksum", "<u8"),  # xxh3_64 of the blob
+        ("content_checksum", "<u8"),  # XXH64 of the image: its header and coefficients
+        ("source_checksum", "<u8"),  # xxh3_64 of the source's bytes; 0 where unknown
         ("blob_bytes", "<u4"),
         ("label", "<u4"),
         ("name_offset", "<u4"),  # in the names
+        ("flags", "<u4"),  # Oddity
         ("name_bytes", "<u2"),
         ("width", "<u2"),  # in pixels, without the padding to whole MCUs
         ("height", "<u2"),
-        ("header_bytes", "<u2"),  # of the JPEG, up to and with SOS
-        ("sof_offset", "<u2"),  # of the SOF marker in the JPEG
-        ("tile_columns", "<u2"),
-        ("tile_rows", "<u2"),
-        ("tile_mcus", "u1"),
-        ("mcu_width_px", "u1"),
-        ("mcu_height_px", "u1"),
-        ("subsampling", "u1"),  # feeder.jpeg.recode.Subsampling
-        ("flags", "<u2"),  # Oddity
-        ("table_bits", "<u4"),  # widths of the segment table's fields, a byte each
-        ("source_checksum", "<u8"),  # xxh3_64 of the source's bytes; 0 where unknown
-        ("record_checksum", "<u4"),  # low half of xxh3_64 of the 60 bytes before it
+        ("subsampling", "<u2"),  # feeder.jpeg.recode.Subsampling
+        ("record_checksum", "<u8"),  # xxh3_64 of the 56 bytes before it
     ]
 )
 
 
 class Oddity(enum.IntFlag):
-    """How a sample's source was unusual: counted in the manifest, and ``stored`` in its record."""
+    """How a sample's source was unusual: in its record, and counted in the manifest."""
 
-    PROGRESSIVE = 1 << 0  # re-coded as baseline without loss
-    ARITHMETIC = 1 << 1  # re-coded with Huffman tables without loss
+    PROGRESSIVE = 1 << 0  # re-coded without loss, as all JPEGs that can be
+    ARITHMETIC = 1 << 1  # likewise
     CMYK = 1 << 2  # a CMYK or YCCK JPEG, converted to RGB and encoded again
     PNG = 1 << 3  # this and the next five: converted to RGB and encoded as JPEG
     WEBP = 1 << 4
@@ -77,13 +71,8 @@ class Oddity(enum.IntFlag):
     EXIF_REENCODED = 1 << 13  # was rotated and encoded again, as lossless rotation was impossible
     RESIZED = 1 << 14  # was larger than --max-side
     REENCODED = 1 << 15  # a JPEG that --max-side, --quality or --subsampling had encoded again
-    PPM = 1 << 16  # this and those below have no room in the record: PBM, PGM and PPM, as PNG
+    PPM = 1 << 16  # PBM, PGM and PPM, as PNG
     CLIPPED = 1 << 17  # has 16 bits a sample, and levels above --png16-max
-
-    @property
-    def stored(self) -> int:
-        """The flags for which a record has a bit."""
-        return self & 0xFFFF
 
     def kinds(self) -> list[str]:
         """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""
@@ -132,8 +121,10 @@ class ShardHeader:
         return fields + _HEADER_CHECKSUM.pack(checksum(fields))
 
 
-def decode_header(data: bytes, where: str) -> ShardHeader:
+def decode_header(data: bytes, where: str, expected: int = VERSION) -> ShardHeader:
     """Return the header in ``data`` (64 bytes); ``where`` names the shard in errors.
+
+    ``expected`` is the version that the shard must have.
 
     Raises DatasetError for a foreign file, another version, a wrong checksum or impossible offsets.
     """
@@ -146,12 +137,9 @@ def decode_header(data: bytes, where: str) -> ShardHeader:
         raise DatasetError(f"{where} is not a shard (wrong magic bytes); restore it or pack again")
     (stored,) = _HEADER_CHECKSUM.unpack_from(data, _HEADER.size)
     intact = stored == checksum(data[: _HEADER.size])
-    if version != VERSION and intact:
-        remedy = "upgrade it" if version > VERSION else "pack the source again"
-        raise DatasetError(
-            f"{where} is of shard format version {version}, this feeder reads {VERSION}: {remedy}"
-        )
-    if not intact or version != VERSION or header_bytes != HEADER_BYTES:
+    if version not in (VERSION, expected) and intact:
+        raise other_version(where, "shard", version, VERSION)
+    if not intact or version != expected or header_bytes != HEADER_BYTES:
         raise DatasetError(f"{where} has a damaged header; restore it or pack again")
     header = ShardHeader(
         shard=shard,
@@ -171,64 +159,63 @@ def decode_header(data: bytes, where: str) -> ShardHeader:
     return header
 
 
+def other_version(where: str, kind: str, version: int, own: int) -> DatasetError:
+    """Return the error for a dataset's file ``where``, which is not of this feeder's version."""
+    if version > own:
+        remedy = "upgrade feeder"
+    elif version == own - 1:
+        remedy = f"run `feeder repack {os.path.dirname(where) or '.'} NEW`"
+    else:
+        remedy = "pack the source again"
+    return DatasetError(
+        f"{where} is of {kind} format version {version}, this feeder reads {own}: {remedy}"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord:
     """One record's fields as Python integers, for writing; readers use the dtype RECORD."""
 
     offset: int
     checksum: int
+    content_checksum: int
+    source_checksum: int
     blob_bytes: int
     label: int
     name_offset: int
+    flags: int
     name_bytes: int
     width: int
     height: int
-    header_bytes: int
-    sof_offset: int
-    tile_columns: int
-    tile_rows: int
-    tile_mcus: int
-    mcu_width_px: int
-    mcu_height_px: int
     subsampling: int
-    flags: int
-    table_bits: int
-    source_checksum: int
 
     def encode(self) -> bytes:
         """Return the 64 bytes, checksum included; struct.error where a field is out of range."""
         fields = _RECORD.pack(
             self.offset,
             self.checksum,
+            self.content_checksum,
+            self.source_checksum,
             self.blob_bytes,
             self.label,
             self.name_offset,
+            self.flags,
             self.name_bytes,
             self.width,
             self.height,
-            self.header_bytes,
-            self.sof_offset,
-            self.tile_columns,
-            self.tile_rows,
-            self.tile_mcus,
-            self.mcu_width_px,
-            self.mcu_height_px,
             self.subsampling,
-            self.flags,
-            self.table_bits,
-            self.source_checksum,
         )
-        return fields + _RECORD_CHECKSUM.pack(checksum(fields) & 0xFFFFFFFF)
+        return fields + _RECORD_CHECKSUM.pack(checksum(fields))
 
 
 def record_is_intact(data: bytes | memoryview) -> bool:
     """Return whether a record's 64 bytes match the checksum at their end."""
     (stored,) = _RECORD_CHECKSUM.unpack_from(data, _RECORD.size)
-    return bool(stored == checksum(data[: _RECORD.size]) & 0xFFFFFFFF)
+    return bool(stored == checksum(data[: _RECORD.size]))
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
-    """Return xxh3_64 of ``data``, the only checksum inside shards."""
+    """Return xxh3_64 of ``data``: every checksum inside shards but that of an image's content."""
     return xxhash.xxh3_64_intdigest(data)
 
 

@@ -1,20 +1,25 @@
 """A dataset's manifest: the one small JSON file that makes a folder of shards a dataset.
 
 It is written last and read first. Its JSON is canonical: loading serialises the parsed fields again
-and compares all bytes, so every flipped byte is noticed. The fingerprint is a hash of the other
-fields. These hold a checksum of every shard's index, and the index one of each sample. There is no
-time and no absolute path: the same source and options give the same fingerprint.
+and compares all bytes, so every flipped byte is noticed. There is no time and no absolute path: the
+same source and options give the same manifest.
+
+It has two fingerprints. ``content`` is a hash of images, labels and their order, however they are
+packed: jobs, clients and caches identify a dataset by it (``feeder.dataset.content``).
+``fingerprint`` is a hash of all other fields, which hold a checksum of every shard's index, and the
+index one of each sample: processes that read the files compare it.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
+from msgspec import Meta
 
-from feeder.dataset.format import shard_name
+from feeder.dataset.format import other_version, shard_name
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
@@ -27,7 +32,7 @@ QUARANTINE_NAME: Final = "quarantine.jsonl"
 QUARANTINE_BYTES_MAX: Final = 1 << 30  # room for millions of source files
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
-VERSION: Final = 3
+VERSION: Final = 4
 _QUOTED_CHARACTERS_MAX: Final = 200
 _BYTES_MAX: Final = 256 << 20  # room for a million shards
 
@@ -43,7 +48,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a dataset holds, how it was packed, and the fingerprint of both."""
+    """What a dataset holds, how it was packed, and the fingerprints of both."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -66,6 +71,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     duplicates: int = 0
     """How many samples have the same source bytes as an earlier one."""
     shards: tuple[ShardEntry, ...]
+    content: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    """The content fingerprint (``feeder.dataset.content``)."""
+    former: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
+    """The fingerprint of the version 3 dataset that ``feeder repack`` read, which states of jobs
+    have; empty where a source was packed."""
     fingerprint: str = ""
 
     def sealed(self) -> "Manifest":
@@ -79,7 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def _expected_fingerprint(self) -> str:
         fields = msgspec.to_builtins(self)
         del fields["fingerprint"]
-        return hashlib.blake2b(canonical_json(fields), digest_size=16).hexdigest()
+        return fingerprint_of(fields)
 
     def inconsistency(self) -> str | None:
         """Return the first contradiction in the fields, or None."""
@@ -101,6 +111,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None
 
 
+def fingerprint_of(fields: Mapping[str, object]) -> str:
+    """Return the fingerprint of a manifest with these ``fields``, which are all others."""
+    return hashlib.blake2b(canonical_json(fields), digest_size=16).hexdigest()
+
+
 def samples_in_shard(samples: int, shards: int, number: int) -> int:
     """Return how many of ``samples`` belong in shard ``number`` of ``shards``."""
     return samples // shards + (number < samples % shards)
@@ -114,6 +129,11 @@ def canonical_json(value: object) -> bytes:
 
 def load_manifest(folder: Path) -> Manifest:
     """Return the checked manifest of the dataset in ``folder``; DatasetError if it is invalid."""
+    return decode_manifest(read_manifest(folder), str(folder / MANIFEST_NAME))
+
+
+def read_manifest(folder: Path) -> bytes:
+    """Return the bytes of the manifest in ``folder``; DatasetError if there is none to read."""
     path = folder / MANIFEST_NAME
     try:
         data = read_regular(path, _BYTES_MAX + 1)
@@ -125,7 +145,7 @@ def load_manifest(folder: Path) -> Manifest:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > _BYTES_MAX:
         raise DatasetError(f"{path} is too large for a manifest; restore it or pack again")
-    return decode_manifest(data, str(path))
+    return data
 
 
 def _raise_missing(folder: Path) -> NoReturn:
@@ -133,7 +153,7 @@ def _raise_missing(folder: Path) -> NoReturn:
         raise DatasetError(f"no dataset at {folder}: there is no such folder (feeder pack)")
     if (folder / WORK_FOLDER_NAME).exists():
         raise DatasetError(
-            f"{folder} is unfinished: run the same feeder pack command again to finish it"
+            f"{folder} is unfinished: run the same feeder pack or repack command again to finish it"
         )
     raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_NAME} (feeder pack)")
 
@@ -151,16 +171,16 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         encoded = manifest.encode()
     # msgspec's and json's errors are ValueErrors; ConfigError is of LabelSpec
     except (ValueError, RecursionError, ConfigError) as error:
-        raise _damaged(where, str(error) or type(error).__name__) from None
+        raise damaged_manifest(where, str(error) or type(error).__name__) from None
     if encoded != data:
-        raise _damaged(where, "not as it was written")
+        raise damaged_manifest(where, "not as it was written")
     problem = manifest.inconsistency()
     if problem is not None:
-        raise _damaged(where, problem)
+        raise damaged_manifest(where, problem)
     return manifest
 
 
-def _damaged(where: str, problem: str) -> DatasetError:
+def damaged_manifest(where: str, problem: str) -> DatasetError:
     """Return the error; text that it quotes from the file is cut and escaped."""
     shown = printable(problem.partition("\n")[0][:_QUOTED_CHARACTERS_MAX])
     return DatasetError(f"{where} is damaged ({shown}); restore it or pack again")
@@ -172,7 +192,4 @@ def _check_version(fields: Mapping[Any, Any], where: str) -> None:
         return
     if not isinstance(version, int):
         raise ValueError(f"unknown version {version!r}")
-    remedy = "upgrade feeder" if version > VERSION else "pack the source again"
-    raise DatasetError(
-        f"{where} is of dataset format version {version}, this feeder reads {VERSION}: {remedy}"
-    )
+    raise other_version(where, "dataset", version, VERSION)

@@ -68,7 +68,7 @@ class Dataset:
     def __init__(self, path: Path, manifest: Manifest, open_shards: int) -> None:
         self.path = path
         self.manifest = manifest
-        self.fingerprint = manifest.fingerprint
+        self.content = manifest.content
         self.classes = manifest.classes
         self.labels = manifest.labels
         self._record_labels = self.labels.count_record_labels(len(self.classes))
@@ -84,8 +84,8 @@ class Dataset:
     ) -> Self:
         """Open the dataset in folder ``path``, with at most ``open_shards`` descriptors at a time.
 
-        Raises DatasetError when it is missing, damaged, unfinished, of a newer format, or not the
-        one with ``fingerprint``.
+        Raises DatasetError when it is missing, damaged, unfinished, of another version, or not the
+        one whose manifest has ``fingerprint``.
         """
         manifest = load_manifest(path)
         if fingerprint not in (None, manifest.fingerprint):

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from feeder.dataset.format import (
     HEADER_BYTES,
     RECORD,
+    RECORD_BYTES,
+    VERSION,
     ShardHeader,
     checksum,
     decode_header,
@@ -36,9 +38,12 @@ class ShardIndex(NamedTuple):
 
 
 class ShardReader:
-    """An open shard. Opening reads its 64-byte header; ``close`` is idempotent."""
+    """An open shard. Opening reads its 64-byte header; ``close`` is idempotent.
 
-    def __init__(self, path: Path) -> None:
+    ``feeder repack`` reads shards of format ``version`` 2; their records have another dtype.
+    """
+
+    def __init__(self, path: Path, *, version: int = VERSION) -> None:
         self.path = path
         try:
             self._descriptor = open_regular(path)
@@ -52,7 +57,7 @@ class ShardReader:
         try:
             self.file_bytes = os.fstat(self._descriptor).st_size
             self.header: ShardHeader = decode_header(
-                os.pread(self._descriptor, HEADER_BYTES, 0), str(path)
+                os.pread(self._descriptor, HEADER_BYTES, 0), str(path), version
             )
             if self.file_bytes < self.header.file_bytes:
                 raise DatasetError(
@@ -105,6 +110,20 @@ class ShardReader:
             names=bytes(index[header.names_offset - start :]),
             is_intact=checksum(index) == header.index_checksum,
         )
+
+    def read_records(self, first: int, count: int) -> NDArray[np.void]:
+        """Return ``count`` records of dtype RECORD from row ``first`` on; they are not checked."""
+        records = np.empty(count, RECORD)
+        offset = self.header.records_offset + first * RECORD_BYTES
+        self.read_into(offset, records.view(np.uint8).data)
+        return records
+
+    def read_label_rows(self, first: int, count: int) -> NDArray[np.uint8]:
+        """Return the label rows (count, label_bytes) from row ``first`` on, not checked."""
+        rows = np.empty((count, self.header.label_bytes), np.uint8)
+        offset = self.header.labels_offset + first * self.header.label_bytes
+        self.read_into(offset, rows.reshape(-1).data)
+        return rows
 
     def read_ahead(self, offset: int, size_bytes: int) -> None:
         """Request read-ahead of these bytes into the page cache; does not block."""

@@ -165,25 +165,17 @@ def record_of(
     source_checksum: int = 0,
 ) -> SampleRecord:
     """Return the record of a re-coded image whose blob and name are at these offsets."""
-    layout = tiled.layout
     return SampleRecord(
         offset=offset,
         checksum=checksum(tiled.blob),
+        content_checksum=tiled.content_checksum,
+        source_checksum=source_checksum,
         blob_bytes=len(tiled.blob),
         label=label,
         name_offset=name_offset,
+        flags=flags,
         name_bytes=name_bytes,
         width=tiled.width,
         height=tiled.height,
-        header_bytes=layout.header_bytes,
-        sof_offset=layout.sof_offset,
-        tile_columns=layout.tile_columns,
-        tile_rows=layout.tile_rows,
-        tile_mcus=layout.tile_mcus,
-        mcu_width_px=tiled.mcu_width_px,
-        mcu_height_px=tiled.mcu_height_px,
         subsampling=int(tiled.subsampling),
-        flags=flags,
-        table_bits=layout.table_bits,
-        source_checksum=source_checksum,
     )

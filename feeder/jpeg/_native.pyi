@@ -11,49 +11,24 @@ TURBOJPEG_ADDRESS: int
 class JpegError(ValueError): ...
 
 def tile_jpeg(
-    source: Buffer, tile_width_px: int, /
-) -> tuple[
-    bytes, int, int, int, int, int, int, int, int, int, int, int, bool, bool, tuple[str, ...]
-]: ...
+    source: Buffer, tile_width_px: int, is_portable: bool = ..., /
+) -> tuple[bytes, int, int, int, int, bool, bool, tuple[str, ...]]: ...
 def transform_jpeg(source: Buffer, orientation: int, /) -> bytes | None: ...
-def join_segments(
+def check_blob(blob: Buffer, /) -> tuple[int, int, int, int, int, int]: ...
+def rebuild_jpeg(
     blob: Buffer,
-    columns: int,
-    rows: int,
-    tile_mcus: int,
-    header_bytes: int,
-    sof_offset: int,
-    table_bits: int,
     first_mcu: int,
     end_mcu: int,
     first_row: int,
     end_row: int,
     width: int,
     height: int,
-    out: Buffer,
     /,
-) -> int: ...
-def check_segments(
-    blob: Buffer,
-    columns: int,
-    rows: int,
-    tile_mcus: int,
-    header_bytes: int,
-    sof_offset: int,
-    table_bits: int,
-    mcus: int,
-    /,
-) -> None: ...
+) -> bytes: ...
 def decode_rgbx(jpeg: Buffer, width: int, height: int, stride: int, out: Buffer, /) -> None: ...
 def decode_window(
     blob: Buffer,
     blob_bytes: int,
-    columns: int,
-    rows: int,
-    tile_mcus: int,
-    header_bytes: int,
-    sof_offset: int,
-    table_bits: int,
     first_mcu: int,
     end_mcu: int,
     first_row: int,
@@ -66,7 +41,7 @@ def decode_window(
     version: str | None,
     /,
 ) -> bool: ...
-def decode_versions() -> tuple[str, ...]: ...
+def decode_versions(vendor: str = ..., family: int = ..., /) -> tuple[str, ...]: ...
 def resize_pack(
     picture: Buffer,
     stride: int,

@@ -1,17 +1,16 @@
-"""The tiles and MCUs that a crop needs, joined into one small valid JPEG.
+"""The MCUs of a sample that a crop needs: a *window*.
 
-Invariant: inside the requested box, decoding the joined JPEG gives exactly the pixels that decoding
-the whole image gives. This takes:
+Invariant: inside the requested box, decoding the window gives exactly the pixels that decoding the
+whole image gives. This takes:
 
 * every MCU that the box touches, and with subsampled chroma also those that one more decoded pixel
   on each side touches, because upsampling reads neighbours;
-* at the image's right and bottom edge, the true size in the header, because the decoder replicates
-  the last chroma sample there;
-* a joined width of more than four decoded pixels wherever the image itself is wider, because
-  libjpeg upsamples chroma that is one or two samples wide differently.
+* at the image's right and bottom edge, the image's true size, because the decoder replicates the
+  last chroma sample there;
+* a width of more than four decoded pixels wherever the image itself is wider, because libjpeg
+  upsamples chroma that is one or two samples wide differently.
 
-The geometry of a whole chunk is computed at once, in numpy. Each sample is then joined in
-``native/join.c``: one run of bits for each row, whose first DC differences are coded again.
+The geometry of a whole chunk is computed at once, in numpy.
 """
 
 from dataclasses import dataclass
@@ -21,13 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.jpeg import _native
-from feeder.jpeg.recode import SegmentLayout, Subsampling
-
-DECODER_SLACK_BYTES: Final = 5120
-"""Zero bytes after a joined JPEG, to be passed to the decoder with it: libjpeg-turbo uses its fast
-Huffman decoder only while 512 bytes for each block of an MCU remain (jdhuff.c)."""
-
-_ROW_ROOM_BYTES: Final = 64
+from feeder.jpeg.recode import MCU_PX, Subsampling
 
 _MIN_DECODED_PX: Final = 5
 _CHROMA_REACH_PX: Final = np.zeros(len(Subsampling), np.int64)
@@ -35,44 +28,31 @@ _CHROMA_REACH_PX[[Subsampling.S422, Subsampling.S420, Subsampling.S440]] = 1
 """How far libjpeg's chroma upsampling reads, by subsampling; for 4:1:1 it only replicates."""
 
 
+_MCU_PX: Final = np.zeros((len(Subsampling), 2), np.int64)
+_MCU_PX[list(MCU_PX)] = list(MCU_PX.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TileGrids:
-    """The tile geometry of n samples; all int64 (n,), widths and heights in source pixels."""
+class McuGrids:
+    """The MCUs of n samples; all int64 (n,), widths and heights in source pixels."""
 
     width: NDArray[np.int64]
     height: NDArray[np.int64]
     mcu_width_px: NDArray[np.int64]
     mcu_height_px: NDArray[np.int64]
-    tile_mcus: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    rows: NDArray[np.int64]
     chroma_reach_px: NDArray[np.int64]
 
     @classmethod
-    def of_records(cls, records: NDArray[np.void]) -> "TileGrids":
+    def of_records(cls, records: NDArray[np.void]) -> "McuGrids":
         """Take the geometry from records (n,) of dtype ``feeder.dataset.format.RECORD``."""
-        field = {name: records[name].astype(np.int64) for name in _RECORD_FIELDS}
+        subsampling = records["subsampling"]
         return cls(
-            width=field["width"],
-            height=field["height"],
-            mcu_width_px=field["mcu_width_px"],
-            mcu_height_px=field["mcu_height_px"],
-            tile_mcus=field["tile_mcus"],
-            columns=field["tile_columns"],
-            rows=field["tile_rows"],
-            chroma_reach_px=_CHROMA_REACH_PX[records["subsampling"]],
+            width=records["width"].astype(np.int64),
+            height=records["height"].astype(np.int64),
+            mcu_width_px=_MCU_PX[subsampling, 0],
+            mcu_height_px=_MCU_PX[subsampling, 1],
+            chroma_reach_px=_CHROMA_REACH_PX[subsampling],
         )
-
-
-_RECORD_FIELDS: Final = (
-    "width",
-    "height",
-    "tile_mcus",
-    "mcu_width_px",
-    "mcu_height_px",
-    "tile_columns",
-    "tile_rows",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,33 +67,30 @@ class TileWindows:
     """Left edge in source pixels; a multiple of an MCU's width."""
     y: NDArray[np.int64]
     width: NDArray[np.int64]
-    """Of the joined JPEG, in source pixels, clipped to the image; likewise the height."""
+    """Of the window, in source pixels, clipped to the image; likewise the height."""
     height: NDArray[np.int64]
 
 
 def cover_boxes(
-    grids: TileGrids,
+    grids: McuGrids,
     first_x: NDArray[np.int64],
     first_y: NDArray[np.int64],
     end_x: NDArray[np.int64],
     end_y: NDArray[np.int64],
     scales: NDArray[np.int64],
-    *,
-    for_joining: bool = False,
 ) -> TileWindows:
     """Return the MCUs that decode to the exact pixels of [first_x, end_x) × [first_y, end_y).
 
     All are (n,) and in source pixels; a box may reach past its image and is clipped to it.
-    ``scales`` are the DCT denominators, 1, 2, 4 or 8. With ``for_joining``, ``end_mcu`` is at a
-    tile's edge wherever joining is faster so.
+    ``scales`` are the DCT denominators, 1, 2, 4 or 8.
     """
     reach = grids.chroma_reach_px * scales
-    mcu_w, mcu_h, tile_mcus = grids.mcu_width_px, grids.mcu_height_px, grids.tile_mcus
+    mcu_w, mcu_h = grids.mcu_width_px, grids.mcu_height_px
     mcus = -(-grids.width // mcu_w)
     first_mcu = np.maximum(first_x - reach, 0) // mcu_w
     first_row = np.maximum(first_y - reach, 0) // mcu_h
     end_mcu = np.minimum(-(-(end_x + reach) // mcu_w), mcus)
-    end_row = np.minimum(-(-(end_y + reach) // mcu_h), grids.rows)
+    end_row = np.minimum(-(-(end_y + reach) // mcu_h), -(-grids.height // mcu_h))
 
     right = np.minimum(end_mcu * mcu_w, grids.width)
     missing = _MIN_DECODED_PX * scales - (right - first_mcu * mcu_w)
@@ -121,9 +98,6 @@ def cover_boxes(
     more_right = np.maximum(-(-(missing - more_left * mcu_w) // mcu_w), 0)
     first_mcu -= more_left
     end_mcu = np.minimum(end_mcu + more_right, mcus)
-    if for_joining:  # a tile that is cut has its codes read twice up to the cut
-        is_whole = (2 * (end_mcu % tile_mcus) > tile_mcus) | (end_mcu == mcus)
-        end_mcu = np.where(is_whole, -(-end_mcu // tile_mcus) * tile_mcus, end_mcu)
 
     x, y = first_mcu * mcu_w, first_row * mcu_h
     return TileWindows(
@@ -138,42 +112,29 @@ def cover_boxes(
     )
 
 
-def joined_room_bytes(blob_bytes: int, tile_rows: int) -> int:
-    """Return an upper bound for the size of ``join_segments``'s output."""
-    return 2 * blob_bytes + _ROW_ROOM_BYTES * tile_rows + DECODER_SLACK_BYTES
+rebuild_jpeg = _native.rebuild_jpeg
+"""Return a window as a baseline JPEG: its coefficients, Huffman tables that are the best for it.
 
-
-join_segments = _native.join_segments
-"""Write a window's tiles as one valid baseline JPEG into ``out``; return its length in bytes.
-
-Takes the sample's blob, the fields of its SegmentLayout, the window (first_mcu, end_mcu, first_row,
-end_row, and the width and height of the JPEG in pixels) and ``out`` of ``joined_room_bytes``.
-DECODER_SLACK_BYTES zero bytes follow the JPEG. Raises ValueError where the blob does not match its
-layout; never reads or writes outside of either buffer.
+Takes the sample's blob and the window (first_mcu, end_mcu, first_row, end_row, and its width and
+height in pixels). Raises ValueError where the blob is damaged or has no such window.
 """
 
 
-def whole_jpeg(
-    blob: bytes | memoryview | NDArray[np.uint8], layout: SegmentLayout, width: int, height: int
-) -> bytes:
-    """Return all tiles as an ordinary JPEG: the source's coefficients, no restart markers.
+def whole_jpeg(blob: bytes | memoryview | NDArray[np.uint8], record: np.void) -> bytes:
+    """Return a sample as an ordinary JPEG: the source's coefficients, no restart markers.
 
-    Raises ValueError where the blob does not match its layout.
+    ``record`` is of dtype ``feeder.dataset.format.RECORD``. Raises ValueError where the blob is
+    damaged or of another size.
     """
-    mcus, rows = layout.tile_columns * layout.tile_mcus, layout.tile_rows
-    out = np.empty(joined_room_bytes(len(blob), rows), np.uint8)
-    size_bytes = join_segments(blob, *layout, 0, mcus, 0, rows, width, height, out)
-    return out[:size_bytes].tobytes()
+    width, height = int(record["width"]), int(record["height"])
+    mcu_width_px, mcu_height_px = MCU_PX[Subsampling(record["subsampling"])]
+    mcus, rows = -(-width // mcu_width_px), -(-height // mcu_height_px)
+    return rebuild_jpeg(blob, 0, mcus, 0, rows, width, height)
 
 
-check_segments = _native.check_segments
-"""Read every code of a blob's scan and compare each segment with the tables.
+check_blob = _native.check_blob
+"""Decode all of a blob; return its content checksum, the width and height of the image, those of an
+MCU, and the MCUs of a tile.
 
-Takes the blob, the fields of its SegmentLayout and the number of MCUs in a row. Raises ValueError
-naming the first segment that differs from its tables.
+Raises ValueError where it is damaged.
 """
-
-
-def layout_of(record: np.void) -> SegmentLayout:
-    """Return the layout in a record of dtype ``feeder.dataset.format.RECORD``."""
-    return SegmentLayout(*(int(record[name]) for name in SegmentLayout._fields))

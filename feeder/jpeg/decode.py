@@ -1,9 +1,9 @@
 """To RGBX pixels in a given buffer: a window of a sample's blob, or a JPEG.
 
-``decode_window`` is Feeder's own decoder. It reads the codes of the tiles where they are in the
-blob, four rows of MCUs at a time, and transforms their coefficients with vectors as wide as the CPU
-has: see ``native/entropy.h`` and ``native/pixels.h``. Its reference, and the fallback for images of
-other kinds, is TurboJPEG on the joined tiles, which gives the same pixels to the bit.
+``decode_window`` is Feeder's own decoder. It reads the tiles of one row of MCUs at a time, and
+transforms their coefficients with vectors as wide as the CPU has: see ``native/tile.h`` and
+``native/pixels.h``. Its reference, and the fallback for images of other kinds, is TurboJPEG on the
+window's rebuilt JPEG, which gives the same pixels to the bit.
 
 ``decode_rgbx`` has one TurboJPEG decoder for the life of the process. PyTurboJPEG creates and
 destroys a decoder for every image, reads the header twice and makes a dozen calls into C.
@@ -22,7 +22,7 @@ from turbojpeg import TJPF_RGBX, TurboJPEG
 from feeder.jpeg import _native
 from feeder.jpeg.decoders import Decoder
 
-READ_SLACK_BYTES: Final = 272
+READ_SLACK_BYTES: Final = 256
 """Bytes, with any content, that must be readable after a blob that is decoded."""
 
 VERSIONS: Final = _native.decode_versions()
@@ -37,7 +37,6 @@ def describe_decoder(decoder: Decoder) -> str:
 def decode_window(
     blob: NDArray[np.uint8],
     blob_bytes: int,
-    layout: tuple[int, int, int, int, int, int],
     window: tuple[int, int, int, int, int, int],
     scale: int,
     stride_bytes: int,
@@ -47,18 +46,15 @@ def decode_window(
 ) -> bool:
     """Decode a window of a sample at 1/``scale`` size into ``out``; return whether it could.
 
-    ``blob`` has the sample's blob and READ_SLACK_BYTES after it. ``layout`` has the fields of its
-    SegmentLayout, ``window`` first_mcu, end_mcu, first_row, end_row, width and height of its
-    TileWindows. ``out`` is as for ``decode_rgbx``. ``version`` is one of VERSIONS, by default the
-    last.
+    ``blob`` has the sample's blob and READ_SLACK_BYTES after it. ``window`` has first_mcu, end_mcu,
+    first_row, end_row, width and height of its TileWindows. ``out`` is as for ``decode_rgbx``.
+    ``version`` is one of VERSIONS, by default the last.
 
     Images that are neither grey nor YCbCr in 4:4:4, 4:2:2 or 4:2:0, and a few pixels of subsampled
-    ones, are left to TurboJPEG: nothing is written. Raises ValueError where the blob does not match
-    its layout, or a run of codes does not end where its tables say. Holds no lock meanwhile.
+    ones, are left to TurboJPEG: nothing is written. Raises ValueError where the blob is damaged.
+    Holds no lock meanwhile.
     """
-    return _native.decode_window(
-        blob, blob_bytes, *layout, *window, scale, stride_bytes, out, version
-    )
+    return _native.decode_window(blob, blob_bytes, *window, scale, stride_bytes, out, version)
 
 
 def decode_rgbx(

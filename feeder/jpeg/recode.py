@@ -1,18 +1,16 @@
-"""Lossless re-coding of JPEGs into tiled ones.
+"""Lossless re-coding of JPEGs into blobs: tiles of blocks that decode without Huffman codes.
 
-A *segment* has the codes of a few MCUs of one MCU row. A tiled JPEG is a baseline JPEG with a table
-of its segments: the length of each, and the DC coefficients that prediction has reached after it.
-So a rectangle of tiles can be cut out without decoding (``crop_decode``). Only the entropy coding
-changes: coefficients and quantisation tables stay as they are, Huffman tables are optimised for the
-image. ``native/recode.c`` does the work with libjpeg-turbo's transcoding calls; tests compare it
-with ``jpegtran``.
+A *tile* has the coefficients of a few MCUs of one MCU row, and can be decoded by itself. Only the
+coding changes: coefficients and quantisation tables stay as they are, so the ordinary JPEG can be
+made again (``crop_decode.rebuild_jpeg``). ``native/recode.c`` does the work with libjpeg-turbo's
+transcoding calls; feeder/README.md, "Blob", has the layout.
 
-Reference: ITU-T T.81 (JPEG), annex F.
+Reference: ITU-T T.81 (JPEG), annexes A and F.
 """
 
 import enum
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from feeder.errors import DatasetError
 from feeder.jpeg import _native
@@ -33,6 +31,17 @@ class Subsampling(enum.IntEnum):
     OTHER = 6
 
 
+MCU_PX: Final = {
+    Subsampling.S444: (8, 8),
+    Subsampling.S422: (16, 8),
+    Subsampling.S420: (16, 16),
+    Subsampling.S440: (8, 16),
+    Subsampling.S411: (32, 8),
+    Subsampling.GREY: (8, 8),
+}
+"""Width and height of an MCU by subsampling."""
+
+
 class RecodeError(DatasetError):
     """Raised when a JPEG cannot be re-coded without loss.
 
@@ -47,40 +56,16 @@ class RecodeError(DatasetError):
         self.reason = reason
 
 
-class SegmentLayout(NamedTuple):
-    """Where a sample's segments are; the first arguments of ``join_segments``."""
-
-    tile_columns: int
-    tile_rows: int
-    tile_mcus: int
-    """MCUs in a tile; the last of a row may have fewer."""
-    header_bytes: int
-    """Of the JPEG: SOI up to and including the SOS header."""
-    sof_offset: int
-    """Of the SOF marker's 0xFF in the JPEG; height at +5, width at +7, big-endian."""
-    table_bits: int
-    """Bits of a segment's length and of each component's DC prediction, a byte each from the low
-    end."""
-
-    @property
-    def tables_bytes(self) -> int:
-        """Offset of the JPEG's header in the blob."""
-        length, *predictions = self.table_bits.to_bytes(4, "little")
-        segments = self.tile_columns * self.tile_rows
-        return -(-segments * length // 8) - (-segments * sum(predictions) // 8)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledJpeg:
-    """A tiled JPEG as stored in a shard, and its geometry."""
+    """A JPEG as stored in a shard, and what its record holds of it."""
 
     blob: bytes
-    """Segment lengths, DC predictions, header, scan: see "Blob" in feeder/README.md."""
-    layout: SegmentLayout
+    """Header, classes of blocks, tiles: see "Blob" in feeder/README.md."""
+    content_checksum: int
+    """Of header and coefficients: equal for equal images, whatever their blobs."""
     width: int
     height: int
-    mcu_width_px: int
-    mcu_height_px: int
     subsampling: Subsampling
     was_progressive: bool
     was_arithmetic: bool
@@ -89,7 +74,7 @@ class TiledJpeg:
 
 
 def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
-    """Re-code ``source`` with one segment for each tile of at most ``tile_width_px``.
+    """Re-code ``source`` with tiles of at most ``tile_width_px``, or of one MCU.
 
     Raises RecodeError; ValueError for a width that is not one of TILE_WIDTHS_PX.
     """
@@ -99,15 +84,12 @@ def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
         parts = _native.tile_jpeg(source, tile_width_px)
     except _native.JpegError as error:
         raise RecodeError(*error.args) from None
-    (blob, header_bytes, sof_offset, table_bits, width, height, mcu_width, mcu_height) = parts[:8]
-    (tile_mcus, columns, rows, subsampling, progressive, arithmetic, warnings) = parts[8:]
+    blob, content_checksum, width, height, subsampling, progressive, arithmetic, warnings = parts
     return TiledJpeg(
         blob=blob,
-        layout=SegmentLayout(columns, rows, tile_mcus, header_bytes, sof_offset, table_bits),
+        content_checksum=content_checksum,
         width=width,
         height=height,
-        mcu_width_px=mcu_width,
-        mcu_height_px=mcu_height,
         subsampling=Subsampling(subsampling),
         was_progressive=progressive,
         was_arithmetic=arithmetic,

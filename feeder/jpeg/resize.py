@@ -25,6 +25,10 @@ SLACK_BYTES = 12
 VERSIONS: Final = _native.resize_versions()
 """The versions of ``resize_pack`` that this CPU runs, the fastest last."""
 
+_BESIDE: Final = MappingProxyType(
+    {"portable": "portable", "avx2-no-pdep": "avx2", "avx2": "avx2", "avx512": "avx2"}
+)
+
 Filter = Literal["bilinear", "bicubic", "box"]
 
 FILTER_SUPPORT: Final = MappingProxyType({"bilinear": 1.0, "bicubic": 2.0, "box": 0.5})
@@ -36,6 +40,14 @@ _RESAMPLING: Final = {
     "bicubic": Image.Resampling.BICUBIC,
     "box": Image.Resampling.BOX,
 }
+
+
+def version_beside(decode_version: str | None) -> str:
+    """Return the version of a CPU whose fastest version of decoding is this one; None: this CPU's.
+
+    Resizing with AVX-512 takes VBMI and VNNI.
+    """
+    return _BESIDE.get(decode_version or "", VERSIONS[-1])
 
 
 def resize_pack(

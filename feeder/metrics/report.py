@@ -87,7 +87,8 @@ class ServedDatasetReport(Struct, frozen=True, kw_only=True):
     name: Label
     samples: Total = gauge("Samples of each dataset that is served.")
     classes: Total
-    fingerprint: Label
+    content: Label  # the content fingerprint
+    fingerprint: Label  # the manifest's
     folder: ShortText
 
 

@@ -108,8 +108,8 @@ def _describe(report: HostReport, places: defaultdict[int, list[int]]) -> Iterat
     yield from families(HostReport, (), {(): report})
     yield from families(Verdict, (), {(): report.verdict})
     yield from families(HostLoad, (), {(): report.load})
-    datasets = {(served.name, served.fingerprint[:12]): served for served in report.datasets}
-    yield from families(ServedDatasetReport, ("dataset", "fingerprint"), datasets)
+    datasets = {(served.name, served.content[:12]): served for served in report.datasets}
+    yield from families(ServedDatasetReport, ("dataset", "content"), datasets)
     yield from families(NodeReport, ("node",), {(str(n.number),): n for n in report.nodes})
     nodes = {(str(node.number),): node.now for node in report.nodes if node.now is not None}
     yield from families(NodeRecord, ("node",), nodes)

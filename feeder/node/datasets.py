@@ -1,9 +1,9 @@
 """The datasets of a node process, opened when it starts.
 
-Each must have the fingerprint that it had when the daemon started: otherwise a node process that
-restarts would serve other samples under the same name. The first process of a daemon ends where one
-cannot be opened. A successor logs why, refuses the clients of that dataset with the reason, and
-serves the others. Once the dataset can be opened again, the process is to restart.
+Each manifest must have the fingerprint that it had when the daemon started: otherwise a node
+process that restarts would serve other samples under the same name. The first process of a daemon
+ends where one cannot be opened. A successor logs why, refuses the clients of that dataset with the
+reason, and serves the others. Once the dataset can be opened again, the process is to restart.
 """
 
 import contextlib
@@ -108,7 +108,8 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
             "shorter names"
         )
     return ServedDataset(
-        fingerprint=dataset.fingerprint,
+        content=dataset.content,
+        former=dataset.manifest.former,
         classes=classes,
         layout=dataset.layout,
         labels=dataset.labels,

@@ -106,8 +106,8 @@ def _refuse(
         return Refused(code="unknown-dataset", message=text[:MESSAGE_CHARS_MAX])
     if isinstance(dataset, str):
         return Refused(code="dataset", message=dataset[:MESSAGE_CHARS_MAX])
-    if message.fingerprint not in ("", dataset.fingerprint):
-        text = f"dataset {message.dataset!r} is another one here, {dataset.fingerprint}"
+    if message.content not in ("", dataset.content):
+        text = f"dataset {message.dataset!r} is another one here, of content {dataset.content}"
         return Refused(code="unknown-dataset", message=text)
     samples = dataset.layout.samples
     beyond = [number for number in message.sample_ids if number >= samples]

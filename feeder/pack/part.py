@@ -110,7 +110,7 @@ class _Part:
             sample.tiled,
             label=item.label,
             name=name,
-            flags=sample.flags.stored,
+            flags=int(sample.flags),
             label_row=item.label_row,
             source_checksum=checksum(data),
         )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.convert.deep_levels import WHITE_U16
+from feeder.dataset.content import content_fingerprint
 from feeder.dataset.format import checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -71,18 +72,7 @@ def publish_parts(
         lambda part: (destination / shard_name(part)).exists(),
         label_bytes=state.labels.stored_bytes,
     )
-    shards = min(sum(counts), len(counts))
-    for part in range(shards):
-        for finished in (work.balanced_path(part), work.part_path(part)):
-            if finished.exists():
-                finished.replace(destination / shard_name(part))
-    fsync_folder(destination)
-    quarantine_list = encode_quarantine(quarantine)
-    write_output(destination / QUARANTINE_NAME, quarantine_list)
-    paths = [destination / shard_name(part) for part in range(shards)]
-    duplicates = find_duplicates(paths, state.labels)
-    write_duplicates(destination, duplicates)
-    manifest = Manifest(
+    draft = Manifest(
         samples=sum(counts),
         classes=classes,
         tile_width_px=state.tile_width_px,
@@ -99,10 +89,42 @@ def publish_parts(
         odd=_sum_counts(result.odd for result in results),
         subsampling=_sum_counts(result.subsampling for result in results),
         quarantined=len(quarantine),
-        duplicates=duplicates.samples,
-        quarantine_xxh3=f"{checksum(quarantine_list):016x}",
+        quarantine_xxh3=f"{checksum(encode_quarantine(quarantine)):016x}",
         source_bytes=sum(result.source_bytes for result in results),
+        shards=(),
+        content="",
+    )
+    publish_shards(destination, work, draft, quarantine, shards=min(sum(counts), len(counts)))
+
+
+def publish_shards(
+    destination: Path,
+    work: WorkFolder,
+    draft: Manifest,
+    quarantine: Sequence[QuarantineEntry],
+    *,
+    shards: int,
+) -> None:
+    """Make the first ``shards`` parts in ``work``, which are balanced, the dataset ``destination``.
+
+    ``draft`` is the manifest without what the shards show: their entries, duplicates and content.
+    """
+    for part in range(shards):
+        for finished in (work.balanced_path(part), work.part_path(part)):
+            if finished.exists():
+                finished.replace(destination / shard_name(part))
+    fsync_folder(destination)
+    write_output(destination / QUARANTINE_NAME, encode_quarantine(quarantine))
+    paths = [destination / shard_name(part) for part in range(shards)]
+    duplicates = find_duplicates(paths, draft.labels)
+    write_duplicates(destination, duplicates)
+    manifest = msgspec.structs.replace(
+        draft,
+        duplicates=duplicates.samples,
         shards=tuple(_read_entry(destination, part) for part in range(shards)),
+        content=content_fingerprint(
+            paths, samples=draft.samples, labels=draft.labels, classes=draft.classes
+        ),
     ).sealed()
     problem = manifest.inconsistency()
     if problem is not None:

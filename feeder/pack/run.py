@@ -213,6 +213,17 @@ def check_destination(destination: Path) -> None:
         )
 
 
+def warn_of_small_disk(destination: Path, needed: int, progress: ProgressLine) -> None:
+    """Note it if ``destination`` has less room than the ``needed`` bytes."""
+    status = os.statvfs(destination)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        progress.note(
+            f"warning: {destination} has {free / 1e9:.1f} GB free, "
+            f"packing takes about {needed / 1e9:.1f} GB"
+        )
+
+
 def _find_empty_classes(plan: PackPlan, packed: NDArray[np.int64]) -> tuple[tuple[str, ...], int]:
     """Return the classes that quarantine emptied, and the number of those that were empty."""
     counts = plan.order.class_counts
@@ -249,7 +260,8 @@ class _Packing:
         if not todo:
             return
         remaining = sum(sizes[part] for part in todo)
-        self._warn_of_small_disk(state.source_bytes * remaining // state.files)
+        needed = state.source_bytes * remaining // state.files
+        warn_of_small_disk(self._destination, needed, self._progress)
         setup = PartSetup(
             destination=path_to_text(os.path.abspath(self._destination)),
             options=self._options.conversion,
@@ -300,15 +312,6 @@ class _Packing:
         shard = self._destination / shard_name(part)
         paths = (work.part_path(part), work.balanced_path(part), shard)
         return work.result_path(part).exists() and any(path.exists() for path in paths)
-
-    def _warn_of_small_disk(self, needed: int) -> None:
-        status = os.statvfs(self._destination)
-        free = status.f_bavail * status.f_frsize
-        if needed > free:
-            self._progress.note(
-                f"warning: {self._destination} has {free / 1e9:.1f} GB free, "
-                f"packing takes about {needed / 1e9:.1f} GB"
-            )
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ class PackedSamples:
     labels_read: str
     """How labels were read, as "3 classes by number"; empty if an earlier call ended packing."""
     fingerprint: str
-    """Of the whole dataset: equal samples and options give equal fingerprints."""
+    """Of the content, as ``loader.fingerprint``: equal samples and options give equal ones."""
     quarantined: int
     """Samples left out; ``quarantine.jsonl`` in the dataset lists their keys and reasons."""
     duplicates: int
@@ -222,7 +222,7 @@ def _result(folder: Path, manifest: Manifest, labels_read: str) -> PackedSamples
         classes=manifest.classes,
         labels=manifest.labels.kind,
         labels_read=labels_read,
-        fingerprint=manifest.fingerprint,
+        fingerprint=manifest.content,
         quarantined=manifest.quarantined,
         duplicates=manifest.duplicates,
     )

@@ -22,7 +22,7 @@ from feeder.dataset.manifest import ShardEntry, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError, ResourceError
-from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.task_pool import Report
 from feeder.pack.unpack_names import NameLimits, choose_name
 from feeder.plan.labels import LabelSpec
@@ -166,9 +166,7 @@ def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
     if checksum(blob) != int(record["checksum"]):
         raise DatasetError(f"{where} is damaged (its checksum does not match): run feeder verify")
     try:
-        return whole_jpeg(
-            memoryview(blob), layout_of(record), int(record["width"]), int(record["height"])
-        )
+        return whole_jpeg(memoryview(blob), record)
     except ValueError as error:
         raise DatasetError(f"{where} is damaged ({error}): run feeder verify") from None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from feeder.dataset.content import content_fingerprint
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.format import Oddity, checksum
 from feeder.dataset.manifest import (
@@ -24,6 +25,9 @@ from feeder.pack.task_pool import TaskPool
 from feeder.pack.verify_shard import VerifySetup, VerifyTask
 from feeder.process.path_text import path_to_text
 from feeder.process.regular_file import read_regular
+
+_NOT_IN_FORMER_RECORDS = {*Oddity.PPM.kinds(), *Oddity.CLIPPED.kinds()}
+"""Kinds that a repacked dataset only counts: records of the format before had no bits for them."""
 
 
 @dataclass(slots=True)
@@ -67,10 +71,22 @@ class Verification:
                     odd.update(message["odd"])
                     subsampling.update(message["subsampling"])
         self.progress.end()
-        unstored = [kind for flag in Oddity if not flag.stored for kind in flag.kinds()]
-        counted = {kind: n for kind, n in self.manifest.odd.items() if kind not in unstored}
-        if not found and (odd, subsampling) != (counted, self.manifest.subsampling):
+        if found:
+            return
+        manifest = self.manifest
+        counted = manifest.odd
+        if manifest.former:
+            counted = {kind: n for kind, n in counted.items() if kind not in _NOT_IN_FORMER_RECORDS}
+        if (odd, subsampling) != (counted, manifest.subsampling):
             yield "manifest.json: its counts of odd kinds or subsamplings differ from the shards'"
+        content = content_fingerprint(
+            [self.path / entry.name for entry in manifest.shards],
+            samples=manifest.samples,
+            labels=manifest.labels,
+            classes=manifest.classes,
+        )
+        if content != manifest.content:
+            yield f"manifest.json: its content fingerprint is not that of the shards, {content}"
 
     def _tasks(self) -> Iterator[dict[str, object]]:
         first_sample = 0

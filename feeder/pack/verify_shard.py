@@ -2,9 +2,9 @@
 
 Every byte of a shard is covered: the header by its checksum, records, label rows and names by the
 index checksum, each record and each blob by its own, and padding between blobs must be zero. Each
-sample must also be consistent: its labels are of the dataset's kind, its geometry agrees, its
-segments have the lengths and DC predictions of its tables, and the complete JPEG decodes without a
-warning, to the same pixels by both decoders.
+sample must also be consistent: its labels are of the dataset's kind, its tiles decode to what its
+record has the content checksum of, and the complete JPEG decodes without a warning, to the same
+pixels by both decoders.
 """
 
 import warnings
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from feeder.dataset.format import (
     HEADER_BYTES,
-    RECORD,
     Oddity,
     aligned,
     checksum,
@@ -26,16 +25,14 @@ from feeder.dataset.format import (
 )
 from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.reader import ShardReader
-from feeder.dataset.record_checks import MCU_PX
 from feeder.errors import DatasetError
-from feeder.jpeg.crop_decode import check_segments, layout_of, whole_jpeg
+from feeder.jpeg.crop_decode import check_blob, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
-from feeder.jpeg.recode import PIXELS_MAX, Subsampling
+from feeder.jpeg.recode import MCU_PX, PIXELS_MAX, Subsampling
 from feeder.pack.task_pool import Report
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.path_text import decode_name, path_from_text, printable
 
-_SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
 _DAMAGED_PADDING = "the bytes between two samples are not zero"
 _REPORT_EVERY: Final = 32  # samples
 
@@ -212,12 +209,12 @@ class _ShardCheck:
 
     def _decode(self, record: np.void, read: NDArray[np.uint8]) -> str | None:
         """Decode the blob at the start of ``read`` with both decoders; return a problem or None."""
-        layout, blob_bytes = layout_of(record), int(record["blob_bytes"])
+        blob_bytes = int(record["blob_bytes"])
         width, height = int(record["width"]), int(record["height"])
-        mcus = -(-width // int(record["mcu_width_px"]))
-        window = (0, mcus, 0, layout.tile_rows, width, height)
+        mcu_width_px, mcu_height_px = MCU_PX[Subsampling(record["subsampling"])]
+        window = (0, -(-width // mcu_width_px), 0, -(-height // mcu_height_px), width, height)
         try:
-            jpeg = whole_jpeg(read[:blob_bytes], layout, width, height)
+            jpeg = whole_jpeg(read[:blob_bytes], record)
             pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGBX)
             if pixels.shape[:2] != (height, width):
                 shown_height, shown_width = pixels.shape[:2]
@@ -226,7 +223,7 @@ class _ShardCheck:
                     f"{width} x {height}"
                 )
             own = np.empty_like(pixels)
-            is_own = decode_window(read, blob_bytes, layout, window, 1, 4 * width, own.reshape(-1))
+            is_own = decode_window(read, blob_bytes, window, 1, 4 * width, own.reshape(-1))
         except (OSError, ValueError, Warning) as error:
             return f"it does not decode ({error})"
         if is_own and not np.array_equal(own, pixels):
@@ -238,32 +235,26 @@ class _ShardCheck:
 
 
 def find_fault(record: np.void, blob: bytes | memoryview, tile_width_px: int) -> str | None:
-    """Return the first contradiction in a sample's geometry, or None."""
-    fields = {name: int(record[name]) for name in RECORD.names or ()}
-    columns, rows = fields["tile_columns"], fields["tile_rows"]
-    tile_px = fields["tile_mcus"] * fields["mcu_width_px"]
-    mcu_px = (fields["mcu_width_px"], fields["mcu_height_px"])
-    if fields["subsampling"] not in MCU_PX or mcu_px != MCU_PX[Subsampling(fields["subsampling"])]:
-        return "its MCU size does not fit its subsampling"
-    if not tile_px or (fields["tile_mcus"] > 1 and tile_px > tile_width_px):
-        return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"
-    if not fields["width"] or not fields["height"]:
+    """Return the first contradiction between a sample's record and its blob, or None."""
+    width, height = int(record["width"]), int(record["height"])
+    subsampling = int(record["subsampling"])
+    if subsampling not in MCU_PX:
+        return f"there is no subsampling {subsampling}"
+    if not width or not height:
         return "its size is zero"
-    if fields["width"] * fields["height"] > PIXELS_MAX:
+    if width * height > PIXELS_MAX:
         return f"it has more than {PIXELS_MAX} pixels"
-    if -(-fields["width"] // tile_px) != columns or -(-fields["height"] // mcu_px[1]) != rows:
-        return "its tile grid does not fit its size"
-    layout = layout_of(record)
-    mcus = -(-fields["width"] // mcu_px[0])
     try:
-        check_segments(blob, *layout, mcus)
+        content_checksum, *size, mcu_width_px, mcu_height_px, tile_mcus = check_blob(blob)
     except ValueError as error:
         return str(error)
-    jpeg = np.frombuffer(blob, np.uint8)[layout.tables_bytes :]
-    sof = fields["sof_offset"]
-    if sof + 9 > fields["header_bytes"] or jpeg[sof] != 0xFF or jpeg[sof + 1] not in _SOF_MARKERS:
-        return "its frame header is not where its record says"
-    height, width = np.frombuffer(jpeg[sof + 5 : sof + 9].tobytes(), ">u2").tolist()
-    if (width, height) != (fields["width"], fields["height"]):
-        return "its frame header gives another size than its record"
+    if size != [width, height]:
+        return f"its blob is of {size[0]} x {size[1]} pixels, its record of {width} x {height}"
+    if (mcu_width_px, mcu_height_px) != MCU_PX[Subsampling(subsampling)]:
+        return "its MCU size does not fit its subsampling"
+    tile_px = tile_mcus * mcu_width_px
+    if tile_mcus > 1 and tile_px > tile_width_px:
+        return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"
+    if content_checksum != int(record["content_checksum"]):
+        return "its coefficients are others than its record has the checksum of"
     return None

@@ -2,7 +2,8 @@
 
     source.json           where the source is; list-00003.*, the items of its container 3
     items                 those to pack, in packing order: of part 0, of part 1, … (see item_list)
-    state.json            source and options; a run with others is refused
+    state.json            source and options, or the dataset that is repacked; a run with others is
+                          refused
     part-00003.fds        a finished part, as packed
     part-00003.json       its PartResult, written after it: the part is finished
     balanced-00003.fds    the part after samples moved between parts (see balance)
@@ -34,7 +35,7 @@ from feeder.process.regular_file import read_regular
 from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 5
+_VERSION: Final = 6
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
@@ -130,7 +131,8 @@ class WorkFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"another feeder pack is running on {self.path.parent}: wait for it or stop it"
+                f"another feeder pack or repack is running on {self.path.parent}: wait for it or "
+                "stop it"
             ) from None
         self.remove_unfinished()
 
@@ -148,6 +150,17 @@ class WorkFolder:
         else:
             self.new_items_path.replace(self.items_path)
             write_output(path, canonical_json(msgspec.to_builtins(state)))
+
+    def begin_repacking(self, former: str) -> None:
+        """Record that the dataset of fingerprint ``former`` is repacked, or resume that."""
+        path, state = self.path / STATE_NAME, canonical_json({"former": former})
+        if not path.exists():
+            write_output(path, state)
+        elif read_regular(path, _JSON_BYTES_MAX) != state:
+            raise OtherPackingError(
+                f"{self.path.parent} holds the beginning of another packing: give the same dataset "
+                f"to resume it, or remove {self.path.parent} to start over"
+            )
 
     def _check_state(self, path: Path, state: WorkState, spec: SourceSpec) -> None:
         try:
@@ -182,6 +195,11 @@ class WorkFolder:
         return f"it had {begun.files:,} files and has {state.files:,}; {change}"
 
     def _check_version(self, fields: object) -> None:
+        if isinstance(fields, dict) and "former" in fields:
+            raise OtherPackingError(
+                f"{self.path.parent} holds the beginning of a repacking: run the same feeder "
+                f"repack command to resume it, or remove {self.path.parent} to start over"
+            )
         version = fields.get("version") if isinstance(fields, dict) else None
         if isinstance(version, int) and version != _VERSION:
             raise OtherPackingError(

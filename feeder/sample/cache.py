@@ -4,10 +4,10 @@
                               size, from which any crop is resized as if it had just been decoded
     a deterministic one       PackedRows: the finished rows of a batch, copied as they are
 
-The key is (source, sample id), where the source is the dataset's fingerprint and, for rows, the
-recipe; a picture's sample id is marked with its scale, because the scaled IDCT gives pixels of its
-own. So sessions share entries, and a dataset served under two names is cached once. Invariant: a
-row from the cache has the bytes that making it again would give.
+The key is (source, sample id), where the source is the dataset's content fingerprint and, for rows,
+the recipe; a picture's sample id is marked with its scale, because the scaled IDCT gives pixels of
+its own. So sessions share entries, and a dataset served under two names, or packed twice, is cached
+once. Invariant: a row from the cache has the bytes that making it again would give.
 
 Pictures are kept as RGBX, as they are decoded and resized. RGB would save a quarter of the memory,
 and need either another pass over each crop or a second version of each of the resizing passes.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import TileGrids, TileWindows
+from feeder.jpeg.crop_decode import McuGrids, TileWindows
 from feeder.jpeg.resize import SLACK_BYTES
 from feeder.jpeg.scratch import ROW_BYTES
 from feeder.plan.epoch import LastBatch
@@ -89,6 +89,9 @@ class WholeImage(NamedTuple):
 
     width: int
     height: int
+    mcus: int
+    """In a row."""
+    mcu_rows: int
     scale: int
     x: int
     y: int
@@ -114,18 +117,18 @@ class DecodedPictures(_Part):
     def __init__(
         self,
         cache: DecodedCache,
-        dataset_fingerprint: str,
+        content: str,
         share: float,
         allowance: FillAllowance | None = None,
     ) -> None:
-        """``allowance`` bounds the time spent on filling."""
-        super().__init__(cache, f"pictures of {dataset_fingerprint}", share)
+        """``content`` is the dataset's; ``allowance`` bounds the time spent on filling."""
+        super().__init__(cache, f"pictures of {content}", share)
         self._allowance = allowance or FillAllowance(share)
 
     def find(
         self,
         sample_ids: NDArray[np.int64],
-        grids: TileGrids,
+        grids: McuGrids,
         windows: TileWindows,
         scales: NDArray[np.int64],
     ) -> FoundPictures:
@@ -154,7 +157,9 @@ class DecodedPictures(_Part):
                 scale = int(scales[row])
                 size_bytes = int(strides[row]) * -(-height // scale) + SLACK_BYTES
                 x, y = int(windows.x[row]) // scale, int(windows.y[row]) // scale
-                to_fill[at] = WholeImage(width, height, scale, x, y, size_bytes)
+                mcus = -(-width // int(grids.mcu_width_px[row]))
+                mcu_rows = -(-height // int(grids.mcu_height_px[row]))
+                to_fill[at] = WholeImage(width, height, mcus, mcu_rows, scale, x, y, size_bytes)
         pixels = self._cache.pixels(int((ends - starts)[hits].sum()))
         return FoundPictures(
             hits=[
@@ -193,9 +198,7 @@ def _keys_of(sample_ids: NDArray[np.int64], scales: NDArray[np.int64]) -> NDArra
 class PackedRows(_Part):
     """Finished rows of a recipe that gives a sample the same row in every epoch."""
 
-    def __init__(
-        self, cache: DecodedCache, dataset_fingerprint: str, recipe: Recipe, share: float
-    ) -> None:
+    def __init__(self, cache: DecodedCache, content: str, recipe: Recipe, share: float) -> None:
         # How rows are put into batches does not affect their bytes.
         rows = msgspec.structs.replace(
             recipe,
@@ -206,7 +209,7 @@ class PackedRows(_Part):
             shuffle=False,
             last_batch=LastBatch.PAD,
         )
-        super().__init__(cache, f"rows of {dataset_fingerprint} by {rows.fingerprint()}", share)
+        super().__init__(cache, f"rows of {content} by {rows.fingerprint()}", share)
 
     def copy_found(self, sample_ids: NDArray[np.int64], pixels: Pixels) -> NDArray[np.int64]:
         """Copy cached rows into ``pixels``, n rows; return the positions of the others."""
@@ -256,5 +259,5 @@ def part_of(
     if repeats_every_epoch(recipe):
         row_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
         share = plan.row_share(name, dataset.layout.samples, row_bytes)
-        return PackedRows(cache, dataset.fingerprint, recipe, share)
-    return DecodedPictures(cache, dataset.fingerprint, plan.picture_share)
+        return PackedRows(cache, dataset.content, recipe, share)
+    return DecodedPictures(cache, dataset.content, plan.picture_share)

@@ -2,7 +2,7 @@
 
     read      one pread of the sample's blob into a reused buffer
     decode    the tiles that the crop touches to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a second
-              one; TurboJPEG, where it decodes, needs them joined to one small JPEG first (join)
+              one; TurboJPEG, where it decodes, needs them as a JPEG first (join)
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
     augment   only if the recipe augments; ``feeder.sample.finish`` then also resizes and packs
 
@@ -27,17 +27,9 @@ from numpy.typing import NDArray
 from feeder.dataset.opened import BlobLocation, Samples
 from feeder.errors import SampleError
 from feeder.jpeg import resize
-from feeder.jpeg.crop_decode import (
-    DECODER_SLACK_BYTES,
-    TileGrids,
-    TileWindows,
-    cover_boxes,
-    join_segments,
-    joined_room_bytes,
-)
+from feeder.jpeg.crop_decode import McuGrids, TileWindows, cover_boxes, rebuild_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
 from feeder.jpeg.decoders import Decoder
-from feeder.jpeg.recode import SegmentLayout
 from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.augment import Augmentation
@@ -50,8 +42,6 @@ from feeder.sample.finish import Finisher
 
 STAGES = ("read", "join", "decode", "resize", "augment")
 
-_LAYOUT_FIELDS = list(SegmentLayout._fields)
-_Layout = tuple[int, int, int, int, int, int]
 _Window = tuple[int, int, int, int, int, int]
 _Box = tuple[float, float, float, float]
 _Origin = tuple[int, int]
@@ -73,14 +63,13 @@ class DecodePlan:
 
 
 def plan_decode(
-    grids: TileGrids,
+    grids: McuGrids,
     boxes: NDArray[np.float64],
     scales: NDArray[np.int64],
     image_size: int,
     support_steps: float = 1.0,
     *,
     whole: bool = False,
-    for_joining: bool = False,
 ) -> DecodePlan:
     """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) reads.
 
@@ -88,7 +77,7 @@ def plan_decode(
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
     ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
     ``support_steps`` is the filter's support. ``whole`` takes all of each image's tiles, for the
-    same pixels; ``for_joining`` is as in ``cover_boxes``.
+    same pixels.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
@@ -98,15 +87,7 @@ def plan_decode(
     end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
     if whole:
         first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
-    windows = cover_boxes(
-        grids,
-        first[:, 0],
-        first[:, 1],
-        end[:, 0],
-        end[:, 1],
-        scales,
-        for_joining=for_joining,
-    )
+    windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
     # In the whole picture's pixels and rounded as in Pillow, so that every weight is Pillow's:
     # positions from the window's edge would round differently.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
@@ -137,13 +118,14 @@ class SampleReader:
     ) -> None:
         """``cached`` is the part of the decoded cache that serves this dataset and recipe.
 
-        ``vectors`` is the version of decoding and resizing, by default the CPU's fastest.
+        ``vectors`` is the version of decoding, by default the CPU's fastest; a sample is resized as
+        on a CPU that has no faster one.
         """
         self._dataset = dataset
         self._recipe = recipe
         self._decoder = decoder
         self._decode_version = vectors
-        self._resize_version = vectors if vectors in resize.VERSIONS else None
+        self._resize_version = resize.version_beside(vectors)
         self._pictures = cached if isinstance(cached, DecodedPictures) else None
         self._rows = cached if isinstance(cached, PackedRows) else None
         self._finisher = Finisher.for_recipe(recipe, self._resize_version)
@@ -153,7 +135,7 @@ class SampleReader:
             self._filter = recipe.interpolation
         # At least 1: all of the box must be in the picture, even where the filter box skips pixels.
         self._support_steps = max(1.0, FILTER_SUPPORT[self._filter])
-        self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
+        self._blob, self._rgbx = Scratch(), Scratch()
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.fill_seconds = 0.0
         self.images = 0
@@ -204,7 +186,7 @@ class SampleReader:
         rows: Pixels | Sequence[Pixels],
     ) -> None:
         """Draw the crops and write the samples into ``rows``, n of the packing's shape."""
-        grids = TileGrids.of_records(records)
+        grids = McuGrids.of_records(records)
         crops = plan_crops(
             self._recipe,
             seed=seed,
@@ -220,7 +202,6 @@ class SampleReader:
             self._recipe.image_size,
             self._support_steps,
             whole=not self._recipe.partial_decode,
-            for_joining=self._decoder == "turbojpeg",
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
@@ -247,12 +228,9 @@ class SampleReader:
                 *_, width, height = windows[row]
                 width, height = -(-width // scales[row]), -(-height // scales[row])
                 self._finish(cached, stride_bytes, width, height, *finishes[row])
-        layouts = records[_LAYOUT_FIELDS][missing].tolist()
-        for row, location, layout, whole in zip(
-            missing.tolist(), blobs, layouts, to_fill, strict=True
-        ):
+        for row, location, whole in zip(missing.tolist(), blobs, to_fill, strict=True):
             try:
-                self._make_one(location, layout, windows[row], scales[row], whole, finishes[row])
+                self._make_one(location, windows[row], scales[row], whole, finishes[row])
             except ValueError as error:
                 name = self._dataset.describe(location.sample_id)
                 raise SampleError(
@@ -264,7 +242,6 @@ class SampleReader:
     def _make_one(
         self,
         location: BlobLocation,
-        layout: _Layout,
         window: _Window,
         scale: int,
         whole: WholeImage | None,
@@ -274,10 +251,8 @@ class SampleReader:
         blob = self._blob.take(location.blob_bytes + READ_SLACK_BYTES)
         self._dataset.read_blob(location, blob)
         self.seconds["read"] += perf_counter() - started
-        decoded = (
-            None if whole is None else self._fill_cache(location.sample_id, blob, layout, whole)
-        )
-        picture, stride_bytes = decoded or self._decode(blob, layout, window, scale)
+        decoded = None if whole is None else self._fill_cache(location.sample_id, blob, whole)
+        picture, stride_bytes = decoded or self._decode(blob, window, scale)
 
         *_, source_width, source_height = window
         width, height = -(-source_width // scale), -(-source_height // scale)
@@ -317,7 +292,7 @@ class SampleReader:
         self.images += 1
 
     def _decode(
-        self, blob: NDArray[np.uint8], layout: _Layout, window: _Window, scale: int
+        self, blob: NDArray[np.uint8], window: _Window, scale: int
     ) -> tuple[NDArray[np.uint8], int]:
         """Decode a window's tiles; return the picture, in the scratch, and its stride.
 
@@ -331,33 +306,25 @@ class SampleReader:
         if self._decoder == "turbojpeg" or not decode_window(
             blob,
             blob_bytes,
-            layout,
             window,
             scale,
             stride_bytes,
             picture,
             version=self._decode_version,
         ):
-            joined = self._joined.take(joined_room_bytes(blob_bytes, layout[1]))
-            joined_bytes = join_segments(blob[:blob_bytes], *layout, *window, joined)
+            jpeg = rebuild_jpeg(blob[:blob_bytes], *window)
             joined_at = perf_counter()
             self.seconds["join"] += joined_at - started
             started = joined_at
-            decode_rgbx(
-                joined[: joined_bytes + DECODER_SLACK_BYTES],
-                source_width,
-                source_height,
-                scale,
-                stride_bytes,
-                picture,
-            )
+            joined = np.frombuffer(jpeg, np.uint8)
+            decode_rgbx(joined, source_width, source_height, scale, stride_bytes, picture)
             self.fallbacks += self._decoder == "own"
         self.seconds["decode"] += perf_counter() - started
         self.decoded_bytes += height * stride_bytes
         return picture, stride_bytes
 
     def _fill_cache(
-        self, sample_id: int, blob: NDArray[np.uint8], layout: _Layout, whole: WholeImage
+        self, sample_id: int, blob: NDArray[np.uint8], whole: WholeImage
     ) -> tuple[NDArray[np.uint8], int] | None:
         """Decode all of an image and cache it; return the window in it, and its stride.
 
@@ -368,10 +335,9 @@ class SampleReader:
         if entry is None:
             return None
         started, before = perf_counter(), dict(self.seconds)
-        columns, tile_rows, tile_mcus, *_ = layout
-        everything = (0, columns * tile_mcus, 0, tile_rows, whole.width, whole.height)
+        everything = (0, whole.mcus, 0, whole.mcu_rows, whole.width, whole.height)
         try:
-            picture, stride_bytes = self._decode(blob, layout, everything, whole.scale)
+            picture, stride_bytes = self._decode(blob, everything, whole.scale)
             self._pictures.keep(entry, picture[: whole.size_bytes])
         except BaseException:  # else the entry stays locked for as long as this process lives
             self._pictures.abandon(entry)
@@ -382,6 +348,6 @@ class SampleReader:
 
 
 def _window_fields(windows: TileWindows) -> list[_Window]:
-    """Return each sample's window as ``join_segments`` takes it, in plain integers."""
+    """Return each sample's window as ``decode_window`` takes it, in plain integers."""
     fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
     return list(zip(*(getattr(windows, field).tolist() for field in fields), strict=True))

@@ -55,7 +55,9 @@ class HelloReceived(NamedTuple):
 class ServedDataset:
     """The facts about a dataset that sessions need."""
 
-    fingerprint: str
+    content: str
+    """The manifest's; likewise ``former``."""
+    former: str = ""
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS

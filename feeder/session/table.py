@@ -247,7 +247,8 @@ class SessionTable(Filling):
         welcome = Welcome(
             session=session.number,
             dataset=session.dataset,
-            fingerprint=dataset.fingerprint,
+            content=dataset.content,
+            former=dataset.former,
             recipe_fingerprint=session.kind[1],
             classes=dataset.classes,
             labels=dataset.labels,

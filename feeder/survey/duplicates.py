@@ -21,13 +21,7 @@ from feeder.dataset.format import checksum
 from feeder.dataset.reader import ShardReader
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.output_file import write_output
-from feeder.survey.index_pieces import (
-    read_label_row,
-    read_label_rows,
-    read_name,
-    read_record,
-    read_records,
-)
+from feeder.survey.index_pieces import read_label_rows, read_name, read_records
 
 DUPLICATES_NAME: Final = "duplicates.jsonl"
 GROUPS_LISTED_MAX: Final = 10_000
@@ -252,14 +246,14 @@ def _read_groups(
 
 def _read_sample(reader: ShardReader, row: int, labels: LabelSpec) -> tuple[str, SampleLabel]:
     """Return a sample's name and label."""
-    record = read_record(reader, row)
+    record = reader.read_records(row, 1)[0]
     name = read_name(reader, record)
     if labels.kind == "index":
         return name, int(record["label"])
     if labels.kind == "none":
         return name, ()
     values = np.empty((1, *labels.row_shape), labels.dtype)
-    labels.decode_rows(read_label_row(reader, row)[np.newaxis], values)
+    labels.decode_rows(reader.read_label_rows(row, 1), values)
     if labels.kind == "multi":
         return name, tuple(np.flatnonzero(values[0]).tolist())
     return name, tuple(float(str(value)) for value in values[0])  # as short as float32 allows

@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import RECORD, RECORD_BYTES
 from feeder.dataset.reader import ShardReader
 from feeder.process.path_text import decode_name
 
@@ -18,11 +17,7 @@ _PIECE_VALUES: Final = 8 << 20
 def read_records(reader: ShardReader) -> Iterator[tuple[int, NDArray[np.void]]]:
     """Yield the first row and the records (n,) of dtype RECORD of each piece, in order."""
     for first in range(0, reader.header.samples, _PIECE_ROWS):
-        records = np.empty(min(_PIECE_ROWS, reader.header.samples - first), RECORD)
-        reader.read_into(
-            reader.header.records_offset + first * RECORD_BYTES, records.view(np.uint8).data
-        )
-        yield first, records
+        yield first, reader.read_records(first, min(_PIECE_ROWS, reader.header.samples - first))
 
 
 def read_label_rows(reader: ShardReader, values: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -33,24 +28,7 @@ def read_label_rows(reader: ShardReader, values: int) -> Iterator[tuple[int, NDA
     row_bytes = reader.header.label_bytes
     piece = max(1, _PIECE_VALUES // max(row_bytes, values))
     for first in range(0, reader.header.samples if row_bytes else 0, piece):
-        rows = np.empty((min(piece, reader.header.samples - first), row_bytes), np.uint8)
-        reader.read_into(reader.header.labels_offset + first * row_bytes, rows.reshape(-1).data)
-        yield first, rows
-
-
-def read_record(reader: ShardReader, row: int) -> np.void:
-    """Return one record of dtype RECORD."""
-    record = np.empty(1, RECORD)
-    offset = reader.header.records_offset + row * RECORD_BYTES
-    reader.read_into(offset, record.view(np.uint8).data)
-    return record[0]  # type: ignore[no-any-return]
-
-
-def read_label_row(reader: ShardReader, row: int) -> NDArray[np.uint8]:
-    """Return one label row (label_bytes,)."""
-    stored = np.empty(reader.header.label_bytes, np.uint8)
-    reader.read_into(reader.header.labels_offset + row * len(stored), stored.data)
-    return stored
+        yield first, reader.read_label_rows(first, min(piece, reader.header.samples - first))
 
 
 def read_name(reader: ShardReader, record: np.void) -> str:

@@ -102,7 +102,7 @@ def _make_page(manifest: Manifest, header: str, *sections: str) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="referrer" content="no-referrer">',
-            f"<title>Survey of dataset {escape(manifest.fingerprint[:8])}</title>",
+            f"<title>Survey of dataset {escape(manifest.content[:8])}</title>",
             f"<style>{STYLE}</style>\n</head>\n<body>",
             header,
             f'<nav aria-label="Sections">{links}</nav>',
@@ -148,7 +148,8 @@ def _header(manifest: Manifest, duplicates: Duplicates) -> str:
         (
             "<header>",
             "<h1>Dataset survey</h1>",
-            f'<p class="fingerprint">fingerprint <code>{escape(manifest.fingerprint)}</code></p>',
+            '<p class="fingerprint">content fingerprint '
+            f"<code>{escape(manifest.content)}</code></p>",
             f'<dl class="facts">{items}</dl>',
             "</header>",
         )

@@ -12,7 +12,7 @@ from PIL import Image
 
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.jpeg.crop_decode import whole_jpeg
 
 SIDE_PX: Final = 128
 _BYTES_MAX: Final = 5_000
@@ -38,9 +38,8 @@ def draw_picture(dataset: Dataset, sample_id: int) -> Picture:
     records = dataset.read_records(ids)
     location = dataset.find_blobs(ids, records)[0]
     blob = dataset.read_blob(location, np.empty(location.blob_bytes, np.uint8))
-    width, height = int(records[0]["width"]), int(records[0]["height"])
     try:
-        jpeg = whole_jpeg(blob, layout_of(records[0]), width, height)
+        jpeg = whole_jpeg(blob, records[0])
     except ValueError as error:
         raise DatasetError(
             f"{dataset.describe(sample_id)} of {dataset.path} is damaged ({error}): run `feeder "
@@ -49,8 +48,8 @@ def draw_picture(dataset: Dataset, sample_id: int) -> Picture:
     return Picture(
         name=dataset.name_of(sample_id) or "",
         source=_make_thumbnail(jpeg),
-        width=width,
-        height=height,
+        width=int(records[0]["width"]),
+        height=int(records[0]["height"]),
     )
 
 

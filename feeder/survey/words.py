@@ -24,14 +24,12 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
     Oddity.PROGRESSIVE: OddKind(
         "Progressive JPEG",
         UNCHANGED,
-        "The file holds the image as a series of scans. Packing re-coded it as baseline JPEG "
-        "without loss.",
+        "The file holds the image as a series of scans. Packing re-coded it without loss.",
     ),
     Oddity.ARITHMETIC: OddKind(
         "Arithmetic-coded JPEG",
         UNCHANGED,
-        "Many programs cannot read this coding. Packing re-coded it with Huffman tables, without "
-        "loss.",
+        "Many programs cannot read this coding. Packing re-coded it without loss.",
     ),
     Oddity.CMYK: OddKind(
         "CMYK JPEG",

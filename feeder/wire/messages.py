@@ -43,7 +43,7 @@ from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -198,11 +198,11 @@ class HostStatsRequest(_Message, frozen=True, kw_only=True):
 class NamesRequest(_Message, frozen=True, kw_only=True):
     """Requests the source names of samples; needs no session.
 
-    ``fingerprint`` is that of the dataset to which the ids belong; "" is whichever is served.
+    ``content`` is that of the dataset to which the ids belong; "" is whichever is served.
     """
 
     dataset: Name
-    fingerprint: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
+    content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     sample_ids: SampleIds
 
 
@@ -235,13 +235,16 @@ class NodeIdentity(_Message, frozen=True, kw_only=True):
 class Welcome(NodeIdentity, frozen=True, kw_only=True):
     """Grants a session: describes the dataset, the client's window and the node process.
 
-    ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
+    ``content`` is the dataset's content fingerprint (``feeder.dataset.content``), ``former`` what
+    states of jobs have that began before it was repacked, or "". ``lanes`` is the recipe's number
+    of them, or what its 0 stands for (``feeder.plan.lanes``).
     ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
     """
 
     session: U64
     dataset: Name
-    fingerprint: Name
+    content: Name
+    former: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     recipe_fingerprint: Name
     classes: Annotated[tuple[Text, ...], Meta(max_length=MAX_CLASSES)]
     labels: LabelSpec = INDEX_LABELS

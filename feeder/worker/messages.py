@@ -28,7 +28,7 @@ def escape_surrogates(text: str) -> str:
 
 
 class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The folder of a served dataset, and the fingerprint that it must have."""
+    """The folder of a served dataset, and the fingerprint that its manifest must have."""
 
     folder: bytes
     fingerprint: str

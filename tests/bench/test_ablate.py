@@ -118,7 +118,7 @@ def test_conclusion_is_first_and_separates_noise_from_gains() -> None:
         "All optimisations together: 10.00 (10.00–10.00) times as fast as with none. "
         "Slower without one: decoded cache × 0.50, int8 × 0.60. "
         "Faster without one: DCT scaling × 1.20. "
-        "No difference beyond the noise: partial decode, own decoder, "
+        "No difference beyond the noise: partial decode, prefetch window, "
     )
     rows = {line.split()[0]: line for line in text.splitlines() if line.count("/") > 1}
     assert rows["removed/int8"].endswith("× removed/nothing")

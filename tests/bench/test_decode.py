@@ -20,12 +20,19 @@ from feeder.dataset.opened import Dataset
 from feeder.jpeg.decode import VERSIONS, describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.recode import Subsampling
+from feeder.jpeg.resize import version_beside
 from feeder.plan.recipe import Recipe
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
 
 TURBOJPEG_STAGES = ("read", "join", "decode", "resize", "rest")
+
+
+def _blob_sizes(dataset: Path) -> list[int]:
+    with Dataset.open(dataset) as opened:
+        sizes: list[int] = opened.read_records(np.arange(SAMPLES))["blob_bytes"].tolist()
+    return sizes
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +75,13 @@ def test_names_and_baselines_of_rows(
         ("sample/whole-unscaled", "sample/full"),
         ("sample/whole-turbojpeg", "sample/full"),
         ("sample/whole-against-libraries", "sample/full-libraries"),
-        ("sample/whole-against-turbojpeg", "sample/whole-turbojpeg"),
-        *((f"sample/whole-{version}", f"sample/whole-turbojpeg-{version}") for version in VERSIONS),
-        ("sample/centre-turbojpeg", None),
-        ("sample/centre", "sample/centre-turbojpeg"),
+        ("sample/whole-against-turbojpeg", "sample/tiled-turbojpeg"),
+        *(
+            (f"sample/whole-{version}", f"sample/tiled-turbojpeg-{version_beside(version)}")
+            for version in VERSIONS
+        ),
+        ("sample/tiled-turbojpeg", "sample/full"),
+        ("sample/centre", "sample/whole"),
         ("sample/decoded-cache", "sample/whole"),
         ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
         ("sample/filling-cache", "sample/whole"),
@@ -93,6 +103,9 @@ def test_names_and_baselines_of_rows(
     assert 0 <= rows["decoded-cache/filled"]["value"] <= 100
     assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
     assert rows["dataset/images"]["value"] == SAMPLES
+    assert rows["dataset/blob"]["baseline"] == "dataset/jpeg"
+    assert rows["dataset/blob"]["unit"] == "bytes/image"
+    assert rows["dataset/blob"]["value"] == np.mean(_blob_sizes(dataset))
     assert rows["check/equal-to-pillow"]["value"] == SAMPLES
     assert 0 <= rows["crops/scaled"]["value"] <= 100
     assert report["measured"]["images"] == SAMPLES
@@ -120,11 +133,12 @@ def test_classes_have_rows_and_a_table(dataset: Path) -> None:
         if not measured:
             continue
         assert rows[f"dataset/images/{name}"].value == count
+        assert rows[f"dataset/blob/{name}"].baseline == f"dataset/jpeg/{name}"
         for what, way in (("decode", "tiled"), ("sample", "whole")):
-            for ours in (f"{what}/{way}", f"{what}/{way}-turbojpeg"):
+            for ours in (f"{what}/{way}", f"{what}/tiled-turbojpeg"):
                 assert rows[f"{ours}/{name}"].baseline == f"{what}/full/{name}"
             against = rows[f"{what}/{way}-against-turbojpeg/{name}"]
-            assert against.baseline == f"{what}/{way}-turbojpeg/{name}"
+            assert against.baseline == f"{what}/tiled-turbojpeg/{name}"
             assert f" {against.ratio:.2f}" in table
     assert counts["s444"] >= FEWEST
     assert max(len(line) for line in table.splitlines()) <= 80
@@ -264,8 +278,8 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
     report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
     # The cache is filled, at full size and in a few epochs at other scales; then the readers are
     # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
-    readers = 8 + len(VERSIONS[:-1])
-    first = 1 + readers * (1 + 1 + 3)
+    readers = 7 + len(VERSIONS[:-1])
+    first = 1 + readers * (1 + 1 + 3) + 1
     filling = 7 * (1 + cached._SCALED_EPOCHS)
     assert calls[: filling + first] == [1] * filling + [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
@@ -294,8 +308,7 @@ def test_samples_are_decoded_as_asked(
     options = ["--images", "11", "--rounds", "1", "--json", str(out), "--decoder", decoder]
     assert main(["decode", str(dataset), *options]) == 0
     document = json.loads(out.read_text())
-    classes = sum(row["name"].startswith("dataset/images/") for row in document["results"])
-    references = 2 + classes  # sample/whole-turbojpeg, sample/centre-turbojpeg
+    references = 2  # sample/whole-turbojpeg, and that of sample/centre
     assert "unnamed" not in made
     assert made.count("turbojpeg") == (len(made) if decoder == "turbojpeg" else references)
     assert document["machine"]["decoder"] == describe_decoder(decoder)

@@ -135,7 +135,12 @@ def test_kinds_and_writers_have_rows_or_reasons(
     assert rows["pack/tar"]["ratio"] == pytest.approx(ratio)
     assert rows["writer/fine"]["baseline"] == "pack/folder"
     assert rows["writer/fine"]["value"] > rows["pack/folder"]["value"]
-    assert rows["writer/fine/size"]["value"] == rows["pack/folder/source"]["value"] > 0
+    images_mb = rows["pack/folder/source"]["value"]
+    assert rows["writer/fine/size"]["value"] == images_mb > 0
+    for name in ("pack/folder", "pack/tar", "writer/fine"):
+        size = rows[f"{name}/size"]
+        assert size["baseline"] == "pack/folder/source"
+        assert size["ratio"] == pytest.approx(size["value"] / images_mb)
 
     notes = {each["name"]: each for each in report["contenders"]}
     assert notes["writer/fine"]["versions"] == {"fake": "1.2"}
@@ -153,10 +158,12 @@ def test_kinds_and_writers_have_rows_or_reasons(
 
 
 @pytest.mark.parametrize(
-    ("variant", "reason"),
-    [("hang", r"did not end within 0\.5 s"), ("silent", "sent no valid reply")],
+    ("variant", "deadline_s", "reason"),
+    [("hang", 0.5, r"did not end within 0\.5 s"), ("silent", 60.0, "sent no valid reply")],
 )
-def test_a_writer_without_a_result_is_a_reason(tmp_path: Path, variant: str, reason: str) -> None:
+def test_a_writer_without_a_result_is_a_reason(
+    tmp_path: Path, variant: str, deadline_s: float, reason: str
+) -> None:
     listing = tmp_path / "images.tsv"
     listing.touch()
     with pytest.raises(RivalFailure, match=reason):
@@ -166,7 +173,7 @@ def test_a_writer_without_a_result_is_a_reason(tmp_path: Path, variant: str, rea
             listing,
             tmp_path / "out",
             core=choose_core(None),
-            deadline_s=0.5,
+            deadline_s=deadline_s,
         )
 
 

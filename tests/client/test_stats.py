@@ -105,7 +105,7 @@ def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.Monkey
 
     def answer(message: NamesRequest) -> NodeMessage:
         requests.append(message.sample_ids)
-        assert (message.dataset, message.fingerprint) == ("birds", "f")
+        assert (message.dataset, message.content) == ("birds", "f")
         if len(requests) == 2:
             return Refused(code="rate", message="later")
         ids = message.sample_ids[: 7 if len(requests) == 1 else None]  # what can be read in time
@@ -114,7 +114,7 @@ def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.Monkey
     ids = [500, *range(200), 3, 3]
     with ReportNode(healthy()) as node:
         node.answer_names = answer
-        names = request_names(node.endpoint, "birds", ids, WAIT_S, fingerprint="f")
+        names = request_names(node.endpoint, "birds", ids, WAIT_S, content="f")
     assert names == {number: f"caf\udce9/{number}.jpg" for number in ids}
     assert max(map(len, requests)) == MAX_NAMES
     assert len(requests) == 1 + 1 + -(-(201 - 7) // MAX_NAMES)

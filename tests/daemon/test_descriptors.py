@@ -331,7 +331,7 @@ def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
     used: Usage, memories_max: int, names_files: bool | None
 ) -> None:
     layout = ShardLayout(samples=97, shards=5)
-    served = ServedDataset(fingerprint="f", classes=("a",), layout=layout)
+    served = ServedDataset(content="f", classes=("a",), layout=layout)
     hello = Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c")
     refused = admit(
         HelloReceived(1, b"peer", hello, 1 << 40),

@@ -36,13 +36,13 @@ from tests.support.daemon import (
     RawClient,
     check_batch,
     listening_port,
+    needs_ipv6,
     open_fds,
     pack_small,
     run_status,
     small_recipe,
     wait_until,
 )
-from tests.support.ipv6 import needs_ipv6
 from tests.support.sources import REPOSITORY, error_line, run_feeder
 from tests.support.wire_client import WireClient
 
@@ -90,7 +90,7 @@ def test_every_batch_of_an_epoch_has_the_right_bytes(
         welcome = client.hello(recipe, window=5)
         assert isinstance(welcome, Welcome)
         assert (welcome.batches, welcome.window, welcome.chunk_images) == (5, 5, 4)
-        assert welcome.fingerprint == dataset.fingerprint
+        assert welcome.content == dataset.content
         assert welcome.classes == dataset.classes
         client.want(*((2, i) for i in range(5)))
         for i in range(5):
@@ -161,12 +161,17 @@ def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None
         assert "batch_size" in answer.message
 
 
-def test_another_protocol_version_is_refused(daemon: Daemon) -> None:
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+def test_another_protocol_version_is_refused(daemon: Daemon, version: int) -> None:
     with RawClient(daemon.endpoint) as client:
-        client.socket.send(MAGIC + bytes([PROTOCOL_VERSION + 1]) + b"\x80")
+        client.socket.send(MAGIC + bytes([version]) + b"\x80")
         answer = client.receive()
         assert isinstance(answer, Refused)
         assert answer.code == "version"
+        assert answer.message == (
+            f"the peer uses protocol version {version}, this feeder {PROTOCOL_VERSION}: install "
+            "the same feeder version on both sides"
+        )
 
 
 def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
@@ -174,7 +179,7 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
 ) -> None:
     before = run_status(daemon.endpoint)
     with RawClient(daemon.endpoint) as client:
-        for frame in (b"", b"FDR", b"FDR\x05", b"FDR\x05garbage", b"x" * MAX_HEADER_BYTES):
+        for frame in (b"", b"FDR", b"FDR\x06", b"FDR\x06garbage", b"x" * MAX_HEADER_BYTES):
             client.socket.send(frame)
         client.socket.send_multipart([b"one", b"two", b"three"])
         client.hello(small_recipe())

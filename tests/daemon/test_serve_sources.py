@@ -223,7 +223,7 @@ def test_what_is_neither_dataset_nor_source_is_one_line(tmp_path: Path) -> None:
     (unfinished / ".packing").mkdir(parents=True)
     done = run_feeder("serve", *options(unfinished, tmp_path))
     assert done.returncode == 3
-    assert "is unfinished: run the same feeder pack command again" in error_line(done)
+    assert "is unfinished: run the same feeder pack or repack command again" in error_line(done)
     done = run_feeder("serve", *options(tmp_path / "absent", tmp_path))
     assert done.returncode == 3
     assert "there is no such folder (feeder pack)" in error_line(done)

@@ -105,7 +105,7 @@ def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
     assert line.startswith("data small: ")
     assert (report.name, report.folder) == ("small", str(packed))
     assert (report.samples, report.classes) == (SAMPLES, 3)
-    assert line.endswith(report.fingerprint[:12])
+    assert line.endswith(report.content[:12])
     with pytest.raises(ConfigError, match="nothing to serve"):
         describe_datasets({})
     with pytest.raises(DatasetError):

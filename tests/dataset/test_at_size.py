@@ -45,6 +45,7 @@ def make_manifest() -> Manifest:
         quarantine_xxh3="0" * 16,
         source_bytes=_SHARDS << 28,
         shards=shards,
+        content="0" * 32,
     ).sealed()
 
 

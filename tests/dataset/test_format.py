@@ -51,12 +51,13 @@ def test_sizes_and_offsets_match_the_readme() -> None:
     assert RECORD.itemsize == RECORD_BYTES == HEADER_BYTES == 64
     offsets = {name: RECORD.fields[name][1] for name in RECORD.names or ()} if RECORD.fields else {}
     assert offsets["offset"] == 0
-    assert offsets["blob_bytes"] == 16
-    assert offsets["width"] == 30
-    assert offsets["flags"] == 46
-    assert offsets["table_bits"] == 48
-    assert offsets["source_checksum"] == 52
-    assert offsets["record_checksum"] == 60
+    assert offsets["content_checksum"] == 16
+    assert offsets["source_checksum"] == 24
+    assert offsets["blob_bytes"] == 32
+    assert offsets["flags"] == 44
+    assert offsets["width"] == 50
+    assert offsets["subsampling"] == 54
+    assert offsets["record_checksum"] == 56
     assert _header().encode()[:8] == MAGIC
 
 
@@ -68,9 +69,9 @@ def test_record_written_as_struct_reads_as_numpy_record(fields: dict[str, int]) 
     assert record_is_intact(data)
 
 
-@given(st.integers(0, 64 * 8 - 1), st.binary(min_size=60, max_size=60))
+@given(st.integers(0, 64 * 8 - 1), st.binary(min_size=56, max_size=56))
 def test_any_flipped_bit_of_a_record_is_found(bit: int, fields: bytes) -> None:
-    record = bytearray(fields + struct.pack("<I", checksum(fields) & 0xFFFFFFFF))
+    record = bytearray(_sealed(fields))
     assert record_is_intact(bytes(record))
     record[bit // 8] ^= 1 << bit % 8
     assert not record_is_intact(bytes(record))
@@ -110,7 +111,7 @@ def test_sealed_headers_decode_exactly_where_their_fields_agree(
 ) -> None:
     """Inconsistent fields are refused even with the right checksum."""
     names_offset = max(0, records_offset + (64 + label_bytes) * samples + gap)
-    fields = (2, header_bytes, 3, samples, records_offset, names_offset, 20, 7)
+    fields = (3, header_bytes, 3, samples, records_offset, names_offset, 20, 7)
     data = _sealed(MAGIC + struct.pack("<HHIQQQQQ", *fields))
     is_consistent = (
         header_bytes == 64
@@ -126,15 +127,25 @@ def test_sealed_headers_decode_exactly_where_their_fields_agree(
 
 
 def test_newer_format_names_both_versions() -> None:
-    data = _sealed(MAGIC + struct.pack("<H", 3) + _header().encode()[10:56])
-    with pytest.raises(DatasetError, match=r"version 3, this feeder reads 2: upgrade"):
+    data = _sealed(MAGIC + struct.pack("<H", 4) + _header().encode()[10:56])
+    with pytest.raises(DatasetError, match=r"version 4, this feeder reads 3: upgrade feeder$"):
         decode_header(data, "x")
 
 
 def test_older_format_is_to_be_packed_again() -> None:
     data = _sealed(MAGIC + struct.pack("<H", 1) + _header().encode()[10:56])
-    with pytest.raises(DatasetError, match=r"version 1, this feeder reads 2: pack the source ag"):
+    with pytest.raises(DatasetError, match=r"version 1, this feeder reads 3: pack the source ag"):
         decode_header(data, "x")
+
+
+def test_the_format_before_is_to_be_repacked() -> None:
+    data = _sealed(MAGIC + struct.pack("<H", 2) + _header().encode()[10:56])
+    with pytest.raises(DatasetError) as caught:
+        decode_header(data, "/data/x/shard-00000.fds")
+    assert str(caught.value) == (
+        "/data/x/shard-00000.fds is of shard format version 2, this feeder reads 3: "
+        "run `feeder repack /data/x NEW`"
+    )
 
 
 @pytest.mark.parametrize(

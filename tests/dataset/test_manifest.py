@@ -49,6 +49,7 @@ def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -
         quarantine_xxh3="0" * 16,
         source_bytes=12345,
         shards=entries,
+        content="c" * 32,
     )
     return msgspec.structs.replace(manifest, **changes).sealed()
 
@@ -78,8 +79,10 @@ def test_fingerprint_depends_on_every_field() -> None:
         make_manifest(quarantine_xxh3="1" * 16).fingerprint,
         make_manifest(odd={}).fingerprint,
         make_manifest(duplicates=1).fingerprint,
+        make_manifest(content="0" * 32).fingerprint,
+        make_manifest(former="0" * 32).fingerprint,
     }
-    assert len(prints) == 7
+    assert len(prints) == 9
     assert all(len(each) == 32 for each in prints)
 
 
@@ -102,9 +105,9 @@ def test_missing_and_additional_bytes_are_found() -> None:
 
 def test_newer_version_names_both_versions_and_the_upgrade() -> None:
     fields = json.loads(make_manifest().encode())
-    fields["version"] = 4
+    fields["version"] = 5
     fields["unknown"] = "of later feeders"
-    with pytest.raises(DatasetError, match="version 4, this feeder reads 3: upgrade feeder"):
+    with pytest.raises(DatasetError, match="version 5, this feeder reads 4: upgrade feeder"):
         decode_manifest(canonical_json(fields), "m")
 
 
@@ -112,7 +115,7 @@ def test_older_version_is_to_be_packed_again() -> None:
     fields = json.loads(make_manifest().encode())
     fields["version"] = 1
     del fields["labels"], fields["duplicates"]
-    with pytest.raises(DatasetError, match="version 1, this feeder reads 3: pack the source again"):
+    with pytest.raises(DatasetError, match="version 1, this feeder reads 4: pack the source again"):
         decode_manifest(canonical_json(fields), "m")
 
 
@@ -122,9 +125,28 @@ def test_a_dataset_with_packed_lanes_is_to_be_packed_again(tmp_path: Path) -> No
     with pytest.raises(DatasetError) as caught:
         load_manifest(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / MANIFEST_NAME} is of dataset format version 2, this feeder reads 3: "
+        f"{tmp_path / MANIFEST_NAME} is of dataset format version 2, this feeder reads 4: "
         "pack the source again"
     )
+
+
+def test_a_dataset_with_huffman_codes_is_to_be_repacked(tmp_path: Path) -> None:
+    # of 7 images in 2 shards, as feeder pack wrote it before version 4
+    (tmp_path / MANIFEST_NAME).write_bytes((GOLDEN / "manifest-3.json").read_bytes())
+    with pytest.raises(DatasetError) as caught:
+        load_manifest(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / MANIFEST_NAME} is of dataset format version 3, this feeder reads 4: "
+        f"run `feeder repack {tmp_path} NEW`"
+    )
+
+
+@pytest.mark.parametrize("field", ["content", "former"])
+@pytest.mark.parametrize("value", ["0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n", None])
+def test_what_is_no_content_fingerprint_is_damage(field: str, value: object) -> None:
+    fields = json.loads(make_manifest().encode()) | {field: value}
+    with pytest.raises(DatasetError, match="m is damaged"):
+        decode_manifest(canonical_json(fields), "m")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from feeder.jpeg.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
 from tests.exact.windows import (
     Window,
     expected_pixels,
-    mcus_across,
     own_pixels,
     scales_of,
     window_of,
 )
 from tests.support.hard_jpegs import KINDS, hard_jpeg
-from tests.support.jpegs import class_files
+from tests.support.jpegs import class_files, mcus_of
 
 _CROPS_OF_REAL = 25
 _CROPS_OF_HARD = 6
@@ -124,7 +123,7 @@ def _hard(seed: int) -> Iterator[PackedImage]:
 def draw_window(rng: np.random.Generator, tiled: TiledJpeg) -> Window:
     """Return a window of any MCUs; each of its edges is the image's at times."""
     edges: list[int] = []
-    for count in (mcus_across(tiled), tiled.layout.tile_rows):
+    for count in mcus_of(tiled):
         first, last = sorted(int(mcu) for mcu in rng.integers(0, count, 2))
         edges += [0 if rng.integers(4) == 0 else first, count if rng.integers(4) == 0 else last + 1]
     return window_of(tiled, *edges)

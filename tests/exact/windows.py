@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.jpeg.crop_decode import DECODER_SLACK_BYTES, join_segments, joined_room_bytes
+from feeder.jpeg.crop_decode import rebuild_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
-from feeder.jpeg.recode import Subsampling, TiledJpeg
+from feeder.jpeg.recode import MCU_PX, Subsampling, TiledJpeg
+from tests.support.jpegs import mcus_of
 
 _GUARD = 0xA7
 _GUARD_BYTES = 128
@@ -32,7 +33,7 @@ def window_of(
     tiled: TiledJpeg, first_mcu: int, end_mcu: int, first_row: int, end_row: int
 ) -> Window:
     """Return the window of a range of MCUs in a range of rows of them."""
-    mcu_w, mcu_h = tiled.mcu_width_px, tiled.mcu_height_px
+    mcu_w, mcu_h = MCU_PX[tiled.subsampling]
     width = min(end_mcu * mcu_w, tiled.width) - first_mcu * mcu_w
     height = min(end_row * mcu_h, tiled.height) - first_row * mcu_h
     return Window(first_mcu, end_mcu, first_row, end_row, width, height)
@@ -40,12 +41,8 @@ def window_of(
 
 def whole_window(tiled: TiledJpeg) -> Window:
     """Return the window of the whole image."""
-    return window_of(tiled, 0, mcus_across(tiled), 0, tiled.layout.tile_rows)
-
-
-def mcus_across(tiled: TiledJpeg) -> int:
-    """Return the number of MCUs in a row."""
-    return -(-tiled.width // tiled.mcu_width_px)
+    mcus, rows = mcus_of(tiled)
+    return window_of(tiled, 0, mcus, 0, rows)
 
 
 def is_left_to_turbojpeg(tiled: TiledJpeg, window: Window, scale: int, *, is_ycc: bool) -> bool:
@@ -76,15 +73,13 @@ def _is_of_larger_factor(window: Window, scale: int) -> bool:
 
 
 def expected_pixels(tiled: TiledJpeg, window: Window, scale: int) -> NDArray[np.uint8]:
-    """Return (height, 4 * width) RGBX of TurboJPEG, on the joined tiles.
+    """Return (height, 4 * width) RGBX of TurboJPEG, of the window as a JPEG.
 
     Raises ValueError for damage.
     """
-    joined = np.empty(joined_room_bytes(len(tiled.blob), tiled.layout.tile_rows), np.uint8)
-    size = join_segments(tiled.blob, *tiled.layout, *window, joined)
+    jpeg = np.frombuffer(rebuild_jpeg(tiled.blob, *window), np.uint8)
     width, height = window.size_px(scale)
     out = np.empty((height, 4 * width), np.uint8)
-    jpeg = joined[: size + DECODER_SLACK_BYTES]
     decode_rgbx(jpeg, window.width, window.height, scale, 4 * width, out.reshape(-1))
     return out
 
@@ -113,7 +108,7 @@ def own_pixels(
     is_decoded = None
     try:
         is_decoded = decode_window(
-            blob, len(tiled.blob), tiled.layout, window, scale, stride, out, version=version
+            blob, len(tiled.blob), window, scale, stride, out, version=version
         )
     finally:
         rows = guarded[_GUARD_BYTES : _GUARD_BYTES + stride * height].reshape(height, stride)

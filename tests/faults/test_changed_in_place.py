@@ -95,7 +95,7 @@ def _rewrite_records(
     records = np.frombuffer(content, RECORD, header.samples, header.records_offset).copy()
     edit(records)
     for record in records:
-        record["record_checksum"] = checksum(record.tobytes()[:60]) & 0xFFFFFFFF
+        record["record_checksum"] = checksum(record.tobytes()[:56])
     index = records.tobytes() + content[header.names_offset :]
     if seal:
         header = replace(header, index_checksum=checksum(index))

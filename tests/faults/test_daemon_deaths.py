@@ -186,8 +186,8 @@ def test_a_dataset_that_was_replaced_is_not_served_by_a_node_process_that_restar
         line = daemon.wait_line("error: dataset e cannot be served: ")
         reason = (
             f"{manifest} is of another dataset than the one that is served: its fingerprint is "
-            f"{load_manifest(folder).fingerprint}, it was {dataset.fingerprint}; restore the old "
-            "one or restart the daemon"
+            f"{load_manifest(folder).fingerprint}, it was {dataset.manifest.fingerprint}; restore "
+            "the old one or restart the daemon"
         )
         assert reason in line
         daemon.wait_line("node process 0 serves again")

@@ -226,7 +226,7 @@ def _check_state(state: Any) -> bool:
     """A state that survives a round trip, or ConfigError of one line."""
     try:
         parsed = LoaderState.parse(state)
-        parsed.check_order(_STATE)
+        parsed.check_order(_STATE, former=_STATE.fingerprint)
         parsed.check_global_batch(_STATE)
     except ConfigError as error:
         return _refuses(error, state)

@@ -1,5 +1,6 @@
 """A dataset on disk: manifest, shard header, whole shards, decoded and verified."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from feeder.dataset.manifest import Manifest, ShardEntry, canonical_json, decode
 from feeder.dataset.opened import Dataset
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
+from feeder.jpeg.crop_decode import check_blob
 from feeder.pack.verify_shard import VerifySetup, VerifyTask, perform
 from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import pixel_layout_of
@@ -90,6 +92,7 @@ def _manifest_of(shard: bytes, labels: LabelSpec) -> Manifest:
         quarantine_xxh3="0" * 16,
         source_bytes=1,
         shards=(entry,),
+        content="0" * 32,
     ).sealed()
 
 
@@ -208,12 +211,15 @@ def _resealed(rng: random.Random, valid: bytes) -> bytes:
             blob = damage_blob(rng, tiled)[:size] if tiled else body[start : start + size]
             body = body[:start] + blob + bytes(size - len(blob)) + body[start + size :]
             record["checksum"] = checksum(body[start : start + size])
+            if rng.random() < 0.5:
+                with contextlib.suppress(ValueError):
+                    record["content_checksum"] = check_blob(body[start : start + size])[0]
         if rng.random() < 0.6:
             for _ in range(rng.choice((1, 1, 2))):
                 _damage_field(rng, records, row)
             record["checksum"] = checksum(body[int(record["offset"]) :][: record["blob_bytes"]])
         if rng.random() < 0.95:
-            record["record_checksum"] = checksum(record.tobytes()[:60]) & 0xFFFFFFFF
+            record["record_checksum"] = checksum(record.tobytes()[:56])
     if rng.random() < 0.1:
         names = mutate_bytes(rng, names, edits_max=1)
     if label_rows and rng.random() < 0.3:

@@ -27,14 +27,15 @@ from tests.support.hard_jpegs import KINDS, hard_jpeg
 _INPUTS = 2_000_000
 _SPAN_INPUTS = 50_000
 _SIZES = ((1, 1), (3, 70), (9, 8), (17, 300), (33, 17), (64, 32), (90, 75), (200, 21), (140, 150))
-_NAMES = "entropy entropy_bmi2 entropy_table huffman pixels_avx2 pixels_avx512 pixels_portable"
-_NAMES += " plane_rows scratch segments versions window window_plan"
+_NAMES = "blob block_rows pixels_avx2 pixels_avx512 pixels_portable plane_rows scratch tile"
+_NAMES += " tile_avx2 tile_avx2_no_pdep tile_avx512 tile_avx512vbmi tile_portable tile_reader"
+_NAMES += " versions window window_plan"
 _DRIVER = "tests/fuzz/native"
 _SOURCES = [f"feeder/jpeg/native/{name}.c" for name in _NAMES.split()]
-_SOURCES += [f"{_DRIVER}/{name}.c" for name in ("damage", "slow_decode", "windows")]
-_HEADERS = [f"{_DRIVER}/{name}.h" for name in ("damage", "slow_decode")]
+_SOURCES += [f"{_DRIVER}/{name}.c" for name in ("damage", "windows")]
+_HEADERS = [f"{_DRIVER}/damage.h"]
 _KINDS = [kind for kind in KINDS if kind not in ("4:4:0", "4:1:1", "rgb")]  # for TurboJPEG
-_ENTRY = struct.Struct("<8I")
+_ENTRY = struct.Struct("<I")
 _FINDINGS_MAX = 5
 
 
@@ -47,9 +48,7 @@ def write_corpus(path: Path) -> None:
     """Write the blobs to damage: every kind, content and size, mostly small."""
     with path.open("wb") as file:
         for tiled in (*tiled_jpegs(), *_hard_blobs()):
-            layout = tiled.layout
-            file.write(_ENTRY.pack(len(tiled.blob), layout.tables_bytes, *layout))
-            file.write(tiled.blob)
+            file.write(_ENTRY.pack(len(tiled.blob)) + tiled.blob)
 
 
 def _hard_blobs() -> list[TiledJpeg]:

@@ -55,13 +55,14 @@ CLIENT_MESSAGES = (
     Bye(session=1),
     StatsRequest(),
     HostStatsRequest(),
-    NamesRequest(dataset="d", fingerprint="f", sample_ids=(5, 0, 5, 2**48 - 1)),
+    NamesRequest(dataset="d", content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
 )
 NODE_MESSAGES = (
     Welcome(
         session=1,
         dataset="d",
-        fingerprint="f",
+        content="f",
+        former="e",
         recipe_fingerprint="r",
         classes=("a", "b"),
         samples=1,
@@ -81,7 +82,7 @@ NODE_MESSAGES = (
     Welcome(
         session=1,
         dataset="d",
-        fingerprint="f",
+        content="f",
         recipe_fingerprint="r",
         classes=(),
         labels=LabelSpec(kind="float", width=4096),

@@ -1,94 +1,333 @@
-"""Blobs that no encoder writes, for codes as long as the format permits."""
+"""Blobs that no encoder writes: all that the format permits is read, everything else refused."""
 
-import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from feeder.jpeg.crop_decode import check_segments, whole_jpeg
+from feeder.jpeg.crop_decode import check_blob, rebuild_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, VERSIONS, decode_rgbx, decode_window
-from feeder.jpeg.recode import SegmentLayout
+from feeder.jpeg.recode import tile_jpeg
+from tests.exact.windows import Window
+from tests.support.blobs import ABSENT, CLASSES, ZIGZAG, Blob, BlockClass, Blocks, low_bits_of
+from tests.support.coefficient_jpegs import FACTORS, header_of, mcu_grid, size_px
+from tests.support.jpegs import encode, picture
 
-SCAN_SLACK = bytes(8)
-TURBOJPEG_SLACK = bytes(5120)
-
-DC_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16)
-"""Of the codes of categories 0 to 11."""
-AC_LENGTHS = {0x00: 1, 0x01: 2, 0x02: 3, 0x08: 4, 0x0A: 16}
-
-
-def segment(marker: int, content: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
+LOW_BITS_MAX = 7
+ROW_BITS_MAX = 50
+DAMAGE = "its blob is damaged"
 
 
-def codes(lengths: dict[int, int]) -> dict[int, str]:
-    """Return each symbol's code (T.81 annex C)."""
-    found, code, previous = {}, 0, 0
-    for symbol, length in lengths.items():
-        code <<= length - previous
-        found[symbol], previous = f"{code:0{length}b}", length
-        code += 1
-    return found
+def whole_of(kind: str, mcus: int, rows: int) -> Window:
+    return Window(0, mcus, 0, rows, *size_px(kind, mcus, rows))
 
 
-def table(lengths: dict[int, int]) -> bytes:
-    counts = bytes(list(lengths.values()).count(n) for n in range(1, 17))
-    return counts + bytes(lengths)
-
-
-def magnitude(value: int, size: int) -> str:
-    return f"{value if value > 0 else value + (1 << size) - 1:0{size}b}" if size else ""
-
-
-DC = dict(enumerate(DC_LENGTHS))
-
-
-def grey_blob(blocks: list[tuple[int, list[tuple[int, int]]]]) -> tuple[bytes, SegmentLayout]:
-    """Return a row of blocks, each a DC difference and (symbol, value) pairs, as one tile."""
-    dc_codes, ac_codes = codes(DC), codes(AC_LENGTHS)
-    bits, dc = "", 0
-    for difference, values in blocks:
-        size = abs(difference).bit_length()
-        bits += dc_codes[size] + magnitude(difference, size)
-        dc += difference
-        for symbol, value in values:
-            bits += ac_codes[symbol] + magnitude(value, symbol & 15)
-    header = (
-        b"\xff\xd8"
-        + segment(0xDB, bytes([0]) + bytes([1] * 64))
-        + segment(0xC0, struct.pack(">BHHB", 8, 8, 8 * len(blocks), 1) + b"\x01\x11\x00")
-        + segment(0xC4, b"\x00" + table(DC) + b"\x10" + table(AC_LENGTHS))
-        + segment(0xDA, b"\x01\x01\x00\x00\x3f\x00")
-    )
-    scan = int(bits + "0" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8), "big")
-    tables = struct.pack("<I", len(bits))[:3] + struct.pack("<h", dc & 0x7FF)
-    layout = SegmentLayout(1, 1, len(blocks), len(header), header.index(b"\xff\xc0"), 24 | 11 << 8)
-    assert layout.tables_bytes == len(tables)
-    return tables + header + scan + SCAN_SLACK, layout
-
-
-LONG_VALUES = [(0x08, 200), (0x08, -255), (0x08, 129), (0x08, 255)]
-BLOCKS = [
-    (1000, [*LONG_VALUES, (0x00, 0)]),
-    (-2000, [*LONG_VALUES, (0x0A, 1000), *LONG_VALUES, (0x00, 0)]),
-    (2047, [(0x08, 130)] * 63),
-    (0, [(0x0A, -1023)] * 63),
-    (-1100, [(0x00, 0)]),
-]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("repeats", [1, 7])
-def test_the_longest_codes_decode_as_turbojpeg_decodes_them(version: str, repeats: int) -> None:
-    blob, layout = grey_blob(BLOCKS * repeats)
-    width = 8 * layout.tile_mcus
-    check_segments(blob, *layout, layout.tile_mcus)
-    joined = np.frombuffer(whole_jpeg(blob, layout, width, 8) + TURBOJPEG_SLACK, np.uint8)
-    expected, found = np.zeros((2, 8, width, 4), np.uint8)
-    decode_rgbx(joined, width, 8, 1, 4 * width, expected.reshape(-1))
-    padded = np.frombuffer(blob + bytes(READ_SLACK_BYTES), np.uint8)
-    window = (0, layout.tile_mcus, 0, 1, width, 8)
+def decode_own(data: bytes, window: Window, version: str) -> np.ndarray[Any, Any]:
+    padded = np.frombuffer(data + b"\xa5" * READ_SLACK_BYTES, np.uint8)
+    out = np.zeros((window.height, 4 * window.width), np.uint8)
     assert decode_window(
-        padded, len(blob), layout, window, 1, 4 * width, found.reshape(-1), version=version
+        padded, len(data), window, 1, out.shape[1], out.reshape(-1), version=version
     )
-    assert (found == expected).all()
+    return out
+
+
+def draw_class(rng: np.random.Generator) -> BlockClass:
+    """Return a class of any length, with any low bits that a row has room for."""
+    nibbles, of_row = [int(rng.integers(0, 13))], [0] * 8
+    common = int(rng.integers(0, LOW_BITS_MAX + 1))
+    for k in range(1, int(rng.integers(1, 65))):
+        low = int(rng.choice([0, common, common, rng.integers(0, LOW_BITS_MAX + 1), ABSENT]))
+        bits = 0 if low in (0, ABSENT) else low + 1
+        if of_row[ZIGZAG[k] // 8] + bits > ROW_BITS_MAX:
+            low = bits = 0
+        of_row[ZIGZAG[k] // 8] += bits
+        nibbles.append(low)
+    return tuple(nibbles)
+
+
+def draw_values(rng: np.random.Generator, own: BlockClass, dc: int) -> list[int]:
+    """Return a block that the class can code, with samples within those of a picture."""
+    values = [0] * 64
+    reach = int(rng.choice([1, 2, 4, 8, 300]))
+    low_bits = low_bits_of(own)
+    for position in rng.permutation(list(low_bits)).tolist():
+        most = min(int(480 - np.linalg.norm(values)), reach << low_bits[position])
+        values[position] = int(rng.integers(-most, most + 1)) // 2
+    values[0] = int(rng.integers(-232, 233)) if own[0] > 0 else dc
+    return values
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(["grey", "4:4:4", "4:2:0"]),
+    mcus=st.integers(1, 12),
+    rows=st.integers(1, 2),
+    tile_mcus=st.integers(1, 10),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_all_that_the_format_permits_is_read_by_all_versions(
+    kind: str, mcus: int, rows: int, tile_mcus: int, seed: int
+) -> None:
+    rng = np.random.Generator(np.random.Philox(seed))
+    components, *_ = mcu_grid(kind, 1, 1)
+    head, scan = header_of(kind, *size_px(kind, mcus, rows), 1)
+    groups = 1 if kind == "grey" else 2
+    blob = Blob(
+        header=head + scan,
+        tile_mcus=tile_mcus,
+        length_bits=int(rng.integers(16, 25)),
+        dc_bits=(11,) + (int(rng.integers(9, 12)),) * 2 if groups == 2 else (9, 0, 0),
+        classes=tuple(draw_class(rng) for _ in range(groups * CLASSES)),
+    )
+    choice, blocks = [], []
+    for _ in range(rows):
+        dc = [0, 0, 0]
+        for c in components * mcus:
+            choice.append(int(rng.integers(CLASSES)))
+            blocks.append(draw_values(rng, blob.class_of(c, choice[-1]), dc[c]))
+            dc[c] = blocks[-1][0]
+    expected_blocks: Blocks = np.array(blocks, np.int16)
+    blob = blob.with_blocks(expected_blocks, choice)
+    assert np.array_equal(blob.read_blocks(), expected_blocks)
+    check_everywhere(blob, whole_of(kind, mcus, rows))
+
+
+def check_everywhere(blob: Blob, window: Window) -> None:
+    data = blob.encode()
+    assert check_blob(data)[0] == blob.content_checksum()
+    jpeg = np.frombuffer(rebuild_jpeg(data, *window), np.uint8)
+    expected = np.zeros((window.height, 4 * window.width), np.uint8)
+    decode_rgbx(jpeg, window.width, window.height, 1, 4 * window.width, expected.reshape(-1))
+    for version in VERSIONS:
+        assert np.array_equal(decode_own(data, window, version), expected), version
+
+
+def grey_blob(classes: list[BlockClass], blocks: list[list[int]], tile_mcus: int = 4) -> Blob:
+    """Return a row of blocks, the k-th of class k % len(classes)."""
+    head, scan = header_of("grey", 8 * len(blocks), 8, 1)
+    blob = Blob(
+        header=head + scan,
+        tile_mcus=tile_mcus,
+        classes=tuple(classes[k % len(classes)] for k in range(CLASSES)),
+    )
+    return blob.with_blocks(np.array(blocks, np.int16), [k % CLASSES for k in range(len(blocks))])
+
+
+def block_of(dc: int, ac: Callable[[int], int]) -> list[int]:
+    return [dc, *(ac(position) for position in range(1, 64))]
+
+
+FULL: BlockClass = (12, *[0] * 63)
+
+
+@pytest.mark.parametrize("tile_mcus", [1, 3, 64])
+def test_the_longest_blocks(tile_mcus: int) -> None:
+    """All coefficients escape, or have all planes but the last."""
+    blocks = [
+        block_of(100, lambda p: 3 * (-1) ** (p // 3)),
+        block_of(-100, lambda p: 2 * (-1) ** p),
+        block_of(200, lambda p: (-1) ** (p // 8)),
+    ]
+    small = [[v // 2 if k else v for k, v in enumerate(block)] for block in blocks]
+    blob = grey_blob([FULL, (1, *[0] * 63), (2, *[1] * 63)], (blocks + small) * 5, tile_mcus)
+    check_everywhere(blob, whole_of("grey", 30, 1))
+
+
+def test_signs_and_planes_of_any_length_from_any_bit_on() -> None:
+    """Some words have only 57 bits from there on: what is longer takes several."""
+    blocks = []
+    empty, of_three_bits = ([0, value] + [0] * 62 for value in (0, 2))
+    for ones in range(26, 33):
+        for twos in range(5):
+            last = [0] * (64 - ones) + [1] * (ones - twos) + [2] * twos
+            for before in range(8):  # a tile of eight blocks for each bit in a byte
+                blocks += [of_three_bits] * before + [empty] * (7 - before) + [last]
+    blob = grey_blob([FULL], blocks, 8)
+    check_everywhere(blob, whole_of("grey", len(blocks), 1))
+
+
+def test_values_at_the_ends_of_their_fields() -> None:
+    for low in range(LOW_BITS_MAX + 1):
+        edges = [v << low for v in (-4, -3, -2, -1, 1, 2, 3, 4)]
+        values = sorted({min(max(edge + d, -480), 480) for edge in edges for d in (-1, 0, 1)})
+        own = [12, ABSENT, low, ABSENT, 0, low]
+        blocks = []
+        for value in values:
+            blocks.append([0] * 64)
+            blocks[-1][ZIGZAG[2]] = value
+        blob = grey_blob([tuple(own[: 3 + k]) for k in range(3)], blocks)
+        check_everywhere(blob, whole_of("grey", len(blocks), 1))
+
+
+def test_a_row_of_the_most_bits() -> None:
+    row = [p for p in range(64) if p // 8 == 3]
+    own = [12] + [ABSENT] * 63
+    for position, low in zip(row, (7, 7, 7, 7, 7, 7, 1, 0), strict=True):
+        own[ZIGZAG.index(position)] = low
+    blocks = []
+    for sign in (1, -1):
+        blocks.append(block_of(5, lambda p, s=sign: s * 64 if p in row[:6] else s * (p in row)))
+    blob = grey_blob([tuple(own)], blocks)
+    assert sum(bits + (bits > 0) for bits in low_bits_of(tuple(own)).values()) == ROW_BITS_MAX
+    check_everywhere(blob, whole_of("grey", 2, 1))
+    own[ZIGZAG.index(row[6])] = 2
+    assert_refused(grey_blob([tuple(own)], blocks), whole_of("grey", 2, 1))
+
+
+def assert_refused(blob: Blob | bytes, window: Window) -> None:
+    data = blob if isinstance(blob, bytes) else blob.encode()
+    with pytest.raises(ValueError, match=DAMAGE):
+        check_blob(data)
+    with pytest.raises(ValueError, match=DAMAGE):
+        rebuild_jpeg(data, *window)
+    for version in VERSIONS:
+        with pytest.raises(ValueError, match=DAMAGE):
+            decode_own(data, window, version)
+
+
+def valid(kind: str = "grey") -> tuple[Blob, Window]:
+    """Return a blob of two rows of three tiles, each of two MCUs, and its whole window."""
+    tiled = tile_jpeg(encode(picture(*size_px(kind, 6, 2)), kind), 16 if kind != "4:2:0" else 32)
+    blob = Blob.parse(tiled.blob)
+    assert blob.tile_mcus == 2
+    return blob, whole_of(kind, 6, 2)
+
+
+def test_the_valid_blobs_are_read() -> None:
+    for kind in ("grey", "4:4:4", "4:2:0"):
+        check_everywhere(*valid(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("grey", {"tile_mcus": 0}),
+        ("grey", {"tile_mcus": 65}),
+        ("4:4:4", {"tile_mcus": 22}),
+        ("4:2:0", {"tile_mcus": 11}),
+        ("4:2:0", {"tile_mcus": 255}),
+        ("grey", {"tile_mcus": 1}),
+        ("grey", {"tile_mcus": 3}),
+        ("grey", {"length_bits": 0}),
+        ("grey", {"length_bits": 25}),
+        ("grey", {"length_bits": 255}),
+        ("grey", {"dc_bits": (12, 0, 0)}),
+        ("grey", {"dc_bits": (255, 0, 0)}),
+        ("grey", {"dc_bits": (0, 0, 0)}),
+        ("grey", {"dc_bits": (11, 1, 0)}),
+        ("grey", {"dc_bits": (11, 0, 1)}),
+        ("4:4:4", {"dc_bits": (11, 11, 12)}),
+    ],
+)
+def test_sizes_out_of_range_are_refused(kind: str, change: dict[str, Any]) -> None:
+    blob, window = valid(kind)
+    assert_refused(replace(blob, **change), window)
+
+
+def test_a_tile_has_64_blocks_at_most() -> None:
+    blocks = [block_of(k, lambda p: p % 2) for k in range(130)]
+    window = whole_of("grey", 130, 1)
+    check_everywhere(grey_blob([FULL], blocks, 64), window)
+    for tile_mcus in (65, 128, 130, 255):
+        assert_refused(grey_blob([FULL], blocks, tile_mcus), window)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        (13,),
+        (15,),
+        *((12, nibble) for nibble in range(LOW_BITS_MAX + 1, ABSENT)),
+        (12, *[0] * 62, 8),
+        (12, *[7] * 63),
+        (12, *[0] * 64),
+        (12, *[0] * 254),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 7, CLASSES - 1, CLASSES, 2 * CLASSES - 1])
+def test_impossible_classes_are_refused(number: int, own: BlockClass) -> None:
+    """Whether a block is of the class or not."""
+    blob, window = valid("4:4:4")
+    classes = list(blob.classes)
+    classes[number] = own
+    assert_refused(replace(blob, classes=tuple(classes)), window)
+
+
+@pytest.mark.parametrize("tile", [0, 1, 5])
+@pytest.mark.parametrize("change", [-1, 1, 1000])
+def test_lengths_that_do_not_fit_are_refused(tile: int, change: int) -> None:
+    blob, window = valid()
+    lengths = [*blob.lengths]
+    lengths[tile] += change
+    assert_refused(replace(blob, length_bits=24, lengths=tuple(lengths)), window)
+
+
+def test_bytes_that_belong_to_no_tile_are_refused_where_all_is_read() -> None:
+    blob, window = valid()
+    data = blob.encode() + b"\0"
+    with pytest.raises(ValueError, match=DAMAGE):
+        check_blob(data)
+    expected = decode_own(blob.encode(), window, VERSIONS[0])
+    assert all(np.array_equal(decode_own(data, window, v), expected) for v in VERSIONS)
+
+
+@pytest.mark.parametrize("tile", range(6))
+def test_a_tile_that_is_longer_than_its_blocks_is_refused(tile: int) -> None:
+    blob, window = valid()
+    tiles = [*blob.tiles]
+    tiles[tile] += b"\0"
+    lengths = tuple(map(len, tiles))
+    assert_refused(replace(blob, length_bits=24, tiles=tuple(tiles), lengths=lengths), window)
+
+
+@pytest.mark.parametrize("kind", ["grey", "4:2:0"])
+def test_every_flipped_bit_of_a_dc_before_a_tile_is_found(kind: str) -> None:
+    blob, window = valid(kind)
+    for tile in range(6):
+        for bit in range(sum(blob.dc_bits)):
+            tiles = [*blob.tiles]
+            flipped = int.from_bytes(tiles[tile], "little") ^ 1 << bit
+            tiles[tile] = flipped.to_bytes(len(tiles[tile]), "little")
+            assert_refused(replace(blob, tiles=tuple(tiles)), window)
+
+
+def test_coefficients_that_baseline_has_no_codes_for_are_refused() -> None:
+    """By what makes JPEGs; the versions of decoding agree on what they make of them."""
+    for position, value in ((0, 1024), (0, -1025), (1, 1024), (63, -1024)):
+        block = [0] * 64
+        block[position] = value
+        data = grey_blob([FULL], [block]).encode()
+        window = whole_of("grey", 1, 1)
+        with pytest.raises(ValueError, match=DAMAGE):
+            check_blob(data)
+        with pytest.raises(ValueError, match=DAMAGE):
+            rebuild_jpeg(data, *window)
+        expected = decode_own(data, window, VERSIONS[0])
+        assert all(np.array_equal(decode_own(data, window, v), expected) for v in VERSIONS)
+
+
+@pytest.mark.parametrize("kind", sorted(FACTORS))
+def test_a_blob_that_is_cut_anywhere_is_refused(kind: str) -> None:
+    tiled = tile_jpeg(encode(picture(*size_px(kind, 3, 2)), kind), 16)
+    window = whole_of(kind, 3, 2)
+    for kept in range(len(tiled.blob)):
+        cut = tiled.blob[:kept]
+        with pytest.raises(ValueError, match=DAMAGE):
+            check_blob(cut)
+        with pytest.raises(ValueError, match=DAMAGE):
+            rebuild_jpeg(cut, *window)
+        if kind in ("4:4:0", "4:1:1"):
+            continue  # which decode_window leaves to TurboJPEG
+        with pytest.raises(ValueError, match=DAMAGE):
+            decode_own(cut, window, VERSIONS[kept % len(VERSIONS)])
+
+
+def test_a_header_of_a_megabyte_is_read() -> None:
+    """It can have any number of segments that are not for decoding."""
+    blob, window = valid()
+    comment = b"\xff\xfe\xff\xff" + bytes(65_533)
+    check_everywhere(replace(blob, header=blob.header[:2] + 16 * comment + blob.header[2:]), window)

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from typing import get_args
 
+import pytest
+
+from feeder.jpeg import _native
 from feeder.jpeg.decode import VERSIONS, describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
 
@@ -25,3 +28,28 @@ def test_naming_a_decoder_loads_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.skipif("avx2-no-pdep" not in VERSIONS, reason="this CPU has no AVX2")
+@pytest.mark.parametrize(
+    ("vendor", "family", "is_fast"),
+    [
+        ("AuthenticAMD", 0x15, False),  # Excavator
+        ("AuthenticAMD", 0x17, False),  # Zen and Zen 2
+        ("AuthenticAMD", 0x19, True),  # Zen 3 and Zen 4
+        ("AuthenticAMD", 0x1A, True),
+        ("HygonGenuine", 0x18, False),  # Zen
+        ("GenuineIntel", 6, True),
+        ("CentaurHauls", 7, True),
+    ],
+)
+def test_cpus_that_take_long_for_pdep_do_without_it(
+    vendor: str, family: int, is_fast: bool
+) -> None:
+    versions = _native.decode_versions(vendor, family)
+    assert versions[:2] == ("portable", "avx2-no-pdep")
+    assert len(versions) == (len(ALL_VERSIONS) if is_fast else 2)
+
+
+ALL_VERSIONS = _native.decode_versions("GenuineIntel", 6)
+"""Those that this CPU has the instructions for."""

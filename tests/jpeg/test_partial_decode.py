@@ -16,7 +16,7 @@ import feeder.sample.finish
 import feeder.sample.reader
 from feeder.cli import main as cli
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import TileGrids
+from feeder.jpeg.crop_decode import McuGrids
 from feeder.jpeg.plain_bilinear import resize_plainly
 from feeder.jpeg.resize import (
     FILTER_SUPPORT,
@@ -241,15 +241,12 @@ def test_window_gives_the_same_pixels_as_the_whole_picture(
         assert np.array_equal(out, expected), version
 
 
-def grid_of_mcus(width: int, height: int, side: int) -> TileGrids:
+def grid_of_mcus(width: int, height: int, side: int) -> McuGrids:
     """Return the geometry of one image without subsampled chroma, of MCUs of ``side`` pixels."""
-    return TileGrids(
+    return McuGrids(
         width=np.array([width]),
         height=np.array([height]),
         mcu_width_px=np.array([side]),
         mcu_height_px=np.array([side]),
-        tile_mcus=np.array([1]),
-        columns=np.array([-(-width // side)]),
-        rows=np.array([-(-height // side)]),
         chroma_reach_px=np.array([0]),
     )

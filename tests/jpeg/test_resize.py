@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.cli import main
-from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
+from feeder.jpeg import decode
+from feeder.jpeg.resize import (
+    SLACK_BYTES,
+    VERSIONS,
+    Filter,
+    resize_pack,
+    resize_pack_reference,
+    version_beside,
+)
 from tests.support.jpegs import picture
 
 Layout = tuple[int, bool]
@@ -114,6 +122,13 @@ def test_the_fastest_version_that_the_cpu_has_is_the_default() -> None:
     flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     assert ("avx2" in VERSIONS) == ("avx2" in flags)
     assert ("avx512" in VERSIONS) == ({"avx512vbmi", "avx512_vnni", "avx512bw"} <= flags)
+
+
+def test_each_version_of_decoding_has_one_of_resizing_beside_it() -> None:
+    beside = [version_beside(version) for version in decode.VERSIONS]
+    assert beside[0] == "portable"
+    assert [VERSIONS.index(version) for version in beside] == sorted(map(VERSIONS.index, beside))
+    assert version_beside(None) == version_beside(decode.VERSIONS[-1]) == VERSIONS[-1]
 
 
 def test_a_box_of_the_output_size_is_copied() -> None:

@@ -82,7 +82,12 @@ def host_report(*nodes: NodeReport, kind: str = "healthy", at_s: float = 100.0) 
         uptime_s=at_s,
         datasets=(
             ServedDatasetReport(
-                name="d", samples=53, classes=3, fingerprint="0123456789abcdef", folder="/data/d"
+                name="d",
+                samples=53,
+                classes=3,
+                content="0123456789abcdef",
+                fingerprint="f",
+                folder="/data/d",
             ),
         ),
         nodes=nodes,

@@ -17,7 +17,7 @@ from feeder.wire.messages import (
 )
 from feeder.worker.messages import NamesRead, ReadNames
 
-SERVED = ServedDataset(fingerprint="f", classes=(), layout=ShardLayout(samples=10, shards=2))
+SERVED = ServedDataset(content="f", classes=(), layout=ShardLayout(samples=10, shards=2))
 
 
 class Node:
@@ -45,14 +45,14 @@ class Node:
         self.requests.on_read(NamesRead(ticket, names, 0.5, problem), now_s)
 
 
-def wanted(*sample_ids: int, dataset: str = "birds", fingerprint: str = "") -> NamesRequest:
-    return NamesRequest(dataset=dataset, fingerprint=fingerprint, sample_ids=sample_ids)
+def wanted(*sample_ids: int, dataset: str = "birds", content: str = "") -> NamesRequest:
+    return NamesRequest(dataset=dataset, content=content, sample_ids=sample_ids)
 
 
 def test_a_worker_reads_one_request_at_a_time_and_pauses_after_it() -> None:
     node = Node()
     node.add(b"a", wanted(3, 9), 10.0)
-    node.add(b"b", wanted(5, fingerprint="f"), 10.0)
+    node.add(b"b", wanted(5, content="f"), 10.0)
     assert [(message.dataset, message.sample_ids) for _, message in node.read] == [
         ("birds", (3, 9))
     ]
@@ -71,7 +71,12 @@ def test_a_worker_reads_one_request_at_a_time_and_pauses_after_it() -> None:
     ("message", "stalled", "code", "text"),
     [
         (wanted(1, dataset="cats"), "", "unknown-dataset", "no dataset 'cats' here; served: birds"),
-        (wanted(1, fingerprint="e"), "", "unknown-dataset", "'birds' is another one here, f"),
+        (
+            wanted(1, content="e"),
+            "",
+            "unknown-dataset",
+            "'birds' is another one here, of content f",
+        ),
         (wanted(0, 10), "", "range", "'birds' has no sample 10, it has 0 .. 9"),
         (wanted(1), "birds", "unreadable", "cannot be read: its storage does not answer"),
     ],

@@ -72,7 +72,7 @@ class Host:
             numbers=(),
             send=lambda *_: None,
         )
-        served = ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout, loss=loss)
+        served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=layout, loss=loss)
         table = SessionTable({dataset: served}, limits(lease_s=lease_s), pool.record)
         table.identity = NodeIdentity(
             node="host/1 ipc:///n",

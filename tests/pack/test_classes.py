@@ -40,6 +40,7 @@ def _known(*classes: str, labels: LabelSpec | None = None) -> Manifest:
         quarantine_xxh3="",
         source_bytes=1,
         shards=(),
+        content="0" * 32,
         labels=labels or LabelSpec(),
     )
 

@@ -104,7 +104,7 @@ def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Pa
     assert "2 quarantined" in packed.stderr
     verified = run_feeder("verify", tmp_path / "packed")
     assert verified.returncode == 0, verified.stderr
-    assert "is whole: 12 samples in 3 shards, fingerprint " in verified.stdout
+    assert "is whole: 12 samples in 3 shards, content fingerprint " in verified.stdout
     unpacked = run_feeder("unpack", tmp_path / "packed", tmp_path / "out")
     assert unpacked.returncode == 0, unpacked.stderr
     assert unpacked.stdout.startswith("unpacked 12 images into")
@@ -200,7 +200,9 @@ def test_full_disk_is_one_line_without_a_dataset_and_packing_resumes(
         assert not (disk / "packed" / MANIFEST_NAME).exists()
         assert not list(disk.rglob("*.tmp"))
         opened = run_feeder("verify", disk / "packed")
-        assert "is unfinished: run the same feeder pack command again" in error_line(opened)
+        assert "is unfinished: run the same feeder pack or repack command again" in error_line(
+            opened
+        )
         finished = len(list(disk.rglob("part-*.json")))
         assert finished >= 1
         subprocess.run(
@@ -304,10 +306,10 @@ def test_newer_and_damaged_datasets_exit_3(source: Path, tmp_path: Path) -> None
     assert packed.returncode == 0
     manifest = tmp_path / "packed" / MANIFEST_NAME
     whole = manifest.read_bytes()
-    manifest.write_bytes(whole.replace(b'"version": 3', b'"version": 4'))
+    manifest.write_bytes(whole.replace(b'"version": 4', b'"version": 5'))
     for verb in (["verify"], ["unpack", tmp_path / "out"]):
         result = run_feeder(verb[0], tmp_path / "packed", *verb[1:])
-        assert "is of dataset format version 4, this feeder reads 3" in error_line(result)
+        assert "is of dataset format version 5, this feeder reads 4" in error_line(result)
         assert result.returncode == 3
     manifest.write_bytes(whole[:-3])
     result = run_feeder("verify", tmp_path / "packed")

@@ -144,7 +144,7 @@ def test_the_dataset_is_that_of_a_class_folder_with_the_same_names(
     expected = pack(tmp_path / "source", tmp_path / "folder")
     views = ((key, memoryview(bytearray(data)), label) for key, data, label in reversed(given))
     packed = feeder.pack_samples(views, tmp_path / "packed")
-    assert packed.fingerprint == expected.manifest.fingerprint
+    assert packed.fingerprint == expected.manifest.content
     assert file_tree(tmp_path / "packed") == file_tree(tmp_path / "folder")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from feeder.cli.pack import format_summary
-from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
+from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack.options import PackOptions, choose_shards
@@ -119,7 +119,7 @@ def test_real_worker_processes_give_the_same_bytes(
     assert file_tree(tmp_path / "packed") == file_tree(reference)
 
 
-def test_seed_and_options_change_the_fingerprint(
+def test_options_change_the_fingerprint_and_other_images_or_orders_the_content(
     source: Path, reference: Path, tmp_path: Path, inline: None
 ) -> None:
     variants: list[dict[str, Any]] = [
@@ -129,11 +129,15 @@ def test_seed_and_options_change_the_fingerprint(
         {"apply_exif": True},
         {"quality": 90},
     ]
-    prints = {Dataset.open(reference).fingerprint}
+    manifests = [load_manifest(reference)]
     for number, options in enumerate(variants):
         path = tmp_path / str(number)
-        prints.add(pack(source, path, **{"shards": 6, **options}).manifest.fingerprint)
-    assert len(prints) == 6
+        manifests.append(pack(source, path, **{"shards": 6, **options}).manifest)
+    assert len({manifest.fingerprint for manifest in manifests}) == 6
+    contents = [manifest.content for manifest in manifests]
+    whole, *other_order, other_tiles, exif_applied, other_quality = contents
+    assert other_tiles == exif_applied == whole, "only the packing differs: no image is rotated"
+    assert len({whole, *other_order, other_quality}) == 4
 
 
 def test_moved_source_gives_the_same_dataset(
@@ -340,7 +344,7 @@ def test_two_packings_of_one_destination_exclude_each_other(
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
 
     def try_another() -> None:
-        with pytest.raises(ConfigError, match="another feeder pack is running"):
+        with pytest.raises(ConfigError, match="another feeder pack or repack is running"):
             pack(source, path, shards=2)
 
     _pack_until_publishing(source, path, monkeypatch, shards=2, then=try_another)
@@ -448,7 +452,7 @@ def test_the_beginning_of_an_older_versions_packing_is_refused(
         pack(source, path)
     assert str(caught.value) == (
         f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
-        f"one continues 5): remove {path} and pack again"
+        f"one continues 6): remove {path} and pack again"
     )
     shutil.rmtree(path)
     pack(source, path)

@@ -133,12 +133,12 @@ def test_an_image_has_an_entry_for_each_scale_of_its_crops(dataset: Dataset) -> 
     assert {1, 2, 4} <= {scale for each in scales for scale in each}
     expected = {(at, scale) for each in scales for at, scale in enumerate(each)}
     for epoch in (*range(4), *range(4)):
-        pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+        pictures = DecodedPictures(cache, dataset.content, 1.0, AtOnce(1.0))
         cached = SampleReader(dataset, recipe, pictures)
         assert_equal(SampleReader(dataset, recipe), cached, ids, 32, epoch=epoch)
     assert cached.cache_counts[:3] == (len(ids), 0, 0)
     assert cache.entries == len(expected)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+    pictures = DecodedPictures(cache, dataset.content, 1.0, AtOnce(1.0))
     cached = SampleReader(dataset, unscaled, pictures)
     assert_equal(SampleReader(dataset, unscaled), cached, ids, 32)
     at_full_size = {at for at, scale in expected if scale == 1}
@@ -149,7 +149,7 @@ def test_an_image_has_an_entry_for_each_scale_of_its_crops(dataset: Dataset) -> 
 def test_the_bytes_of_pixels_that_move_are_counted(dataset: Dataset) -> None:
     """Whole pictures when they fill the cache, then windows of them."""
     cache = create(dataset)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+    pictures = DecodedPictures(cache, dataset.content, 1.0, AtOnce(1.0))
     recipe = Recipe.for_split(
         "train", batch_size=8, image_size=16, scale=(1, 1), ratio=(1, 1), dct_scaling=False
     )
@@ -175,7 +175,7 @@ def test_large_images_have_room_for_an_entry_of_every_scale(tmp_path: Path) -> N
         cache = create(large)
         ids = np.arange(large.layout.samples)
         for scale in (1, 2, 4, 8):
-            pictures = DecodedPictures(cache, large.fingerprint, 1.0, AtOnce(1.0))
+            pictures = DecodedPictures(cache, large.content, 1.0, AtOnce(1.0))
             recipe = Recipe.for_split(
                 "train", batch_size=8, image_size=96 // scale, scale=(1, 1), ratio=(1, 1)
             )
@@ -202,7 +202,7 @@ def test_every_filter_has_the_same_bytes_from_the_cache(
         "train", batch_size=8, image_size=16, dct_scaling=False, interpolation=interpolation
     )
     cache = create(dataset)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+    pictures = DecodedPictures(cache, dataset.content, 1.0, AtOnce(1.0))
     plain, cached = SampleReader(dataset, recipe), SampleReader(dataset, recipe, pictures)
     ids = np.arange(dataset.layout.samples)
     for epoch in range(4):
@@ -279,7 +279,7 @@ def _fill_all(cache: DecodedCache, dataset: Dataset) -> None:
 def _eager_reader(cache: DecodedCache, dataset: Dataset) -> SampleReader:
     """A reader that caches every image at first sight; its rows have 8 × 8 pixels."""
     recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+    pictures = DecodedPictures(cache, dataset.content, 1.0, AtOnce(1.0))
     return SampleReader(dataset, recipe, pictures)
 
 
@@ -294,7 +294,7 @@ def test_same_share_is_admitted_in_any_order_and_never_evicted(
         plan = plan_cache(1 << 23, {"d": measure_pictures(dataset)})
         assert plan is not None
         cache = DecodedCache.create(plan)  # room for all, but only a third is admitted
-        pictures = DecodedPictures(cache, dataset.fingerprint, 1 / 3, AtOnce(1.0))
+        pictures = DecodedPictures(cache, dataset.content, 1 / 3, AtOnce(1.0))
         reader = SampleReader(dataset, recipe, pictures)
         for epoch in range(2):
             before = set(np.flatnonzero(pictures._find(ids)[0] >= 0))

@@ -12,7 +12,7 @@ from PIL import Image
 from feeder.cli import main as cli
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.jpeg.crop_decode import TileGrids
+from feeder.jpeg.crop_decode import McuGrids
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import MAX_IMAGE_SIZE, Recipe
@@ -106,7 +106,7 @@ def test_decoding_whole_images_gives_the_same_bytes(dataset: Dataset) -> None:
 
 
 def test_whole_images_are_planned_from_edge_to_edge(dataset: Dataset) -> None:
-    grids = TileGrids.of_records(dataset.read_records(np.arange(dataset.layout.samples)))
+    grids = McuGrids.of_records(dataset.read_records(np.arange(dataset.layout.samples)))
     count = len(grids.width)
     boxes = np.tile([1.0, 1.0, 2.0, 2.0], (count, 1))
     plan = plan_decode(grids, boxes, np.ones(count, np.int64), 96, whole=True)

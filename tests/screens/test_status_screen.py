@@ -233,7 +233,9 @@ def test_control_characters_of_names_reach_no_terminal() -> None:
         shape,
         host=evil,
         datasets=(
-            ServedDatasetReport(name=evil, samples=1, classes=1, fingerprint="f", folder=evil),
+            ServedDatasetReport(
+                name=evil, samples=1, classes=1, content="f", fingerprint="f", folder=evil
+            ),
         ),
         warnings=(evil,),
     )

@@ -51,7 +51,7 @@ def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
     """Return a node's welcome to a dataset of ten batches, one lane unless ``fields`` differ."""
     values: dict[str, object] = {
         "dataset": "birds",
-        "fingerprint": "f1",
+        "content": "f1",
         "recipe_fingerprint": RECIPE.fingerprint(),
         "classes": ("a", "b"),
         "samples": 40,

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 import msgspec
 import numpy as np
 import psutil
+import pytest
 import zmq
 from numpy.typing import NDArray
 
@@ -55,6 +56,19 @@ def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE
     while not holds():
         assert time.monotonic() < give_up_s, f"not within {deadline_s:g} s: {what}"
         never.wait(0.01)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="needs IPv6 on the loopback device")
+"""For tests that connect over IPv6, which containers often lack."""
 
 
 def resume(process: psutil.Process) -> None:

@@ -74,7 +74,8 @@ class FakeNode:
         chunk_images: int = 4,
         window: int = 64,
         endpoint: str | None = None,
-        fingerprint: str = "f" * 32,
+        content: str = "f" * 32,
+        former: str = "",
         first_session: int = 1,
     ) -> None:
         """Bind ``endpoint``, or a port that no other process gets, even after ``close``."""
@@ -83,7 +84,8 @@ class FakeNode:
         self.classes = tuple(classes)
         self.chunk_images = chunk_images
         self.window = window
-        self.fingerprint = fingerprint
+        self.content = content
+        self.former = former
         self.script: Script = lambda key, messages: messages
         self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
         self.answers_pings = True
@@ -230,7 +232,8 @@ class FakeNode:
         return Welcome(
             session=number,
             dataset=session.hello.dataset,
-            fingerprint=self.fingerprint,
+            content=self.content,
+            former=self.former,
             recipe_fingerprint=session.hello.recipe.fingerprint(),
             classes=self.classes,
             samples=self.layout.samples,

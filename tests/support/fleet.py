@@ -335,7 +335,7 @@ class Fleet:
             Welcome(
                 session=session.number,
                 dataset="d",
-                fingerprint="f",
+                content="f",
                 recipe_fingerprint=RECIPE.fingerprint(),
                 classes=("a",),
                 samples=BATCH * BATCHES,

@@ -49,7 +49,8 @@ IMAGENET: Final = ServedDatasetReport(
     name="imagenet",
     samples=1_281_167,
     classes=1000,
-    fingerprint="8c1f0a52d3b94e67",
+    content="8c1f0a52d3b94e67",
+    fingerprint="5e20b7719ac4d386",
     folder="/data/imagenet-packed",
 )
 
@@ -420,7 +421,8 @@ def many_clients() -> HostReport:
         name="places365-challenge-train",
         samples=8_026_628,
         classes=365,
-        fingerprint="17a9",
+        content="17a9",
+        fingerprint="b3c0",
         folder="/srv/nfs/a folder with a very long name/for places365/packed with tiles of 32 px",
     )
     return host_report(

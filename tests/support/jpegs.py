@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
-from feeder.jpeg.crop_decode import whole_jpeg
-from feeder.jpeg.recode import TiledJpeg
+from feeder.jpeg.crop_decode import rebuild_jpeg
+from feeder.jpeg.recode import MCU_PX, TiledJpeg
 
 SAMPLINGS = {"4:4:4": "1x1", "4:2:2": "2x1", "4:2:0": "2x2", "4:4:0": "1x2", "4:1:1": "4x1"}
 
@@ -66,9 +66,16 @@ def decode(jpeg: bytes | NDArray[np.uint8], scale: int = 1) -> NDArray[np.uint8]
     return np.asarray(rgbx)[:, :, :3]
 
 
+def mcus_of(tiled: TiledJpeg) -> tuple[int, int]:
+    """Return the MCUs in a row, and the rows of them."""
+    mcu_width_px, mcu_height_px = MCU_PX[tiled.subsampling]
+    return -(-tiled.width // mcu_width_px), -(-tiled.height // mcu_height_px)
+
+
 def ordinary(tiled: TiledJpeg) -> bytes:
     """Return a tiled JPEG as an ordinary one."""
-    return whole_jpeg(tiled.blob, tiled.layout, tiled.width, tiled.height)
+    mcus, rows = mcus_of(tiled)
+    return rebuild_jpeg(tiled.blob, 0, mcus, 0, rows, tiled.width, tiled.height)
 
 
 def class_files(folder: Path) -> list[Path]:

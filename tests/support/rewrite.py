@@ -22,7 +22,7 @@ def rewrite_record(folder: Path, sample: int, **fields: int) -> None:
     records = np.frombuffer(data, RECORD, header.samples, header.records_offset).copy()
     for name, value in fields.items():
         records[name][row] = value
-    records["record_checksum"][row] = checksum(records[row].tobytes()[:60]) & 0xFFFFFFFF
+    records["record_checksum"][row] = checksum(records[row].tobytes()[:56])
     index = records.tobytes() + data[header.labels_offset :]
     changed = replace(header, index_checksum=checksum(index)).encode()
     path.write_bytes(changed + data[len(changed) : header.records_offset] + index)

@@ -135,7 +135,11 @@ class Shell:
         self.record = NodeRecord()
         layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(
-            fingerprint="f" * 32, classes=("a", "b"), layout=layout, labels=labels
+            content="f" * 32,
+            former="e" * 32,
+            classes=("a", "b"),
+            layout=layout,
+            labels=labels,
         )
         self.table = SessionTable(
             dict.fromkeys(datasets, served),

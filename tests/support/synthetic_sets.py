@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.data.synthetic import write_synthetic
+from feeder.dataset.content import content_fingerprint
 from feeder.dataset.format import checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -116,6 +117,12 @@ def write_labelled(
         quarantine_xxh3=f"{checksum(b''):016x}",
         source_bytes=1,
         shards=tuple(entries),
+        content=content_fingerprint(
+            [folder / entry.name for entry in entries],
+            samples=samples,
+            labels=labels,
+            classes=class_names(labels),
+        ),
     ).sealed()
     (folder / MANIFEST_NAME).write_bytes(manifest.encode())
     return manifest

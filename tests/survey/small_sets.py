@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from feeder.dataset.content import content_fingerprint
 from feeder.dataset.format import Oddity, checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -91,6 +92,12 @@ def write_set(
         quarantine_xxh3=f"{checksum(b''):016x}",
         source_bytes=1,
         shards=tuple(entries),
+        content=content_fingerprint(
+            [folder / entry.name for entry in entries],
+            samples=len(samples),
+            labels=labels,
+            classes=classes,
+        ),
     ).sealed()
     (folder / QUARANTINE_NAME).write_bytes(b"")
     if with_manifest:

@@ -26,7 +26,7 @@ def test_a_loader_has_what_scripts_and_frameworks_look_for(node: FakeNode) -> No
     with make_loader(node) as train, make_loader(node, split="val") as val:
         assert (len(train.dataset), str(train.dataset)) == (97, "birds")
         assert train.dataset.class_to_idx == {"cat": 0, "dog": 1, "emu": 2}
-        assert train.dataset.fingerprint == node.fingerprint
+        assert train.dataset.fingerprint == node.content
         assert (train.batch_size, train.drop_last, val.drop_last) == (BATCH, True, False)
         assert (len(train.sampler), len(val.sampler)) == (96, 97)
         assert (train.num_workers, train.pin_memory, train.batch_sampler) == (0, False, None)

@@ -26,9 +26,8 @@ from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch
 from feeder.wire.messages import Bye, Hello, Request
 from feeder.wire.slot_layout import SlotLayout
-from tests.support.daemon import happens_within, wait_until
+from tests.support.daemon import happens_within, needs_ipv6, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, sample_pixels
-from tests.support.ipv6 import needs_ipv6
 from trainer_client import Batch, FeederLoader, NumpyLoader, normalise
 from trainer_client._device import Normaliser
 
@@ -129,7 +128,7 @@ def test_the_loader_has_the_datasets_classes_size_and_fingerprint(node: FakeNode
     with make_loader(node) as loader:
         assert loader.classes == ("cat", "dog", "emu")
         assert loader.samples == 97
-        assert loader.fingerprint == node.fingerprint
+        assert loader.fingerprint == node.content
 
 
 def test_set_epoch_chooses_the_epoch(node: FakeNode) -> None:

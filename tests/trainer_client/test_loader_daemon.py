@@ -23,7 +23,7 @@ from feeder.pack.run import pack_dataset
 from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
-from tests.support.daemon import command_of
+from tests.support.daemon import DEADLINE_S, command_of
 from tests.trainer_client.test_loader import TensorBatch
 from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
@@ -96,7 +96,7 @@ def make_loader(endpoint: str, **options: object) -> FeederLoader:
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str) -> None:
     with make_loader(endpoint, split=split) as loader:
-        assert loader.fingerprint == packed.dataset.fingerprint
+        assert loader.fingerprint == packed.dataset.content
         assert loader.classes == packed.dataset.classes
         for _ in range(2):
             batches = list(loader)
@@ -308,7 +308,10 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
                 for child in psutil.Process().children()
                 if str(tmp_path) in str(command_of(child))
             )
+            others = supervisor.children(recursive=True)
             supervisor.kill()
+            # They end as soon as they notice, and may deliver all batches until then.
+            assert psutil.wait_procs(others, timeout=DEADLINE_S)[1] == []
             with pytest.raises(PeerError, match=f"from {endpoint} within 3 s: the connection is"):
                 list(hasty_batches)
         with serving(datasets, endpoint):

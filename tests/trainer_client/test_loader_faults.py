@@ -147,7 +147,7 @@ def test_more_ranks_than_batches(node: FakeNode) -> None:
 def test_another_protocol_version_names_both(node: FakeNode) -> None:
     answer = Refused(code="version", message="we speak version 9")
     node.greeting = lambda hello: [MAGIC + bytes([9]) + msgspec.msgpack.encode(answer)]
-    with pytest.raises(ProtocolError, match="version 9, this feeder 5") as caught:
+    with pytest.raises(ProtocolError, match="version 9, this feeder 6") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
     assert str(caught.value).count("protocol version") == 1
@@ -512,7 +512,7 @@ def test_another_dataset_after_a_restart_is_an_error(node: FakeNode) -> None:
         next(batches)
         node.close()
         with (
-            FakeNode(endpoint=node.endpoint, fingerprint="0" * 32),
+            FakeNode(endpoint=node.endpoint, content="0" * 32),
             pytest.raises(DatasetError, match="changed while the daemon restarted"),
         ):
             list(batches)

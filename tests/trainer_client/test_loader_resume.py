@@ -229,11 +229,21 @@ def test_a_state_of_another_dataset_is_refused(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
     with (
-        FakeNode(fingerprint="e" * 32) as elsewhere,
+        FakeNode(content="e" * 32) as elsewhere,
         make_loader(elsewhere) as other,
         pytest.raises(ConfigError, match=r"'birds' with fingerprint ffff.* with eeee.*: serve"),
     ):
         other.load_state_dict(state)
+
+
+def test_a_job_resumes_on_the_repacked_dataset() -> None:
+    with FakeNode(content="c" * 32, former="e" * 32) as node, make_loader(node) as loader:
+        state = loader.state_dict()
+        assert (state["version"], state["fingerprint"]) == (3, "c" * 32)
+        # as FeederLoader.state_dict() returned it before version 3
+        loader.load_state_dict(state | {"version": 2, "fingerprint": "e" * 32, "step": 4})
+        assert loader.state_dict() == state | {"step": 4}
+        assert position_of(next(iter(loader))) == (0, 4)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -386,7 +396,7 @@ def test_a_dataset_that_changes_while_a_state_is_loaded_is_an_error(node: FakeNo
     with make_loader(node) as loader:
         state = loader.state_dict()
     half = make_loader(node, batch_size=4, rank=0, world_size=2)
-    node.fingerprint = "0" * 32
+    node.content = "0" * 32
     with pytest.raises(DatasetError, match=r"'birds' changed while the state was loaded: .*00.*ff"):
         half.load_state_dict(state)
     with pytest.raises(ConfigError, match="is closed"):

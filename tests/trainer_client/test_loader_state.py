@@ -15,7 +15,7 @@ from feeder.plan.recipe import Recipe
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
 
 GOOD: dict[str, Any] = {
-    "version": 2,
+    "version": 3,
     "epoch": 3,
     "step": 70,
     "world_size": 4,
@@ -30,7 +30,7 @@ GOOD: dict[str, Any] = {
 
 states = st.fixed_dictionaries(
     {
-        "version": st.just(2),
+        "version": st.sampled_from([2, 3]),
         "epoch": st.integers(0, 2**31 - 2),
         "step": st.integers(0, 2**48 - 1),
         "world_size": st.integers(1, 2**32),
@@ -94,7 +94,7 @@ def test_a_missing_field_is_named(name: str) -> None:
     ("change", "message"),
     [
         ({"more": 1}, "unknown field `more`"),
-        ({"version": 3}, "the state has version 3, this trainer_client reads up to 2: install"),
+        ({"version": 4}, "the state has version 4, this trainer_client reads up to 3: install"),
         ({"version": 0}, r"Expected `int` >= 2 - at `\$.version`"),
         ({"version": True}, r"got `bool` - at `\$.version`"),
         ({"epoch": -1}, r"`int` >= 0 - at `\$.epoch`"),
@@ -132,7 +132,7 @@ def state(**changes: object) -> LoaderState:
 
 
 def check_fits(saved: LoaderState, loader: LoaderState) -> None:
-    saved.check_order(loader)
+    saved.check_order(loader, former="e" * 32)
     saved.check_global_batch(loader)
 
 
@@ -174,6 +174,23 @@ def test_the_refusal_of_a_loader_has_the_difference_and_the_remedy(
     with pytest.raises(ConfigError, match=message) as caught:
         check_fits(state(), state(**loader))
     assert "\n" not in str(caught.value)
+
+
+def test_a_state_from_before_repacking_fits_the_repacked_dataset_only() -> None:
+    saved = state(version=2, fingerprint="e" * 32)
+    check_fits(saved, state())
+    for former in ("", "d" * 32, "a" * 32):
+        with pytest.raises(ConfigError) as caught:
+            saved.check_order(state(dataset="again"), former=former)
+        assert str(caught.value) == (
+            f"the state is of dataset 'imagenet' with fingerprint {'e' * 32}, this loader has "
+            f"'again' with {'a' * 32}, which was not repacked from it: serve what `feeder repack` "
+            "makes of the dataset that the job began with, or start over without the state"
+        )
+    with pytest.raises(ConfigError, match="not repacked from it"):
+        check_fits(state(version=2), state())  # a fingerprint means another thing there
+    with pytest.raises(ConfigError, match="serve the dataset that the job began with"):
+        check_fits(state(fingerprint="e" * 32), state())
 
 
 def test_the_recipes_fingerprint_ignores_its_batch_sizes_and_lanes() -> None:

@@ -72,7 +72,7 @@ client_messages: st.SearchStrategy[ClientMessage] = st.one_of(
     st.builds(
         NamesRequest,
         dataset=names,
-        fingerprint=st.just("") | names,
+        content=st.just("") | names,
         sample_ids=st.lists(indices, min_size=1, max_size=MAX_NAMES).map(tuple),
     ),
 )
@@ -81,7 +81,8 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         Welcome,
         session=u64,
         dataset=names,
-        fingerprint=names,
+        content=names,
+        former=st.just("") | names,
         recipe_fingerprint=names,
         classes=st.lists(texts, max_size=20).map(tuple),
         labels=specs,
@@ -152,7 +153,8 @@ WELCOME: dict[str, Any] = {
     "type": "Welcome",
     "session": 1,
     "dataset": "imagenet",
-    "fingerprint": "f" * 32,
+    "content": "f" * 32,
+    "former": "d" * 32,
     "recipe_fingerprint": "e" * 32,
     "classes": ["cat", "dog"],
     "samples": 100,
@@ -198,13 +200,13 @@ REQUEST: dict[str, Any] = {
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x05" + msgspec.msgpack.encode(fields)
+    return b"FDR\x06" + msgspec.msgpack.encode(fields)
 
 
 @given(message=client_messages)
 def test_a_client_message_comes_back_equal(message: ClientMessage) -> None:
     frame = encode(message)
-    assert frame.startswith(b"FDR\x05")
+    assert frame.startswith(b"FDR\x06")
     assert decode_from_client(frame) == message
     assert decode_from_client(memoryview(frame)) == message
     assert type(decode_from_client(frame)) is type(message)
@@ -399,14 +401,14 @@ def test_the_largest_daemon_fits_into_a_welcome() -> None:
     assert decode_from_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("version", [0, 1, 255])
+@pytest.mark.parametrize("version", [0, 5, 255])
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 5") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 6") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 5
+    assert PROTOCOL_VERSION == 6
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])

@@ -55,7 +55,7 @@ def test_each_chunk_is_reported_with_its_own(packed: Path) -> None:
     recipe = Recipe.for_split("val", batch_size=len(KINDS), image_size=32)
     memory = SlotMemory.create(SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1))
     with Dataset.open(packed) as dataset:
-        source = DatasetSource(folder=bytes(packed), fingerprint=dataset.fingerprint)
+        source = DatasetSource(folder=bytes(packed), fingerprint=dataset.manifest.fingerprint)
     filler = ChunkFiller({"d": source}, open_shards=8)
     filler.open_session(
         OpenSession(session=1, dataset="d", recipe=recipe, seed=0, slots=1), memory.fileno()

@@ -82,7 +82,9 @@ class WorkerProcess:
 def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
     """Return the source of a dataset, which is in ``folder`` if given."""
     with Dataset.open(packed) as dataset:
-        return DatasetSource(folder=bytes(folder or packed), fingerprint=dataset.fingerprint)
+        return DatasetSource(
+            folder=bytes(folder or packed), fingerprint=dataset.manifest.fingerprint
+        )
 
 
 def _layout(slots: int = 2) -> SlotLayout:

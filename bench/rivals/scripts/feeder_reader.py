@@ -10,7 +10,7 @@ from feeder.jpeg.libraries import check_libraries, library_versions, tune_alloca
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-_CHUNK_IMAGES = 32
+_CHUNK_IMAGES = 64
 
 
 def _batches(work: Work) -> Iterator[Pixels]:

@@ -77,22 +77,22 @@ def check_welcome(hello: Hello, first: Welcome | None, welcome: Welcome, *, is_b
             )
     if first is None:
         return
-    if welcome.fingerprint != first.fingerprint and is_back:
+    if welcome.content != first.content and is_back:
         raise DatasetError(
-            f"dataset {hello.dataset!r} changed while the daemon restarted: its fingerprint is "
-            f"{welcome.fingerprint}, it was {first.fingerprint}; serve the old one or restart the "
-            "job"
+            f"dataset {hello.dataset!r} changed while the daemon restarted: its content "
+            f"fingerprint is {welcome.content}, it was {first.content}; serve the old one or "
+            "restart the job"
         )
-    if welcome.fingerprint != first.fingerprint:
+    if welcome.content != first.content:
         raise DatasetError(
-            f"dataset {hello.dataset!r} there is not the one of {first.node}: its fingerprint is "
-            f"{welcome.fingerprint}, not {first.fingerprint}; serve the same one everywhere"
+            f"dataset {hello.dataset!r} there is not the one of {first.node}: its content "
+            f"fingerprint is {welcome.content}, not {first.content}; serve the same one everywhere"
         )
     if welcome.labels != first.labels:  # buffers are of the first one's
         other, own = (f"{w.labels.kind} of width {w.labels.width}" for w in (welcome, first))
         raise ProtocolError(
             f"its labels of dataset {hello.dataset!r} are {other}, those of {first.node} {own}, "
-            "of the same fingerprint"
+            "of the same content fingerprint"
         )
     producers = (Producer(w.node, w.self_test, w.libraries) for w in (first, welcome))
     disagreement = find_disagreement(*producers)

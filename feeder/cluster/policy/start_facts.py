@@ -31,7 +31,7 @@ class StartFacts:
     endpoints: tuple[tuple[str, ...], ...]
     """Of each node process, by number."""
     data: Mapping[str, str]
-    """The fingerprint of each dataset, shortened, by name."""
+    """The content fingerprint of each dataset, shortened, by name."""
     libraries: Mapping[str, str]
     self_test: str
 

@@ -9,10 +9,13 @@
 
 extern PyObject *feeder_jpeg_error; /* feeder.jpeg._native.JpegError; args: (kind, reason) */
 
+/* Sets the error where reading a blob failed; returns NULL. */
+PyObject *feeder_raise_damage(int is_out_of_memory);
+
 PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args);
 PyObject *feeder_transform_jpeg(PyObject *module, PyObject *args);
-PyObject *feeder_join_segments(PyObject *module, PyObject *args);
-PyObject *feeder_check_segments(PyObject *module, PyObject *args);
+PyObject *feeder_check_blob(PyObject *module, PyObject *args);
+PyObject *feeder_rebuild_jpeg(PyObject *module, PyObject *args);
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
 PyObject *feeder_decode_window(PyObject *module, PyObject *args);
 PyObject *feeder_decode_versions(PyObject *module, PyObject *args);

@@ -3,8 +3,7 @@
  *
  * Kernels work on groups of `lanes` blocks at once. The coefficients of a group are 8 rows of 8
  * int16 for each of its blocks, row by row, blocks side by side: coefficient (row, column) of block
- * b is at byte 16 * (lanes * row + b) + 2 * column. Every function that reads a group leaves it
- * zero. */
+ * b is at byte 16 * (lanes * row + b) + 2 * column. */
 #ifndef FEEDER_PIXELS_H
 #define FEEDER_PIXELS_H
 
@@ -18,7 +17,7 @@
 #define PLANE_MARGIN 64
 
 /* Transforms groups of blocks that lie side by side to rows of samples (0..255) of a plane. */
-typedef void transform_blocks(unsigned char *groups, unsigned count, const int16_t *quant,
+typedef void transform_blocks(const unsigned char *groups, unsigned count, const int16_t *quant,
                               unsigned char *out, size_t stride);
 
 typedef struct {
@@ -27,8 +26,9 @@ typedef struct {
   transform_blocks *transform[4];
   /* Blocks of Y, Cb and Cr (Y alone where `groups[1]` is NULL), `count` groups of each, to `height`
    * (up to 8) rows of `width` pixels. */
-  void (*convert_blocks)(unsigned char *const *groups, unsigned count, const int16_t *const *quant,
-                         unsigned char *out, size_t stride, int width, int height);
+  void (*convert_blocks)(const unsigned char *const *groups, unsigned count,
+                         const int16_t *const *quant, unsigned char *out, size_t stride, int width,
+                         int height);
   /* A row of pixels from rows of planes with the same number of samples. */
   void (*convert_row)(const unsigned char *y, const unsigned char *cb, const unsigned char *cr,
                       unsigned char *out, int width);

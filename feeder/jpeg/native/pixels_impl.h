@@ -16,13 +16,11 @@ enum {
   F_2_053 = 16819, F_2_172 = 17799, F_2_562 = 20995, F_3_072 = 25172, F_3_624 = 29692
 };
 
-/* Dequantises a group, by rows, and clears it. */
-INLINE void take_group(unsigned char *group, const int16_t *quant, shorts *row) {
-  for (int i = 0; i < 8; i++) {
-    shorts *at = (shorts *)(void *)(group + 16 * LANES * i);
-    row[i] = multiply(*at, load_lane(quant + 8 * i));
-    *at = (shorts){0};
-  }
+/* Dequantises a group, by rows. */
+INLINE void take_group(const unsigned char *group, const int16_t *quant, shorts *row) {
+  for (int i = 0; i < 8; i++)
+    row[i] = multiply(*(const shorts *)(const void *)(group + 16 * LANES * i),
+                      load_lane(quant + 8 * i));
 }
 
 /* One pass over the columns of 8 rows; `shift` as in jidctint.c. */
@@ -71,7 +69,7 @@ INLINE void transpose(shorts *r) {
 }
 
 /* 8 rows of samples less 128. */
-INLINE void idct(unsigned char *group, const int16_t *quant, shorts *row) {
+INLINE void idct(const unsigned char *group, const int16_t *quant, shorts *row) {
   take_group(group, quant, row);
   idct_pass(row, 11);
   transpose(row);
@@ -81,7 +79,7 @@ INLINE void idct(unsigned char *group, const int16_t *quant, shorts *row) {
     row[i] = clamp(row[i], -128, 127);
 }
 
-static void transform8(unsigned char *groups, unsigned count, const int16_t *quant,
+static void transform8(const unsigned char *groups, unsigned count, const int16_t *quant,
                        unsigned char *out, size_t stride) {
   for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES, out += SHORTS) {
     shorts row[8];
@@ -107,7 +105,7 @@ INLINE void idct4_pass(const shorts *r, shorts *out, const int shift) {
   out[2] = narrow(subtract_wide(b, odd0), shift);
 }
 
-static void transform4(unsigned char *groups, unsigned count, const int16_t *quant,
+static void transform4(const unsigned char *groups, unsigned count, const int16_t *quant,
                        unsigned char *out, size_t stride) {
   for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES, out += 4 * LANES) {
     shorts row[8], part[4], column[8];
@@ -135,62 +133,48 @@ static void transform4(unsigned char *groups, unsigned count, const int16_t *qua
   }
 }
 
-INLINE int16_t coefficient(const unsigned char *group, int lane, int row, int column) {
-  int16_t value;
-  memcpy(&value, group + 16 * (LANES * row + lane) + 2 * column, sizeof value);
-  return value;
+/* One pass of the IDCT to 2 of 8 samples, which does without all even rows but the first. */
+INLINE void idct2_pass(shorts r0, shorts r1, shorts r3, shorts r5, shorts r7, shorts *out,
+                       const int shift) {
+  wide even = add_wide(multiply_add(r0, r0, 16384, 16384), all_wide(1 << (shift - 1)));
+  wide odd = add_wide(multiply_add(r1, r3, F_3_624, -F_1_272),
+                      multiply_add(r5, r7, F_0_850, -F_0_720));
+  out[0] = narrow(add_wide(even, odd), shift);
+  out[1] = narrow(subtract_wide(even, odd), shift);
 }
 
-INLINE int32_t saturate(int32_t value, int32_t most) {
-  return value > most ? most : value < -most - 1 ? -most - 1 : value;
-}
-
-/* The odd part of the IDCT to 2 of 8 samples. */
-INLINE int32_t idct2_odd(int c1, int c3, int c5, int c7) {
-  return (int32_t)((uint32_t)(c1 * F_3_624) - (uint32_t)(c3 * F_1_272) +
-                   (uint32_t)(c5 * F_0_850) - (uint32_t)(c7 * F_0_720));
-}
-
-INLINE int32_t descale(uint32_t value, int shift) {
-  return (int32_t)(value + ((uint32_t)1 << (shift - 1))) >> shift;
-}
-
-static void transform2(unsigned char *groups, unsigned count, const int16_t *quant,
+static void transform2(const unsigned char *groups, unsigned count, const int16_t *quant,
                        unsigned char *out, size_t stride) {
-  for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES) {
-    for (int lane = 0; lane < LANES; lane++, out += 2) {
-      int top[8], bottom[8];
-      for (int column = 0; column < 8; column += column == 0 ? 1 : 2) {
-        int c[8];
-        for (int row = 0; row < 8; row += row == 0 ? 1 : 2)
-          c[row] = (int16_t)(coefficient(groups, lane, row, column) * quant[8 * row + column]);
-        uint32_t even = (uint32_t)c[0] << 15, odd = (uint32_t)idct2_odd(c[1], c[3], c[5], c[7]);
-        top[column] = saturate(descale(even + odd, 13), 32767);
-        bottom[column] = saturate(descale(even - odd, 13), 32767);
-      }
-      for (int row = 0; row < 2; row++) {
-        const int *c = row == 0 ? top : bottom;
-        uint32_t even = (uint32_t)c[0] << 15, odd = (uint32_t)idct2_odd(c[1], c[3], c[5], c[7]);
-        unsigned char *at = out + (size_t)row * stride;
-        at[0] = (unsigned char)(saturate(descale(even + odd, 20), 127) + 128);
-        at[1] = (unsigned char)(saturate(descale(even - odd, 20), 127) + 128);
-      }
-    }
-    memset(groups, 0, GROUP_BYTES);
+  for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES, out += 2 * LANES) {
+    shorts row[8], part[2];
+    take_group(groups, quant, row);
+    idct2_pass(row[0], row[1], row[3], row[5], row[7], part, 13);
+    /* Two values of each column, at the start of the lanes. */
+    shorts column0 = low16(part[0], part[1]), c = high16(part[0], part[1]);
+    shorts a = high64(low32(column0, c), low32(column0, c)); /* columns 1 and 5 */
+    shorts b = high64(high32(column0, c), high32(column0, c)); /* columns 3 and 7 */
+    shorts column5 = high64(low32(a, a), a), column7 = high64(low32(b, b), b);
+    idct2_pass(column0, a, b, column5, column7, part, 20);
+    shorts both = low16(part[0], part[1]); /* row by row */
+    unsigned char bytes[SHORTS];
+    store_bytes(bytes, add(clamp(both, -128, 127), all(128)));
+    for (int i = 0; i < 2; i++)
+      for (int lane = 0; lane < LANES; lane++)
+        memcpy(out + (size_t)i * stride + 2 * lane, bytes + 8 * lane + 2 * i, 2);
   }
 }
 
-static void transform1(unsigned char *groups, unsigned count, const int16_t *quant,
+static void transform1(const unsigned char *groups, unsigned count, const int16_t *quant,
                        unsigned char *out, size_t stride) {
   (void)stride;
-  for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES) {
+  for (unsigned g = 0; g < count; g++, groups += GROUP_BYTES)
     for (int lane = 0; lane < LANES; lane++) {
-      int32_t value = (coefficient(groups, lane, 0, 0) * quant[0] + 4) >> 3;
+      int16_t coefficient;
+      memcpy(&coefficient, groups + 16 * lane, sizeof coefficient);
+      int32_t value = (coefficient * quant[0] + 4) >> 3;
       value = (int32_t)((uint32_t)value << 22) >> 22; /* jdct.h: & RANGE_MASK, a table of 1024 */
-      *out++ = (unsigned char)(saturate(value, 127) + 128);
+      *out++ = (unsigned char)((value > 127 ? 127 : value < -128 ? -128 : value) + 128);
     }
-    memset(groups, 0, GROUP_BYTES);
-  }
 }
 
 /* `count` pixels, at most SHORTS, of y (0..255), cb and cr (less 128). The products of red and blue
@@ -203,19 +187,21 @@ INLINE void convert(shorts y, shorts cb, shorts cr, unsigned char *out, int coun
   store_rgbx(out, add(y, red), add(y, green), add(y, blue), count);
 }
 
-static void convert_blocks(unsigned char *const *groups, unsigned count,
+static void convert_blocks(const unsigned char *const *groups, unsigned count,
                            const int16_t *const *quant, unsigned char *out, size_t stride,
                            int width, int height) {
+  const int is_grey = groups[1] == NULL;
   for (unsigned g = 0; g < count; g++, out += 4 * SHORTS, width -= SHORTS) {
-    shorts y[8], cb[8] = {{0}}, cr[8] = {{0}};
+    shorts y[8], cb[8], cr[8];
     size_t at = (size_t)g * GROUP_BYTES;
     idct(groups[0] + at, quant[0], y);
-    if (groups[1] != NULL) {
+    if (!is_grey) {
       idct(groups[1] + at, quant[1], cb);
       idct(groups[2] + at, quant[2], cr);
     }
     for (int i = 0; i < height; i++)
-      convert(add(y[i], all(128)), cb[i], cr[i], out + (size_t)i * stride, width);
+      convert(add(y[i], all(128)), is_grey ? all(0) : cb[i], is_grey ? all(0) : cr[i],
+              out + (size_t)i * stride, width);
   }
 }
 

@@ -43,7 +43,7 @@ void begin_rows(row_writer *w, const window_plan *p, const pixel_kernels *kernel
   }
 }
 
-static void transform_planes(row_writer *w, unsigned char *coefficients) {
+static void transform_planes(row_writer *w, const unsigned char *coefficients) {
   for (int c = 0; c < w->plan->components; c++) {
     const component_plan *own = &w->plan->component[c];
     for (unsigned down = 0; down < own->down; down++)
@@ -111,14 +111,14 @@ static void write_planes(row_writer *w, unsigned height, unsigned char *out) {
   }
 }
 
-void write_mcu_row(row_writer *w, unsigned char *coefficients, unsigned row) {
+void write_mcu_row(row_writer *w, const unsigned char *coefficients, unsigned row) {
   const window_plan *p = w->plan;
   const component_plan *luma = &p->component[0];
   unsigned lines = luma->down * SIDE(luma->size), first = row * lines;
   unsigned height = p->height - first < lines ? p->height - first : lines;
   unsigned char *out = w->out + first * w->out_stride;
   if (!needs_planes(p)) {
-    unsigned char *groups[COMPONENTS_MAX] = {NULL};
+    const unsigned char *groups[COMPONENTS_MAX] = {NULL};
     const int16_t *quant[COMPONENTS_MAX] = {NULL};
     for (int c = 0; c < p->components; c++) {
       groups[c] = coefficients + p->component[c].offset[0];

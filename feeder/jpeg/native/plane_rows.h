@@ -22,7 +22,7 @@ size_t planes_bytes(const window_plan *plan, unsigned lanes);
 void begin_rows(row_writer *writer, const window_plan *plan, const pixel_kernels *kernels,
                 unsigned char *memory, unsigned char *out, size_t out_stride);
 
-/* Writes the pixels of row of MCUs `row`, and leaves its coefficients zero. */
-void write_mcu_row(row_writer *writer, unsigned char *coefficients, unsigned row);
+/* Writes the pixels of row of MCUs `row`. */
+void write_mcu_row(row_writer *writer, const unsigned char *coefficients, unsigned row);
 
 #endif

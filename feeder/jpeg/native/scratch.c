@@ -37,7 +37,7 @@ static int grow(scratch *s, size_t bytes) {
     s->is_listed = 1;
   }
   free(s->memory);
-  s->size = s->zeros = 0;
+  s->size = 0;
   size_t room = IS_EXACT ? bytes : bytes + bytes / 4;
   if (posix_memalign(&s->memory, 64, room) != 0) {
     s->memory = NULL;
@@ -51,25 +51,7 @@ static int grow(scratch *s, size_t bytes) {
   return 1;
 }
 
-static void check_zeros(const scratch *s) {
-  const unsigned char *memory = s->memory;
-  for (size_t i = 0; i < s->zeros; i++)
-    if (memory[i] != 0)
-      abort();
-}
-
 void *take_scratch(scratch *from, size_t bytes) {
   int is_giant = from->size > KEEP_BYTES && bytes <= KEEP_BYTES;
   return (bytes <= from->size && !is_giant && !IS_EXACT) || grow(from, bytes) ? from->memory : NULL;
-}
-
-void *take_zeros(scratch *from, size_t bytes) {
-  if (IS_EXACT)
-    check_zeros(from);
-  unsigned char *memory = take_scratch(from, bytes);
-  if (memory != NULL && from->zeros < bytes) {
-    memset(memory + from->zeros, 0, bytes - from->zeros);
-    from->zeros = bytes;
-  }
-  return memory;
 }

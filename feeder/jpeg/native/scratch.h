@@ -7,15 +7,12 @@
 /* Declared as static _Thread_local; freed when the thread ends. */
 typedef struct scratch {
   void *memory;
-  size_t size, zeros;
+  size_t size;
   struct scratch *next;
   int is_listed;
 } scratch;
 
 /* Returns `bytes` bytes with any content, aligned to 64; NULL if out of memory. */
 void *take_scratch(scratch *from, size_t bytes);
-
-/* The same with zeros only: every call's taker leaves it so. */
-void *take_zeros(scratch *from, size_t bytes);
 
 #endif

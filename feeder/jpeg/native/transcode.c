@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "segments.h"
+#include "blob.h"
 
 /* Coefficients take 6 bytes a pixel at 4:4:4; this bounds the memory that a header can ask for. */
 #define MAX_PIXELS (100u * 1000u * 1000u)
@@ -154,9 +154,21 @@ int subsampling_of(const transcoder *t) {
   return subsampling;
 }
 
+/* Removes the Huffman tables from a header; returns its bytes. */
+static size_t drop_huffman_tables(unsigned char *jpeg, const jpeg_header *header) {
+  unsigned char *to = jpeg + 2;
+  for (size_t at = 2, bytes; at < header->bytes; at += bytes) {
+    bytes = 2u + load_be16(jpeg + at + 2);
+    if (jpeg[at + 1] != 0xC4) { /* DHT */
+      memmove(to, jpeg + at, bytes);
+      to += bytes;
+    }
+  }
+  return (size_t)(to - jpeg);
+}
+
 /* libjpeg writes headers only with images: here an empty one of one MCU. */
-unsigned write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height,
-                      unsigned *sof_offset) {
+size_t write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height) {
   j_compress_ptr target = &t->target;
   jvirt_barray_ptr empty[COMPONENTS_MAX];
   for (int c = 0; c < target->num_components; c++) {
@@ -170,9 +182,8 @@ unsigned write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height,
   jpeg_finish_compress(target);
   jpeg_header header;
   if (!read_header(&header, t->header, t->header_room))
-    refuse(t, "unsupported", "libjpeg wrote a header that joining cannot read");
-  *sof_offset = (unsigned)header.sof_offset;
+    refuse(t, "unsupported", "libjpeg wrote a header that Feeder cannot read");
   store_be16(t->header + header.sof_offset + 5, t->source.image_height);
   store_be16(t->header + header.sof_offset + 7, t->source.image_width);
-  return (unsigned)header.bytes;
+  return drop_huffman_tables(t->header, &header);
 }

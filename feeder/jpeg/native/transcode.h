@@ -46,7 +46,8 @@ jvirt_barray_ptr *read_coefficients(transcoder *t, const unsigned char *data, un
 void begin_target(transcoder *t);
 int subsampling_of(const transcoder *t);
 
-/* Writes the target's header, with the source's size, to t->header; returns its bytes. */
-unsigned write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height, unsigned *sof_offset);
+/* Writes the target's header, with the source's size and without Huffman tables, to t->header;
+ * returns its bytes. */
+size_t write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height);
 
 #endif

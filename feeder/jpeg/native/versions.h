@@ -2,16 +2,28 @@
 #ifndef FEEDER_VERSIONS_H
 #define FEEDER_VERSIONS_H
 
-#include "entropy.h"
 #include "pixels.h"
+#include "tile.h"
 
 typedef struct {
   const char *name;
-  runs_decoder *decode_runs;
+  const tile_decoder *tiles;
   const pixel_kernels *pixels;
 } decode_version;
 
-/* Those that this CPU runs, slowest first; their number is returned. */
-int decode_versions(const decode_version **versions);
+#define DECODE_VERSIONS_MAX 5
+
+/* Puts those that a CPU of this maker and family runs, of those that this one has the instructions
+ * for, to `versions`, slowest first; returns their number. */
+int list_versions(const decode_version **versions, const char *vendor, unsigned family);
+
+/* The same for this CPU. */
+int own_versions(const decode_version *const **versions);
+
+/* The one of this name, NULL if this CPU has none; the fastest if `name` is NULL. */
+const decode_version *find_version(const char *name);
+
+/* Whether pdep and pext take a few cycles on this CPU, not a hundred. */
+int has_fast_pdep(void);
 
 #endif

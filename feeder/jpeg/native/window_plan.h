@@ -1,15 +1,20 @@
-/* What decoding a window takes: where its blocks go, and its runs of MCUs. */
+/* What decoding a window takes: which kind of image it is of, and where its blocks go. */
 #ifndef FEEDER_WINDOW_PLAN_H
 #define FEEDER_WINDOW_PLAN_H
 
-#include "entropy.h"
+#include "blob.h"
 #include "pixels.h"
 
 #define BLOCKS_DOWN_MAX 2
-#define RUNS_OF_A_ROW 2
 
-/* Row and column (8 * row + column) of a coefficient, by zigzag position (T.81 figure A.6). */
-extern const uint8_t NATURAL_ORDER[64];
+/* TileWindows of crop_decode.py, for one sample. */
+typedef struct {
+  unsigned first_mcu, end_mcu, first_row, end_row;
+  unsigned width, height; /* in pixels of the image at full size */
+} tile_window;
+
+/* Whether the image has the window's MCUs and pixels. */
+int window_fits(const tiled_blob *blob, const tile_window *window);
 
 /* How a component lies in a row of MCUs, and as a plane. */
 typedef struct {
@@ -36,17 +41,12 @@ typedef enum { DECODED, UNSUPPORTED, DAMAGED_BLOB, OUT_OF_MEMORY } window_outcom
 
 /* Returns DECODED if all is well so far, UNSUPPORTED for a kind of image that only TurboJPEG
  * decodes. */
-window_outcome plan_window(window_plan *plan, const segmented *s, const tile_window *window,
+window_outcome plan_window(window_plan *plan, const tiled_blob *blob, const tile_window *window,
                            unsigned scale, unsigned lanes);
 
-/* The blocks of a row, skipped ones first: their number, and `places` of them. */
-size_t count_places(const window_plan *plan);
-void make_places(const window_plan *plan, const entropy_table *const *table_of, unsigned lanes,
+/* The blocks of a row: of skipped MCUs, of the window's, and of a tile more (tile_reader.h). */
+size_t count_places(const window_plan *plan, const tiled_blob *blob);
+void make_places(const window_plan *plan, const tiled_blob *blob, unsigned lanes,
                  block_place *places);
-
-/* Makes up to RUNS_OF_A_ROW runs for each row: of whole tiles, and of a part of one. Counts those
- * of each row. Returns their number; 0 if the blob's tables are wrong. */
-unsigned make_runs(const window_plan *plan, const segmented *s, const tile_window *window,
-                   const block_place *places, mcu_run *runs, unsigned *runs_left);
 
 #endif

@@ -26,7 +26,11 @@ from tests.support.client_shell import (
 )
 
 MISFITS = [
-    ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),
+    (
+        {"content": "f2"},
+        DatasetError,
+        "'birds' there is not the one of a: its content fingerprint is f2, not f1; serve the same",
+    ),
     ({"recipe_fingerprint": "r2"}, ProtocolError, "there reads the recipe differently"),
     (
         {"labels": LabelSpec(kind="multi", width=2)},

@@ -293,9 +293,9 @@ def test_another_dataset_after_a_restart_is_an_error() -> None:
     shell = serve()
     shell.lose()
     shell.connect()
-    shell.receive(welcome(2, fingerprint="f2"))
+    shell.receive(welcome(2, content="f2"))
     with pytest.raises(
-        DatasetError, match=f"{PEER}: dataset 'birds' changed while the daemon restarted: its fing"
+        DatasetError, match=f"{PEER}: dataset 'birds' changed while the daemon restarted: its con"
     ):
         shell.session.take()
 

@@ -1,7 +1,7 @@
 #include "damage.h"
 
 static const unsigned char BYTES[] = {0, 1, 2, 3, 8, 15, 16, 17, 34, 63, 64, 127, 128, 254, 255};
-static const unsigned char MARKERS[] = {0xC0, 0xC1, 0xC4, 0xDA, 0xDB, 0xE0, 0xEE, 0xFE};
+static const unsigned char MARKERS[] = {0xC0, 0xC1, 0xDA, 0xDB, 0xE0, 0xEE, 0xFE};
 
 static void edit(random_source *random, unsigned char *part, size_t bytes) {
   if (bytes == 0)
@@ -47,64 +47,52 @@ static void edit_marker(random_source *random, unsigned char *header, size_t byt
   }
 }
 
-/* Gives the codes of a DHT's table other lengths, of all that are possible and more long ones. */
-static void edit_lengths(random_source *random, unsigned char *counts) {
-  unsigned codes = 0, room = 65535; /* in codes of 16 bits; that of ones only stays free */
-  for (int i = 0; i < 16; i++)
-    codes += counts[i];
-  memset(counts, 0, 16);
-  for (; codes > 0; codes--) {
-    unsigned bits = 1 + (unsigned)pick(random, 16), other = 1 + (unsigned)pick(random, 16);
-    bits = other > bits ? other : bits;
-    while (bits < 16 && (1u << (16 - bits)) + codes - 1 > room)
-      bits++;
-    room -= 1u << (16 - bits);
-    counts[bits - 1]++;
-  }
-}
-
-/* Makes other tables of one of the header's, valid ones: the codes then mean something else. */
-static void edit_table(random_source *random, unsigned char *header, size_t bytes) {
-  unsigned skip = (unsigned)pick(random, 4);
-  for (size_t at = 2; at + 4 <= bytes;) {
-    size_t length = load_be16(header + at + 2), end = at + 2 + length;
-    if (header[at] != 0xFF || length < 2 || end > bytes)
+/* Gives a coefficient of a class, or its DC field, another number of bits: mostly a valid one. */
+static void edit_class(random_source *random, unsigned char *classes, size_t bytes) {
+  size_t skip = pick(random, 2 * CLASSES);
+  for (size_t at = 0; at < bytes; at += 1u + (classes[at] + 1u) / 2)
+    if (skip-- == 0) {
+      size_t k = pick(random, classes[at]), byte = at + 1 + k / 2;
+      unsigned bits = pick(random, 4) == 0 ? ABSENT : (unsigned)pick(random, LOW_BITS_MAX + 2);
+      if (classes[at] > 0 && byte < bytes)
+        classes[byte] = (unsigned char)((classes[byte] & 0xF0 >> k % 2 * 4) | bits << k % 2 * 4);
       return;
-    for (size_t p = at + 4; header[at + 1] == 0xC4 && p + 17 <= end;) {
-      size_t codes = 0;
-      for (int i = 1; i <= 16; i++)
-        codes += header[p + i];
-      if (p + 17 + codes > end)
-        return;
-      if (skip-- == 0) {
-        edit_lengths(random, header + p + 1);
-        int is_ac = header[p] >> 4 != 0;
-        for (size_t i = pick(random, 2) * codes; i < codes; i++)
-          header[p + 17 + i] = (unsigned char)(is_ac ? next_random(random) : pick(random, 12));
-        return;
-      }
-      p += 17 + codes;
     }
-    at = end;
-  }
 }
 
-void damage_blob(random_source *random, unsigned char *blob, size_t bytes, size_t tables_bytes,
-                 size_t header_bytes) {
+/* Edits the bits of a tile: of its DC, the classes of its blocks, and what follows. */
+static void edit_tile(random_source *random, unsigned char *tiles, const tiled_blob *parts) {
+  size_t skip = pick(random, (size_t)parts->columns * parts->rows), at = 0;
+  for (size_t tile = 0; tile < skip; tile++)
+    at += tile_bytes(parts, tile);
+  size_t bytes = tile_bytes(parts, skip), head = bytes < 16 ? bytes : 16;
+  edit(random, tiles + at, pick(random, 2) == 0 ? head : bytes);
+}
+
+void damage_blob(random_source *random, unsigned char *blob, size_t bytes, const tiled_blob *parts) {
   static const unsigned edits[] = {1, 1, 1, 2, 3, 8};
+  size_t header = parts->header.bytes, lengths = (size_t)(parts->lengths - parts->jpeg);
+  size_t tiles = (size_t)(parts->tiles - parts->jpeg);
   unsigned part = (unsigned)pick(random, 16);
   for (unsigned count = edits[pick(random, 6)]; count > 0; count--) {
-    unsigned char *header = blob + tables_bytes, *scan = header + header_bytes;
+    unsigned char *classes = blob + header + SIZES_BYTES;
+    size_t classes_bytes = lengths - header - SIZES_BYTES;
     if (part < 2)
-      edit(random, blob, tables_bytes);
-    else if (part < 5)
-      edit(random, header, header_bytes);
+      edit_marker(random, blob, header);
+    else if (part < 3)
+      edit(random, blob, header);
+    else if (part < 4)
+      edit(random, blob + header, SIZES_BYTES);
     else if (part < 7)
-      edit_marker(random, header, header_bytes);
+      edit_class(random, classes, classes_bytes);
+    else if (part < 8)
+      edit(random, classes, classes_bytes);
     else if (part < 9)
-      edit_table(random, header, header_bytes);
+      edit(random, blob + lengths, tiles - lengths);
+    else if (part < 12)
+      edit_tile(random, blob + tiles, parts);
     else if (part < 15)
-      edit(random, scan, bytes - tables_bytes - header_bytes);
+      edit(random, blob + tiles, bytes - tiles);
     else
       edit(random, blob, bytes);
   }

@@ -2,7 +2,7 @@
 #ifndef FEEDER_FUZZ_DAMAGE_H
 #define FEEDER_FUZZ_DAMAGE_H
 
-#include "segments.h"
+#include "blob.h"
 
 typedef struct {
   uint64_t state;
@@ -21,8 +21,8 @@ static inline size_t pick(random_source *random, size_t below) {
   return below == 0 ? 0 : (size_t)(next_random(random) % below);
 }
 
-/* Edits one part of the blob, or all: tables, header, scan. Its size stays. */
-void damage_blob(random_source *random, unsigned char *blob, size_t bytes, size_t tables_bytes,
-                 size_t header_bytes);
+/* Edits one part of the blob, or all: header, sizes, classes, lengths, tiles. Its size stays.
+ * `parts` are those of the blob as it was. */
+void damage_blob(random_source *random, unsigned char *blob, size_t bytes, const tiled_blob *parts);
 
 #endif

@@ -3,21 +3,23 @@
  *     windows CORPUS FIRST COUNT [PLANTED]
  *
  * An input is a function of the corpus and its seed, FIRST to FIRST + COUNT - 1. What must hold:
- * the versions and a slow second reader agree on the outcome and on the pixels; nothing is written
- * outside of the rows of pixels; nothing outside of the blob, its slack and the scratch memory is
- * accessed. The sanitizers check the last; the pixels end at a page that cannot be accessed, as the
- * sanitizers do not see masked stores. PLANTED is a fault that must be found: "read" or "write".
+ * the versions agree on the outcome and on the pixels; where all blocks of the window are read as
+ * block_rows.h does, no version refuses it; nothing is written outside of the rows of pixels;
+ * nothing outside of the blob, its slack and the scratch memory is accessed. The sanitizers check
+ * the last; the pixels end at a page that cannot be accessed, as the sanitizers do not see masked
+ * stores. PLANTED is a fault that must be found: "read" or "write".
  *
- * CORPUS has entries: 8 numbers of 32 bits (blob_bytes, tables_bytes, the six fields of the layout)
- * and the blob. Prints the counts of outcomes by scale. */
+ * CORPUS has entries: a number of 32 bits, and a blob of so many bytes. Prints the counts of
+ * outcomes by scale. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "block_rows.h"
 #include "damage.h"
-#include "slow_decode.h"
+#include "window.h"
 
 #define ENTRIES_MAX 4096
 #define ROOM_BYTES (1u << 24) /* of pixels; more are not decoded */
@@ -26,13 +28,12 @@
 #define HANG_S 10
 
 typedef struct {
-  size_t blob_bytes, tables_bytes;
-  segment_layout layout;
+  size_t blob_bytes;
   const unsigned char *blob;
+  tiled_blob parts;
 } entry;
 
 typedef struct {
-  segment_layout layout;
   tile_window window;
   unsigned scale;
   size_t blob_bytes, stride;
@@ -70,14 +71,13 @@ static size_t read_corpus(const char *path) {
   if (file == NULL)
     fail("the corpus cannot be opened");
   size_t count = 0;
-  for (uint32_t head[8]; fread(head, sizeof head, 1, file) == 1; count++) {
-    unsigned char *blob = malloc(head[0] + 1);
-    if (count == ENTRIES_MAX || blob == NULL || fread(blob, 1, head[0], file) != head[0])
+  for (uint32_t bytes; fread(&bytes, sizeof bytes, 1, file) == 1; count++) {
+    unsigned char *blob = calloc(1, bytes + READ_SLACK_BYTES);
+    if (count == ENTRIES_MAX || blob == NULL || fread(blob, 1, bytes, file) != bytes)
       fail("the corpus is not whole");
-    entries[count] = (entry){.blob_bytes = head[0],
-                             .tables_bytes = head[1],
-                             .layout = {head[2], head[3], head[4], head[5], head[6], head[7]},
-                             .blob = blob};
+    entries[count] = (entry){.blob_bytes = bytes, .blob = blob};
+    if (!open_blob(&entries[count].parts, blob, bytes))
+      fail("the corpus has a damaged blob");
   }
   fclose(file);
   if (count == 0)
@@ -89,57 +89,55 @@ static unsigned pixels_of(unsigned first, unsigned end, unsigned mcu, unsigned s
   return (end * mcu < side ? end * mcu : side) - first * mcu;
 }
 
-/* A window of the image that the blob's header describes. Returns 0 if there is no such image. */
-static int choose_window(random_source *random, sample *input, const unsigned char *blob) {
+/* A window of an image, or all of it. */
+static void choose_window(random_source *random, sample *input, const tiled_blob *blob) {
   static const unsigned scales[] = {1, 1, 1, 1, 2, 2, 4, 8};
   tile_window *w = &input->window;
-  segmented s;
-  if (!open_blob(&s, blob, input->blob_bytes, &input->layout) || s.header.height == 0 ||
-      s.mcus == 0)
-    return 0;
-  int across = 1, down = 1;
-  for (int c = 0; c < s.header.components; c++) {
-    across = s.header.blocks_across[c] > across ? s.header.blocks_across[c] : across;
-    down = s.header.blocks_down[c] > down ? s.header.blocks_down[c] : down;
-  }
-  unsigned mcu_width = 8 * (unsigned)across, mcu_height = 8 * (unsigned)down;
-  unsigned rows = (s.header.height + mcu_height - 1) / mcu_height;
-  *w = (tile_window){.end_mcu = s.mcus, .end_row = rows};
+  *w = (tile_window){.end_mcu = blob->mcus, .end_row = blob->rows};
   if (pick(random, 3) > 0) {
-    w->first_mcu = (unsigned)pick(random, s.mcus);
-    w->end_mcu = w->first_mcu + 1 + (unsigned)pick(random, s.mcus - w->first_mcu);
-    w->first_row = (unsigned)pick(random, rows);
-    w->end_row = w->first_row + 1 + (unsigned)pick(random, rows - w->first_row);
+    w->first_mcu = (unsigned)pick(random, blob->mcus);
+    w->end_mcu = w->first_mcu + 1 + (unsigned)pick(random, blob->mcus - w->first_mcu);
+    w->first_row = (unsigned)pick(random, blob->rows);
+    w->end_row = w->first_row + 1 + (unsigned)pick(random, blob->rows - w->first_row);
   }
-  w->width = pixels_of(w->first_mcu, w->end_mcu, mcu_width, s.header.width);
-  w->height = pixels_of(w->first_row, w->end_row, mcu_height, s.header.height);
+  w->width = pixels_of(w->first_mcu, w->end_mcu, blob->mcu_width, blob->header.width);
+  w->height = pixels_of(w->first_row, w->end_row, blob->mcu_height, blob->header.height);
   input->scale = scales[pick(random, 8)];
-  return 1;
 }
 
-/* Damages a field of the layout or the window, at times, and chooses the stride. */
+/* Damages a field of the window, at times, and chooses the stride. */
 static void damage_fields(random_source *random, sample *input) {
   static const unsigned numbers[] = {0, 1, 2, 3, 7, 16, 255, 256, 65535, 65536, 1u << 31, ~0u};
-  if (pick(random, 12) == 0) {
-    int is_layout = pick(random, 2) == 0;
-    unsigned *fields = is_layout ? (unsigned *)&input->layout : (unsigned *)&input->window;
-    unsigned *field = fields + pick(random, 6), near = *field + (unsigned)pick(random, 5) - 2;
+  if (pick(random, 20) == 0) {
+    unsigned *field = (unsigned *)&input->window + pick(random, 6);
+    unsigned near = *field + (unsigned)pick(random, 5) - 2;
     *field = pick(random, 2) == 0 ? numbers[pick(random, 12)] : near;
   }
   unsigned columns = (input->window.width + input->scale - 1) / input->scale;
   input->stride = 4 * (size_t)columns + (pick(random, 2) == 0 ? 0 : pick(random, 160));
 }
 
-/* What the binding does, but for taking the arguments; with the slow reader if `is_slow`. */
-static window_outcome decode(const sample *input, const unsigned char *blob,
-                             const decode_version *version, unsigned char *out, int is_slow) {
-  segmented s;
-  if (!open_blob(&s, blob, input->blob_bytes, &input->layout) ||
-      s.header.sof_offset != input->layout.sof_offset)
+/* What the binding does, but for taking the arguments. */
+static window_outcome decode(const sample *input, const unsigned char *data,
+                             const decode_version *version, unsigned char *out) {
+  tiled_blob blob;
+  if (!open_blob(&blob, data, input->blob_bytes))
     return DAMAGED_BLOB;
-  if (is_slow)
-    return decode_slowly(&s, &input->window, input->scale, version->pixels, out, input->stride);
-  return decode_window(&s, &input->window, input->scale, version, out, input->stride);
+  return decode_window(&blob, &input->window, input->scale, version, out, input->stride);
+}
+
+/* Whether all blocks of the window are read. */
+static int reads_blocks(const sample *input, const unsigned char *data) {
+  const tile_window *w = &input->window;
+  block_rows rows;
+  memset(&rows, 0, sizeof rows);
+  int is_read = open_block_rows(&rows, data, input->blob_bytes) == DECODED &&
+                window_fits(&rows.blob, w) &&
+                begin_block_rows(&rows, w->first_mcu, w->end_mcu) == DECODED;
+  for (unsigned row = w->first_row; is_read && row < w->end_row; row++)
+    is_read = read_block_row(&rows, row);
+  close_block_rows(&rows);
+  return is_read;
 }
 
 static void check_guards(const unsigned char *room, const unsigned char *out, const sample *input,
@@ -165,16 +163,15 @@ static int decode_all(const sample *input, const unsigned char *damaged, unsigne
   size_t reserve = size + 256;
   static unsigned char *first; /* pixels of the version before */
   first = realloc(first, size);
-  const decode_version *versions;
-  int count = decode_versions(&versions), outcome = -1;
-  for (int v = -1; v < count; v++) { /* the slow reader first */
-    const decode_version *version = &versions[v < 0 ? 0 : v];
+  const decode_version *const *versions;
+  int count = own_versions(&versions), outcome = -1;
+  for (int v = 0; v < count; v++) {
     unsigned char *blob = malloc(input->blob_bytes + READ_SLACK_BYTES);
     memcpy(blob, damaged, input->blob_bytes);
-    memset(blob + input->blob_bytes, (v + 1) * 85, READ_SLACK_BYTES);
+    memset(blob + input->blob_bytes, v * 85, READ_SLACK_BYTES);
     unsigned char *out = room_end - size, *room = room_end - reserve;
     memset(room, GUARD, reserve);
-    int own = (int)decode(input, blob, version, out, v < 0);
+    int own = (int)decode(input, blob, versions[v], out);
     if (planted != NULL && strcmp(planted, "write") == 0)
       *(volatile unsigned char *)(out + size) = 0;
     if (planted != NULL && strcmp(planted, "read") == 0)
@@ -185,13 +182,15 @@ static int decode_all(const sample *input, const unsigned char *damaged, unsigne
     /* What was decoded before damage was met is written. */
     int is_written = own == DECODED || own == DAMAGED_BLOB;
     check_guards(room, out, input, row_bytes, rows, is_written);
-    if (v >= 0 && (own != outcome || (own == DECODED && memcmp(out, first, size) != 0))) {
-      fprintf(stderr, "outcome %d, of version %s: %d\n", outcome, version->name, own);
+    if (v > 0 && (own != outcome || (own == DECODED && memcmp(out, first, size) != 0))) {
+      fprintf(stderr, "outcome %d, of version %s: %d\n", outcome, versions[v]->name, own);
       fail("the versions differ");
     }
     memcpy(first, out, size);
     outcome = own;
   }
+  if (reads_blocks(input, damaged) && outcome == DAMAGED_BLOB)
+    fail("the blocks are read, and not decoded");
   return outcome;
 }
 
@@ -218,16 +217,15 @@ int main(int count, char **arguments) {
   for (seed = from; seed < from + inputs; seed++) {
     random_source random = {seed * 0xD1342543DE82EF95u + 1};
     const entry *of = &entries[pick(&random, known)];
-    sample input = {.layout = of->layout, .blob_bytes = of->blob_bytes};
-    unsigned char *blob = malloc(of->blob_bytes);
-    memcpy(blob, of->blob, of->blob_bytes);
-    damage_blob(&random, blob, of->blob_bytes, of->tables_bytes, of->layout.header_bytes);
+    sample input = {.blob_bytes = of->blob_bytes};
+    unsigned char *blob = malloc(of->blob_bytes + READ_SLACK_BYTES);
+    memcpy(blob, of->blob, of->blob_bytes + READ_SLACK_BYTES);
+    damage_blob(&random, blob, of->blob_bytes, &of->parts);
     if (pick(&random, 40) == 0)
       input.blob_bytes -= pick(&random, pick(&random, 2) == 0 ? 20 : of->blob_bytes);
-    if (!choose_window(&random, &input, blob)) {
-      input.blob_bytes = of->blob_bytes;
-      choose_window(&random, &input, of->blob);
-    }
+    tiled_blob opened;
+    int is_open = open_blob(&opened, blob, input.blob_bytes);
+    choose_window(&random, &input, is_open ? &opened : &of->parts);
     damage_fields(&random, &input);
     int outcome = decode_all(&input, blob, room + ROOM_BYTES, planted);
     free(blob);

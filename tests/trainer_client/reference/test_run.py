@@ -81,7 +81,7 @@ def test_a_run_leaves_everything_in_its_folder(node: FakeNode, tmp_path: Path) -
     assert 0 <= summary["wait_share"] <= 1
     plan = json.loads((folder / "plan.json").read_text())
     assert (plan["seed"], plan["steps_per_epoch"], plan["global_batch"]) == (5, STEPS, 16)
-    assert plan["fingerprint"] == node.fingerprint
+    assert plan["fingerprint"] == node.content
     assert plan["versions"]["torch"] == torch.__version__
     kept = EffectiveRecipe.make(str(folder / "recipe.toml"), {}).recipe
     assert kept == result.options.recipe

@@ -1,14 +1,8 @@
-/* Huffman coding of DCT blocks as in T.81 F.1.2: symbols counted, and coded. */
-#ifndef FEEDER_BLOCKS_H
-#define FEEDER_BLOCKS_H
+/* Which blocks all decoders decode to the same samples. */
+#ifndef FEEDER_BLOCK_LIMITS_H
+#define FEEDER_BLOCK_LIMITS_H
 
-#include <stdio.h>
-
-#include <jpeglib.h>
-
-#include "huffman.h"
-
-#define BLOCK_BITS_MAX (DCTSIZE2 * 27) /* a code of 16 and a magnitude of 11 bits for each */
+#include <stdint.h>
 
 /* Blocks within these limits decode to the same samples everywhere: at any scale, in libjpeg-turbo
  * with and without vectors, and here. No IDCT overflows, saturates or wraps before it clamps, so all
@@ -27,18 +21,8 @@
 #define NORM_MAX 2045
 #define SAMPLE_MAX 509
 
-/* How often each symbol is coded, by Huffman table; `bad`: a coefficient is out of baseline's range,
- * or a block beyond the limits above. */
-typedef struct {
-  long dc[NUM_HUFF_TBLS][256], ac[NUM_HUFF_TBLS][256];
-  int bad;
-} symbol_counts;
-
-/* `quant` is in the order of the block. */
-void count_block(const JCOEF *block, const UINT16 *quant, int previous_dc, symbol_counts *counts,
-                 int dc, int ac);
-void code_block(bit_writer *w, const JCOEF *block, int previous_dc, const code_table *dc,
-                const code_table *ac);
-void code_empty_block(bit_writer *w, const code_table *dc, const code_table *ac);
+/* Whether a block is within the limits, and its coefficients within baseline's range: DC_MIN to
+ * DC_MAX, and AC_SIZE_MAX bits. `block` and `quant` are in rows. */
+int block_fits(const int16_t *block, const uint16_t *quant);
 
 #endif

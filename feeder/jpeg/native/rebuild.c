@@ -1,0 +1,154 @@
+/* rebuild_jpeg: a window of a blob as a baseline JPEG with the best Huffman tables for it.
+ *
+ * Of the whole image it is the ordinary JPEG that `feeder unpack` writes. The tables are the
+ * best for DC differences that begin anew in each row of MCUs, and have codes for all sizes of
+ * differences and for a block's end, needed or not: the blobs of format 2 needed that, and
+ * unpacking gives the same bytes as it did. */
+#include "native.h"
+
+#include <stdlib.h>
+
+#include "block_rows.h"
+#include "huffman.h"
+
+#define TABLES 4 /* of DC, and of AC */
+#define DHT 0xFFC4
+#define EOI 0xFFD9
+#define TABLE_BYTES_MAX (2 + 2 + 1 + 16 + 256) /* of a DHT segment */
+#define END_BYTES_MAX 12 /* of bits that are pending, and EOI */
+
+typedef struct {
+  block_rows rows;
+  huffman_table dc[TABLES], ac[TABLES];
+  unsigned char *out;
+  size_t room;
+} rebuilder;
+
+static huffman_table *dc_table(rebuilder *r, unsigned component) {
+  return &r->dc[r->rows.blob.header.dc_table[component]];
+}
+
+static huffman_table *ac_table(rebuilder *r, unsigned component) {
+  return &r->ac[r->rows.blob.header.ac_table[component]];
+}
+
+static window_outcome count_symbols(rebuilder *r, const tile_window *w) {
+  window_outcome outcome = begin_block_rows(&r->rows, w->first_mcu, w->end_mcu);
+  for (unsigned row = w->first_row; outcome == DECODED && row < w->end_row; row++) {
+    int dc[COMPONENTS_MAX] = {0};
+    if (!read_block_row(&r->rows, row))
+      return DAMAGED_BLOB;
+    for (size_t i = 0; i < r->rows.count; i++) {
+      unsigned c = r->rows.place[i].component;
+      count_block(r->rows.block[i], dc[c], dc_table(r, c), ac_table(r, c));
+      dc[c] = r->rows.block[i][0];
+    }
+  }
+  return outcome;
+}
+
+static void make_tables(rebuilder *r) {
+  for (int c = 0; c < r->rows.blob.header.components; c++) {
+    huffman_table *dc = dc_table(r, c), *ac = ac_table(r, c);
+    for (unsigned size = 0; size <= DC_SIZE_MAX; size++)
+      dc->frequency[size] += dc->frequency[size] == 0;
+    ac->frequency[END_OF_BLOCK] += ac->frequency[END_OF_BLOCK] == 0;
+    make_best_table(dc);
+    make_best_table(ac);
+  }
+}
+
+/* Writes a DHT segment, unless there is one already; `kind`: 0 for DC, 16 for AC. */
+static unsigned char *write_table(unsigned char *to, huffman_table *table, unsigned kind) {
+  if (table->is_written)
+    return to;
+  table->is_written = 1;
+  store_be16(to, DHT);
+  store_be16(to + 2, 2 + 1 + 16 + table->symbol_count);
+  to[4] = (unsigned char)kind;
+  memcpy(to + 5, table->counts, 16);
+  memcpy(to + 21, table->symbols, table->symbol_count);
+  return to + 21 + table->symbol_count;
+}
+
+/* Writes the header, with the window's size, and its tables in libjpeg's order; returns its end. */
+static unsigned char *write_head(rebuilder *r, const tile_window *w) {
+  const jpeg_header *header = &r->rows.blob.header;
+  const unsigned char *jpeg = r->rows.blob.jpeg;
+  unsigned char *to = r->out + header->sos_offset;
+  memcpy(r->out, jpeg, header->sos_offset);
+  store_be16(r->out + header->sof_offset + 5, w->height);
+  store_be16(r->out + header->sof_offset + 7, w->width);
+  for (int c = 0; c < header->components; c++) {
+    to = write_table(to, dc_table(r, c), header->dc_table[c]);
+    to = write_table(to, ac_table(r, c), 16 + header->ac_table[c]);
+  }
+  memcpy(to, jpeg + header->sos_offset, header->bytes - header->sos_offset);
+  return to + header->bytes - header->sos_offset;
+}
+
+/* Writes the JPEG; returns its bytes, 0 for lack of memory. */
+static size_t write_jpeg(rebuilder *r, const tile_window *w) {
+  size_t row_bytes_max = r->rows.count * BLOCK_CODES_BYTES_MAX + END_BYTES_MAX;
+  r->room = r->rows.blob.header.bytes + 2 * TABLES * TABLE_BYTES_MAX + row_bytes_max;
+  r->out = malloc(r->room);
+  if (r->out == NULL || begin_block_rows(&r->rows, w->first_mcu, w->end_mcu) != DECODED)
+    return 0;
+  scan_writer scan = {.out = write_head(r, w)};
+  int dc[COMPONENTS_MAX] = {0};
+  for (unsigned row = w->first_row; row < w->end_row; row++) {
+    size_t used = (size_t)(scan.out - r->out);
+    if (r->room - used < row_bytes_max) {
+      r->room = 2 * r->room;
+      unsigned char *larger = realloc(r->out, r->room);
+      if (larger == NULL)
+        return 0;
+      r->out = larger;
+      scan.out = larger + used;
+    }
+    read_block_row(&r->rows, row); /* which has been read before */
+    for (size_t i = 0; i < r->rows.count; i++) {
+      unsigned c = r->rows.place[i].component;
+      code_block(&scan, r->rows.block[i], dc[c], dc_table(r, c), ac_table(r, c));
+      dc[c] = r->rows.block[i][0];
+    }
+  }
+  finish_scan(&scan);
+  store_be16(scan.out, EOI);
+  return (size_t)(scan.out + 2 - r->out);
+}
+
+PyObject *feeder_rebuild_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
+  Py_buffer data;
+  tile_window w;
+  if (!PyArg_ParseTuple(args, "y*IIIIII", &data, &w.first_mcu, &w.end_mcu, &w.first_row,
+                        &w.end_row, &w.width, &w.height))
+    return NULL;
+  rebuilder *r = calloc(1, sizeof *r);
+  window_outcome outcome = OUT_OF_MEMORY;
+  size_t bytes = 0;
+  if (r != NULL) {
+    Py_BEGIN_ALLOW_THREADS;
+    outcome = open_block_rows(&r->rows, data.buf, (size_t)data.len);
+    if (outcome == DECODED)
+      outcome = window_fits(&r->rows.blob, &w) ? count_symbols(r, &w) : DAMAGED_BLOB;
+    if (outcome == DECODED) {
+      make_tables(r);
+      bytes = write_jpeg(r, &w);
+      outcome = bytes == 0 ? OUT_OF_MEMORY : DECODED;
+    }
+    Py_END_ALLOW_THREADS;
+  }
+  PyObject *jpeg = NULL;
+  if (outcome == DECODED)
+    jpeg = PyBytes_FromStringAndSize((const char *)r->out, (Py_ssize_t)bytes);
+  else
+    feeder_raise_damage(outcome == OUT_OF_MEMORY);
+  if (r != NULL) {
+    close_block_rows(&r->rows);
+    free(r->out);
+  }
+  free(r);
+  PyBuffer_Release(&data);
+  return jpeg;
+}

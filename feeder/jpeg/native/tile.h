@@ -1,0 +1,77 @@
+/* A tile's bits to the coefficients of its blocks. feeder/README.md, "Blob", has the layout.
+ *
+ * A block's *class* says how each of its coefficients is coded: not at all, or by a number of low
+ * bits, and a unary quotient in *planes*. The class alone gives the length of all parts but the
+ * signs and the further planes. So a tile is decoded with next to no branches that depend on data.
+ *
+ * Positions of coefficients are in rows (8 * row + column), unless they are called zigzag. */
+#ifndef FEEDER_TILE_H
+#define FEEDER_TILE_H
+
+#include "bits.h"
+
+#define COMPONENTS_MAX 3
+#define GROUPS 2   /* of components: luma, chroma */
+#define CLASSES 16 /* of luma, and as many of chroma: a block's class takes 4 bits */
+#define PLANES 3   /* bits of a quotient; all of them set: an escape */
+#define ESCAPE_BITS 12
+#define DC_BITS_MAX 11 /* of a DC before a tile: those of 8-bit pictures are within these */
+#define DC_MIN (-1024)
+#define DC_MAX 1023
+#define LOW_BITS_MAX 7  /* of an AC coefficient, so that with its sign it fits a byte */
+#define ROW_BITS_MAX 50 /* of a row's fields: so many are left of a word after two shifts */
+#define ABSENT 15
+#define TILE_BLOCKS_MAX 64
+/* What may be read past a blob's end, of any content: vectors and words reach past their bits, and
+ * a tile's end is compared with that of its blocks after they have been read. */
+#define READ_SLACK_BYTES 256
+
+/* Row and column (8 * row + column) of a coefficient, by zigzag position (T.81 figure A.6). */
+extern const uint8_t NATURAL_ORDER[64];
+
+/* Where a block goes. */
+typedef struct {
+  uint32_t offset; /* in bytes, from the first of the row of MCUs */
+  uint16_t component, first_class; /* 0 or CLASSES */
+} block_place;
+
+typedef struct {
+  size_t at, end;  /* the first bit of its blocks; the byte after it */
+  unsigned blocks; /* in the tile; the first `wanted` go to their places */
+  unsigned wanted;
+  const block_place *place; /* of all blocks; only offsets of wanted ones count */
+} tile;
+
+/* A class as it is stored. */
+typedef struct {
+  uint8_t low_bits[64]; /* by position; ABSENT: the coefficient is always 0 */
+  unsigned dc_bits;     /* of the field of DC's difference */
+} class_code;
+
+/* The lengths of a class's parts, in bits. */
+typedef struct {
+  uint32_t low_bits; /* DC's field and the low bits */
+  uint32_t length;   /* of them and the first plane: what the class alone determines */
+  uint32_t dc_shift; /* 63 - those of DC's field */
+} class_lengths;
+
+/* Reads a class at `from`; returns the bytes that it takes, 0 if it is invalid. */
+size_t read_class(class_code *class, const uint8_t *from, size_t bytes);
+
+/* How a version of decoding reads tiles. `classes`: memory of `classes_bytes` on a cache line, for
+ * what the version makes of CLASSES classes of luma and as many of chroma. */
+typedef struct {
+  size_t classes_bytes;
+  /* `row_bytes`: from a row of a block to its next. */
+  void (*make_class)(void *classes, unsigned number, const class_code *code, unsigned row_bytes);
+  /* Sets all coefficients of the wanted blocks, and brings `dc` from before the tile to after
+   * them. Returns 0 for damage. Whatever the bytes are, writes stay within these blocks, and reads
+   * within the tile and READ_SLACK_BYTES. */
+  int (*decode_tile)(const void *classes, const uint8_t *bits, const tile *t, unsigned row_bytes,
+                     unsigned char *coefficients, int *dc);
+} tile_decoder;
+
+extern const tile_decoder tiles_portable, tiles_avx2, tiles_avx2_no_pdep, tiles_avx512,
+    tiles_avx512vbmi;
+
+#endif
