@@ -81,8 +81,8 @@ BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
     f"{DECODING} installation security session client client.core source convert survey pack "
-    "pack_cache worker node diagnosis monitoring doctor doctor.findings daemon screens cluster "
-    "cluster.policy cli trainer_client "
+    "pack_cache repack worker node diagnosis monitoring doctor doctor.findings daemon screens "
+    "cluster cluster.policy cli trainer_client "
     "trainer_client.train trainer_client.evaluate trainer_client.reference "
     "trainer_client.reference.recipes trainer_client.reference.checkpoints "
     "trainer_client.reference.optimisers trainer_client.reference.parallel "
@@ -129,6 +129,7 @@ TABLE: Mapping[str, Row] = {
     "pack_cache": row(
         "errors process dataset source source.location.splits pack", "msgspec xxhash"
     ),
+    "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
@@ -138,7 +139,7 @@ TABLE: Mapping[str, Row] = {
     "doctor": row("errors installation process host jpeg security sample doctor.findings", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
-        f"{DECODING} security client client.core survey pack pack_cache diagnosis doctor "
+        f"{DECODING} security client client.core survey pack pack_cache repack diagnosis doctor "
         "doctor.findings daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),

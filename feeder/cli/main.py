@@ -15,6 +15,7 @@ from feeder.cli import (
     names,
     pack,
     preview,
+    repack,
     serve,
     status,
     survey,
@@ -27,7 +28,7 @@ from feeder.process.program import run_guarded
 from feeder.process.shortage import check_import_memory
 
 _COMMANDS = (
-    *(pack, verify, unpack, names, survey, serve, cluster),
+    *(pack, verify, unpack, repack, names, survey, serve, cluster),
     *(preview, status, top, doctor, keygen),
 )
 

@@ -1,0 +1,1 @@
+"""Tests of feeder.repack. May import: the product, bench, tests."""

@@ -1,0 +1,358 @@
+"""Repacking: the same dataset in today's format, after any interruption, and OLD untouched."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from feeder.dataset.format import Oddity
+from feeder.dataset.manifest import (
+    MANIFEST_NAME,
+    QUARANTINE_NAME,
+    WORK_FOLDER_NAME,
+    load_manifest,
+)
+from feeder.dataset.reader import ShardReader
+from feeder.errors import ConfigError, DatasetError
+from feeder.jpeg.crop_decode import check_blob
+from feeder.pack.unpack import unpack_dataset
+from feeder.pack.verify import Verification
+from feeder.repack import format2
+from feeder.repack.run import RepackSummary, repack_dataset
+from feeder.survey.duplicates import DUPLICATES_NAME
+from tests.support.sources import (
+    InlinePool,
+    error_line,
+    feeder_command,
+    file_tree,
+    make_source,
+    pack,
+    run_feeder,
+    silent,
+)
+
+DATASETS = Path(__file__).parent / "format2"
+_KEPT = ("label", "width", "height", "subsampling", "flags", "source_checksum")
+
+KILL_AT_A_RENAME = """
+import os, signal, sys
+
+def kill(event, arguments):
+    global renames
+    if event == "os.rename" and str(arguments[1]).startswith(os.environ["NEW"]):
+        renames += 1
+        if renames == int(os.environ["RENAMES"]):
+            is_worker = "feeder.pack.task_pool" in sys.orig_argv
+            os.kill(os.getppid() if is_worker else os.getpid(), signal.SIGKILL)
+            signal.pause()
+
+renames = 0
+sys.addaudithook(kill)
+"""
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack, repack, verify and unpack in this process."""
+    for module in ("pack.run", "repack.run", "pack.verify", "pack.unpack"):
+        monkeypatch.setattr(f"feeder.{module}.TaskPool", InlinePool)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A dataset of format 2 with 14 samples in 5 shards."""
+    return Path(shutil.copytree(DATASETS / "index", tmp_path / "old"))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files that ``old`` becomes, without interruption."""
+    path = tmp_path_factory.mktemp("reference") / "new"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.repack.run.TaskPool", InlinePool)
+        _repack(DATASETS / "index", path)
+    return file_tree(path)
+
+
+def _repack(old: Path, new: Path, *, jobs: int = 1) -> RepackSummary:
+    return repack_dataset(old, new, jobs=jobs, progress=silent())
+
+
+def _damage(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class _Sample(NamedTuple):
+    """What a shard holds of a sample beside its blob, whatever the version."""
+
+    shard: str
+    name: str
+    fields: tuple[int, ...]
+    label_row: bytes
+
+
+def _samples(dataset: Path, *, version: int) -> list[_Sample]:
+    samples = []
+    for path in sorted(dataset.glob("*.fds")):
+        reader = ShardReader(path, version=version)
+        index = reader.read_index()
+        reader.close()
+        records = index.records.view(format2.RECORD) if version == 2 else index.records
+        for record, label_row in zip(records, index.label_rows, strict=True):
+            start = int(record["name_offset"])
+            name = index.names[start : start + int(record["name_bytes"])].decode()
+            fields = tuple(int(record[field]) for field in _KEPT)
+            samples.append(_Sample(path.name, name, fields, label_row.tobytes()))
+    return samples
+
+
+@pytest.mark.parametrize("kind", ["index", "multi", "float", "none"])
+def test_dataset_of_each_kind_of_labels_is_repacked_without_loss(
+    kind: str, tmp_path: Path, inline: None
+) -> None:
+    old, new = DATASETS / kind, tmp_path / "new"
+    before = file_tree(old)
+    summary = _repack(old, new)
+    assert file_tree(old) == before
+    former, manifest = format2.load_former(old), load_manifest(new)
+    assert summary.manifest == manifest
+    assert summary.repacked == manifest.samples
+    assert manifest.former == former.former
+    for field in set(msgspec.structs.asdict(former)) - {"content", "fingerprint", "shards"}:
+        assert getattr(manifest, field) == getattr(former, field), field
+    assert [e.samples for e in manifest.shards] == [e.samples for e in former.shards]
+    assert _samples(new, version=3) == _samples(old, version=2)
+    for name in (QUARANTINE_NAME, DUPLICATES_NAME):
+        assert (new / name).read_bytes() == before[name]
+    verification = Verification.open(new, jobs=1, progress=silent())
+    assert list(verification.problems()) == []
+    assert not (new / WORK_FOLDER_NAME).exists()
+
+
+@pytest.mark.parametrize("kind", ["index", "multi", "float", "none"])
+def test_unpacked_files_are_the_same_as_before(kind: str, tmp_path: Path, inline: None) -> None:
+    _repack(DATASETS / kind, tmp_path / "new")
+    unpack_dataset(tmp_path / "new", tmp_path / "out", jobs=1, force=False, progress=silent())
+    lines = [
+        f"{hashlib.blake2b(data, digest_size=16).hexdigest()}  {name}"
+        for name, data in file_tree(tmp_path / "out").items()
+    ]
+    expected = (DATASETS / f"{kind}.b2sum").read_text("utf-8").splitlines()
+    assert sorted(lines) == sorted(expected)
+
+
+def test_content_is_that_of_the_source_packed_again(
+    old: Path, tmp_path: Path, inline: None
+) -> None:
+    repacked = _repack(old, tmp_path / "new").manifest
+    options: dict[str, Any] = {"shards": 5, "seed": 7, "tile_width_px": 16}
+    packed = pack(DATASETS / "source", tmp_path / "packed", **options).manifest
+    assert packed.content == repacked.content
+    assert packed.shards == repacked.shards, "the very same bytes"
+    assert packed.fingerprint != repacked.fingerprint, "only one was repacked"
+
+
+def test_counts_of_kinds_that_old_records_have_no_bit_for_are_kept(
+    tmp_path: Path, inline: None
+) -> None:
+    odd = _repack(DATASETS / "none", tmp_path / "new").manifest.odd
+    assert (odd["ppm"], odd["clipped"]) == (1, 1)
+    reader = ShardReader(tmp_path / "new" / "shard-00000.fds")
+    flags = reader.read_index().records["flags"]
+    reader.close()
+    assert not (flags & (Oddity.PPM | Oddity.CLIPPED)).any()
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_worker_processes_give_the_same_bytes(
+    jobs: int, old: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    _repack(old, tmp_path / "new", jobs=jobs)
+    assert file_tree(tmp_path / "new") == reference
+
+
+def test_kills_only_cost_a_resumption(
+    old: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    """SIGKILL before the first rename of the command or its worker, then before the second, …"""
+    (tmp_path / "sitecustomize.py").write_text(KILL_AT_A_RENAME)
+    new = tmp_path / "new"
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    for renames in range(1, 20):
+        done = subprocess.run(
+            feeder_command("repack", old, new, "--jobs", "1"),
+            env={**os.environ, "PYTHONPATH": path, "RENAMES": str(renames), "NEW": str(new)},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        with pytest.raises(DatasetError, match="is unfinished"):
+            load_manifest(new)
+    assert renames > 5
+    assert file_tree(new) == reference
+
+
+def test_finished_shards_are_not_repeated(
+    old: Path,
+    tmp_path: Path,
+    reference: dict[str, bytes],
+    inline: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real_run = InlinePool.run
+
+    def stop_after_two(self: InlinePool, tasks: Iterator[dict[str, Any]]) -> Iterator[object]:
+        for number, event in enumerate(real_run(self, tasks)):
+            yield event
+            if number == 1:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InlinePool, "run", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            _repack(old, tmp_path / "new")
+    summary = _repack(old, tmp_path / "new")
+    assert summary.repacked == 14 - 3 - 3
+    assert file_tree(tmp_path / "new") == reference
+
+
+def test_run_killed_after_the_manifest_only_removes_the_work_folder(
+    old: Path,
+    tmp_path: Path,
+    reference: dict[str, bytes],
+    inline: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.repack.run.WorkFolder.remove", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            _repack(old, tmp_path / "new")
+    assert _repack(old, tmp_path / "new").repacked == 0
+    assert file_tree(tmp_path / "new") == reference
+
+
+def test_damaged_sample_is_named_and_nothing_is_published(
+    old: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    path = old / "shard-00001.fds"
+    whole = path.read_bytes()
+    _damage(path, 300)
+    done = run_feeder("repack", old, tmp_path / "new")
+    assert done.returncode == 3
+    name = _samples(old, version=2)[3].name
+    assert error_line(done) == (
+        f"feeder: error: sample 3 ({name}) in {path} is damaged (its checksum does not match): "
+        "restore it, or pack the source again"
+    )
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [WORK_FOLDER_NAME]
+    path.write_bytes(whole)
+    assert run_feeder("repack", old, tmp_path / "new").returncode == 0
+    assert file_tree(tmp_path / "new") == reference
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "error"),
+    [
+        ("shard-00001.fds", 20, "shard-00001.fds has a damaged header"),
+        ("shard-00001.fds", -3, "shard-00001.fds does not match the manifest .its records,"),
+        (QUARANTINE_NAME, 5, "quarantine.jsonl is damaged"),
+        (MANIFEST_NAME, 200, "manifest.json is damaged"),
+    ],
+)
+def test_any_other_damage_is_an_error_that_names_the_file(
+    name: str, at: int, error: str, old: Path, tmp_path: Path, inline: None
+) -> None:
+    _damage(old / name, at)
+    with pytest.raises(DatasetError, match=error):
+        _repack(old, tmp_path / "new")
+    assert not (tmp_path / "new" / MANIFEST_NAME).exists()
+
+
+def test_damaged_record_is_named_by_its_row(old: Path, tmp_path: Path, inline: None) -> None:
+    reader = ShardReader(old / "shard-00001.fds", version=2)
+    reader.close()
+    _damage(reader.path, reader.header.records_offset + 64 + 30)
+    with pytest.raises(DatasetError, match=r"shard-00001.fds does not .*record in row 1 is damag"):
+        _repack(old, tmp_path / "new")
+
+
+def test_shards_of_another_dataset_or_version_are_refused(
+    old: Path, tmp_path: Path, inline: None
+) -> None:
+    _repack(old, tmp_path / "todays")
+    for other, error in (
+        (old / "shard-00002.fds", "does not match the manifest"),
+        (DATASETS / "none" / "shard-00001.fds", "does not match the manifest"),
+        (tmp_path / "todays" / "shard-00001.fds", "has a damaged header"),
+    ):
+        shutil.copyfile(other, old / "shard-00001.fds")
+        with pytest.raises(DatasetError, match=f"shard-00001.fds {error}"):
+            _repack(old, tmp_path / "new")
+
+
+def test_blob_that_does_not_keep_its_coefficients_is_an_error(
+    old: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "feeder.repack.shard.check_blob",
+        lambda blob: (check_blob(blob)[0] ^ 1, *check_blob(blob)[1:]),
+    )
+    with pytest.raises(DatasetError, match=r"sample 0 \(.*\) in .* has other coefficients"):
+        _repack(old, tmp_path / "new")
+
+
+def test_impossible_requests_are_refused(old: Path, tmp_path: Path, inline: None) -> None:
+    new = tmp_path / "new"
+    for inside in (old, old / "new"):
+        with pytest.raises(ConfigError, match="is inside the dataset"):
+            _repack(old, inside)
+    _repack(old, new)
+    with pytest.raises(ConfigError, match="new is a complete dataset already"):
+        _repack(old, new)
+    with pytest.raises(ConfigError, match=r"new is of dataset format version 4 already: use it"):
+        _repack(new, tmp_path / "newer")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary.txt").touch()
+    with pytest.raises(ConfigError, match="full is not empty"):
+        _repack(old, tmp_path / "full")
+
+
+def test_beginnings_of_packing_and_repacking_are_not_mixed(
+    old: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_source(tmp_path / "source", 5)
+    monkeypatch.setattr("feeder.pack.run.publish_parts", _stop)
+    monkeypatch.setattr("feeder.repack.run.publish_shards", _stop)
+    with pytest.raises(KeyboardInterrupt):
+        _repack(old, tmp_path / "repacking")
+    with pytest.raises(KeyboardInterrupt):
+        pack(source, tmp_path / "packing")
+    with pytest.raises(ConfigError, match="holds the beginning of a repacking: run the same"):
+        pack(source, tmp_path / "repacking")
+    for begun in ("packing", "repacking"):
+        with pytest.raises(ConfigError, match="holds the beginning of another packing"):
+            _repack(DATASETS / "none", tmp_path / begun)
+
+
+def _stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_command_prints_what_it_did(old: Path, tmp_path: Path) -> None:
+    done = run_feeder("repack", old, tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert first == f"repacked 14 images into {tmp_path / 'new'}: 5 shards"
+    assert last.startswith("  this run: 14 images in 0:0")
