@@ -41,8 +41,8 @@ def node() -> Iterator[FakeNode]:
 
 def recipe_keys(**changes: object) -> dict[str, object]:
     keys: dict[str, object] = {"model": "small", "image_size": 32, "epochs": EPOCHS}
-    keys |= {"global_batch": GLOBAL_BATCH, "lr": 0.05}
-    # Rounding differences double with each step at the full learning rate, on 16 images of noise.
+    keys |= {"global_batch": GLOBAL_BATCH, "lr": 0.02}
+    # Rounding differences grow with each step, on 16 images of noise: at 0.05 to 2e-3 on some CPUs.
     keys |= {"warmup_epochs": float(EPOCHS)}
     # Of 97 samples; by default the order is that of each rank's batches.
     return keys | {"data": {"order_batch_size": GLOBAL_BATCH}} | changes
