@@ -21,6 +21,7 @@ from feeder.dataset.format import checksum
 from feeder.dataset.manifest import ShardEntry, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.reader import ShardReader
+from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError
 from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.task_pool import Report
@@ -72,12 +73,18 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
         records, label_rows, names, is_proven = reader.read_index()
         if not is_proven:
             raise reader.changed()
+        inconsistent = find_inconsistent(records, labels.count_record_labels(len(classes)))
         for row, record in enumerate(records):
             start = int(record["name_offset"])
             stored = bytes(names[start : start + int(record["name_bytes"])])
             shown = printable(decode_name(stored)) or f"row {row}"
-            jpeg = _read_jpeg(reader, record, f"{shown} in {reader.path}")
-            class_name = _class_of(record, labels, classes, f"{shown} in {reader.path}")
+            where = f"{shown} in {reader.path}"
+            if row == inconsistent:
+                raise DatasetError(
+                    f"{where} is damaged (its record contradicts itself): run feeder verify"
+                )
+            jpeg = _read_jpeg(reader, record, where)
+            class_name = classes[int(record["label"])] if labels.kind == "index" else None
             chosen = choose_name(stored, limits, str(reader.path), class_name)
             path = os.path.join(out, chosen.path)
             if not settings.may_replace and os.path.lexists(path):
@@ -118,18 +125,6 @@ def _load_labels(folder: Path, fingerprint: str) -> tuple[LabelSpec, tuple[str, 
     return manifest.labels, manifest.classes
 
 
-def _class_of(
-    record: np.void, labels: LabelSpec, classes: tuple[str, ...], where: str
-) -> str | None:
-    """Return a sample's class, None where it has not one."""
-    if labels.kind != "index":
-        return None
-    label = int(record["label"])
-    if label >= len(classes):
-        raise DatasetError(f"{where} is of class {label}, which does not exist: run feeder verify")
-    return classes[label]
-
-
 def _is_listed(labels: LabelSpec) -> bool:
     """Return whether labels of this kind are listed: no folder's name shows them."""
     return labels.stored_bytes > 0
@@ -160,7 +155,9 @@ def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
     """Return the sample as an ordinary JPEG; ``where`` names it in errors."""
     offset, blob_bytes = int(record["offset"]), int(record["blob_bytes"])
     if not reader.holds_blob(offset, blob_bytes):
-        raise DatasetError(f"the record of {where} points out of the shard: run feeder verify")
+        raise DatasetError(
+            f"{where} is damaged (its record points out of the shard): run feeder verify"
+        )
     blob = bytearray(blob_bytes)
     reader.read_into(offset, memoryview(blob))
     if checksum(blob) != int(record["checksum"]):

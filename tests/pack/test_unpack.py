@@ -16,6 +16,7 @@ from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
 from feeder.pack.unpack_names import NameLimits, choose_name
 from feeder.process.path_text import decode_name, encode_name
 from tests.support.jpegs import SAMPLINGS, encode, picture
+from tests.support.rewrite import rewrite_record
 from tests.support.sources import (
     InlinePool,
     encoded,
@@ -132,6 +133,23 @@ def test_damaged_sample_stops_with_its_name_and_leaves_no_partial_file(
     for name, data in unpacked.items():
         assert name.endswith(".jpg")
         assert pixels(data).size
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("subsampling", 6, "its record contradicts itself"),
+        ("width", 0, "its record contradicts itself"),
+        ("label", 99, "its record contradicts itself"),
+        ("offset", 2**40, "its record points out of the shard"),
+    ],
+)
+def test_inconsistent_records_are_refused(
+    packed: Path, tmp_path: Path, field: str, value: int, problem: str
+) -> None:
+    rewrite_record(packed, 4, **{field: value})
+    with pytest.raises(DatasetError, match=rf"class\d/image\d+\.jpg in .*{problem}"):
+        _unpack(packed, tmp_path / "out")
 
 
 def test_interrupted_unpacking_leaves_only_complete_files(
