@@ -18,7 +18,7 @@ class DatasetInfo:
     classes: tuple[str, ...]
     """The class names by label; none where ``label_kind`` is "float" or "none"."""
     fingerprint: str
-    """The content fingerprint: a hash of images, labels and order, however they are packed."""
+    """The content fingerprint: a hash of images, labels, classes, order and number of shards."""
     samples: int
     """The number of samples, over all ranks."""
     label_kind: Literal["index", "multi", "float", "none"] = "index"

@@ -1,4 +1,4 @@
-"""``feeder repack OLD NEW``: converts a dataset of shard format 2 into today's format."""
+"""``feeder repack OLD NEW``: converts a dataset of shard format 2 to the current format."""
 
 import argparse
 import sys
@@ -13,9 +13,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "repack",
-        help="convert a dataset of the format before into today's",
-        description="Convert OLD, a dataset of the format before (shard format 2), into the "
-        "dataset NEW of today's format without loss: the same images, labels, names and order. "
+        help="convert a dataset of the previous format to the current one",
+        description="Convert OLD, a dataset of the previous format (shard format 2), to the "
+        "dataset NEW of the current one without loss: the same images, labels, names and order. "
         "Jobs that were trained with OLD resume with NEW. OLD stays as it is. After an "
         "interruption the same command resumes.",
     )

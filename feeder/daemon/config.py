@@ -98,7 +98,7 @@ class ServeConfig:
     lease_s: Annotated[float, number(2, 3600)] = 15.0
     # SIGTERM must be over in 5 s: 4 to finish requested batches, 1 to end the processes.
     drain_s: Annotated[float, number(0, 4.5)] = 4.0
-    # Feeder's own decoder is twice as fast and gives the same bytes; "turbojpeg" is for a CPU on
+    # Feeder's own decoder is nine times as fast, with the same bytes; "turbojpeg" is for a CPU on
     # which the self-test finds otherwise.
     decoder: Annotated[Decoder, choice(DECODERS)] = "own"
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if

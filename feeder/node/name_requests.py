@@ -107,7 +107,10 @@ def _refuse(
     if isinstance(dataset, str):
         return Refused(code="dataset", message=dataset[:MESSAGE_CHARS_MAX])
     if message.content not in ("", dataset.content):
-        text = f"dataset {message.dataset!r} is another one here, of content {dataset.content}"
+        text = (
+            f"dataset {message.dataset!r} is a different one here, with content fingerprint "
+            f"{dataset.content}"
+        )
         return Refused(code="unknown-dataset", message=text)
     samples = dataset.layout.samples
     beyond = [number for number in message.sample_ids if number >= samples]

@@ -27,7 +27,7 @@ from feeder.process.path_text import path_to_text
 from feeder.process.regular_file import read_regular
 
 _NOT_IN_FORMER_RECORDS = {*Oddity.PPM.kinds(), *Oddity.CLIPPED.kinds()}
-"""Kinds that a repacked dataset only counts: records of the format before had no bits for them."""
+"""Kinds that a repacked dataset only counts: records of shard format 2 had no bits for them."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Verification:
             classes=manifest.classes,
         )
         if content != manifest.content:
-            yield f"manifest.json: its content fingerprint is not that of the shards, {content}"
+            yield f"manifest.json: its content fingerprint does not match the shards, {content}"
 
     def _tasks(self) -> Iterator[dict[str, object]]:
         first_sample = 0

@@ -2,9 +2,9 @@
 
 Every byte of a shard is covered: the header by its checksum, records, label rows and names by the
 index checksum, each record and each blob by its own, and padding between blobs must be zero. Each
-sample must also be consistent: its labels are of the dataset's kind, its tiles decode to what its
-record has the content checksum of, and the complete JPEG decodes without a warning, to the same
-pixels by both decoders.
+sample must also be consistent: its labels are of the dataset's kind, its tiles decode to the
+content checksum in its record, and the complete JPEG decodes without a warning, to the same pixels
+by both decoders.
 """
 
 import warnings
@@ -256,5 +256,5 @@ def find_fault(record: np.void, blob: bytes | memoryview, tile_width_px: int) ->
     if tile_mcus > 1 and tile_px > tile_width_px:
         return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"
     if content_checksum != int(record["content_checksum"]):
-        return "its coefficients are others than its record has the checksum of"
+        return "its coefficients do not match the checksum in its record"
     return None

@@ -1,4 +1,4 @@
-"""Converts datasets of shard format 2 into today's format, without loss.
+"""Converts datasets of shard format 2 to the current format, without loss.
 
 May import: errors, plan, process, jpeg, dataset, pack.
 """

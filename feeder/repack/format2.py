@@ -1,7 +1,7 @@
 """Datasets of shard format 2 and manifest version 3, read for ``feeder repack`` alone.
 
-A shard has today's header, label rows and names (``feeder.dataset.format``); its records and blobs
-are others. A blob is
+A shard has the current header, label rows and names (``feeder.dataset.format``), with other
+records and blobs. A blob is
 
     ⌈tiles × l / 8⌉ bytes             the length of each segment, l bits each, lowest bits first
     ⌈tiles × (p₀ + p₁ + p₂) / 8⌉      DC predictions within rows: repacking has no use for them
@@ -13,7 +13,7 @@ A tile is one MCU row high. The codes are those of a JPEG, but no zero byte foll
 prediction of DC is 0 at the start of each row. So a JPEG with a restart marker after each row has
 the same codes.
 
-The manifest lacks ``content`` and ``former``, and is today's otherwise.
+The manifest lacks ``content`` and ``former``, and is otherwise the current one.
 """
 
 import json
@@ -34,7 +34,7 @@ from feeder.dataset.manifest import (
     fingerprint_of,
     read_manifest,
 )
-from feeder.dataset.manifest import VERSION as TODAYS_VERSION
+from feeder.dataset.manifest import VERSION as CURRENT_VERSION
 from feeder.dataset.reader import ShardIndex, ShardReader
 from feeder.errors import ConfigError, DatasetError
 
@@ -73,10 +73,11 @@ RECORD: Final = np.dtype(
 
 
 def load_former(folder: Path) -> Manifest:
-    """Return the checked manifest of a dataset of format 2, as one of today's without content.
+    """Return the checked manifest of a dataset of format 2, as a current one without content.
 
-    ``former`` is its fingerprint, ``content`` is zeros. Raises ConfigError for a dataset of today's
-    format, DatasetError for a folder without a dataset, a damaged manifest and any other version.
+    ``former`` is its fingerprint, ``content`` is zeros. Raises ConfigError for a dataset of the
+    current format, DatasetError for a folder without a dataset, a damaged manifest and any other
+    version.
     """
     data, where = read_manifest(folder), str(folder / MANIFEST_NAME)
     try:
@@ -85,15 +86,13 @@ def load_former(folder: Path) -> Manifest:
         fields = None
     if not isinstance(fields, dict) or fields.get("version") != _MANIFEST_VERSION:
         version = decode_manifest(data, where).version  # raises what is wrong with any other
-        raise ConfigError(
-            f"{folder} is of dataset format version {version} already: use it as it is"
-        )
+        raise ConfigError(f"{folder} has dataset format version {version} already: use it as it is")
     if canonical_json(fields) != data:
         raise damaged_manifest(where, "not as it was written")
     former = fields.pop("fingerprint", None)
     if former != fingerprint_of(fields):
         raise damaged_manifest(where, "its fingerprint does not match")
-    fields |= {"version": TODAYS_VERSION, "former": former, "content": "0" * 32}
+    fields |= {"version": CURRENT_VERSION, "former": former, "content": "0" * 32}
     fields["fingerprint"] = fingerprint_of(fields)
     return decode_manifest(canonical_json(fields), where)
 
@@ -142,7 +141,7 @@ def convert_to_jpeg(blob: bytes, record: np.void) -> bytes:
     scan_begin = header_begin + int(record["header_bytes"])
     mcu_width_px = int(record["mcu_width_px"])
     if not (length_bits and mcu_width_px) or scan_begin > len(blob):
-        raise ValueError("its tables and header are not those of its record")
+        raise ValueError("its tables and header do not match its record")
     lengths = _read_fields(blob[:lengths_bytes], columns * rows, length_bits)
     row_bits = lengths.reshape(rows, columns).sum(axis=1)
     scan_bytes = -(-int(row_bits.sum()) // 8)

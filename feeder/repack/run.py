@@ -1,4 +1,4 @@
-"""Repacks a dataset of shard format 2 into another folder, in today's format.
+"""Repacks a dataset of shard format 2 into another folder, in the current format.
 
     OLD/shard-00003.fds ─► a worker: old blob ─► JPEG ─► new blob, decoded again ─► part (shard)
       ─► renamed to NEW/shard-00003.fds ─► lists, survey ─► manifest (pack.publish)

@@ -89,7 +89,7 @@ def _read_blob(reader: ShardReader, record: np.void, where: str) -> bytes:
 
 
 def _convert(blob: bytes, record: np.void, tile_width_px: int, where: str) -> TiledJpeg:
-    """Return a sample of format 2 as one of today's, proved to be the same image."""
+    """Return a sample of format 2 in the current format, proved to be the same image."""
     try:
         tiled = tile_jpeg(format2.convert_to_jpeg(blob, record), tile_width_px)
     except (RecodeError, ValueError) as error:
@@ -97,11 +97,11 @@ def _convert(blob: bytes, record: np.void, tile_width_px: int, where: str) -> Ti
     geometry = (tiled.width, tiled.height, tiled.subsampling)
     stored = (int(record["width"]), int(record["height"]), int(record["subsampling"]))
     if tiled.warnings or geometry != stored:
-        raise _damaged(where, "its scan is not that of its record")
+        raise _damaged(where, "its scan does not match its record")
     if check_blob(tiled.blob)[:3] != (tiled.content_checksum, tiled.width, tiled.height):
         raise DatasetError(
-            f"{where} has other coefficients after repacking: this is a fault of this machine's "
-            "memory or of feeder; report it if it happens again"
+            f"{where} has different coefficients after repacking: this is a fault of this "
+            "machine's memory or of feeder; report it if it happens again"
         )
     return tiled
 

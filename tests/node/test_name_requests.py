@@ -75,7 +75,7 @@ def test_a_worker_reads_one_request_at_a_time_and_pauses_after_it() -> None:
             wanted(1, content="e"),
             "",
             "unknown-dataset",
-            "'birds' is another one here, of content f",
+            "'birds' is a different one here, with content fingerprint f",
         ),
         (wanted(0, 10), "", "range", "'birds' has no sample 10, it has 0 .. 9"),
         (wanted(1), "birds", "unreadable", "cannot be read: its storage does not answer"),

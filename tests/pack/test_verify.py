@@ -106,7 +106,7 @@ def test_a_content_fingerprint_of_other_samples_is_found(damaged: Path) -> None:
     (damaged / MANIFEST_NAME).write_bytes(other.encode())
     (problem,) = _problems(damaged)
     assert problem == (
-        f"manifest.json: its content fingerprint is not that of the shards, {manifest.content}"
+        f"manifest.json: its content fingerprint does not match the shards, {manifest.content}"
     )
 
 
@@ -247,7 +247,7 @@ _SCAN_BYTES = 2 + 2 + 1 + 2 * 3 + 3  # of an SOS segment
         (_set("height", 1), "its blob is of 20 x 15 pixels, its record of 20 x 1"),
         (_set("width", 0), "its size is zero"),
         (_set("height", 0), "its size is zero"),
-        (_set("content_checksum", 1), "its coefficients are others than its record has the"),
+        (_set("content_checksum", 1), "its coefficients do not match the checksum in its record"),
         (_put(b"\xff\xda", _SCAN_BYTES, 0), "its blob is damaged"),
         (_put(b"\xff\xda", _SCAN_BYTES, 4), "its tiles are 64 px wide, the dataset's at most 32"),
         (_put(b"\xff\xc0", 4, 12), "its blob is damaged"),

@@ -59,16 +59,16 @@ def test_rows_keep_their_codes_between_restart_markers(rows: list[list[str]], co
 def test_blob_of_another_size_than_its_parts_is_refused() -> None:
     blob, record = _blob([["110", "0001"], ["11111111", "1"]])
     for damaged in (b"", blob[:9], blob[:-1], blob + b"\0"):
-        with pytest.raises(ValueError, match=r"not those of its record|do not add up"):
+        with pytest.raises(ValueError, match=r"do not match its record|do not add up"):
             convert_to_jpeg(damaged, record)
     for field in ("tile_rows", "tile_columns", "header_bytes", "table_bits"):
         for value in (0, 255):
             other = record.copy()
             other[field] = value
-            with pytest.raises(ValueError, match=r"not those of its record|do not add up"):
+            with pytest.raises(ValueError, match=r"do not match its record|do not add up"):
                 convert_to_jpeg(blob, other)
     record["mcu_width_px"] = 0
-    with pytest.raises(ValueError, match="not those of its record"):
+    with pytest.raises(ValueError, match="do not match its record"):
         convert_to_jpeg(blob, record)
 
 
@@ -96,7 +96,7 @@ def test_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_former(tmp_path)
     monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
     pack(make_source(tmp_path / "source", 3), tmp_path / "packed", shards=1)
-    with pytest.raises(ConfigError, match=r"packed is of dataset format version 4 already: use it"):
+    with pytest.raises(ConfigError, match=r"packed has dataset format version 4 already: use it"):
         load_former(tmp_path / "packed")
     with pytest.raises(DatasetError, match="no dataset at"):
         load_former(tmp_path / "missing")

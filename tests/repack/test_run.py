@@ -309,7 +309,7 @@ def test_blob_that_does_not_keep_its_coefficients_is_an_error(
         "feeder.repack.shard.check_blob",
         lambda blob: (check_blob(blob)[0] ^ 1, *check_blob(blob)[1:]),
     )
-    with pytest.raises(DatasetError, match=r"sample 0 \(.*\) in .* has other coefficients"):
+    with pytest.raises(DatasetError, match=r"sample 0 \(.*\) in .* has different coefficients"):
         _repack(old, tmp_path / "new")
 
 
@@ -321,7 +321,7 @@ def test_impossible_requests_are_refused(old: Path, tmp_path: Path, inline: None
     _repack(old, new)
     with pytest.raises(ConfigError, match="new is a complete dataset already"):
         _repack(old, new)
-    with pytest.raises(ConfigError, match=r"new is of dataset format version 4 already: use it"):
+    with pytest.raises(ConfigError, match=r"new has dataset format version 4 already: use it"):
         _repack(new, tmp_path / "newer")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "diary.txt").touch()

@@ -99,8 +99,8 @@ def find_narrow_vectors(machine: Machine) -> Iterator[Finding]:
     if processor.vectors not in ("SSE4", "SSE2"):
         return
     cost = (
-        "One core makes 2,230 samples/s without AVX2, 4,216 with it and 4,955 with AVX-512, "
-        "measured on one AMD EPYC (docs/performance.md)."
+        "One core makes 2,230 samples/s without AVX2, 4,216 with it and 4,955 with AVX-512 "
+        "VBMI, measured on one AMD EPYC (docs/performance.md)."
     )
     if processor.is_virtual:
         yield Finding(
