@@ -176,6 +176,13 @@ class PreparedSamples:
             scale = 4 if self.subsamplings[row] == Subsampling.S422 else 8
             self._decode_own(self._blobs[row], self._windows[row], scale)
 
+    def decode_blob(self, row: int, blob: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+        """Decode as ``decode_tiled`` does from ``blob``, a copy of ``blob(row)``.
+
+        Returns the picture, in the scratch, and its stride.
+        """
+        return self._decode_own(blob, self._windows[row], self._scales[row])
+
     def sample_full(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
         """Do all that a loader with these libraries does; ``pixels`` is (end - first, S, S, 3)."""
         self._make_whole(first, end, pixels, self._decode_with_pyturbojpeg, resize_pack_reference)
@@ -235,13 +242,12 @@ class PreparedSamples:
         """Return the sample's blob, with READ_SLACK_BYTES after it."""
         return self._blobs[row]
 
-    def window(self, row: int) -> tuple[_Window, int]:
-        """Return what decoding the sample's crop takes: the window and the scale."""
-        return self._windows[row], self._scales[row]
-
-    def box(self, row: int) -> tuple[_Box, _Origin, bool]:
-        """Return what resizing takes: the crop's box, the picture's origin, and mirrored."""
-        return self._boxes[row], self._origins[row], bool(self.crops.flips[row])
+    def box(self, row: int) -> tuple[int, int, _Box, _Origin, bool]:
+        """Return what resizing takes: the picture's size, the crop's box, origin, and mirrored."""
+        *_, width, height = self._windows[row]
+        scale = self._scales[row]
+        size = -(-width // scale), -(-height // scale)
+        return *size, self._boxes[row], self._origins[row], bool(self.crops.flips[row])
 
     def __enter__(self) -> Self:
         return self

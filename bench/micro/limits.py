@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
 from feeder.jpeg.resize import resize_pack
 from feeder.jpeg.scratch import Scratch
 
@@ -30,7 +29,7 @@ class StageLimits:
 
     def __init__(self, samples: PreparedSamples, image_size: int) -> None:
         self._samples = samples
-        self._copied, self._rgbx = Scratch(), Scratch()
+        self._copied = Scratch()
         self._out = np.empty((image_size, image_size, 3), np.int8)
         self.seconds = dict.fromkeys(LIMITS, 0.0)
 
@@ -38,22 +37,16 @@ class StageLimits:
         """Measure the samples ``first`` .. ``end`` - 1 with the crops of the current epoch."""
         for row in range(first, end):
             source = self._samples.blob(row)
-            window, scale = self._samples.window(row)
-            *_, width, height = window
-            width, height = -(-width // scale), -(-height // scale)
-            picture, stride_bytes = self._rgbx.take_picture(width, height)
-            blob_bytes = source.size - READ_SLACK_BYTES
             began = perf_counter()
             blob = self._copied.take(source.size)
             np.copyto(blob, source)
             copied_at = perf_counter()
-            if not decode_window(blob, blob_bytes, window, scale, stride_bytes, picture):
-                self._samples.decode_tiled(row, row + 1)  # which leaves it to TurboJPEG
+            picture, stride_bytes = self._samples.decode_blob(row, blob)
             decoded_at = perf_counter()
             self.seconds["read"] += copied_at - began
             self.seconds["decode"] += decoded_at - copied_at
 
-            box, origin, mirrored = self._samples.box(row)
+            width, height, box, origin, mirrored = self._samples.box(row)
             for _ in range(2):
                 began = perf_counter()
                 resize_pack(

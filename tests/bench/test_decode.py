@@ -14,6 +14,7 @@ from bench.micro import cached, contenders, decode, quality
 from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
 from bench.micro.decode_report import AllRowsReport
+from bench.micro.limits import StageLimits
 from bench.micro.pillow_samples import PillowSamples
 from bench.micro.quality import measure_scaling
 from feeder.dataset.opened import Dataset
@@ -22,6 +23,8 @@ from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.recode import Subsampling
 from feeder.jpeg.resize import version_beside
 from feeder.plan.recipe import Recipe
+from tests.support.hard_jpegs import hard_jpeg
+from tests.support.sources import pack
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
@@ -208,6 +211,27 @@ def test_pillow_makes_the_same_samples(dataset: Path) -> None:
         PillowSamples(samples).sample_full(0, SAMPLES, by_pillow)
         samples.sample_full_same_code(0, SAMPLES, expected)
     assert np.abs(by_pillow.astype(int) - expected).max() <= 1
+
+
+def test_limits_resize_the_picture_that_they_decoded(tmp_path: Path) -> None:
+    """Also where our decoder leaves the image to TurboJPEG."""
+    kinds = ("4:2:0", "4:1:1", "4:4:0", "rgb")
+    (tmp_path / "source" / "class").mkdir(parents=True)
+    for number, kind in enumerate(kinds):
+        jpeg = hard_jpeg(number, kind, 70, 60, 80)
+        (tmp_path / "source" / "class" / f"{number}.jpg").write_bytes(jpeg)
+    pack(tmp_path / "source", tmp_path / "dataset")
+    recipe = Recipe.for_split("train", batch_size=1, image_size=32)
+    expected = np.empty((1, 32, 32, 3), np.int8)
+    with (
+        Dataset.open(tmp_path / "dataset") as opened,
+        PreparedSamples(opened, recipe, np.arange(len(kinds))) as samples,
+    ):
+        limits = StageLimits(samples, recipe.image_size)
+        for row in range(len(kinds)):
+            limits.measure(row, row + 1)
+            samples.sample_tiled_turbojpeg(row, row + 1, expected)
+            assert np.array_equal(limits._out, expected[0])
 
 
 def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path) -> None:
