@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.plan.recipe import Recipe
@@ -18,7 +19,6 @@ from feeder.sample.reader import SampleReader
 
 from ..machine import pinned_to
 
-CHUNK_IMAGES: Final = 64
 ROUNDS: Final = 5
 SEED: Final = 0
 
@@ -38,19 +38,21 @@ def measure_core(path: Path, *, images: int, core: int, rounds: int = ROUNDS) ->
     """Fill chunks of a dataset on a core in whole rounds; return the median round's rate."""
     check_libraries()
     tune_allocator()
-    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
     with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
-        count = min(images, dataset.layout.samples) // CHUNK_IMAGES * CHUNK_IMAGES
+        images = min(images, dataset.layout.samples)
+        chunk = min(images, ServeConfig().chunk_images)
+        count = images // chunk * chunk
+        recipe = Recipe.for_split("train", batch_size=chunk)
         order = np.random.default_rng(SEED).permutation(dataset.layout.samples)[:count]
         reader = SampleReader(dataset, recipe)
         side = recipe.image_size
-        pixels = np.empty((CHUNK_IMAGES, side, side, 3), np.int8)
-        labels = np.empty((CHUNK_IMAGES, *dataset.labels.row_shape), dataset.labels.dtype)
+        pixels = np.empty((chunk, side, side, 3), np.int8)
+        labels = np.empty((chunk, *dataset.labels.row_shape), dataset.labels.dtype)
         rates, spreads = [], []
         for epoch in range(rounds + 1):
             chunks_s = []
-            for first in range(0, count, CHUNK_IMAGES):
-                ids = order[first : first + CHUNK_IMAGES].astype(np.int64)
+            for first in range(0, count, chunk):
+                ids = order[first : first + chunk].astype(np.int64)
                 began_s = time.thread_time()
                 reader.fill(ids, seed=SEED, epoch=epoch, pixels=pixels, labels=labels)
                 chunks_s.append(time.thread_time() - began_s)

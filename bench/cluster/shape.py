@@ -8,6 +8,8 @@ replaces the first kind by this machine's.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from feeder.daemon.config import ServeConfig
+
 IMAGE_BYTES: Final = 110_000
 """Mean size of a packed ImageNet image (bench/README.md, "The synthetic set")."""
 
@@ -48,7 +50,7 @@ class JobShape:
     """What a rank consumes; 0 means as fast as it can."""
     rank_gb_s: float = 3.0
     """What a rank's process receives: 3.7 to 4.2 GB/s over tcp were measured on 2 cores."""
-    chunk_images: int = 64
+    chunk_images: int = ServeConfig().chunk_images
     image_size: int = 224
     image_bytes: int = 0
     """Of an image on the wire; 0 means int8 RGB of ``image_size``."""

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg import resize
@@ -39,8 +40,8 @@ from .limits import KERNELS, LIMITS, StageLimits
 from .pillow_samples import PillowSamples
 from .quality import measure_scaling
 
-CHUNK_IMAGES = 64
-"""Images in a call of the reader, the default of the daemon's workers."""
+CHUNK_IMAGES = ServeConfig().chunk_images
+"""Images in a call of the reader, as of the daemon's workers."""
 
 _STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
 

@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 
+from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import check_libraries, tune_allocator
@@ -47,7 +48,7 @@ from .streams import ClientPool, Measured, Stream, StreamHere
 from .transport import TransportOptions, measure_transport
 
 BATCH_SIZE: Final = 256
-CHUNK_IMAGES: Final = 64
+CHUNK_IMAGES: Final = ServeConfig().chunk_images
 LEASE_S: Final = 3600.0
 """Long, because clients send nothing while they wait for their turn."""
 

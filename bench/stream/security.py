@@ -20,6 +20,7 @@ from typing import Final
 
 import zmq
 
+from feeder.daemon.config import ServeConfig
 from feeder.plan.recipe import Recipe
 from feeder.process.child import python_command
 from feeder.security.crypto_library import find_crypto_library
@@ -34,7 +35,7 @@ from ..rounds import Contender, run_rounds, warm_up
 from .streams import WINDOW
 
 _TIMEOUT_S: Final = 60.0
-_BOX_BYTES: Final = 64 * 224 * 224 * 3  # a chunk
+_BOX_BYTES: Final = ServeConfig().chunk_images * 224 * 224 * 3  # a chunk
 _BOX_OVERHEAD_BYTES: Final = 16
 _BOXES: Final = 20
 

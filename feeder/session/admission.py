@@ -22,7 +22,7 @@ SESSION_CHUNKS_MAX: Final = 16_384
 """Chunks of a session that can be queued for sending; the socket's high-water mark is above it."""
 
 _CHUNK_PIXELS: Final = 32 * 512**2
-"""Most pixels of a chunk: the default 32 images at 512 px."""
+"""Most pixels of a chunk: 32 images of 512 px, or 167 of 224."""
 
 _CHUNK_LABEL_BYTES: Final = MAX_NODE_HEADER_BYTES // 2
 """Most bytes of a chunk's labels; clients accept frames of MAX_NODE_HEADER_BYTES at least."""

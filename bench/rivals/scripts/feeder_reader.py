@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 from protocol import SIZE_PX, Pixels, Work, serve
 
+from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-_CHUNK_IMAGES = 64
+_CHUNK_IMAGES = ServeConfig().chunk_images
 
 
 def _batches(work: Work) -> Iterator[Pixels]:
