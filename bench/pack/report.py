@@ -85,10 +85,11 @@ def build_results(
 ) -> list[Result]:
     """Return the rows, given each contender's turns, one a round; the first is the baseline.
 
-    The baseline of sizes is its source: the folder with the images' own bytes.
+    Sizes are compared with the baseline's source, the images' own bytes.
     """
     results: list[Result] = []
     baseline = next(iter(turns))
+    source = single(f"{baseline}/source", "MB", source_bytes[baseline] / 1e6)
     for name, taken in turns.items():
         for suffix, unit in (("", RATE), ("/cpu", CPU_RATE)):
             values = _rates(taken, images, unit)
@@ -103,7 +104,6 @@ def build_results(
             results.append(summarise(f"{name}/{phase}", "s", seconds))
         if name in source_bytes:
             results.append(single(f"{name}/source", "MB", source_bytes[name] / 1e6))
-        source = next(each for each in results if each.name == f"{baseline}/source")
         results.append(
             summarise(
                 f"{name}/size",
