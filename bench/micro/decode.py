@@ -140,7 +140,9 @@ class _DecodeBench:
             self._contenders[f"sample/whole-{version}"] = partial(
                 self._fill, SampleReader(dataset, recipe, vectors=version)
             )
-        self._centre_reference = SampleReader(dataset, val, decoder="turbojpeg")
+        self._centre_reference = partial(
+            self._fill, SampleReader(dataset, val, decoder="turbojpeg")
+        )
 
     def compare_pixels(self) -> int:
         """Return the number of samples whose pixels were compared and are equal."""
@@ -151,22 +153,21 @@ class _DecodeBench:
         versions = [f"sample/whole-{version}" for version in self._versions]
         for first in range(0, count, CHUNK_IMAGES):
             rows = slice(first, min(first + CHUNK_IMAGES, count))
-            expected = self._make("sample/full-libraries", rows)
+            expected = self._make(self._contenders["sample/full-libraries"], rows)
             self._check("sample/full", rows, expected, everywhere, pillow)
             self._check("sample/whole-unscaled", rows, expected, everywhere, pillow)
             self._check("sample/whole", rows, expected, unscaled, pillow)
             self._check("sample/decoded-cache-unscaled", rows, expected, everywhere, pillow)
-            expected = self._make("sample/whole-turbojpeg", rows)
+            expected = self._make(self._contenders["sample/whole-turbojpeg"], rows)
             cached = ("sample/filling-cache", "sample/decoded-cache")
             for name in ("sample/whole", "sample/tiled-turbojpeg", *cached, *versions):
                 self._check(name, rows, expected, everywhere, "sample/whole-turbojpeg")
-            self._fill(self._centre_reference, rows.start, rows.stop)
-            expected = self._pixels[: rows.stop - rows.start].copy()
+            expected = self._make(self._centre_reference, rows)
             self._check("sample/centre", rows, expected, everywhere, "TurboJPEG's centre crops")
         return count
 
-    def _make(self, name: str, rows: slice) -> NDArray[np.int8]:
-        self._contenders[name](rows.start, rows.stop)
+    def _make(self, contender: Contender, rows: slice) -> NDArray[np.int8]:
+        contender(rows.start, rows.stop)
         return self._pixels[: rows.stop - rows.start].copy()
 
     def _check(
@@ -177,7 +178,7 @@ class _DecodeBench:
         must_equal: NDArray[np.bool_],
         reference: str,
     ) -> None:
-        differs = (self._make(name, rows) != expected).any(axis=(1, 2, 3))
+        differs = (self._make(self._contenders[name], rows) != expected).any(axis=(1, 2, 3))
         wrong = np.flatnonzero(differs & must_equal[rows])
         if wrong.size:
             sample_id = int(self._samples.sample_ids[rows.start + int(wrong[0])])

@@ -302,6 +302,7 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
     report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
     # The cache is filled, at full size and in a few epochs at other scales; then the readers are
     # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
+    # The last is the centre crops' reference.
     readers = 7 + len(VERSIONS[:-1])
     first = 1 + readers * (1 + 1 + 3) + 1
     filling = 7 * (1 + cached._SCALED_EPOCHS)
