@@ -71,8 +71,8 @@ def format_classes(results: Sequence[Result]) -> list[str]:
             cells.append(_times(rows[f"{way}-against-turbojpeg/{name}"]))
         table.append((*cells, _times(rows[f"sample/whole/{name}"])))
     heading = (
-        "µs an image by class of n, of our decoder and of TurboJPEG on the same tiles;",
-        "size: bytes of the blobs, of those of ordinary JPEGs",
+        "µs an image by class (n images): our decoder, and TurboJPEG on the same tiles;",
+        "size: bytes of the blobs over those of ordinary JPEGs",
     )
     return [*heading, *align(table, left={0})] if names else []
 

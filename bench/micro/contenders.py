@@ -9,8 +9,8 @@ reads its blob.
 
 With partial decoding (``decode_tiled``) the crop's tiles are decoded from the blob in memory by our
 own decoder. TurboJPEG (``…_tiled_turbojpeg``) has a JPEG of the same tiles, made beforehand: what
-it would gain if a dataset could hold every crop's tiles as a JPEG. The difference is that of blobs
-without Huffman codes, and of the decoder that they allow.
+it would gain if a dataset could hold every crop's tiles as a JPEG. The ratio of the two is what
+blobs without Huffman codes, and the decoder for them, gain.
 """
 
 import os

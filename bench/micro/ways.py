@@ -1,7 +1,6 @@
 """The ways to the same pixels that ``feeder-bench decode`` compares, and how Feeder stands.
 
-TurboJPEG on the same tiles is the ablation of blobs without Huffman codes: it has a JPEG of every
-crop's tiles, which took no time.
+TurboJPEG decodes JPEGs of the same tiles; the time to make them is not counted.
 """
 
 from collections.abc import Mapping

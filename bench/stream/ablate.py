@@ -5,9 +5,9 @@ the other; all of them with one removed; and throughput against the number of wo
 user's setting of the recipe, the daemon or the client. All daemons run at once and all sessions
 stay open; only the contender whose turn it is requests batches, always the same ones.
 
-The decoder is none of them: all have our own. TurboJPEG would need a JPEG of every crop's tiles,
-whose Huffman codes take longer to make than to decode, so that every other gain would look larger.
-What blobs without Huffman codes bring is in ``feeder-bench decode``.
+The decoder is not among them: all setups use our own. TurboJPEG would need a JPEG of every crop's
+tiles, whose Huffman codes take longer to make than to decode, so that every other gain would look
+larger. What blobs without Huffman codes gain is in ``feeder-bench decode``.
 """
 
 import argparse
