@@ -100,8 +100,8 @@ def _pack_sources(
             data = packed.find_datasets(config.data, sources)
         except KeyboardInterrupt:
             progress.note(
-                f"feeder: stopped by {signals.received.name if signals.received else 'Ctrl-C'} "
-                "while packing: finished shards are kept, the next start resumes"
+                f"feeder: stopped by {signals.name} while packing: finished shards are kept, the "
+                "next start resumes"
             )
             return signals.exit_status
     return dataclasses.replace(config, data=data)

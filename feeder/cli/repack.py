@@ -41,10 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
                 progress=ProgressLine(sys.stderr),
             )
         except KeyboardInterrupt:
-            name = signals.received.name if signals.received else "Ctrl-C"
             sys.stderr.write(
-                f"feeder: stopped by {name}: finished shards are kept, run the same command again "
-                "to resume\n"
+                f"feeder: stopped by {signals.name}: finished shards are kept, run the same "
+                "command again to resume\n"
             )
             return signals.exit_status
     print("\n".join(format_summary(arguments.new, summary)))

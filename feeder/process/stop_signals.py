@@ -45,6 +45,11 @@ class StopSignals:
         raise KeyboardInterrupt
 
     @property
+    def name(self) -> str:
+        """The name of the signal, as SIGTERM."""
+        return (self.received or signal.SIGINT).name
+
+    @property
     def exit_status(self) -> int:
         """128 + the number of the signal, as in shells."""
         return 128 + (self.received or signal.SIGINT)
