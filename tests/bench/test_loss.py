@@ -8,7 +8,7 @@ import pytest
 from bench.cli import main
 from bench.micro import loss
 from bench.micro.loss import Setting
-from tests.support.sources import InlinePool, make_source
+from tests.support.sources import make_source, run_inline
 
 _IMAGES = 11
 
@@ -19,7 +19,7 @@ def rows(
 ) -> dict[str, dict[str, float]]:
     settings = (Setting(max_side=40), Setting(quality=30, subsampling="444"), Setting(max_side=90))
     monkeypatch.setattr(loss, "SETTINGS", settings)
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
     source = make_source(tmp_path / "source", _IMAGES, side=40)
     out = tmp_path / "loss.json"
     assert main(["loss", str(source), "--rounds", "2", "--json", str(out)]) == 0

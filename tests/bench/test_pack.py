@@ -20,7 +20,7 @@ from bench.rivals.catalogue import ENVIRONMENTS, SCRIPTS
 from bench.rivals.process import RivalFailure
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, ResourceError
-from tests.support.sources import InlinePool, make_source, pack
+from tests.support.sources import make_source, pack, run_inline
 
 _IMAGES = 17
 _FAKE_WRITER = f"""
@@ -73,8 +73,7 @@ def _samples(dataset: Path) -> list[tuple[str, int]]:
 def test_every_kind_of_source_holds_the_same_images_and_classes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.containers")
     monkeypatch.setattr(kinds, "IMAGES_IN_FILE", 10)
     with prepare_material(source, images=_IMAGES, distinct=1) as material:
         assert (len(material.images), material.distinct) == (_IMAGES, 7)

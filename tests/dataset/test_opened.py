@@ -21,7 +21,7 @@ from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.jpeg.recode import tile_jpeg
 from tests.dataset.test_manifest import make_manifest
 from tests.support.rewrite import rewrite_record
-from tests.support.sources import InlinePool, make_source, pack, pixels
+from tests.support.sources import make_source, pack, pixels, run_inline
 
 _IMAGES = 23  # prime: shards are uneven
 
@@ -32,7 +32,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("dataset")
     source = make_source(root / "source", _IMAGES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
+        run_inline(patch, "pack.run")
         pack(source, root / "packed", shards=5)
     return source, root / "packed"
 

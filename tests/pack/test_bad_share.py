@@ -13,7 +13,6 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.pack.bad_share import BadLimit
 from feeder.pack.work_folder import QuarantineEntry
 from tests.support.sources import (
-    InlinePool,
     encoded,
     error_line,
     file_tree,
@@ -21,6 +20,7 @@ from tests.support.sources import (
     make_source,
     pack,
     run_feeder,
+    run_inline,
 )
 
 
@@ -103,7 +103,7 @@ def test_what_is_advised_holds_when_all_images_were_tried(data: st.DataObject) -
 def test_advice_on_the_way_says_that_more_may_be_found_and_the_last_one_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
     source = tmp_path / "source"
     source.mkdir()
     rows = ["file,label"]

@@ -10,15 +10,14 @@ from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.options import SourceChoices
 from tests.source.tar_writer import tar_bytes
-from tests.support.sources import InlinePool, encoded, image, pack
+from tests.support.sources import encoded, image, pack, run_inline
 
 _BAD = "the source has changed: "
 
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
 
 
 def _interrupt(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from feeder.dataset.opened import Dataset
 from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import InlinePool, encoded, feeder_command, image, pack
+from tests.support.sources import encoded, feeder_command, image, pack, run_inline
 
 _CLASSES = ("n01", "n02", "n05")
 _Images = dict[tuple[str, str], bytes]
@@ -34,8 +34,7 @@ def images() -> _Images:
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
 
 
 def _class_folder(folder: Path, images: _Images) -> str:

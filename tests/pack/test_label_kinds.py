@@ -11,16 +11,14 @@ from feeder.dataset.opened import Dataset
 from feeder.pack.options import SourceChoices
 from feeder.pack.verify import Verification
 from feeder.plan.labels import LabelKind, LabelSpec
-from tests.support.sources import InlinePool, encoded, image, pack, silent
+from tests.support.sources import encoded, image, pack, run_inline, silent
 
 _IMAGES = 30
 
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack and verify in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.verify.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.verify")
 
 
 def _write(folder: Path, labels: list[Any]) -> Path:

@@ -17,7 +17,7 @@ from feeder.pack.options import PackOptions, SourceChoices
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from tests.pack.label_situations import SITUATIONS, WRITERS, Situation, samples
-from tests.support.sources import InlinePool
+from tests.support.sources import run_inline
 
 CASES = [
     pytest.param(situation, kind, id=f"{situation.title}-{kind}")
@@ -29,7 +29,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack in this process, into a file system that need not be durable."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 

@@ -22,7 +22,7 @@ from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelSpec
 from feeder.process.path_text import decode_name, encode_name
 from tests.support.rewrite import rewrite_record
-from tests.support.sources import InlinePool, file_tree, silent
+from tests.support.sources import file_tree, run_inline, silent
 from tests.support.synthetic_sets import (
     EVERY_KIND,
     FLOATS,
@@ -40,9 +40,7 @@ LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify and unpack in this process."""
-    monkeypatch.setattr("feeder.pack.verify.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.unpack.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.verify", "pack.unpack")
 
 
 def _problems(path: Path) -> list[str]:

@@ -18,15 +18,14 @@ from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.verify import Verification
 from feeder.survey.page import SURVEY_NAME
-from tests.support.sources import InlinePool, encoded, image, silent
+from tests.support.sources import encoded, image, run_inline, silent
 
 _DARK = "and 65,535 becomes white, so that they are dark"
 
 
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("run", "containers", "verify"):
-        monkeypatch.setattr(f"feeder.pack.{module}.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.containers", "pack.verify")
 
 
 def _source(root: Path, files: dict[str, bytes]) -> Path:

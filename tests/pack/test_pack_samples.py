@@ -24,13 +24,13 @@ from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.source.listing import ItemListing
 from tests.support.sources import (
     REPOSITORY,
-    InlinePool,
     encoded,
     error_line,
     file_tree,
     image,
     pack,
     run_feeder,
+    run_inline,
 )
 
 Sample = tuple[str, Any, Any]
@@ -53,7 +53,7 @@ def samples() -> list[Sample]:
 @pytest.fixture(autouse=True)
 def small_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack in this process, and spool into containers of four samples."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
     monkeypatch.setattr("feeder.pack.spool.CONTAINER_SAMPLES", 4)
     monkeypatch.setattr("os.fsync", lambda _: None)
 

@@ -19,7 +19,16 @@ from feeder.pack.options import PackOptions, choose_shards
 from feeder.pack.verify import Verification
 from feeder.pack.work_folder import STATE_NAME, WorkFolder
 from feeder.plan.epoch import MAX_SEED
-from tests.support.sources import InlinePool, encoded, file_tree, image, make_source, pack, silent
+from tests.support.sources import (
+    InlinePool,
+    encoded,
+    file_tree,
+    image,
+    make_source,
+    pack,
+    run_inline,
+    silent,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 _IMAGES = 29
@@ -40,9 +49,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack and verify in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.verify.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.verify")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset of ``source``, packed without interruption."""
     path = tmp_path_factory.mktemp("reference") / "packed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
+        run_inline(patch, "pack.run")
         pack(source, path, shards=6)
     return path
 

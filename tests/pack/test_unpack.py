@@ -25,6 +25,7 @@ from tests.support.sources import (
     make_source,
     pack,
     pixels,
+    run_inline,
     silent,
 )
 
@@ -33,9 +34,7 @@ LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack and unpack in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.unpack.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.unpack")
 
 
 @pytest.fixture

@@ -23,17 +23,15 @@ from feeder.pack.verify import Verification
 from feeder.pack.verify_shard import find_fault
 from feeder.survey.duplicates import DUPLICATES_NAME
 from feeder.survey.page import SURVEY_NAME
-from tests.support.sources import InlinePool, encoded, image, make_source, pack, silent
+from tests.support.sources import encoded, image, make_source, pack, run_inline, silent
 
 _SHARDS = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
 def inline() -> Any:
-    """Pack and verify in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
-        patch.setattr("feeder.pack.verify.TaskPool", InlinePool)
+        run_inline(patch, "pack.run", "pack.verify")
         yield
 
 

@@ -14,16 +14,14 @@ from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack_cache.entry import CacheEntry, is_source
 from feeder.pack_cache.resolve import SourceCache
 from feeder.pack_cache.shared_progress import SharedProgress
-from tests.support.sources import InlinePool, encoded, image, make_source
+from tests.support.sources import encoded, image, make_source, run_inline
 
 IMAGES = 11
 
 
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack in this process."""
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "pack.containers")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError, DatasetError
 from feeder.repack import format2
 from feeder.repack.format2 import convert_to_jpeg, load_former
-from tests.support.sources import InlinePool, make_source, pack
+from tests.support.sources import make_source, pack, run_inline
 
 DATASETS = Path(__file__).parent / "format2"
 HEADER = b"\xff\xd8 some segments \xff\xda"
@@ -94,7 +94,7 @@ def test_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / MANIFEST_NAME).write_text(json.dumps({**fields, "version": 2}))
     with pytest.raises(DatasetError, match=r"version 2, this feeder reads 4: pack the source"):
         load_former(tmp_path)
-    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run")
     pack(make_source(tmp_path / "source", 3), tmp_path / "packed", shards=1)
     with pytest.raises(ConfigError, match=r"packed has dataset format version 4 already: use it"):
         load_former(tmp_path / "packed")

@@ -35,6 +35,7 @@ from tests.support.sources import (
     make_source,
     pack,
     run_feeder,
+    run_inline,
     silent,
 )
 
@@ -60,9 +61,7 @@ sys.addaudithook(kill)
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pack, repack, verify and unpack in this process."""
-    for module in ("pack.run", "repack.run", "pack.verify", "pack.unpack"):
-        monkeypatch.setattr(f"feeder.{module}.TaskPool", InlinePool)
+    run_inline(monkeypatch, "pack.run", "repack.run", "pack.verify", "pack.unpack")
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files that ``old`` becomes, without interruption."""
     path = tmp_path_factory.mktemp("reference") / "new"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.repack.run.TaskPool", InlinePool)
+        run_inline(patch, "repack.run")
         _repack(DATASETS / "index", path)
     return file_tree(path)
 

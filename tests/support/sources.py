@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from feeder.pack.options import PackOptions
@@ -63,6 +64,12 @@ class InlinePool:
 
     def __exit__(self, *error: object) -> None:
         return
+
+
+def run_inline(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Let these modules of ``feeder`` ("pack.run") perform their tasks in this process."""
+    for module in modules:
+        monkeypatch.setattr(f"feeder.{module}.TaskPool", InlinePool)
 
 
 def _through_json(message: Any) -> Any:

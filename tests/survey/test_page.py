@@ -22,7 +22,7 @@ from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
 from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
-from tests.support.sources import InlinePool, encoded, image, make_source, pack, run_feeder
+from tests.support.sources import encoded, image, make_source, pack, run_feeder, run_inline
 from tests.support.synthetic_sets import EVERY_KIND, class_names, classes_of, write_labelled
 from tests.survey.reading import ReadPage, read_page
 from tests.survey.small_sets import Sample, shard_paths, write_set
@@ -242,8 +242,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.jpg").write_bytes(b"")
     (source / "class1" / "again.jpg").write_bytes((folder / "image000.jpg").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
-        patch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+        run_inline(patch, "pack.run", "pack.containers")
         pack(source, root / "packed", shards=2)
     return root / "packed"
 
