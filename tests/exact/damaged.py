@@ -201,7 +201,9 @@ def _compare_one(seed: int, jpeg: bytes, tally: Tally, log: Callable[[str], None
         compare_window(tally, image, whole, scale, rng, log)
     window = draw_window(rng, sample.tiled)
     compare_window(tally, image, window, int(rng.choice(scales_of(window))), rng, log)
-    if outcome == "as they are" and not _is_pillows(jpeg, expected_pixels(sample.tiled, whole, 1)):
+    if outcome == "as they are" and not _is_pillows(
+        jpeg, expected_pixels(sample.tiled.blob, whole, 1)
+    ):
         log(f"the packed image is not Pillow's: {image.name}")
         return UNLIKE_PILLOW
     return outcome

@@ -139,11 +139,11 @@ def compare_window(
 ) -> None:
     """Decode a window with TurboJPEG and with each version, and count; ``rng`` draws the buffer."""
     spare_bytes, slack = 4 * int(rng.integers(0, 20)), int(rng.integers(256))
-    expected = expected_pixels(image.tiled, window, scale)
+    expected = expected_pixels(image.tiled.blob, window, scale)
     count = tally[Row(image.images, image.kind, scale)]
     count.crops += 1
     got = [
-        own_pixels(image.tiled, window, scale, version, spare_bytes=spare_bytes, slack=slack)
+        own_pixels(image.tiled.blob, window, scale, version, spare_bytes=spare_bytes, slack=slack)
         for version in VERSIONS
     ]
     for version, pixels in zip(VERSIONS, got, strict=True):

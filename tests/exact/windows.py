@@ -72,12 +72,12 @@ def _is_of_larger_factor(window: Window, scale: int) -> bool:
     return any(all(-(-side * k // 8) <= shown for side, shown in sides) for k in eighths)
 
 
-def expected_pixels(tiled: TiledJpeg, window: Window, scale: int) -> NDArray[np.uint8]:
+def expected_pixels(blob: bytes, window: Window, scale: int) -> NDArray[np.uint8]:
     """Return (height, 4 * width) RGBX of TurboJPEG, of the window as a JPEG.
 
     Raises ValueError for damage.
     """
-    jpeg = np.frombuffer(rebuild_jpeg(tiled.blob, *window), np.uint8)
+    jpeg = np.frombuffer(rebuild_jpeg(blob, *window), np.uint8)
     width, height = window.size_px(scale)
     out = np.empty((height, 4 * width), np.uint8)
     decode_rgbx(jpeg, window.width, window.height, scale, 4 * width, out.reshape(-1))
@@ -85,21 +85,20 @@ def expected_pixels(tiled: TiledJpeg, window: Window, scale: int) -> NDArray[np.
 
 
 def own_pixels(
-    tiled: TiledJpeg,
+    blob: bytes,
     window: Window,
     scale: int,
     version: str,
     *,
     spare_bytes: int = 0,
-    slack: int = 0,
+    slack: int = 0xA5,
 ) -> NDArray[np.uint8] | None:
     """Return (height, 4 * width) RGBX of a version of ``decode_window``; None if it declined.
 
     The buffer's rows have ``spare_bytes`` between them; ``slack`` is the content of the bytes after
     the blob. Checks that nothing else is written. Raises ValueError for damage.
     """
-    blob = np.full(len(tiled.blob) + READ_SLACK_BYTES, slack, np.uint8)
-    blob[: len(tiled.blob)] = np.frombuffer(tiled.blob, np.uint8)
+    padded = np.frombuffer(blob + bytes([slack]) * READ_SLACK_BYTES, np.uint8)
     width, height = window.size_px(scale)
     stride = 4 * width + spare_bytes
     room = stride * (height - 1) + 4 * width
@@ -107,9 +106,7 @@ def own_pixels(
     out = guarded[_GUARD_BYTES : _GUARD_BYTES + room]
     is_decoded = None
     try:
-        is_decoded = decode_window(
-            blob, len(tiled.blob), window, scale, stride, out, version=version
-        )
+        is_decoded = decode_window(padded, len(blob), window, scale, stride, out, version=version)
     finally:
         rows = guarded[_GUARD_BYTES : _GUARD_BYTES + stride * height].reshape(height, stride)
         assert (guarded[:_GUARD_BYTES] == _GUARD).all(), "written before the pixels"

@@ -51,9 +51,9 @@ def _with_quantisers(jpeg: bytes, table: NDArray[np.int64]) -> bytes:
 def _check_agreement(sample: SourceSample) -> None:
     window = whole_window(sample.tiled)
     for scale in scales_of(window):
-        expected = expected_pixels(sample.tiled, window, scale)
+        expected = expected_pixels(sample.tiled.blob, window, scale)
         for version in ("portable", None):
-            own = own_pixels(sample.tiled, window, scale, version)
+            own = own_pixels(sample.tiled.blob, window, scale, version)
             assert own is None or np.array_equal(own, expected), (scale, version)
 
 
@@ -106,7 +106,7 @@ def test_what_is_converted_looks_as_pillow_decodes_it() -> None:
         expected = np.asarray(image.convert("RGB")).astype(int)
     tiled = _prepare(jpeg).tiled
     window = whole_window(tiled)
-    got = expected_pixels(tiled, window, 1).reshape(_SIDE, _SIDE, 4)[..., :3]
+    got = expected_pixels(tiled.blob, window, 1).reshape(_SIDE, _SIDE, 4)[..., :3]
     assert np.abs(got - expected).mean() < 2
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.jpeg.crop_decode import check_blob, rebuild_jpeg
-from feeder.jpeg.decode import READ_SLACK_BYTES, VERSIONS, decode_rgbx, decode_window
+from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.recode import tile_jpeg
-from tests.exact.windows import Window
+from tests.exact.windows import Window, expected_pixels, own_pixels
 from tests.support.blobs import ABSENT, CLASSES, ZIGZAG, Blob, BlockClass, Blocks, low_bits_of
 from tests.support.coefficient_jpegs import FACTORS, header_of, mcu_grid, size_px
 from tests.support.jpegs import encode, picture
@@ -24,15 +24,6 @@ DAMAGE = "its blob is damaged"
 
 def whole_of(kind: str, mcus: int, rows: int) -> Window:
     return Window(0, mcus, 0, rows, *size_px(kind, mcus, rows))
-
-
-def decode_own(data: bytes, window: Window, version: str) -> np.ndarray[Any, Any]:
-    padded = np.frombuffer(data + b"\xa5" * READ_SLACK_BYTES, np.uint8)
-    out = np.zeros((window.height, 4 * window.width), np.uint8)
-    assert decode_window(
-        padded, len(data), window, 1, out.shape[1], out.reshape(-1), version=version
-    )
-    return out
 
 
 def draw_class(rng: np.random.Generator) -> BlockClass:
@@ -99,11 +90,9 @@ def test_all_that_the_format_permits_is_read_by_all_versions(
 def check_everywhere(blob: Blob, window: Window) -> None:
     data = blob.encode()
     assert check_blob(data)[0] == blob.content_checksum()
-    jpeg = np.frombuffer(rebuild_jpeg(data, *window), np.uint8)
-    expected = np.zeros((window.height, 4 * window.width), np.uint8)
-    decode_rgbx(jpeg, window.width, window.height, 1, 4 * window.width, expected.reshape(-1))
+    expected = expected_pixels(data, window, 1)
     for version in VERSIONS:
-        assert np.array_equal(decode_own(data, window, version), expected), version
+        assert np.array_equal(own_pixels(data, window, 1, version), expected), version
 
 
 def grey_blob(classes: list[BlockClass], blocks: list[list[int]], tile_mcus: int = 4) -> Blob:
@@ -138,7 +127,7 @@ def test_the_longest_blocks(tile_mcus: int) -> None:
 
 
 def test_signs_and_planes_of_any_length_from_any_bit_on() -> None:
-    """Some words have only 57 bits from there on: what is longer takes several."""
+    """An unaligned 64-bit load has only 57 usable bits: longer runs take several."""
     blocks = []
     empty, of_three_bits = ([0, value] + [0] * 62 for value in (0, 2))
     for ones in range(26, 33):
@@ -186,7 +175,7 @@ def assert_refused(blob: Blob | bytes, window: Window) -> None:
         rebuild_jpeg(data, *window)
     for version in VERSIONS:
         with pytest.raises(ValueError, match=DAMAGE):
-            decode_own(data, window, version)
+            own_pixels(data, window, 1, version)
 
 
 def valid(kind: str = "grey") -> tuple[Blob, Window]:
@@ -202,43 +191,52 @@ def test_the_valid_blobs_are_read() -> None:
         check_everywhere(*valid(kind))
 
 
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        ("grey", {"tile_mcus": 0}),
-        ("grey", {"tile_mcus": 65}),
-        ("4:4:4", {"tile_mcus": 22}),
-        ("4:2:0", {"tile_mcus": 11}),
-        ("4:2:0", {"tile_mcus": 255}),
-        ("grey", {"tile_mcus": 1}),
-        ("grey", {"tile_mcus": 3}),
-        ("grey", {"length_bits": 0}),
-        ("grey", {"length_bits": 25}),
-        ("grey", {"length_bits": 255}),
-        ("grey", {"dc_bits": (12, 0, 0)}),
-        ("grey", {"dc_bits": (255, 0, 0)}),
-        ("grey", {"dc_bits": (0, 0, 0)}),
-        ("grey", {"dc_bits": (11, 1, 0)}),
-        ("grey", {"dc_bits": (11, 0, 1)}),
-        ("4:4:4", {"dc_bits": (11, 11, 12)}),
-    ],
-)
-def test_sizes_out_of_range_are_refused(kind: str, change: dict[str, Any]) -> None:
-    blob, window = valid(kind)
-    assert_refused(replace(blob, **change), window)
+def full_blob(kind: str, mcus: int, **sizes: Any) -> Blob:
+    """Return a row of MCUs, all of class FULL."""
+    components, *_ = mcu_grid(kind, 1, 1)
+    head, scan = header_of(kind, *size_px(kind, mcus, 1), 1)
+    blob = Blob(
+        header=head + scan, classes=(FULL,) * (CLASSES * (1 + max(components) // 2)), **sizes
+    )
+    blocks = [block_of(k % 130, lambda p: p % 2) for k in range(mcus * len(components))]
+    return blob.with_blocks(np.array(blocks, np.int16), [0] * len(blocks))
 
 
 def test_a_tile_has_64_blocks_at_most() -> None:
-    blocks = [block_of(k, lambda p: p % 2) for k in range(130)]
-    window = whole_of("grey", 130, 1)
-    check_everywhere(grey_blob([FULL], blocks, 64), window)
-    for tile_mcus in (65, 128, 130, 255):
-        assert_refused(grey_blob([FULL], blocks, tile_mcus), window)
+    for kind, most in (("grey", 64), ("4:4:4", 21), ("4:2:0", 10), ("4:2:2", 16)):
+        dc_bits = (11, 0, 0) if kind == "grey" else (11, 11, 11)
+        window = whole_of(kind, 130, 1)
+        check_everywhere(full_blob(kind, 130, tile_mcus=most, dc_bits=dc_bits), window)
+        for tile_mcus in (most + 1, 255):
+            assert_refused(full_blob(kind, 130, tile_mcus=tile_mcus, dc_bits=dc_bits), window)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
+def test_dcs_before_a_tile_have_11_bits_at_most_and_none_without_component() -> None:
+    window = whole_of("grey", 2, 1)
+    blob = full_blob("grey", 2, tile_mcus=1)
+    for dc_bits in ((12, 0, 0), (11, 1, 0), (11, 0, 1)):
+        assert_refused(full_blob("grey", 2, tile_mcus=1, dc_bits=dc_bits), window)
+        assert_refused(replace(blob, dc_bits=dc_bits), window)  # the tiles have no such bits
+    blob = full_blob("4:4:4", 2, tile_mcus=1, dc_bits=(11, 11, 12))
+    assert_refused(blob, whole_of("4:4:4", 2, 1))
+
+
+def test_other_sizes_out_of_range_are_refused() -> None:
+    blob, window = valid()
+    for change in ({"tile_mcus": 0}, {"length_bits": 0}, {"length_bits": 25}):
+        assert_refused(replace(blob, **change), window)
+
+
+def test_impossible_classes_are_refused() -> None:
+    """Even if no block uses the class."""
+    blob, window = valid("4:4:4")
+
+    def with_class(own: BlockClass) -> Blob:
+        return replace(blob, classes=(*blob.classes[:CLASSES], own, *blob.classes[CLASSES + 1 :]))
+
+    check_everywhere(with_class(FULL), window)
+    own: BlockClass
+    for own in (
         (13,),
         (15,),
         *((12, nibble) for nibble in range(LOW_BITS_MAX + 1, ABSENT)),
@@ -246,15 +244,8 @@ def test_a_tile_has_64_blocks_at_most() -> None:
         (12, *[7] * 63),
         (12, *[0] * 64),
         (12, *[0] * 254),
-    ],
-)
-@pytest.mark.parametrize("number", [0, 7, CLASSES - 1, CLASSES, 2 * CLASSES - 1])
-def test_impossible_classes_are_refused(number: int, own: BlockClass) -> None:
-    """Whether a block is of the class or not."""
-    blob, window = valid("4:4:4")
-    classes = list(blob.classes)
-    classes[number] = own
-    assert_refused(replace(blob, classes=tuple(classes)), window)
+    ):
+        assert_refused(with_class(own), window)
 
 
 @pytest.mark.parametrize("tile", [0, 1, 5])
@@ -271,8 +262,8 @@ def test_bytes_that_belong_to_no_tile_are_refused_where_all_is_read() -> None:
     data = blob.encode() + b"\0"
     with pytest.raises(ValueError, match=DAMAGE):
         check_blob(data)
-    expected = decode_own(blob.encode(), window, VERSIONS[0])
-    assert all(np.array_equal(decode_own(data, window, v), expected) for v in VERSIONS)
+    expected = expected_pixels(blob.encode(), window, 1)
+    assert all(np.array_equal(own_pixels(data, window, 1, v), expected) for v in VERSIONS)
 
 
 @pytest.mark.parametrize("tile", range(6))
@@ -296,7 +287,7 @@ def test_every_flipped_bit_of_a_dc_before_a_tile_is_found(kind: str) -> None:
 
 
 def test_coefficients_that_baseline_has_no_codes_for_are_refused() -> None:
-    """By what makes JPEGs; the versions of decoding agree on what they make of them."""
+    """check_blob and rebuild_jpeg refuse them; all decoder versions give the same pixels."""
     for position, value in ((0, 1024), (0, -1025), (1, 1024), (63, -1024)):
         block = [0] * 64
         block[position] = value
@@ -306,8 +297,9 @@ def test_coefficients_that_baseline_has_no_codes_for_are_refused() -> None:
             check_blob(data)
         with pytest.raises(ValueError, match=DAMAGE):
             rebuild_jpeg(data, *window)
-        expected = decode_own(data, window, VERSIONS[0])
-        assert all(np.array_equal(decode_own(data, window, v), expected) for v in VERSIONS)
+        expected = own_pixels(data, window, 1, VERSIONS[0])
+        assert expected is not None
+        assert all(np.array_equal(own_pixels(data, window, 1, v), expected) for v in VERSIONS)
 
 
 @pytest.mark.parametrize("kind", sorted(FACTORS))
@@ -323,11 +315,11 @@ def test_a_blob_that_is_cut_anywhere_is_refused(kind: str) -> None:
         if kind in ("4:4:0", "4:1:1"):
             continue  # which decode_window leaves to TurboJPEG
         with pytest.raises(ValueError, match=DAMAGE):
-            decode_own(cut, window, VERSIONS[kept % len(VERSIONS)])
+            own_pixels(cut, window, 1, VERSIONS[kept % len(VERSIONS)])
 
 
 def test_a_header_of_a_megabyte_is_read() -> None:
-    """It can have any number of segments that are not for decoding."""
+    """A header may have any number of segments that decoding ignores."""
     blob, window = valid()
     comment = b"\xff\xfe\xff\xff" + bytes(65_533)
     check_everywhere(replace(blob, header=blob.header[:2] + 16 * comment + blob.header[2:]), window)

@@ -20,7 +20,7 @@ from tests.support.jpegs import encode, picture
 def own_or_none(tiled: TiledJpeg, window: Window, version: str) -> NDArray[np.uint8] | None:
     """Return the pixels at full size, None where damage is found."""
     try:
-        pixels = own_pixels(tiled, window, 1, version)
+        pixels = own_pixels(tiled.blob, window, 1, version)
     except ValueError as error:
         if str(error) != "its blob is damaged":
             raise
@@ -40,7 +40,7 @@ def test_damage_leaves_no_trace_in_the_next_sample(kind: str) -> None:
     rng = np.random.Generator(np.random.Philox(9))
     tiled = tile_jpeg(hard_jpeg(4, kind, 90, 170, 75), 64)
     window = whole_window(tiled)
-    expected = expected_pixels(tiled, window, 1)
+    expected = expected_pixels(tiled.blob, window, 1)
     found = 0
     for number in range(60):
         version = VERSIONS[number % len(VERSIONS)]
@@ -153,13 +153,13 @@ def test_threads_decode_at_once() -> None:
         tile_jpeg(hard_jpeg(seed, kind, 300, 200, 85), 32)
         for seed, kind in enumerate(("4:4:4", "4:2:0", "4:2:2", "grey"))
     ]
-    expected = [expected_pixels(tiled, whole_window(tiled), 1) for tiled in images]
+    expected = [expected_pixels(tiled.blob, whole_window(tiled), 1) for tiled in images]
 
     def decode_many(offset: int) -> int:
         equal = 0
         for number in range(offset, offset + 60):
             tiled, version = images[number % 4], VERSIONS[number // 4 % len(VERSIONS)]
-            got = own_pixels(tiled, whole_window(tiled), 1, version)
+            got = own_pixels(tiled.blob, whole_window(tiled), 1, version)
             equal += np.array_equal(got, expected[number % 4])
         return equal
 

@@ -42,10 +42,10 @@ def check_window(
     """Compare all versions, each with other bytes after the blob."""
     expected = None
     if not is_left_to_turbojpeg(tiled, window, scale, is_ycc=is_ycc):
-        expected = expected_pixels(tiled, window, scale)
+        expected = expected_pixels(tiled.blob, window, scale)
     for number, version in enumerate(VERSIONS):
         after = (slack + 77 * number) % 256
-        got = own_pixels(tiled, window, scale, version, spare_bytes=spare_bytes, slack=after)
+        got = own_pixels(tiled.blob, window, scale, version, spare_bytes=spare_bytes, slack=after)
         assert (got is None) == (expected is None), (window, scale, version)
         assert np.array_equal(got, expected) or got is None, (window, scale, version)
 
@@ -213,7 +213,7 @@ def test_colours_of_three_components_are_as_libjpeg_guesses(tiled: TiledJpeg, is
 def test_other_kinds_and_little_chroma_are_left_to_turbojpeg(version: str) -> None:
     def declines(kind: str, width: int, scale: int) -> bool:
         tiled = tile_jpeg(hard_jpeg(0, kind, width, 20, 80), 16)
-        return own_pixels(tiled, whole_window(tiled), scale, version) is None
+        return own_pixels(tiled.blob, whole_window(tiled), scale, version) is None
 
     assert all(declines(kind, 40, 1) for kind in ("4:4:0", "4:1:1", "rgb"))
     assert [declines("4:2:0", width, 1) for width in (1, 4, 5, 6)] == [True, True, False, False]
