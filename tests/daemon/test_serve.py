@@ -178,8 +178,9 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
     daemon: Daemon, dataset: Dataset
 ) -> None:
     before = run_status(daemon.endpoint)
+    prefix = MAGIC + bytes([PROTOCOL_VERSION])
     with RawClient(daemon.endpoint) as client:
-        for frame in (b"", b"FDR", b"FDR\x06", b"FDR\x06garbage", b"x" * MAX_HEADER_BYTES):
+        for frame in (b"", MAGIC, prefix, prefix + b"garbage", b"x" * MAX_HEADER_BYTES):
             client.socket.send(frame)
         client.socket.send_multipart([b"one", b"two", b"three"])
         client.hello(small_recipe())

@@ -32,11 +32,13 @@ from feeder.wire.claim import (
     encode_answer,
     encode_claim,
 )
+from feeder.wire.messages import MAGIC, PROTOCOL_VERSION
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
 from tests.support.daemon import wait_until
 from tests.support.sources import REPOSITORY
 
+PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
 LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
 
 
@@ -116,7 +118,7 @@ def test_packets_survive_a_round_trip(session: int, reason: str) -> None:
     assert len(encode_answer(reason)) <= ANSWER_BYTES_MAX
 
 
-@given(st.binary(max_size=40) | st.binary(max_size=20).map(lambda tail: b"FDR\x06" + tail))
+@given(st.binary(max_size=40) | st.binary(max_size=20).map(lambda tail: PREFIX + tail))
 def test_any_bytes_are_a_claim_or_a_protocol_error(packet: bytes) -> None:
     try:
         session = decode_claim(packet)
@@ -255,7 +257,7 @@ def test_refused_claim_gets_the_reason(node: Node) -> None:
     assert node.listener.counters.claims_refused == 1
 
 
-@pytest.mark.parametrize("packet", [b"x", b"FDR\x06", b"FDR\x01" + bytes(8), bytes(64), b"GET / "])
+@pytest.mark.parametrize("packet", [b"x", PREFIX, b"FDR\x01" + bytes(8), bytes(64), b"GET / "])
 def test_malformed_claim_gets_the_reason_and_is_closed(node: Node, packet: bytes) -> None:
     with node.connect() as caller:
         caller.send(packet)
