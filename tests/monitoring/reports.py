@@ -9,7 +9,8 @@ from feeder.metrics.records import (
     SlotSeconds,
     WorkerRecord,
 )
-from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, Verdict
+from tests.support.host_reports import IMAGENET
 
 HISTOGRAM = Histogram(counts=[1, 2, *[0] * (len(BOUNDS_S) - 2), 4], total_s=300.25)
 
@@ -80,16 +81,7 @@ def host_report(*nodes: NodeReport, kind: str = "healthy", at_s: float = 100.0) 
         pid=7,
         clock_s=at_s,
         uptime_s=at_s,
-        datasets=(
-            ServedDatasetReport(
-                name="d",
-                samples=53,
-                classes=3,
-                content="0123456789abcdef",
-                fingerprint="f",
-                folder="/data/d",
-            ),
-        ),
+        datasets=(IMAGENET,),
         nodes=nodes,
         load=load,
         load_before=load,

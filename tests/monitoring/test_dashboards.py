@@ -7,7 +7,7 @@ import json
 import re
 
 from feeder.monitoring.exposition import Exposition
-from tests.monitoring.reports import busy_report
+from tests.support.host_reports import healthy
 from tests.support.sources import REPOSITORY
 
 MONITORING = REPOSITORY / "docs" / "monitoring"
@@ -17,7 +17,7 @@ NAME = re.compile(r"\bfeeder_\w+")
 def exported() -> set[str]:
     names: set[str] = set()
     exposition = Exposition()
-    exposition.render(busy_report())
+    exposition.render(healthy())
     for family in exposition.collect():
         suffixes = {
             "counter": ("_total",),
