@@ -65,7 +65,7 @@ def _report(
     """Return a report of the rates with ``changed`` ones.
 
     ``fill`` is in per cent of the time; ``fill_spread`` is how much more in one round of five, and
-    less in another. ``size`` is the bytes of the blobs, of those of ordinary JPEGs.
+    less in another. ``size`` is the ratio of the blobs' bytes to those of ordinary JPEGs.
     """
     rates = {
         **RATES,

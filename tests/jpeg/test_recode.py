@@ -101,7 +101,7 @@ def test_any_coefficients_survive(
     share: float,
     seed: int,
 ) -> None:
-    """Quantisers of zero make pictures of any coefficients that baseline has codes for."""
+    """With quantisers of zero, any coefficients that baseline can code are a valid picture's."""
     components, *_ = mcu_grid(kind, 1, 1)
     rng = np.random.Generator(np.random.Philox(seed))
     blocks = draw_blocks(rng, mcus * rows * len(components), dc_limit, ac_limit, share)
@@ -140,7 +140,7 @@ def test_rebuilt_jpegs_are_those_of_format_2() -> None:
         assert hashlib.md5(ordinary(tile_jpeg(source, 32))).hexdigest() == expected, kind
 
 
-def test_the_code_of_a_blocks_end_is_there_also_where_no_block_needs_it() -> None:
+def test_rebuilt_jpegs_always_have_an_end_of_block_code() -> None:
     blocks = draw_blocks(np.random.Generator(np.random.Philox(9)), 6, 60, 3, 0.2)
     blocks[:, 63] = 1
     rebuilt = ordinary(tile_jpeg(coefficient_jpeg("grey", 24, 16, blocks, 8), 32))

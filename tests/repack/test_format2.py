@@ -83,7 +83,7 @@ def test_manifest_that_differs_in_a_byte_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": []}', "{", "\xff"])
-def test_manifest_that_is_none_is_damaged(text: str, tmp_path: Path) -> None:
+def test_file_that_is_no_manifest_is_damaged(text: str, tmp_path: Path) -> None:
     (tmp_path / MANIFEST_NAME).write_text(text, "latin-1")
     with pytest.raises(DatasetError, match=r"is damaged|is of dataset format version"):
         load_former(tmp_path)

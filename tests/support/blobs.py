@@ -54,7 +54,7 @@ class Bits:
 
 
 class Frame(NamedTuple):
-    """What a header says of the image."""
+    """The frame header's layout of components and MCUs."""
 
     components: tuple[int, ...]
     """The component of each block of an MCU."""
@@ -155,7 +155,10 @@ class Blob:
         return np.array(blocks, np.int16)
 
     def with_blocks(self, blocks: Blocks, choice: Sequence[int]) -> "Blob":
-        """Return the blob with these blocks; ``choice``: the class of each, of its component's."""
+        """Return the blob with these blocks.
+
+        ``choice`` has each block's class number among those of its component.
+        """
         tiles = []
         left = iter(zip(blocks.tolist(), choice, strict=True))
         for row in self.components_of_tiles():
@@ -236,7 +239,7 @@ def _take_fixed_part(bits: Bits, own: BlockClass) -> tuple[int, list[int], list[
 def _take_varying_part(
     bits: Bits, own: BlockClass, difference: int, values: list[int], ones: list[int]
 ) -> int:
-    """Bring ``values`` to what they are; return DC's difference."""
+    """Complete ``values`` in place; return the DC difference."""
     low_bits = low_bits_of(own)
     signs = {p: bits.take(1) for p in ones if low_bits[p] == 0}
     negative = {p for p in ones if signs.get(p, values[p] < 0)}

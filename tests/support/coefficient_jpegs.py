@@ -1,4 +1,4 @@
-"""JPEGs of any coefficients, also those that no encoder makes of a picture."""
+"""JPEGs with arbitrary coefficients, including ones that no encoder makes from a picture."""
 
 import struct
 from typing import Final
@@ -53,7 +53,7 @@ def mcu_grid(kind: str, width: int, height: int) -> tuple[tuple[int, ...], int, 
 def coefficient_jpeg(kind: str, width: int, height: int, blocks: Blocks, quantiser: int) -> bytes:
     """Return a baseline JPEG of blocks (n, 64) in coding order, in rows.
 
-    All its codes of DC have 4 bits, all others 8, and all its quantisers are equal.
+    DC codes have 4 bits, AC codes 8; all quantisers are equal.
     """
     components, mcus, rows = mcu_grid(kind, width, height)
     bits: list[str] = []

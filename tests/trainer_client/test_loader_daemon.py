@@ -310,7 +310,7 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
             )
             others = supervisor.children(recursive=True)
             supervisor.kill()
-            # They end as soon as they notice, and may deliver all batches until then.
+            # Other processes outlive the supervisor for a moment, and could deliver all batches.
             assert psutil.wait_procs(others, timeout=DEADLINE_S)[1] == []
             with pytest.raises(PeerError, match=f"from {endpoint} within 3 s: the connection is"):
                 list(hasty_batches)
