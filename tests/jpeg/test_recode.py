@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from feeder.jpeg import _native
-from feeder.jpeg.crop_decode import check_blob
 from feeder.jpeg.recode import (
     MCU_PX,
     TILE_WIDTHS_PX,
@@ -32,27 +31,26 @@ from tests.support.coefficient_jpegs import (
 )
 from tests.support.jpegs import (
     SAMPLINGS,
+    check_blob_of,
     cjpeg,
     class_files,
     decode,
     encode,
     jpegtran,
+    mcus_of,
     ordinary,
     picture,
 )
 
 
 def check_geometry(tiled: TiledJpeg, tile_width_px: int = 32) -> None:
-    """The blob decodes to its end, and its parts have the image's size."""
-    mcu_px = MCU_PX[tiled.subsampling]
-    checksum, width, height, *blob_mcu_px, tile_mcus = check_blob(tiled.blob)
-    assert checksum == tiled.content_checksum
-    assert (width, height) == (tiled.width, tiled.height)
-    assert tuple(blob_mcu_px) == mcu_px
-    assert tile_mcus == min(max(1, tile_width_px // mcu_px[0]), -(-width // mcu_px[0]))
+    """The blob is of the image, its tiles have their full width, and ``Blob`` encodes it again."""
+    mcu_width_px, _ = MCU_PX[tiled.subsampling]
+    mcus, _ = mcus_of(tiled)
+    assert check_blob_of(tiled) == min(max(1, tile_width_px // mcu_width_px), mcus)
     blob = Blob.parse(tiled.blob)
     assert blob.encode() == tiled.blob
-    assert blob.header.count(b"\xff\xc4") == 0
+    assert b"\xff\xc4" not in blob.header
 
 
 def test_every_real_image_comes_back_with_its_pixels(imagenet_sample: Path) -> None:

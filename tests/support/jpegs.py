@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
-from feeder.jpeg.crop_decode import rebuild_jpeg
+from feeder.jpeg.crop_decode import check_blob, rebuild_jpeg
 from feeder.jpeg.recode import MCU_PX, TiledJpeg
 
 SAMPLINGS = {"4:4:4": "1x1", "4:2:2": "2x1", "4:2:0": "2x2", "4:4:0": "1x2", "4:1:1": "4x1"}
@@ -70,6 +70,15 @@ def mcus_of(tiled: TiledJpeg) -> tuple[int, int]:
     """Return the MCUs in a row, and the rows of them."""
     mcu_width_px, mcu_height_px = MCU_PX[tiled.subsampling]
     return -(-tiled.width // mcu_width_px), -(-tiled.height // mcu_height_px)
+
+
+def check_blob_of(tiled: TiledJpeg) -> int:
+    """Check that the blob decodes to its end and is of this image; return the MCUs of a tile."""
+    checksum, width, height, *mcu_px, tile_mcus = check_blob(tiled.blob)
+    assert checksum == tiled.content_checksum
+    assert (width, height) == (tiled.width, tiled.height)
+    assert tuple(mcu_px) == MCU_PX[tiled.subsampling]
+    return tile_mcus
 
 
 def ordinary(tiled: TiledJpeg) -> bytes:
