@@ -14,13 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.dataset.format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
+from feeder.dataset.format import SampleRecord, ShardHeader, checksum, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
 from feeder.pack.verify import Verification
-from feeder.pack.verify_shard import find_fault
 from feeder.survey.duplicates import DUPLICATES_NAME
 from feeder.survey.page import SURVEY_NAME
 from tests.support.sources import encoded, image, make_source, pack, run_inline, silent
@@ -290,21 +289,3 @@ def _problems_of_moved_sample(path: Path) -> list[str]:
 
     _reseal(path, 0, change)
     return _problems(path)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.fixed_dictionaries(
-        {
-            "width": st.integers(0, 70),
-            "height": st.integers(0, 70),
-            "subsampling": st.integers(0, 7),
-        }
-    ),
-    st.binary(min_size=100, max_size=200),
-)
-def test_arbitrary_blobs_never_crashes_the_check(fields: dict[str, int], blob: bytes) -> None:
-    zero = dict.fromkeys(SampleRecord.__slots__, 0)
-    data = SampleRecord(**{**zero, **fields, "blob_bytes": len(blob)}).encode()
-    record = np.frombuffer(data, RECORD)[0]
-    assert find_fault(record, blob, 32) is not None
