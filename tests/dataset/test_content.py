@@ -1,48 +1,38 @@
 """The content fingerprint: equal where images, labels and order are, however they are packed."""
 
 import hashlib
-import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from feeder.dataset import content
-from feeder.dataset.content import content_fingerprint
-from feeder.dataset.format import shard_name
-from feeder.dataset.manifest import samples_in_shard
-from feeder.dataset.writer import ShardWriter
-from feeder.jpeg.recode import Subsampling
+from feeder.jpeg.recode import Subsampling, TiledJpeg
 from feeder.plan.labels import LabelSpec
-from tests.support.synthetic_sets import EVERY_KIND, FLOATS, INDEX, MULTI, NONE
+from tests.support.synthetic_sets import EVERY_KIND, FLOATS, INDEX, MULTI, NONE, Sample, write_set
 
 CLASSES = ("cat", "dög\udcff")
 
 
-@dataclass(frozen=True)
-class Tiled:
-    """What a shard takes of a re-coded image."""
-
-    content_checksum: int
-    blob: bytes = b"blob"
-    width: int = 8
-    height: int = 8
-    subsampling: Subsampling = Subsampling.GREY
-
-
-@dataclass(frozen=True)
-class Sample:
-    tiled: Tiled
-    label: int = 0
-    row: bytes = b""
-    name: str = "x.jpg"
+def tiled(content_checksum: int) -> TiledJpeg:
+    return TiledJpeg(
+        blob=b"blob",
+        content_checksum=content_checksum,
+        width=8,
+        height=8,
+        subsampling=Subsampling.GREY,
+        was_progressive=False,
+        was_arithmetic=False,
+        warnings=(),
+    )
 
 
 def make_samples(labels: LabelSpec, count: int = 11) -> list[Sample]:
     return [
         Sample(
-            Tiled(2**63 + number),
+            name="x.jpg",
+            tiled=tiled(2**63 + number),
             label=number % 2 if labels.kind == "index" else 0,
             row=bytes([number]) * labels.stored_bytes,
         )
@@ -58,21 +48,8 @@ def fingerprint(
     shards: int = 3,
     classes: tuple[str, ...] = CLASSES,
 ) -> str:
-    """Write the samples as shards, and return the content fingerprint of these."""
-    waiting = iter(samples)
-    paths = [folder / shard_name(number) for number in range(shards)]
-    for number, path in enumerate(paths):
-        with ShardWriter(path, shard=number, label_bytes=labels.stored_bytes) as writer:
-            for each in itertools.islice(waiting, samples_in_shard(len(samples), shards, number)):
-                writer.append(
-                    each.tiled,  # type: ignore[arg-type]
-                    label=each.label,
-                    name=each.name,
-                    flags=0,
-                    label_row=each.row,
-                )
-            writer.finish()
-    return content_fingerprint(paths, samples=len(samples), labels=labels, classes=classes)
+    """Write the samples as a dataset, and return its content fingerprint."""
+    return write_set(folder, samples, labels=labels, classes=classes, shards=shards).content
 
 
 @pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda each: each.kind)
@@ -108,7 +85,7 @@ def test_every_image_and_label_and_their_order_change_it(labels: LabelSpec, tmp_
     swapped = [*samples[:4], samples[5], samples[4], *samples[6:]]
     variants = [samples, swapped, samples[:-1]]
     for at, each in enumerate(samples):
-        other_image = replace(each, tiled=Tiled(at))
+        other_image = replace(each, tiled=tiled(at))
         other_label = replace(each, label=7) if labels is INDEX else replace(each, row=b"\xee")
         other_label = replace(other_label, row=other_label.row.ljust(labels.stored_bytes, b"\xee"))
         variants += [[*samples[:at], new, *samples[at + 1 :]] for new in (other_image, other_label)]
@@ -129,10 +106,10 @@ def test_classes_kinds_of_labels_and_the_number_of_shards_change_it(tmp_path: Pa
 def test_nothing_else_changes_it(tmp_path: Path) -> None:
     samples = make_samples(INDEX)
     others = [
-        Sample(
-            replace(each.tiled, blob=bytes(99), width=100, subsampling=Subsampling.S420),
-            label=each.label,
+        replace(
+            each,
             name="other.png",
+            tiled=replace(each.tiled, blob=bytes(99), width=100, subsampling=Subsampling.S420),
         )
         for each in samples
     ]

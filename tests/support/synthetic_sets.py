@@ -1,6 +1,11 @@
-"""Small datasets of synthetic images: packed, or written with labels of any kind."""
+"""Small datasets of synthetic images: packed, or written with the records that a test wants."""
 
 import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.data.synthetic import write_synthetic
 from feeder.dataset.content import content_fingerprint
-from feeder.dataset.format import checksum, shard_name
+from feeder.dataset.format import Oddity, checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
@@ -17,7 +22,7 @@ from feeder.dataset.manifest import (
     samples_in_shard,
 )
 from feeder.dataset.writer import ShardWriter
-from feeder.jpeg.recode import tile_jpeg
+from feeder.jpeg.recode import TiledJpeg, tile_jpeg
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
@@ -30,6 +35,7 @@ FLOATS = LabelSpec(kind="float", width=3)
 ONE_FLOAT = LabelSpec(kind="float")
 NONE = LabelSpec(kind="none")
 EVERY_KIND = (INDEX, MULTI, FLOATS, ONE_FLOAT, NONE)
+_PLAIN = Oddity(0)
 
 
 def pack_synthetic(folder: Path, *, images: int, classes: int = 3) -> Path:
@@ -74,26 +80,50 @@ def expected_rows(sample_ids: NDArray[np.int64], labels: LabelSpec) -> LabelRows
     return rows
 
 
-def write_labelled(
-    folder: Path, labels: LabelSpec, *, samples: int = 23, shards: int = 3, name: str = "s{:03}"
+@cache
+def tiled_image(width: int = 40, height: int = 30, seed: int = 0) -> TiledJpeg:
+    return tile_jpeg(encoded(image(width, height, seed)), 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sample to write."""
+
+    name: str
+    tiled: TiledJpeg = field(default_factory=tiled_image)
+    source: int = 0
+    """The checksum of its source."""
+    label: int = 0
+    row: bytes = b""
+    flags: Oddity = _PLAIN
+
+
+def write_set(
+    folder: Path,
+    samples: Sequence[Sample],
+    *,
+    labels: LabelSpec = INDEX,
+    classes: tuple[str, ...] = (),
+    shards: int = 2,
+    quarantined: int = 0,
+    with_manifest: bool = True,
 ) -> Manifest:
-    """Write a dataset whose sample ``i`` has the labels of ``expected_rows``."""
+    """Write the samples, in order, as a dataset; return its manifest."""
     folder.mkdir(parents=True, exist_ok=True)
+    waiting = iter(samples)
     entries = []
-    sample = 0
     for number in range(shards):
         path = folder / shard_name(number)
         with ShardWriter(path, shard=number, label_bytes=labels.stored_bytes) as writer:
-            for _ in range(samples_in_shard(samples, shards, number)):
+            for sample in islice(waiting, samples_in_shard(len(samples), shards, number)):
                 writer.append(
-                    tile_jpeg(encoded(image(40, 32, seed=sample)), 32),
-                    label=sample % 3 if labels.kind == "index" else 0,
-                    name=name.format(sample),
-                    flags=0,
-                    label_row=_encode(sample, labels),
-                    source_checksum=1 + sample,
+                    sample.tiled,
+                    label=sample.label,
+                    name=sample.name,
+                    flags=sample.flags,
+                    label_row=sample.row,
+                    source_checksum=sample.source,
                 )
-                sample += 1
             header = writer.finish()
         entries.append(
             ShardEntry(
@@ -103,29 +133,52 @@ def write_labelled(
                 index_xxh3=f"{header.index_checksum:016x}",
             )
         )
-    (folder / QUARANTINE_NAME).write_bytes(b"")
     manifest = Manifest(
-        samples=samples,
-        classes=class_names(labels),
+        samples=len(samples),
+        classes=classes,
         labels=labels,
         tile_width_px=32,
         seed=0,
-        options={},
-        odd={},
-        subsampling={"s420": samples},
-        quarantined=0,
+        options={"apply_exif": False, "quality": 95},
+        odd=dict(Counter(kind for sample in samples for kind in sample.flags.kinds())),
+        subsampling=dict(Counter(sample.tiled.subsampling.name.lower() for sample in samples)),
+        quarantined=quarantined,
         quarantine_xxh3=f"{checksum(b''):016x}",
         source_bytes=1,
         shards=tuple(entries),
         content=content_fingerprint(
             [folder / entry.name for entry in entries],
-            samples=samples,
+            samples=len(samples),
             labels=labels,
-            classes=class_names(labels),
+            classes=classes,
         ),
     ).sealed()
-    (folder / MANIFEST_NAME).write_bytes(manifest.encode())
+    (folder / QUARANTINE_NAME).write_bytes(b"")
+    if with_manifest:
+        (folder / MANIFEST_NAME).write_bytes(manifest.encode())
     return manifest
+
+
+def shard_paths(folder: Path, manifest: Manifest) -> list[Path]:
+    """Return the shards of a dataset, in order."""
+    return [folder / entry.name for entry in manifest.shards]
+
+
+def write_labelled(
+    folder: Path, labels: LabelSpec, *, samples: int = 23, shards: int = 3, name: str = "s{:03}"
+) -> Manifest:
+    """Write a dataset whose sample ``i`` has the labels of ``expected_rows``."""
+    written = [
+        Sample(
+            name=name.format(sample),
+            tiled=tiled_image(40, 32, sample),
+            source=1 + sample,
+            label=sample % 3 if labels.kind == "index" else 0,
+            row=_encode(sample, labels),
+        )
+        for sample in range(samples)
+    ]
+    return write_set(folder, written, labels=labels, classes=class_names(labels), shards=shards)
 
 
 def _encode(sample: int, labels: LabelSpec) -> bytes:

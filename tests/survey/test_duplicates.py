@@ -13,7 +13,7 @@ from feeder.survey.duplicates import (
     find_duplicates,
     write_duplicates,
 )
-from tests.survey.small_sets import Sample, shard_paths, write_set
+from tests.support.synthetic_sets import Sample, shard_paths, write_set
 
 _CLASSES = ("cat", "dog", "owl")
 

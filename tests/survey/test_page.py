@@ -23,9 +23,17 @@ from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
 from tests.support.sources import encoded, image, make_source, pack, run_feeder, run_inline
-from tests.support.synthetic_sets import EVERY_KIND, class_names, classes_of, write_labelled
+from tests.support.synthetic_sets import (
+    EVERY_KIND,
+    Sample,
+    class_names,
+    classes_of,
+    shard_paths,
+    tiled_image,
+    write_labelled,
+    write_set,
+)
 from tests.survey.reading import ReadPage, read_page
-from tests.survey.small_sets import Sample, shard_paths, write_set
 
 _HOSTILE = '<script>alert("1")</script>&amp;\u202e\udc80\n'
 
@@ -121,7 +129,7 @@ def test_the_policy_allows_the_style_sheet_and_pictures_only(tmp_path: Path) -> 
 
 
 def test_a_chart_has_a_title_and_a_description(tmp_path: Path) -> None:
-    samples = [Sample(name=f"s{n}", size=(40 + 8 * n, 30)) for n in range(5)]
+    samples = [Sample(name=f"s{n}", tiled=tiled_image(40 + 8 * n, 30)) for n in range(5)]
     page = _read(tmp_path, write_set(tmp_path, samples, classes=("a",)))
     charts = [attributes for name, attributes in page.elements if attributes.get("role") == "img"]
     assert len(charts) >= 3
@@ -142,7 +150,7 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
             label=n % 3,
             flags=(Oddity.PNG if n % 2 else Oddity(0))
             | (Oddity.WRONG_SUFFIX if n % 5 else Oddity(0)),
-            size=(40 + n, 30),
+            tiled=tiled_image(40 + n, 30),
         )
         for n in range(17)
     ]
@@ -181,7 +189,8 @@ def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> No
 def test_pictures_are_small_and_few(tmp_path: Path) -> None:
     every = Oddity(sum(Oddity))
     samples = [
-        Sample(name=f"s{n}", source=1 + n // 2, flags=every, size=(300, 200)) for n in range(60)
+        Sample(name=f"s{n}", source=1 + n // 2, flags=every, tiled=tiled_image(300, 200))
+        for n in range(60)
     ]
     manifest = write_set(tmp_path, samples, classes=("a",), with_manifest=False)
     page = _read(tmp_path, manifest)
@@ -206,7 +215,9 @@ def test_the_page_depends_on_the_dataset_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = [
-        Sample(name=f"s{n}", source=n % 4, label=n % 3, flags=Oddity.BMP, size=(40 + n, 30))
+        Sample(
+            name=f"s{n}", source=n % 4, label=n % 3, flags=Oddity.BMP, tiled=tiled_image(40 + n, 30)
+        )
         for n in range(13)
     ]
     pages = []
