@@ -113,7 +113,7 @@ def cover_boxes(
 
 
 rebuild_jpeg = _native.rebuild_jpeg
-"""Return a window as a baseline JPEG: its coefficients, Huffman tables that are the best for it.
+"""Return a window as a baseline JPEG: its coefficients, with near-optimal Huffman tables.
 
 Takes the sample's blob and the window (first_mcu, end_mcu, first_row, end_row, and its width and
 height in pixels). Raises ValueError where the blob is damaged or has no such window.

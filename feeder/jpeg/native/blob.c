@@ -71,7 +71,7 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
     case 0xC0: /* SOF0 and SOF1 */
     case 0xC1:
       header->sof_offset = at;
-      if (!read_sof(header, p, length, id, quant))
+      if (header->components != 0 || !read_sof(header, p, length, id, quant))
         return 0;
       break;
     case 0xDA: /* SOS */
@@ -87,15 +87,19 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
       header->sos_offset = at;
       header->bytes = end;
       return 1;
-    default:
+    case 0xC4: /* DHT and COM */
+    case 0xFE:
       break;
+    default: /* APPn, but nothing that libjpeg refuses, nor DRI: rebuilt scans have no markers */
+      if (jpeg[at + 1] >> 4 != 0xE)
+        return 0;
     }
     at = end;
   }
   return 0;
 }
 
-/* Finds the image's MCUs; 0 if it has none, or some too large for a tile. */
+/* Derives the MCU grid. Returns 0 for an image without pixels. */
 static int find_mcus(tiled_blob *b) {
   const jpeg_header *header = &b->header;
   unsigned across = 1, down = 1;

@@ -42,7 +42,7 @@ PyObject *feeder_decode_window(PyObject *Py_UNUSED(module), PyObject *args) {
   window_outcome outcome = DAMAGED_BLOB;
   if (version == NULL) {
     PyErr_Format(PyExc_ValueError, "this CPU has no version %s", name);
-  } else if (blob_bytes < 0 || data.len < blob_bytes + READ_SLACK_BYTES) {
+  } else if (blob_bytes < 0 || data.len - READ_SLACK_BYTES < blob_bytes) {
     PyErr_Format(PyExc_ValueError, "%d readable bytes must follow the blob", READ_SLACK_BYTES);
   } else if (scale != 1 && scale != 2 && scale != 4 && scale != 8) {
     PyErr_SetString(PyExc_ValueError, "the scale must be 1, 2, 4 or 8");

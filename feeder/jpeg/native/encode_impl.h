@@ -24,7 +24,7 @@ INLINE unsigned sum(unsigned_bytes a) {
   __m128i both = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
   return (unsigned)(_mm_cvtsi128_si32(both) + _mm_extract_epi16(both, 4));
 }
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) && !defined(PLAIN_C)
 INLINE bytes pack(shorts a, shorts b) { return (bytes)_mm_packs_epi16((__m128i)a, (__m128i)b); }
 INLINE uint64_t sign_bits(bytes a) { return (uint64_t)_mm_movemask_epi8((__m128i)a); }
 INLINE unsigned sum(unsigned_bytes a) {

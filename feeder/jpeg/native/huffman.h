@@ -1,4 +1,4 @@
-/* Huffman coding of DCT blocks (T.81 F.1.2), with the tables that are best for an image (K.2).
+/* Huffman coding of DCT blocks (T.81 F.1.2), with tables made from symbol counts (T.81 K.2).
  *
  * As in a DHT segment, a table is given as 16 counts, of the codes of 1 to 16 bits, and the symbols
  * in the order of their codes. */

@@ -2,7 +2,7 @@
  *
  * Sources of the arithmetic: libjpeg-turbo's jidctint.c, jidctred.c, jdsample.c, jdcolor.c.
  * Coefficients that no encoder writes overflow in some of its versions, and give other pixels in
- * each: packing converts such images (blocks.h). */
+ * each: packing converts such images (block_limits.h). */
 #include "pixels.h"
 #include "vector.h"
 

@@ -1,9 +1,6 @@
-/* rebuild_jpeg: a window of a blob as a baseline JPEG with the best Huffman tables for it.
- *
- * Of the whole image it is the ordinary JPEG that `feeder unpack` writes. The tables are the
- * best for DC differences that begin anew in each row of MCUs, and have codes for all sizes of
- * differences and for a block's end, needed or not: the blobs of format 2 needed that, and
- * unpacking gives the same bytes as it did. */
+/* A window of a blob as a baseline JPEG. Its Huffman tables are near-optimal, not optimal: they are
+ * those that format 2 stored, counted with DC prediction reset in each MCU row and with codes for
+ * every DC size and for EOB, so that `feeder unpack` still writes the same bytes. */
 #include "native.h"
 
 #include <stdlib.h>
@@ -58,14 +55,14 @@ static void make_tables(rebuilder *r) {
   }
 }
 
-/* Writes a DHT segment, unless there is one already; `kind`: 0 for DC, 16 for AC. */
-static unsigned char *write_table(unsigned char *to, huffman_table *table, unsigned kind) {
+/* Writes a DHT segment, unless there is one already; `id`: Tc and Th of the segment (T.81 B.2.4.2). */
+static unsigned char *write_table(unsigned char *to, huffman_table *table, unsigned id) {
   if (table->is_written)
     return to;
   table->is_written = 1;
   store_be16(to, DHT);
   store_be16(to + 2, 2 + 1 + 16 + table->symbol_count);
-  to[4] = (unsigned char)kind;
+  to[4] = (unsigned char)id;
   memcpy(to + 5, table->counts, 16);
   memcpy(to + 21, table->symbols, table->symbol_count);
   return to + 21 + table->symbol_count;

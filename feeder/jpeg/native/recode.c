@@ -54,13 +54,15 @@ static tile_grid grid_of(const recoder *r, unsigned tile_width_px) {
                  .components = r->jpeg.target.num_components};
   g.mcus = divide_up(g.width, g.mcu_width);
   g.mcu_rows = divide_up(g.height, g.mcu_height);
-  g.tile_mcus = tile_width_px / g.mcu_width;
-  g.tile_mcus = g.tile_mcus < 1 ? 1 : g.tile_mcus > g.mcus ? g.mcus : g.tile_mcus;
-  g.columns = divide_up(g.mcus, g.tile_mcus);
   for (int c = 0; c < g.components; c++) {
     const jpeg_component_info *comp = &r->jpeg.target.comp_info[c];
     g.mcu_blocks += (unsigned)(comp->h_samp_factor * comp->v_samp_factor);
   }
+  unsigned most = TILE_BLOCKS_MAX / g.mcu_blocks;
+  most = most < g.mcus ? most : g.mcus;
+  g.tile_mcus = tile_width_px / g.mcu_width;
+  g.tile_mcus = g.tile_mcus < 1 ? 1 : g.tile_mcus > most ? most : g.tile_mcus;
+  g.columns = divide_up(g.mcus, g.tile_mcus);
   return g;
 }
 
@@ -104,6 +106,7 @@ static source_block *add_blocks(recoder *r, const mcu_row_blocks *from, int c, u
         hash_stripes(&r->hash, repeated, sizeof repeated / STRIPE_BYTES);
         continue;
       }
+      /* Stays valid: libjpeg-turbo keeps coefficient arrays in memory, or fails (jmemnobs.c). */
       to->values = from->rows[c][y][x];
       to->difference = to->values[0] - *dc;
       *dc = to->values[0];

@@ -25,7 +25,8 @@ int list_versions(const decode_version **versions, const char *vendor, unsigned 
                               vbmi = {"avx512vbmi", &tiles_avx512vbmi, &pixels_avx512};
   int count = 0;
   versions[count++] = &portable;
-  if (!__builtin_cpu_supports("avx2"))
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") ||
+      !__builtin_cpu_supports("popcnt"))
     return count;
   versions[count++] = &no_pdep;
   if (!runs_fast_pdep(vendor, family))
