@@ -12,6 +12,19 @@
 #endif
 _Static_assert(sizeof(size_t) == 8, "a blob's bits are counted in 64 bits, which cannot overflow");
 
+#define INLINE static inline __attribute__((always_inline))
+#define RARELY(condition) __builtin_expect(!!(condition), 0)
+
+INLINE unsigned count_ones(uint64_t mask) { return (unsigned)__builtin_popcountll(mask); }
+
+/* The bits of a number without leading zeros. */
+INLINE unsigned bit_length(unsigned value) {
+  return value == 0 ? 0 : 32 - (unsigned)__builtin_clz(value);
+}
+
+/* A mask of up to 63 low bits. */
+INLINE uint64_t ones(unsigned count) { return ((uint64_t)1 << count) - 1; }
+
 static inline unsigned load_be16(const unsigned char *from) {
   return (unsigned)from[0] << 8 | from[1];
 }
@@ -21,11 +34,16 @@ static inline void store_be16(unsigned char *to, unsigned value) {
   to[1] = (unsigned char)value;
 }
 
-/* The `bits` bits (up to 57) from bit `at` on, least significant first. Reads 8 bytes. */
-static inline uint64_t get_field(const unsigned char *table, size_t at, unsigned bits) {
+/* At least 57 bits from bit `at` on, least significant first. Reads 8 bytes. */
+INLINE uint64_t bits_at(const uint8_t *bits, size_t at) {
   uint64_t word;
-  memcpy(&word, table + at / 8, sizeof word);
-  return word >> at % 8 & (((uint64_t)1 << bits) - 1);
+  memcpy(&word, bits + at / 8, sizeof word);
+  return word >> at % 8;
+}
+
+/* The `bits` bits (up to 57) from bit `at` on. */
+static inline uint64_t get_field(const unsigned char *table, size_t at, unsigned bits) {
+  return bits_at(table, at) & ones(bits);
 }
 
 /* Writes such a field into zeroed memory, from the low bits of `value`, and no byte after it. */
@@ -33,7 +51,7 @@ static inline void put_field(unsigned char *table, size_t at, uint64_t value, un
   uint64_t word = 0;
   size_t bytes = (at % 8 + bits + 7) / 8;
   memcpy(&word, table + at / 8, bytes);
-  word |= (value & (((uint64_t)1 << bits) - 1)) << at % 8;
+  word |= (value & ones(bits)) << at % 8;
   memcpy(table + at / 8, &word, bytes);
 }
 

@@ -99,16 +99,16 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
   return 0;
 }
 
-/* Derives the MCU grid. Returns 0 for an image without pixels. */
-static int find_mcus(tiled_blob *b) {
+int find_mcus(tiled_blob *b) {
   const jpeg_header *header = &b->header;
   unsigned across = 1, down = 1;
-  b->blocks = 0;
+  b->mcu_blocks = 0;
+  b->classes = (header->components == 1 ? 1 : GROUPS) * CLASSES;
   for (int c = 0; c < header->components; c++) {
     unsigned h = header->blocks_across[c], v = header->blocks_down[c];
     across = h > across ? h : across;
     down = v > down ? v : down;
-    b->blocks += h * v;
+    b->mcu_blocks += h * v;
   }
   b->mcu_width = 8 * across;
   b->mcu_height = 8 * down;
@@ -127,7 +127,7 @@ int open_blob(tiled_blob *b, const unsigned char *data, size_t bytes) {
     return 0;
   b->tile_mcus = *at++;
   b->length_bits = *at++;
-  if (b->tile_mcus < 1 || b->tile_mcus * b->blocks > TILE_BLOCKS_MAX || b->length_bits < 1 ||
+  if (b->tile_mcus < 1 || b->tile_mcus * b->mcu_blocks > TILE_BLOCKS_MAX || b->length_bits < 1 ||
       b->length_bits > LENGTH_BITS_MAX)
     return 0;
   b->columns = divide_up(b->mcus, b->tile_mcus);
@@ -136,8 +136,7 @@ int open_blob(tiled_blob *b, const unsigned char *data, size_t bytes) {
     if (b->dc_bits[c] > DC_BITS_MAX || (c >= b->header.components && b->dc_bits[c] != 0))
       return 0;
   }
-  unsigned classes = (b->header.components == 1 ? 1 : GROUPS) * CLASSES;
-  for (unsigned i = 0; i < classes; i++) {
+  for (unsigned i = 0; i < b->classes; i++) {
     size_t taken = read_class(&b->class[i], at, (size_t)(end - at));
     if (taken == 0)
       return 0;

@@ -30,7 +30,8 @@ typedef struct {
   unsigned mcu_width, mcu_height;   /* in pixels */
   unsigned mcus, rows;              /* MCUs in a row, and rows of them */
   unsigned tile_mcus, columns;      /* the last tile of a row may have fewer */
-  unsigned blocks;                  /* of an MCU */
+  unsigned mcu_blocks;
+  unsigned classes;                 /* CLASSES for each group of the image */
   unsigned length_bits;             /* of the entry of a tile's bytes */
   unsigned dc_bits[COMPONENTS_MAX]; /* of the DC before a tile, at its start */
   class_code class[GROUPS * CLASSES];
@@ -51,6 +52,9 @@ static inline unsigned mcus_of(const tiled_blob *blob, unsigned column) {
   unsigned right = blob->mcus - column * blob->tile_mcus;
   return right < blob->tile_mcus ? right : blob->tile_mcus;
 }
+
+/* Derives the MCU grid from the header. Returns 0 for an image without pixels. */
+int find_mcus(tiled_blob *blob);
 
 static inline unsigned divide_up(unsigned a, unsigned b) { return (a + b - 1) / b; }
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "huffman.h"
-#include "tile.h"
 
 #define BASIS(u, x) (float)((u == 0 ? M_SQRT1_2 : 1) / 2 * __builtin_cos((2 * x + 1) * u * M_PI / 16))
 #define BASIS_ROW(u)                                                                               \

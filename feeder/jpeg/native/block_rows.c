@@ -18,22 +18,21 @@ window_outcome open_block_rows(block_rows *r, const unsigned char *data, size_t 
 window_outcome begin_block_rows(block_rows *r, unsigned first, unsigned end) {
   const tiled_blob *blob = &r->blob;
   const tile_decoder *decoder = find_version(NULL)->tiles;
-  unsigned skipped = first % blob->tile_mcus, mcus = skipped + end - first;
-  size_t read = (size_t)mcus * blob->blocks;
-  size_t places = read + (size_t)blob->tile_mcus * blob->blocks;
+  r->reader = (tile_reader){.blob = blob, .decoder = decoder, .row_bytes = 16};
+  begin_tiles(&r->reader, first, end);
+  size_t read = (size_t)r->reader.mcus * blob->mcu_blocks, places = places_of(&r->reader);
   size_t bytes = decoder->classes_bytes + read * BLOCK_BYTES_IN_ROWS + places * sizeof(block_place);
-  free(r->memory);
   r->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (r->memory == NULL)
     return OUT_OF_MEMORY;
+  load_classes(&r->reader, r->memory);
   unsigned char *blocks = r->memory + decoder->classes_bytes;
   block_place *place = (void *)(blocks + read * BLOCK_BYTES_IN_ROWS);
-  r->count = (size_t)(end - first) * blob->blocks;
-  r->block = (const int16_t(*)[64])(void *)blocks + (size_t)skipped * blob->blocks;
-  r->place = place + (size_t)skipped * blob->blocks;
-  r->reader = (tile_reader){.blob = blob, .decoder = decoder, .classes = r->memory, .place = place,
-                            .row_bytes = 16, .first_column = first / blob->tile_mcus, .mcus = mcus};
-  begin_tiles(&r->reader);
+  size_t skipped = (size_t)r->reader.skipped * blob->mcu_blocks;
+  r->count = read - skipped;
+  r->block = (const int16_t(*)[64])(void *)blocks + skipped;
+  r->place = place + skipped;
+  r->reader.place = place;
   uint32_t offset = 0;
   for (size_t i = 0; i < places;)
     for (int c = 0; c < blob->header.components; c++)

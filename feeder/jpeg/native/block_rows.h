@@ -19,7 +19,7 @@ typedef struct {
  * before, and closed whatever the outcome. */
 window_outcome open_block_rows(block_rows *rows, const unsigned char *data, size_t bytes);
 
-/* Begins to read MCUs [first, end) of rows, from any row on. */
+/* Begins to read MCUs [first, end) of rows, from any row on. Only once. */
 window_outcome begin_block_rows(block_rows *rows, unsigned first, unsigned end);
 
 /* Reads a row after those that were read before. Returns 0 for damage, and for coefficients that

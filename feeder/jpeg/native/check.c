@@ -34,7 +34,7 @@ PyObject *feeder_check_blob(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&data);
   if (outcome != DECODED)
-    return feeder_raise_damage(outcome == OUT_OF_MEMORY);
+    return feeder_raise(outcome);
   const jpeg_header *header = &rows.blob.header;
   return Py_BuildValue("KIIIII", end_hash(&hash), header->width, header->height,
                        rows.blob.mcu_width, rows.blob.mcu_height, rows.blob.tile_mcus);

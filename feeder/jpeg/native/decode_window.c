@@ -21,8 +21,8 @@ PyObject *feeder_decode_versions(PyObject *Py_UNUSED(module), PyObject *args) {
   return names;
 }
 
-PyObject *feeder_raise_damage(int is_out_of_memory) {
-  if (is_out_of_memory)
+PyObject *feeder_raise(window_outcome outcome) {
+  if (outcome == OUT_OF_MEMORY)
     return PyErr_NoMemory();
   PyErr_SetString(PyExc_ValueError, "its blob is damaged");
   return NULL;
@@ -62,7 +62,7 @@ PyObject *feeder_decode_window(PyObject *Py_UNUSED(module), PyObject *args) {
         outcome = decode_window(&blob, &window, scale, version, out.buf, (size_t)stride);
       Py_END_ALLOW_THREADS;
       if (outcome == OUT_OF_MEMORY || outcome == DAMAGED_BLOB)
-        feeder_raise_damage(outcome == OUT_OF_MEMORY);
+        feeder_raise(outcome);
     }
   }
   PyBuffer_Release(&data);

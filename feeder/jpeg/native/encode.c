@@ -2,8 +2,6 @@
  * their cheapest classes and each class to the cheapest numbers of low bits, in turns. */
 #include "encode.h"
 
-#include "versions.h"
-
 #define LEVELS (CLASSES / 2) /* of a block's last coefficient; with two classes for each */
 #define ROUNDS 2             /* one makes blobs 0.16 % larger, four make them 0.08 % smaller */
 #define SAMPLE_BLOCKS_MAX 1500
@@ -61,7 +59,7 @@ static void choose_levels(const size_t *with_last, uint8_t *levels) {
 static size_t activity(const block_sizes *sizes) {
   unsigned bits = sizes->dc_bits;
   for (uint64_t left = sizes->nonzero; left != 0; left &= left - 1)
-    bits += 32 - (unsigned)__builtin_clz((unsigned)(sizes->size[__builtin_ctzll(left)] + 128));
+    bits += bit_length((unsigned)(sizes->size[__builtin_ctzll(left)] + 128));
   return bits;
 }
 
@@ -106,7 +104,7 @@ static void choose_low_bits(class_code *code, unsigned last, uint32_t (*reached)
   uint32_t bits[LOW_BITS_MAX + 1][64];
   for (unsigned low = 0; low <= LOW_BITS_MAX; low++) {
     for (unsigned p = 0; p < 64; p++)
-      bits[low][p] = blocks * (low + 1 + (low > 0));
+      bits[low][p] = blocks * (1 + field_bits(low));
     for (unsigned q = 1; q <= PLANES; q++) {
       unsigned price = q == PLANES ? ESCAPE_PRICE : q == 1 && low == 0 ? 2 : 1;
       const uint32_t *ones = reached[step_of(q << low)];
@@ -118,9 +116,10 @@ static void choose_low_bits(class_code *code, unsigned last, uint32_t (*reached)
   memset(code->low_bits, ABSENT, sizeof code->low_bits);
   for (unsigned k = 1; k <= last; k++) {
     unsigned p = NATURAL_ORDER[k], best = 0;
-    for (unsigned low = 1; low <= LOW_BITS_MAX && of_row[p / 8] + low + 1 <= ROW_BITS_MAX; low++)
-      best = bits[low][p] < bits[best][p] ? low : best;
-    of_row[p / 8] += best > 0 ? best + 1 : 0;
+    for (unsigned low = 1; low <= LOW_BITS_MAX; low++)
+      if (of_row[p / 8] + field_bits(low) <= ROW_BITS_MAX && bits[low][p] < bits[best][p])
+        best = low;
+    of_row[p / 8] += field_bits(best);
     code->low_bits[p] = (uint8_t)best;
   }
 }
@@ -162,14 +161,14 @@ static void fill_class(encoder_class *class) {
     }
     class->after_first[p] = low == 0 ? 2 : 1;
     class->support |= (uint64_t)1 << p;
-    fixed += low + 1 + (low > 0);
+    fixed += 1 + field_bits(low);
     if (low == 0)
       continue;
     class->with_low_bits |= (uint64_t)1 << p;
     class->low_mask[p] = (uint8_t)((1u << low) - 1);
     class->sign[p] = (uint8_t)(1u << low);
     class->field_at[p] = class->row_bits[p / 8];
-    class->row_bits[p / 8] += (uint8_t)(low + 1);
+    class->row_bits[p / 8] += (uint8_t)field_bits(low);
     class->rows = p / 8 + 1;
   }
   for (unsigned size = 0; size <= ESCAPE_BITS; size++)
@@ -191,14 +190,14 @@ static void sort_sample(const class_sample *s, uint16_t *index, size_t *first) {
     index[next[s->class[i]]++] = (uint16_t)i;
 }
 
-static void fit_classes(class_set *set, const class_sample *s, const uint8_t *levels) {
+static void fit_classes(encoder_class *set, const class_sample *s, const uint8_t *levels) {
   uint16_t index[SAMPLE_BLOCKS_MAX];
   size_t first[CLASSES + 1];
   sort_sample(s, index, first);
   for (unsigned c = 0; c < CLASSES; c++) {
     const uint16_t *own = index + first[c];
     size_t blocks = first[c + 1] - first[c];
-    encoder_class *class = &set->of[c];
+    encoder_class *class = &set[c];
     uint32_t reached[STEPS][64], with_size[ESCAPE_BITS + 1] = {0};
     s->encoder->count_sizes(reached, s->block, own, blocks);
     for (size_t i = 0; i < blocks; i++)
@@ -209,11 +208,11 @@ static void fit_classes(class_set *set, const class_sample *s, const uint8_t *le
     fill_class(class);
   }
   for (unsigned c = CLASSES - 1; c-- > 0;)
-    if (set->of[c + 1].least_bits < set->of[c].least_bits)
-      set->of[c].least_bits = set->of[c + 1].least_bits;
+    if (set[c + 1].least_bits < set[c].least_bits)
+      set[c].least_bits = set[c + 1].least_bits;
 }
 
-static void make_classes(class_set *set, class_sample *s) {
+static void make_classes(encoder_class *set, class_sample *s) {
   uint8_t levels[LEVELS];
   divide_sample(s, levels);
   fit_classes(set, s, levels);
@@ -252,19 +251,19 @@ void choose_classes(const tile_encoder *encoder, class_set *sets, source_block *
   for (unsigned group = 0; group < GROUPS; group++) {
     take_sample(&sample, blocks, count, group);
     if (sample.count > 0)
-      make_classes(&sets[group], &sample);
+      make_classes(sets[group], &sample);
   }
   uint64_t used[GROUPS][CLASSES] = {{0}}; /* positions that a class's blocks need; DC by all */
   for (size_t i = 0; i < count; i++) {
     source_block *block = &blocks[i];
     block_sizes sizes;
     encoder->take_sizes(&sizes, block);
-    block->class = (uint8_t)encoder->cheapest_class(&sets[block->group], &sizes);
+    block->class = (uint8_t)encoder->cheapest_class(sets[block->group], &sizes);
     used[block->group][block->class] |= sizes.nonzero | 1;
   }
   for (unsigned group = 0; group < GROUPS; group++)
     for (unsigned c = 0; c < CLASSES; c++)
-      drop_unused(&sets[group].of[c], used[group][c]);
+      drop_unused(&sets[group][c], used[group][c]);
 }
 
 size_t write_class(uint8_t *to, const class_code *code) {
@@ -279,12 +278,4 @@ size_t write_class(uint8_t *to, const class_code *code) {
   for (unsigned k = 0; k < count; k++)
     to[1 + k / 2] |= (uint8_t)(nibble[k] << k % 2 * 4);
   return 1 + (count + 1) / 2;
-}
-
-const tile_encoder *best_encoder(void) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && has_fast_pdep())
-    return &encoder_avx2;
-#endif
-  return &encoder_portable;
 }

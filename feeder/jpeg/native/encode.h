@@ -51,9 +51,7 @@ typedef struct {
 
 /* The classes of a group. Until choose_classes drops unused positions, a class's support contains
  * that of the one before it, and the last one's is complete. */
-typedef struct {
-  encoder_class of[CLASSES];
-} class_set;
+typedef encoder_class class_set[CLASSES];
 
 /* Magnitudes that blocks are counted by: all where a quotient changes, for any low bits. */
 #define STEPS 14
@@ -63,7 +61,7 @@ typedef struct {
 typedef struct {
   void (*take_sizes)(block_sizes *sizes, const source_block *block);
   /* The class in which a block takes fewest bits. */
-  unsigned (*cheapest_class)(const class_set *set, const block_sizes *sizes);
+  unsigned (*cheapest_class)(const encoder_class *set, const block_sizes *sizes);
   /* How many of `count` blocks, which `index` picks, reach each step at each position. */
   void (*count_sizes)(uint32_t (*reached)[64], const block_sizes *blocks, const uint16_t *index,
                       size_t count);
@@ -75,8 +73,6 @@ typedef struct {
 } tile_encoder;
 
 extern const tile_encoder encoder_portable, encoder_avx2;
-
-const tile_encoder *best_encoder(void);
 
 /* Makes the classes of each group that has blocks, and sets each block's. */
 void choose_classes(const tile_encoder *encoder, class_set *sets, source_block *blocks,

@@ -2,12 +2,10 @@
  * name, and WIDTH, the bytes of a vector. */
 #include "encode.h"
 
+#include <stdlib.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-
-#define INLINE static inline __attribute__((always_inline))
-#define RARELY(condition) __builtin_expect(!!(condition), 0)
 
 typedef int8_t bytes __attribute__((vector_size(WIDTH), may_alias));
 typedef uint8_t unsigned_bytes __attribute__((vector_size(WIDTH), may_alias));
@@ -94,38 +92,36 @@ static void take_sizes(block_sizes *sizes, const source_block *block) {
   }
   sizes->size[0] = -128;
   sizes->nonzero = ~(zero | 1);
-  unsigned magnitude = (unsigned)(block->difference < 0 ? -block->difference : block->difference);
-  sizes->dc_bits = magnitude == 0 ? 0 : 32 - (unsigned)__builtin_clz(magnitude);
+  sizes->dc_bits = bit_length((unsigned)abs(block->difference));
 }
 
-/* All ones for each coefficient with a one in a plane; `i`: the vector's number. */
-INLINE unsigned_bytes ones_in_plane(const encoder_class *class, int plane, bytes size, int i) {
-  return (unsigned_bytes)(size > load(class->above[plane] + i * WIDTH));
+/* All ones for each coefficient with a one in a plane, of a vector of them from `first` on. */
+INLINE bytes ones_in_plane(const encoder_class *class, int plane, bytes size, int first) {
+  return size > load(class->above[plane] + first);
 }
 
 /* The bits that a block's AC coefficients add to the fixed ones. No byte overflows. */
 INLINE unsigned added_bits(const encoder_class *class, const bytes *size) {
   unsigned_bytes added = {0};
-  for (int i = 0; i < 64 / WIDTH; i++) {
-    added += ones_in_plane(class, 0, size[i], i) &
-             (unsigned_bytes)load(class->after_first + i * WIDTH);
+  for (int i = 0; i < 64; i += WIDTH, size++) {
+    added += (unsigned_bytes)(ones_in_plane(class, 0, *size, i) & load(class->after_first + i));
     for (int p = 1; p < PLANES - 1; p++)
-      added -= ones_in_plane(class, p, size[i], i);
-    added += ones_in_plane(class, PLANES - 1, size[i], i) & (uint8_t)ESCAPE_PRICE;
+      added -= (unsigned_bytes)ones_in_plane(class, p, *size, i);
+    added += (unsigned_bytes)(ones_in_plane(class, PLANES - 1, *size, i) & ESCAPE_PRICE);
   }
   return sum(added);
 }
 
-static unsigned cheapest_class(const class_set *set, const block_sizes *sizes) {
+static unsigned cheapest_class(const encoder_class *set, const block_sizes *sizes) {
   bytes size[64 / WIDTH];
   memcpy(size, sizes->size, sizeof size);
-  const encoder_class *class = set->of, *end = class + CLASSES;
+  const encoder_class *class = set, *end = class + CLASSES;
   while ((sizes->nonzero & ~class->support) != 0)
     class++;
   unsigned least = ~0u; /* bits, and class */
   for (; class < end && class->least_bits * CLASSES < least; class++) {
     unsigned bits = class->fixed_bits[sizes->dc_bits] + added_bits(class, size);
-    unsigned choice = bits * CLASSES + (unsigned)(class - set->of);
+    unsigned choice = bits * CLASSES + (unsigned)(class - set);
     least = choice < least ? choice : least;
   }
   return least % CLASSES;
@@ -148,8 +144,6 @@ static void count_sizes(uint32_t (*reached)[64], const block_sizes *blocks, cons
           reached[s][i + k] += part[s][k];
     }
 }
-
-INLINE unsigned count_ones(uint64_t mask) { return (unsigned)__builtin_popcountll(mask); }
 
 /* The bits of `value` where the mask has ones, next to each other. */
 INLINE uint64_t gather(uint64_t value, uint64_t mask) {
@@ -192,7 +186,7 @@ INLINE void put_gathered(low_bit_writer *w, uint64_t value, uint64_t mask) {
 }
 
 INLINE void put_signed(low_bit_writer *w, int value, unsigned bits) {
-  put(w, (uint64_t)(int64_t)value & (((uint64_t)1 << bits) - 1), bits);
+  put(w, (uint64_t)value & ones(bits), bits);
 }
 
 /* Whether DC's field cannot hold the difference: its least value stands for an escape. */
@@ -218,7 +212,7 @@ INLINE void split_block(const encoder_class *class, const int16_t *values, block
     /* With low bits, -1 has the quotient of 0. */
     bytes size = sizes_of(c) + (negative & (sign != 0));
     for (int p = 0; p < PLANES; p++)
-      masks->plane[p] |= sign_bits(size > load(class->above[p] + i)) << i;
+      masks->plane[p] |= sign_bits(ones_in_plane(class, p, size, i)) << i;
     masks->negative |= sign_bits(negative) << i;
   }
 }
@@ -272,7 +266,7 @@ static size_t put_tile(uint8_t *out, const class_set *sets, const source_block *
   for (unsigned c = 0; c < components; c++)
     put_signed(&w, dc_before[c], dc_bits[c]);
   for (unsigned i = 0; i < count; i++) {
-    class[i] = &sets[blocks[i].group].of[blocks[i].class];
+    class[i] = &sets[blocks[i].group][blocks[i].class];
     put(&w, blocks[i].class, 4);
   }
   for (unsigned i = 0; i < count; i++)

@@ -1,5 +1,7 @@
 #include "huffman.h"
 
+#include <stdlib.h>
+
 #include "tile.h"
 
 enum { SYMBOLS = 257, LONGEST = 64 };
@@ -118,7 +120,7 @@ void finish_scan(scan_writer *w) {
 
 /* The category of a coefficient or difference (T.81 F.1.2.1). */
 static unsigned magnitude_bits(int value) {
-  return value == 0 ? 0 : 32 - (unsigned)__builtin_clz((unsigned)(value < 0 ? -value : value));
+  return bit_length((unsigned)abs(value));
 }
 
 /* A symbol and, after it, the low `size` bits of the value, or of one less where it is negative. */

@@ -9,6 +9,8 @@
 
 #define DC_SIZE_MAX 11 /* bits of a difference, and of an AC coefficient */
 #define AC_SIZE_MAX 10
+#define DC_MIN (-1024)
+#define DC_MAX 1023
 #define END_OF_BLOCK 0x00
 /* Bytes of a block's codes: 16 bits and a size for each coefficient, and a zero byte after each. */
 #define BLOCK_CODES_BYTES_MAX (2 * 64 * (16 + DC_SIZE_MAX) / 8)
@@ -19,7 +21,6 @@ typedef struct {
   unsigned symbol_count;
   uint16_t code[256]; /* by symbol */
   uint8_t bits[256];  /* of the code; 0 where there is none */
-  int is_written;
 } huffman_table;
 
 /* Makes the table of least total length for its frequencies. No code has only ones. */

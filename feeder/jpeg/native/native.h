@@ -7,10 +7,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "window_plan.h"
+
 extern PyObject *feeder_jpeg_error; /* feeder.jpeg._native.JpegError; args: (kind, reason) */
 
-/* Sets the error where reading a blob failed; returns NULL. */
-PyObject *feeder_raise_damage(int is_out_of_memory);
+/* Sets the error of DAMAGED_BLOB or OUT_OF_MEMORY; returns NULL. */
+PyObject *feeder_raise(window_outcome outcome);
 
 PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args);
 PyObject *feeder_transform_jpeg(PyObject *module, PyObject *args);

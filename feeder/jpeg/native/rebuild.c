@@ -18,7 +18,6 @@ typedef struct {
   block_rows rows;
   huffman_table dc[TABLES], ac[TABLES];
   unsigned char *out;
-  size_t room;
 } rebuilder;
 
 static huffman_table *dc_table(rebuilder *r, unsigned component) {
@@ -44,22 +43,15 @@ static window_outcome count_symbols(rebuilder *r, const tile_window *w) {
   return outcome;
 }
 
-static void make_tables(rebuilder *r) {
-  for (int c = 0; c < r->rows.blob.header.components; c++) {
-    huffman_table *dc = dc_table(r, c), *ac = ac_table(r, c);
-    for (unsigned size = 0; size <= DC_SIZE_MAX; size++)
-      dc->frequency[size] += dc->frequency[size] == 0;
-    ac->frequency[END_OF_BLOCK] += ac->frequency[END_OF_BLOCK] == 0;
-    make_best_table(dc);
-    make_best_table(ac);
-  }
-}
-
-/* Writes a DHT segment, unless there is one already; `id`: Tc and Th of the segment (T.81 B.2.4.2). */
+/* Writes a DHT segment, unless the table has been written; `id`: Tc and Th of the segment (T.81
+ * B.2.4.2). */
 static unsigned char *write_table(unsigned char *to, huffman_table *table, unsigned id) {
-  if (table->is_written)
+  if (table->symbol_count > 0)
     return to;
-  table->is_written = 1;
+  unsigned always = id < 16 ? DC_SIZE_MAX : END_OF_BLOCK; /* symbols up to it have codes */
+  for (unsigned symbol = 0; symbol <= always; symbol++)
+    table->frequency[symbol] += table->frequency[symbol] == 0;
+  make_best_table(table);
   store_be16(to, DHT);
   store_be16(to + 2, 2 + 1 + 16 + table->symbol_count);
   to[4] = (unsigned char)id;
@@ -87,17 +79,18 @@ static unsigned char *write_head(rebuilder *r, const tile_window *w) {
 /* Writes the JPEG; returns its bytes, 0 for lack of memory. */
 static size_t write_jpeg(rebuilder *r, const tile_window *w) {
   size_t row_bytes_max = r->rows.count * BLOCK_CODES_BYTES_MAX + END_BYTES_MAX;
-  r->room = r->rows.blob.header.bytes + 2 * TABLES * TABLE_BYTES_MAX + row_bytes_max;
-  r->out = malloc(r->room);
-  if (r->out == NULL || begin_block_rows(&r->rows, w->first_mcu, w->end_mcu) != DECODED)
+  size_t room = r->rows.blob.header.bytes + 2 * TABLES * TABLE_BYTES_MAX + row_bytes_max;
+  r->out = malloc(room);
+  if (r->out == NULL)
     return 0;
+  r->rows.reader.tile = r->rows.reader.at = 0; /* again from the first row on */
   scan_writer scan = {.out = write_head(r, w)};
   int dc[COMPONENTS_MAX] = {0};
   for (unsigned row = w->first_row; row < w->end_row; row++) {
     size_t used = (size_t)(scan.out - r->out);
-    if (r->room - used < row_bytes_max) {
-      r->room = 2 * r->room;
-      unsigned char *larger = realloc(r->out, r->room);
+    if (room - used < row_bytes_max) {
+      room *= 2;
+      unsigned char *larger = realloc(r->out, room);
       if (larger == NULL)
         return 0;
       r->out = larger;
@@ -130,7 +123,6 @@ PyObject *feeder_rebuild_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
     if (outcome == DECODED)
       outcome = window_fits(&r->rows.blob, &w) ? count_symbols(r, &w) : DAMAGED_BLOB;
     if (outcome == DECODED) {
-      make_tables(r);
       bytes = write_jpeg(r, &w);
       outcome = bytes == 0 ? OUT_OF_MEMORY : DECODED;
     }
@@ -140,7 +132,7 @@ PyObject *feeder_rebuild_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
   if (outcome == DECODED)
     jpeg = PyBytes_FromStringAndSize((const char *)r->out, (Py_ssize_t)bytes);
   else
-    feeder_raise_damage(outcome == OUT_OF_MEMORY);
+    feeder_raise(outcome);
   if (r != NULL) {
     close_block_rows(&r->rows);
     free(r->out);

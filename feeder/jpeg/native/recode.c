@@ -4,18 +4,10 @@
  * is quantised again. */
 #include "native.h"
 
-#include "blob.h"
 #include "block_limits.h"
 #include "content_hash.h"
-#include "encode.h"
 #include "transcode.h"
-
-/* The image as MCUs and tiles. */
-typedef struct {
-  unsigned width, height, mcu_width, mcu_height, mcus, mcu_rows, tile_mcus, columns;
-  unsigned mcu_blocks; /* blocks of an MCU */
-  int components;
-} tile_grid;
+#include "versions.h"
 
 /* A tile: where its bytes begin, and the DC before it. */
 typedef struct {
@@ -28,12 +20,10 @@ typedef struct {
   transcoder jpeg;
   const tile_encoder *encoder;
   class_set classes[GROUPS];
-  tile_grid grid;
+  tiled_blob blob; /* its header, MCUs, tiles and `dc_bits` */
   source_block *blocks; /* of the image, in coding order */
   coded_tile *tiles;    /* and one more, at their end */
-  unsigned dc_bits[COMPONENTS_MAX];
   unsigned char *coded;
-  size_t room;
   content_hash hash;
 } recoder;
 
@@ -45,25 +35,12 @@ static void recoder_free(recoder *r) {
   free(r);
 }
 
-static tile_grid grid_of(const recoder *r, unsigned tile_width_px) {
-  const jpeg_component_info *luma = &r->jpeg.target.comp_info[0];
-  tile_grid g = {.width = r->jpeg.source.image_width,
-                 .height = r->jpeg.source.image_height,
-                 .mcu_width = 8u * (unsigned)luma->h_samp_factor,
-                 .mcu_height = 8u * (unsigned)luma->v_samp_factor,
-                 .components = r->jpeg.target.num_components};
-  g.mcus = divide_up(g.width, g.mcu_width);
-  g.mcu_rows = divide_up(g.height, g.mcu_height);
-  for (int c = 0; c < g.components; c++) {
-    const jpeg_component_info *comp = &r->jpeg.target.comp_info[c];
-    g.mcu_blocks += (unsigned)(comp->h_samp_factor * comp->v_samp_factor);
-  }
-  unsigned most = TILE_BLOCKS_MAX / g.mcu_blocks;
-  most = most < g.mcus ? most : g.mcus;
-  g.tile_mcus = tile_width_px / g.mcu_width;
-  g.tile_mcus = g.tile_mcus < 1 ? 1 : g.tile_mcus > most ? most : g.tile_mcus;
-  g.columns = divide_up(g.mcus, g.tile_mcus);
-  return g;
+/* Chooses the MCUs of a tile. */
+static void divide_rows(tiled_blob *b, unsigned tile_width_px) {
+  unsigned most = TILE_BLOCKS_MAX / b->mcu_blocks, wanted = tile_width_px / b->mcu_width;
+  most = most < b->mcus ? most : b->mcus;
+  b->tile_mcus = wanted < 1 ? 1 : wanted > most ? most : wanted;
+  b->columns = divide_up(b->mcus, b->tile_mcus);
 }
 
 /* The rows of blocks of one row of MCUs; those past the bottom edge are NULL. */
@@ -73,15 +50,14 @@ typedef struct {
 } mcu_row_blocks;
 
 static mcu_row_blocks blocks_of(recoder *r, jvirt_barray_ptr *coefficients, unsigned mcu_row) {
-  const tile_grid *g = &r->grid;
+  const tiled_blob *b = &r->blob;
+  const jpeg_header *header = &b->header;
   mcu_row_blocks blocks;
   memset(&blocks, 0, sizeof blocks);
   j_common_ptr owner = (j_common_ptr)&r->jpeg.source;
-  for (int c = 0; c < g->components; c++) {
-    unsigned h = (unsigned)r->jpeg.target.comp_info[c].h_samp_factor;
-    unsigned v = (unsigned)r->jpeg.target.comp_info[c].v_samp_factor;
-    unsigned high = divide_up(g->height * v, g->mcu_height);
-    blocks.wide[c] = divide_up(g->width * h, g->mcu_width);
+  for (int c = 0; c < header->components; c++) {
+    unsigned v = header->blocks_down[c], high = divide_up(header->height * v, b->mcu_height);
+    blocks.wide[c] = divide_up(header->width * header->blocks_across[c], b->mcu_width);
     for (unsigned y = 0; y < v && mcu_row * v + y < high; y++)
       blocks.rows[c][y] = (*owner->mem->access_virt_barray)(owner, coefficients[c],
                                                             mcu_row * v + y, 1, FALSE)[0];
@@ -97,7 +73,7 @@ static source_block *add_blocks(recoder *r, const mcu_row_blocks *from, int c, u
   static const int16_t empty[64];
   const jpeg_component_info *comp = &r->jpeg.target.comp_info[c];
   const UINT16 *quant = r->jpeg.target.quant_tbl_ptrs[comp->quant_tbl_no]->quantval;
-  unsigned h = (unsigned)comp->h_samp_factor, v = (unsigned)comp->v_samp_factor;
+  unsigned h = r->blob.header.blocks_across[c], v = r->blob.header.blocks_down[c];
   for (unsigned y = 0; y < v; y++)
     for (unsigned x = mcu * h; x < (mcu + 1) * h; x++, to++) {
       *to = (source_block){.values = empty, .group = c > 0};
@@ -119,16 +95,16 @@ static source_block *add_blocks(recoder *r, const mcu_row_blocks *from, int c, u
 
 /* Lists the image's blocks, and the DC before each tile. */
 static void list_blocks(recoder *r, jvirt_barray_ptr *coefficients) {
-  const tile_grid *g = &r->grid;
+  const tiled_blob *b = &r->blob;
   source_block *to = r->blocks;
   coded_tile *tile = r->tiles;
-  for (unsigned mcu_row = 0; mcu_row < g->mcu_rows; mcu_row++) {
+  for (unsigned mcu_row = 0; mcu_row < b->rows; mcu_row++) {
     mcu_row_blocks from = blocks_of(r, coefficients, mcu_row);
     int dc[COMPONENTS_MAX] = {0};
-    for (unsigned mcu = 0; mcu < g->mcus; mcu++) {
-      if (mcu % g->tile_mcus == 0)
+    for (unsigned mcu = 0; mcu < b->mcus; mcu++) {
+      if (mcu % b->tile_mcus == 0)
         memcpy(tile++->dc, dc, sizeof dc);
-      for (int c = 0; c < g->components; c++)
+      for (int c = 0; c < b->header.components; c++)
         to = add_blocks(r, &from, c, mcu, &dc[c], to);
     }
   }
@@ -136,35 +112,32 @@ static void list_blocks(recoder *r, jvirt_barray_ptr *coefficients) {
 
 /* The bits of a number in two's complement; 0 of 0. */
 static unsigned signed_bits(int value) {
-  if (value == 0 || value == -1)
-    return value == 0 ? 0 : 1;
-  return 33u - (unsigned)__builtin_clz((unsigned)(value < 0 ? ~value : value));
+  return value == 0 ? 0 : 1 + bit_length((unsigned)(value < 0 ? ~value : value));
 }
 
 /* Codes the tiles; 0 if out of memory. */
 static int code_tiles(recoder *r, size_t source_bytes) {
-  const tile_grid *g = &r->grid;
-  size_t tiles = (size_t)g->columns * g->mcu_rows, at = 0;
-  size_t tile_bytes_max = CODED_TILE_BYTES_MAX(g->tile_mcus * g->mcu_blocks);
+  tiled_blob *b = &r->blob;
+  size_t tiles = (size_t)b->columns * b->rows, at = 0, room = 0;
+  size_t tile_bytes_max = CODED_TILE_BYTES_MAX(b->tile_mcus * b->mcu_blocks);
   for (size_t t = 0; t < tiles; t++)
-    for (int c = 0; c < g->components; c++) {
+    for (int c = 0; c < b->header.components; c++) {
       unsigned bits = signed_bits(r->tiles[t].dc[c]);
-      r->dc_bits[c] = bits > r->dc_bits[c] ? bits : r->dc_bits[c];
+      b->dc_bits[c] = bits > b->dc_bits[c] ? bits : b->dc_bits[c];
     }
   const source_block *block = r->blocks;
   for (size_t t = 0; t < tiles; t++) {
-    if (r->room - at < tile_bytes_max) {
-      r->room += r->room / 2 + source_bytes + tile_bytes_max;
-      unsigned char *larger = realloc(r->coded, r->room);
+    if (room - at < tile_bytes_max) {
+      room += room / 2 + source_bytes + tile_bytes_max;
+      unsigned char *larger = realloc(r->coded, room);
       if (larger == NULL)
         return 0;
       r->coded = larger;
     }
-    unsigned left = g->mcus - (unsigned)(t % g->columns) * g->tile_mcus;
-    unsigned count = (left < g->tile_mcus ? left : g->tile_mcus) * g->mcu_blocks;
+    unsigned count = mcus_of(b, (unsigned)(t % b->columns)) * b->mcu_blocks;
     r->tiles[t].at = at;
-    at += r->encoder->put_tile(r->coded + at, r->classes, block, count, r->tiles[t].dc, r->dc_bits,
-                               (unsigned)g->components);
+    at += r->encoder->put_tile(r->coded + at, r->classes, block, count, r->tiles[t].dc, b->dc_bits,
+                               (unsigned)b->header.components);
     block += count;
   }
   r->tiles[tiles].at = at;
@@ -172,21 +145,20 @@ static int code_tiles(recoder *r, size_t source_bytes) {
 }
 
 /* Puts header, sizes, classes, tiles' lengths and tiles together (feeder/README.md, "Blob"). */
-static PyObject *make_blob(const recoder *r, size_t header_bytes) {
-  const tile_grid *g = &r->grid;
-  size_t tiles = (size_t)g->columns * g->mcu_rows;
+static PyObject *make_blob(const recoder *r) {
+  const tiled_blob *b = &r->blob;
+  size_t tiles = (size_t)b->columns * b->rows, header_bytes = b->header.bytes;
   unsigned length_bits = 1;
   for (size_t t = 0; t < tiles; t++)
     while ((r->tiles[t + 1].at - r->tiles[t].at) >> length_bits != 0)
       length_bits++;
   unsigned char head[SIZES_BYTES + GROUPS * CLASSES * CLASS_BYTES_MAX] = {
-      (unsigned char)g->tile_mcus, (unsigned char)length_bits};
+      (unsigned char)b->tile_mcus, (unsigned char)length_bits};
   unsigned char *to = head + 2;
   for (int c = 0; c < COMPONENTS_MAX; c++)
-    *to++ = (unsigned char)r->dc_bits[c];
-  for (int group = 0; group < (g->components > 1 ? GROUPS : 1); group++)
-    for (int class = 0; class < CLASSES; class++)
-      to += write_class(to, &r->classes[group].of[class].code);
+    *to++ = (unsigned char)b->dc_bits[c];
+  for (unsigned i = 0; i < b->classes; i++)
+    to += write_class(to, &r->classes[i / CLASSES][i % CLASSES].code);
   size_t head_bytes = (size_t)(to - head), lengths_bytes = (tiles * length_bits + 7) / 8;
   size_t coded_bytes = r->tiles[tiles].at;
   PyObject *blob = PyBytes_FromStringAndSize(
@@ -224,30 +196,31 @@ static PyObject *recode(recoder *r, const Py_buffer *data, unsigned tile_width_p
   int subsampling = subsampling_of(jpeg);
   if (subsampling == OTHER)
     refuse(jpeg, "unsupported", "a chroma subsampling that TurboJPEG does not decode");
-  r->grid = grid_of(r, tile_width_px);
-  const tile_grid *g = &r->grid;
-  size_t header_bytes = write_header(jpeg, g->mcu_width, g->mcu_height);
-  size_t blocks = (size_t)g->mcus * g->mcu_rows * g->mcu_blocks;
+  tiled_blob *b = &r->blob;
+  write_header(jpeg, &b->header);
+  find_mcus(b);
+  divide_rows(b, tile_width_px);
+  size_t blocks = (size_t)b->mcus * b->rows * b->mcu_blocks;
   r->blocks = malloc(blocks * sizeof *r->blocks);
-  r->tiles = malloc(((size_t)g->columns * g->mcu_rows + 1) * sizeof *r->tiles);
+  r->tiles = malloc(((size_t)b->columns * b->rows + 1) * sizeof *r->tiles);
   if (r->blocks == NULL || r->tiles == NULL)
     return PyErr_NoMemory();
   begin_hash(&r->hash);
-  hash_padded(&r->hash, jpeg->header, header_bytes);
+  hash_padded(&r->hash, jpeg->header, b->header.bytes);
   list_blocks(r, coefficients);
   choose_classes(r->encoder, r->classes, r->blocks, blocks);
   if (!code_tiles(r, (size_t)data->len))
     return PyErr_NoMemory();
   jpeg_finish_decompress(&jpeg->source);
 
-  PyObject *blob = make_blob(r, header_bytes);
+  PyObject *blob = make_blob(r);
   PyObject *warnings = blob == NULL ? NULL : warnings_tuple(&jpeg->errors);
   if (warnings == NULL) {
     Py_XDECREF(blob);
     return NULL;
   }
-  return Py_BuildValue("(NKIIiNNN)", blob, end_hash(&r->hash), g->width, g->height, subsampling,
-                       PyBool_FromLong(jpeg->source.progressive_mode),
+  return Py_BuildValue("(NKIIiNNN)", blob, end_hash(&r->hash), b->header.width, b->header.height,
+                       subsampling, PyBool_FromLong(jpeg->source.progressive_mode),
                        PyBool_FromLong(jpeg->source.arith_code), warnings);
 }
 PyObject *feeder_tile_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -262,7 +235,7 @@ PyObject *feeder_tile_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
     PyErr_NoMemory();
   } else {
     init_transcoder(&r->jpeg);
-    r->encoder = is_portable ? &encoder_portable : best_encoder();
+    r->encoder = find_version(is_portable ? "portable" : NULL)->encoder;
     if (setjmp(r->jpeg.errors.escape) == 0) {
       result = recode(r, &data, tile_width_px);
     } else {

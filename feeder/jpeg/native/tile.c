@@ -6,18 +6,19 @@ const uint8_t NATURAL_ORDER[64] = {
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 size_t read_class(class_code *class, const uint8_t *from, size_t bytes) {
-  static const uint8_t field_bits[16] = {0,   2,   3,   4,   5,   6,   7,   8,
-                                         255, 255, 255, 255, 255, 255, 255, 0};
-  _Static_assert(LOW_BITS_MAX == 7 && ABSENT == 15, "255 stands for what no coefficient has");
   memset(class->low_bits, ABSENT, sizeof class->low_bits);
   class->dc_bits = 0;
   if (bytes == 0 || from[0] > 64 || 1 + (from[0] + 1u) / 2 > bytes)
     return 0;
   unsigned count = *from++, of_row[8] = {0}, most = 0;
   for (unsigned k = 1; k < count; k++) {
-    unsigned bits = from[k / 2] >> k % 2 * 4 & 15, p = NATURAL_ORDER[k];
-    class->low_bits[p] = (uint8_t)bits;
-    of_row[p / 8] += field_bits[bits];
+    unsigned low = from[k / 2] >> k % 2 * 4 & 15, p = NATURAL_ORDER[k];
+    class->low_bits[p] = (uint8_t)low;
+    if (low == ABSENT)
+      continue;
+    if (low > LOW_BITS_MAX)
+      return 0;
+    of_row[p / 8] += field_bits(low);
   }
   if (count > 0)
     class->dc_bits = from[0] & 15;

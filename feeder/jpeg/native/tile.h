@@ -16,8 +16,6 @@
 #define PLANES 3   /* bits of a quotient; all of them set: an escape */
 #define ESCAPE_BITS 12
 #define DC_BITS_MAX 11 /* of a DC before a tile: those of 8-bit pictures are within these */
-#define DC_MIN (-1024)
-#define DC_MAX 1023
 #define LOW_BITS_MAX 7  /* of an AC coefficient, so that with its sign it fits a byte */
 #define ROW_BITS_MAX 50 /* of a row's fields: so many are left of a word after two shifts */
 #define ABSENT 15
@@ -48,6 +46,9 @@ typedef struct {
   unsigned dc_bits;     /* of the field of DC's difference */
 } class_code;
 
+/* The bits of an AC coefficient's field: its low bits and a sign. */
+INLINE unsigned field_bits(unsigned low_bits) { return low_bits > 0 ? low_bits + 1 : 0; }
+
 /* The lengths of a class's parts, in bits. */
 typedef struct {
   uint32_t low_bits; /* DC's field and the low bits */
@@ -62,11 +63,10 @@ size_t read_class(class_code *class, const uint8_t *from, size_t bytes);
  * what the version makes of CLASSES classes of luma and as many of chroma. */
 typedef struct {
   size_t classes_bytes;
-  /* `row_bytes`: from a row of a block to its next. */
-  void (*make_class)(void *classes, unsigned number, const class_code *code, unsigned row_bytes);
-  /* Sets all coefficients of the wanted blocks, and brings `dc` from before the tile to after
-   * them. Returns 0 for damage. Whatever the bytes are, writes stay within these blocks, and reads
-   * within the tile and READ_SLACK_BYTES. */
+  void (*make_class)(void *classes, unsigned number, const class_code *code);
+  /* `row_bytes`: from a row of a block to its next. Sets all coefficients of the wanted blocks, and
+   * brings `dc` from before the tile to after them. Returns 0 for damage. Whatever the bytes are,
+   * writes stay within these blocks, and reads within the tile and READ_SLACK_BYTES. */
   int (*decode_tile)(const void *classes, const uint8_t *bits, const tile *t, unsigned row_bytes,
                      unsigned char *coefficients, int *dc);
 } tile_decoder;

@@ -2,25 +2,12 @@
  * of a class, before, and after it the functions that are only declared here. */
 #include "tile.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define RARELY(condition) __builtin_expect(!!(condition), 0)
-
-/* At least 57 bits from bit `at` on. */
-INLINE uint64_t bits_at(const uint8_t *bits, size_t at) {
-  uint64_t low;
-  memcpy(&low, bits + at / 8, sizeof low);
-  return low >> at % 8;
-}
-
-/* 64 of them. Reads 9 bytes. */
+/* 64 bits from bit `at` on. Reads 9 bytes. */
 INLINE uint64_t word_at(const uint8_t *bits, size_t at) {
   uint64_t next;
   memcpy(&next, bits + at / 8 + 1, sizeof next);
   return bits_at(bits, at) | next << (8 - at % 8);
 }
-
-/* Up to 63. */
-INLINE uint64_t ones(unsigned count) { return ((uint64_t)1 << count) - 1; }
 
 /* An escaped value. */
 INLINE int16_t escape_at(const uint8_t *bits, size_t at) {
@@ -74,7 +61,7 @@ typedef struct {
   uint64_t plane[PLANES], negative;
 } block_masks;
 
-static void make_class(void *classes, unsigned number, const class_code *code, unsigned row_bytes);
+static void make_class(void *classes, unsigned number, const class_code *code);
 
 /* The first plane of a block, where `word` begins with it. */
 INLINE uint64_t first_plane(uint64_t word, const CLASS *class);
@@ -88,8 +75,6 @@ INLINE unsigned position_of(const CLASS *class, unsigned bit);
 /* Sets 64 coefficients but for DC and escapes; the block begins at bit `at`. */
 INLINE void put_block(const uint8_t *bits, size_t at, const CLASS *class, const block_masks *masks,
                       unsigned char *to, unsigned row_bytes);
-
-INLINE unsigned count_ones(uint64_t mask) { return (unsigned)__builtin_popcountll(mask); }
 
 /* Reads the signs and the planes after the first, from bit `at` on; returns the bits that they
  * take. Where these are more than bits_at gives, `is_long` must be set. */

@@ -34,13 +34,12 @@ INLINE uint64_t equal_bytes(__m256i a, __m256i b) {
   return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(a, b));
 }
 
-static void make_class(void *classes, unsigned number, const class_code *code, unsigned row_bytes) {
-  (void)row_bytes;
+static void make_class(void *classes, unsigned number, const class_code *code) {
   /* By low bits, the last for ABSENT. */
   static const uint8_t units[16] = {1, 2, 4, 8, 16, 32, 64, 128};
   static const uint8_t signs[16] = {0, 2, 4, 8, 16, 32, 64, 128};
   static const uint8_t masks[16] = {0, 3, 7, 15, 31, 63, 127, 255};
-  static const uint8_t field_bits[16] = {0, 2, 3, 4, 5, 6, 7, 8};
+  static const uint8_t widths[16] = {0, 2, 3, 4, 5, 6, 7, 8};
   pdep_class *c = (pdep_class *)classes + number;
   uint64_t sizes[8]; /* of a row's fields, a byte each */
   uint64_t absent = 0, without = 0;
@@ -49,7 +48,7 @@ static void make_class(void *classes, unsigned number, const class_code *code, u
     _mm256_store_si256((__m256i *)(void *)(c->mask + i), look_up(masks, bits));
     _mm256_store_si256((__m256i *)(void *)(c->sign + i), look_up(signs, bits));
     _mm256_store_si256((__m256i *)(void *)(c->unit + i), look_up(units, bits));
-    _mm256_storeu_si256((__m256i *)(void *)(sizes + i / 8), look_up(field_bits, bits));
+    _mm256_storeu_si256((__m256i *)(void *)(sizes + i / 8), look_up(widths, bits));
     absent |= equal_bytes(bits, _mm256_set1_epi8(ABSENT)) << i;
     without |= equal_bytes(bits, _mm256_setzero_si256()) << i;
   }
@@ -66,7 +65,7 @@ static void make_class(void *classes, unsigned number, const class_code *code, u
     at += (unsigned)(sums >> 56);
   }
   c->lengths.low_bits = at;
-  c->lengths.length = at + (unsigned)__builtin_popcountll(c->support);
+  c->lengths.length = at + count_ones(c->support);
   c->lengths.dc_shift = 63 - code->dc_bits;
 }
 

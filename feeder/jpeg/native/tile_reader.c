@@ -1,10 +1,20 @@
 #include "tile_reader.h"
 
-void begin_tiles(tile_reader *r) {
-  unsigned classes = (r->blob->header.components == 1 ? 1 : GROUPS) * CLASSES;
-  for (unsigned i = 0; i < classes; i++)
-    r->decoder->make_class(r->classes, i, &r->blob->class[i], r->row_bytes);
+void begin_tiles(tile_reader *r, unsigned first_mcu, unsigned end_mcu) {
+  r->first_column = first_mcu / r->blob->tile_mcus;
+  r->skipped = first_mcu % r->blob->tile_mcus;
+  r->mcus = r->skipped + end_mcu - first_mcu;
   r->tile = r->at = 0;
+}
+
+size_t places_of(const tile_reader *r) {
+  return (size_t)r->blob->mcu_blocks * (r->mcus + r->blob->tile_mcus);
+}
+
+void load_classes(tile_reader *r, void *classes) {
+  r->classes = classes;
+  for (unsigned i = 0; i < r->blob->classes; i++)
+    r->decoder->make_class(classes, i, &r->blob->class[i]);
 }
 
 /* Reads the DC before a tile, which begins at bit `at`; returns the bits that it takes. */
@@ -31,9 +41,9 @@ int read_tiles(tile_reader *r, unsigned row, unsigned char *coefficients) {
       return 0;
     int dc[COMPONENTS_MAX] = {0};
     tile t = {.at = 8 * r->at + take_dc(blob, 8 * r->at, dc), .end = end,
-              .blocks = mcus * blob->blocks,
-              .wanted = (left < mcus ? left : mcus) * blob->blocks,
-              .place = r->place + (size_t)done * blob->blocks};
+              .blocks = mcus * blob->mcu_blocks,
+              .wanted = (left < mcus ? left : mcus) * blob->mcu_blocks,
+              .place = r->place + (size_t)done * blob->mcu_blocks};
     if ((column == 0 || done > 0) && memcmp(dc, reached, sizeof dc) != 0)
       return 0;
     if (!r->decoder->decode_tile(r->classes, blob->tiles, &t, r->row_bytes, coefficients, dc))

@@ -59,9 +59,7 @@ static void set_field(row_pair *pair, unsigned row, unsigned column, unsigned at
 #endif
 }
 
-static void make_class(void *classes, unsigned number, const class_code *code,
-                       unsigned row_bytes) {
-  (void)row_bytes;
+static void make_class(void *classes, unsigned number, const class_code *code) {
   rows_class *c = (rows_class *)classes + number;
   unsigned at = code->dc_bits, bit = 0;
   memset(c, 0, sizeof *c);
@@ -81,8 +79,8 @@ static void make_class(void *classes, unsigned number, const class_code *code,
       if (bits > 0) {
         c->with_low_bits_pairs = row / 2 + 1;
         c->with_low_bits |= (uint64_t)1 << bit;
-        set_field(pair, row % 2, column, in_row, bits + 1);
-        in_row += bits + 1;
+        set_field(pair, row % 2, column, in_row, field_bits(bits));
+        in_row += field_bits(bits);
       }
       c->position[bit++] = (uint8_t)position;
     }

@@ -4,8 +4,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "blob.h"
-
 /* Coefficients take 6 bytes a pixel at 4:4:4; this bounds the memory that a header can ask for. */
 #define MAX_PIXELS (100u * 1000u * 1000u)
 /* A progressive file needs about 10 scans; each further one costs a pass over the coefficients. */
@@ -154,12 +152,13 @@ int subsampling_of(const transcoder *t) {
   return subsampling;
 }
 
-/* Removes the Huffman tables from a header; returns its bytes. */
-static size_t drop_huffman_tables(unsigned char *jpeg, const jpeg_header *header) {
-  unsigned char *to = jpeg + 2;
-  for (size_t at = 2, bytes; at < header->bytes; at += bytes) {
+/* Removes the Huffman tables from a header that libjpeg wrote; returns its bytes. */
+static size_t drop_huffman_tables(unsigned char *jpeg) {
+  unsigned char *to = jpeg + 2, marker = 0;
+  for (size_t at = 2, bytes; marker != 0xDA; at += bytes) { /* SOS */
     bytes = 2u + load_be16(jpeg + at + 2);
-    if (jpeg[at + 1] != 0xC4) { /* DHT */
+    marker = jpeg[at + 1];
+    if (marker != 0xC4) { /* DHT */
       memmove(to, jpeg + at, bytes);
       to += bytes;
     }
@@ -167,8 +166,8 @@ static size_t drop_huffman_tables(unsigned char *jpeg, const jpeg_header *header
   return (size_t)(to - jpeg);
 }
 
-/* libjpeg writes headers only with images: here an empty one of one MCU. */
-size_t write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height) {
+/* libjpeg writes headers only with images: here an empty one of one MCU (chroma is 1x1). */
+void write_header(transcoder *t, jpeg_header *header) {
   j_compress_ptr target = &t->target;
   jvirt_barray_ptr empty[COMPONENTS_MAX];
   for (int c = 0; c < target->num_components; c++) {
@@ -176,14 +175,14 @@ size_t write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height) {
     JDIMENSION v = (JDIMENSION)target->comp_info[c].v_samp_factor;
     empty[c] = (*target->mem->request_virt_barray)((j_common_ptr)target, JPOOL_IMAGE, TRUE, h, v, v);
   }
-  target->image_width = mcu_width;
-  target->image_height = mcu_height;
+  target->image_width = 8 * (JDIMENSION)target->comp_info[0].h_samp_factor;
+  target->image_height = 8 * (JDIMENSION)target->comp_info[0].v_samp_factor;
   jpeg_write_coefficients(target, empty);
   jpeg_finish_compress(target);
-  jpeg_header header;
-  if (!read_header(&header, t->header, t->header_room))
+  if (!read_header(header, t->header, drop_huffman_tables(t->header)))
     refuse(t, "unsupported", "libjpeg wrote a header that Feeder cannot read");
-  store_be16(t->header + header.sof_offset + 5, t->source.image_height);
-  store_be16(t->header + header.sof_offset + 7, t->source.image_width);
-  return drop_huffman_tables(t->header, &header);
+  header->width = t->source.image_width;
+  header->height = t->source.image_height;
+  store_be16(t->header + header->sof_offset + 5, header->height);
+  store_be16(t->header + header->sof_offset + 7, header->width);
 }

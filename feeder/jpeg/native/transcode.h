@@ -9,6 +9,8 @@
 
 #include <jpeglib.h>
 
+#include "blob.h"
+
 #define MAX_WARNINGS 4
 
 typedef struct {
@@ -46,8 +48,8 @@ jvirt_barray_ptr *read_coefficients(transcoder *t, const unsigned char *data, un
 void begin_target(transcoder *t);
 int subsampling_of(const transcoder *t);
 
-/* Writes the target's header, with the source's size and without Huffman tables, to t->header;
- * returns its bytes. */
-size_t write_header(transcoder *t, unsigned mcu_width, unsigned mcu_height);
+/* Writes the target's header, with the source's size and without Huffman tables, to t->header, and
+ * parses it. */
+void write_header(transcoder *t, jpeg_header *header);
 
 #endif

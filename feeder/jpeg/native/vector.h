@@ -7,10 +7,7 @@
 #ifndef FEEDER_VECTOR_H
 #define FEEDER_VECTOR_H
 
-#include <stdint.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
+#include "bits.h"
 
 #define SHORTS (8 * LANES) /* int16 in a vector */
 

@@ -2,8 +2,10 @@
 
 #include <string.h>
 
+static const decode_version portable = {"portable", &tiles_portable, &pixels_portable,
+                                        &encoder_portable};
 static const decode_version *own[DECODE_VERSIONS_MAX];
-static int own_count, is_pdep_fast;
+static int own_count;
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -18,11 +20,11 @@ static int runs_fast_pdep(const char *vendor, unsigned family) {
 }
 
 int list_versions(const decode_version **versions, const char *vendor, unsigned family) {
-  static const decode_version portable = {"portable", &tiles_portable, &pixels_portable},
-                              no_pdep = {"avx2-no-pdep", &tiles_avx2_no_pdep, &pixels_avx2},
-                              avx2 = {"avx2", &tiles_avx2, &pixels_avx2},
-                              avx512 = {"avx512", &tiles_avx512, &pixels_avx512},
-                              vbmi = {"avx512vbmi", &tiles_avx512vbmi, &pixels_avx512};
+  static const decode_version
+      no_pdep = {"avx2-no-pdep", &tiles_avx2_no_pdep, &pixels_avx2, &encoder_portable},
+      avx2 = {"avx2", &tiles_avx2, &pixels_avx2, &encoder_avx2},
+      avx512 = {"avx512", &tiles_avx512, &pixels_avx512, &encoder_avx2},
+      vbmi = {"avx512vbmi", &tiles_avx512vbmi, &pixels_avx512, &encoder_avx2};
   int count = 0;
   versions[count++] = &portable;
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") ||
@@ -53,11 +55,9 @@ static __attribute__((constructor)) void find_own(void) {
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
     family = (eax >> 8 & 15) + ((eax >> 8 & 15) == 15 ? eax >> 20 & 255 : 0);
   own_count = list_versions(own, vendor, family);
-  is_pdep_fast = runs_fast_pdep(vendor, family);
 }
 #else
 int list_versions(const decode_version **versions, const char *vendor, unsigned family) {
-  static const decode_version portable = {"portable", &tiles_portable, &pixels_portable};
   (void)vendor;
   (void)family;
   versions[0] = &portable;
@@ -80,5 +80,3 @@ const decode_version *find_version(const char *name) {
       return own[v];
   return NULL;
 }
-
-int has_fast_pdep(void) { return is_pdep_fast; }

@@ -1,14 +1,15 @@
-/* The versions of decoding, by what CPUs have. All give the same bytes. */
+/* The versions of decoding, and of encoding, by what CPUs have. All give the same bytes. */
 #ifndef FEEDER_VERSIONS_H
 #define FEEDER_VERSIONS_H
 
+#include "encode.h"
 #include "pixels.h"
-#include "tile.h"
 
 typedef struct {
   const char *name;
   const tile_decoder *tiles;
   const pixel_kernels *pixels;
+  const tile_encoder *encoder;
 } decode_version;
 
 #define DECODE_VERSIONS_MAX 5
@@ -22,8 +23,5 @@ int own_versions(const decode_version *const **versions);
 
 /* The one of this name, NULL if this CPU has none; the fastest if `name` is NULL. */
 const decode_version *find_version(const char *name);
-
-/* Whether pdep and pext take a few cycles on this CPU, not a hundred. */
-int has_fast_pdep(void);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include "plane_rows.h"
 #include "scratch.h"
-#include "tile_reader.h"
 
 window_outcome decode_window(const tiled_blob *blob, const tile_window *window, unsigned scale,
                              const decode_version *version, unsigned char *out, size_t stride) {
@@ -13,7 +12,9 @@ window_outcome decode_window(const tiled_blob *blob, const tile_window *window, 
   if (outcome != DECODED)
     return outcome;
 
-  size_t places = count_places(&plan, blob);
+  tile_reader reader = {.blob = blob, .decoder = version->tiles, .row_bytes = 16 * lanes};
+  begin_tiles(&reader, window->first_mcu, window->end_mcu);
+  size_t places = places_of(&reader);
   unsigned char *classes =
       take_scratch(&scratch_memory, version->tiles->classes_bytes + plan.row_bytes +
                                         places * sizeof(block_place) + planes_bytes(&plan, lanes));
@@ -23,12 +24,8 @@ window_outcome decode_window(const tiled_blob *blob, const tile_window *window, 
   block_place *place = (void *)(coefficients + plan.row_bytes);
   unsigned char *planes = (void *)(place + places);
 
-  make_places(&plan, blob, lanes, place);
-  tile_reader reader = {.blob = blob, .decoder = version->tiles, .classes = classes,
-                        .place = place, .row_bytes = 16 * lanes,
-                        .first_column = window->first_mcu / blob->tile_mcus,
-                        .mcus = plan.skipped + plan.mcus};
-  begin_tiles(&reader);
+  make_places(&plan, &reader, lanes, place);
+  load_classes(&reader, classes);
   row_writer writer;
   begin_rows(&writer, &plan, version->pixels, planes, out, stride);
   for (unsigned row = 0; row < plan.rows; row++) {

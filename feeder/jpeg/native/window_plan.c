@@ -68,12 +68,11 @@ window_outcome plan_window(window_plan *p, const tiled_blob *blob, const tile_wi
     return UNSUPPORTED;
 
   p->rows = window->end_row - window->first_row;
-  p->mcus = window->end_mcu - window->first_mcu;
-  p->skipped = window->first_mcu % blob->tile_mcus;
+  unsigned mcus = window->end_mcu - window->first_mcu;
   p->row_bytes = 0;
   for (int c = 0; c < p->components; c++) {
     component_plan *own = &p->component[c];
-    own->groups = (p->mcus * own->across + lanes - 1) / lanes;
+    own->groups = (mcus * own->across + lanes - 1) / lanes;
     for (unsigned row = 0; row < own->down; row++) {
       own->offset[row] = p->row_bytes;
       p->row_bytes += (size_t)own->groups * lanes * BLOCK_BYTES;
@@ -84,26 +83,22 @@ window_outcome plan_window(window_plan *p, const tiled_blob *blob, const tile_wi
   return DECODED;
 }
 
-size_t count_places(const window_plan *p, const tiled_blob *blob) {
-  return (size_t)blob->blocks * (p->skipped + p->mcus + blob->tile_mcus);
-}
-
-void make_places(const window_plan *p, const tiled_blob *blob, unsigned lanes,
-                 block_place *places) {
-  const block_place *end = places + count_places(p, blob);
-  for (unsigned mcu = 0; places < end; mcu++)
+void make_places(const window_plan *p, tile_reader *reader, unsigned lanes, block_place *place) {
+  const block_place *end = place + places_of(reader);
+  reader->place = place;
+  for (unsigned mcu = 0; place < end; mcu++)
     for (int c = 0; c < p->components; c++) {
       const component_plan *own = &p->component[c];
-      int is_shown = mcu >= p->skipped && mcu < p->skipped + p->mcus;
+      int is_shown = mcu >= reader->skipped && mcu < reader->mcus;
       for (unsigned down = 0; down < own->down; down++)
         for (unsigned across = 0; across < own->across; across++) {
           size_t offset = p->spare_offset;
           if (is_shown) {
-            unsigned block = (mcu - p->skipped) * own->across + across;
+            unsigned block = (mcu - reader->skipped) * own->across + across;
             offset = own->offset[down] + (size_t)(block / lanes) * lanes * BLOCK_BYTES +
                      block % lanes * 16;
           }
-          *places++ = (block_place){(uint32_t)offset, (uint16_t)c, c == 0 ? 0 : CLASSES};
+          *place++ = (block_place){(uint32_t)offset, (uint16_t)c, c == 0 ? 0 : CLASSES};
         }
     }
 }

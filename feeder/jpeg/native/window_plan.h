@@ -2,8 +2,8 @@
 #ifndef FEEDER_WINDOW_PLAN_H
 #define FEEDER_WINDOW_PLAN_H
 
-#include "blob.h"
 #include "pixels.h"
+#include "tile_reader.h"
 
 #define BLOCKS_DOWN_MAX 2
 
@@ -32,7 +32,6 @@ typedef struct {
   component_plan component[COMPONENTS_MAX];
   upsampling upsampling;        /* of chroma, after the IDCT */
   unsigned width, height, rows; /* in pixels of the output; rows of MCUs */
-  unsigned mcus, skipped;       /* in a row; and before them, from the first tile's edge on */
   size_t row_bytes;             /* of a row's coefficients, with spare ones for skipped blocks */
   size_t spare_offset;
 } window_plan;
@@ -44,9 +43,7 @@ typedef enum { DECODED, UNSUPPORTED, DAMAGED_BLOB, OUT_OF_MEMORY } window_outcom
 window_outcome plan_window(window_plan *plan, const tiled_blob *blob, const tile_window *window,
                            unsigned scale, unsigned lanes);
 
-/* The blocks of a row: of skipped MCUs, of the window's, and of a tile more (tile_reader.h). */
-size_t count_places(const window_plan *plan, const tiled_blob *blob);
-void make_places(const window_plan *plan, const tiled_blob *blob, unsigned lanes,
-                 block_place *places);
+/* Sets the reader's places, at `place`. */
+void make_places(const window_plan *plan, tile_reader *reader, unsigned lanes, block_place *place);
 
 #endif
