@@ -91,7 +91,7 @@ def test_coefficients_times_quantisers_have_a_limit(
     _check_agreement(sample)
     assert (Oddity.RARE_JPEG not in sample.flags) == accepted
     if not accepted:
-        with pytest.raises(RecodeError, match="beyond those of a picture of 8 bits") as caught:
+        with pytest.raises(RecodeError, match="out of range for an 8-bit image") as caught:
             tile_jpeg(jpeg, 32)
         assert caught.value.kind == "unsupported"
 

@@ -6,7 +6,8 @@
 #include "tile.h"
 
 #define JPEG_SIDE_MAX 65535u
-/* What precedes the classes: MCUs of a tile, bits of its length, bits of a DC by component. */
+/* Bytes before the classes: MCUs per tile, bits per tile length, bits per initial DC of each
+ * component. */
 #define SIZES_BYTES (2 + COMPONENTS_MAX)
 
 typedef struct {
@@ -20,19 +21,19 @@ typedef struct {
   int quant_bytes[COMPONENTS_MAX];            /* of a value, 1 or 2 */
 } jpeg_header;
 
-/* Reads a baseline JPEG's header from SOI up to and including SOS, and points into it; does without
- * its Huffman tables. Returns 0 if it is invalid. */
+/* Parses a baseline JPEG header from SOI through SOS. Huffman tables may be missing. `header`
+ * points into `jpeg`. Returns 0 if the header is invalid. */
 int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes);
 
 typedef struct {
   jpeg_header header;
-  const unsigned char *jpeg; /* the header's bytes */
+  const unsigned char *jpeg;        /* the header's bytes */
   unsigned mcu_width, mcu_height;   /* in pixels */
   unsigned mcus, rows;              /* MCUs in a row, and rows of them */
   unsigned tile_mcus, columns;      /* the last tile of a row may have fewer */
   unsigned mcu_blocks;
   unsigned classes;                 /* CLASSES for each group of the image */
-  unsigned length_bits;             /* of the entry of a tile's bytes */
+  unsigned length_bits;             /* bits per entry of `lengths` */
   unsigned dc_bits[COMPONENTS_MAX]; /* of the DC before a tile, at its start */
   class_code class[GROUPS * CLASSES];
   const unsigned char *lengths, *tiles;
@@ -47,7 +48,7 @@ static inline size_t tile_bytes(const tiled_blob *blob, size_t tile) {
   return (size_t)get_field(blob->lengths, tile * blob->length_bits, blob->length_bits);
 }
 
-/* The MCUs of a column's tiles. */
+/* Width in MCUs of a column's tiles. */
 static inline unsigned mcus_of(const tiled_blob *blob, unsigned column) {
   unsigned right = blob->mcus - column * blob->tile_mcus;
   return right < blob->tile_mcus ? right : blob->tile_mcus;

@@ -5,7 +5,8 @@
 
 #include "huffman.h"
 
-#define BASIS(u, x) (float)((u == 0 ? M_SQRT1_2 : 1) / 2 * __builtin_cos((2 * x + 1) * u * M_PI / 16))
+#define BASIS(u, x)                                                                                \
+  (float)((u == 0 ? M_SQRT1_2 : 1) / 2 * __builtin_cos((2 * x + 1) * u * M_PI / 16))
 #define BASIS_ROW(u)                                                                               \
   {BASIS(u, 0), BASIS(u, 1), BASIS(u, 2), BASIS(u, 3),                                             \
    BASIS(u, 4), BASIS(u, 5), BASIS(u, 6), BASIS(u, 7)}

@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* Blocks within these limits decode to the same samples everywhere: at any scale, in libjpeg-turbo
- * with and without vectors, and here. No IDCT overflows, saturates or wraps before it clamps, so all
- * round the same exact sums. For coefficients are taken times their quantisers, and the DCT is
+ * with and without vectors, and here. No IDCT overflows, saturates or wraps before it clamps, so
+ * all round the same exact sums. For coefficients are taken times their quantisers, and the DCT is
  * orthonormal:
  *
  * - NORM_MAX is of a block, the square root of its squares' sum. A pass of the IDCT multiplies by

@@ -20,16 +20,18 @@ window_outcome begin_block_rows(block_rows *r, unsigned first, unsigned end) {
   const tile_decoder *decoder = find_version(NULL)->tiles;
   r->reader = (tile_reader){.blob = blob, .decoder = decoder, .row_bytes = 16};
   begin_tiles(&r->reader, first, end);
-  size_t read = (size_t)r->reader.mcus * blob->mcu_blocks, places = places_of(&r->reader);
-  size_t bytes = decoder->classes_bytes + read * BLOCK_BYTES_IN_ROWS + places * sizeof(block_place);
+  size_t decoded_blocks = (size_t)r->reader.mcus * blob->mcu_blocks;
+  size_t places = places_of(&r->reader);
+  size_t bytes = decoder->classes_bytes + decoded_blocks * BLOCK_BYTES_IN_ROWS +
+                 places * sizeof(block_place);
   r->memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (r->memory == NULL)
     return OUT_OF_MEMORY;
   load_classes(&r->reader, r->memory);
   unsigned char *blocks = r->memory + decoder->classes_bytes;
-  block_place *place = (void *)(blocks + read * BLOCK_BYTES_IN_ROWS);
+  block_place *place = (void *)(blocks + decoded_blocks * BLOCK_BYTES_IN_ROWS);
   size_t skipped = (size_t)r->reader.skipped * blob->mcu_blocks;
-  r->count = read - skipped;
+  r->count = decoded_blocks - skipped;
   r->block = (const int16_t(*)[64])(void *)blocks + skipped;
   r->place = place + skipped;
   r->reader.place = place;

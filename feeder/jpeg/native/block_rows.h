@@ -8,9 +8,9 @@
 
 typedef struct {
   tiled_blob blob;
-  size_t count;             /* blocks of a row */
+  size_t count;               /* blocks of a row */
   const int16_t (*block)[64]; /* those of the row that was read last, each in rows */
-  const block_place *place; /* their components */
+  const block_place *place;   /* their components */
   tile_reader reader;
   unsigned char *data, *memory;
 } block_rows;

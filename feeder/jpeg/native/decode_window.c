@@ -4,12 +4,12 @@
 #include "window.h"
 
 PyObject *feeder_decode_versions(PyObject *Py_UNUSED(module), PyObject *args) {
-  const decode_version *of_model[DECODE_VERSIONS_MAX], *const *versions = of_model;
+  const decode_version *listed[DECODE_VERSIONS_MAX], *const *versions = listed;
   const char *vendor = NULL;
   unsigned family = 0;
   if (!PyArg_ParseTuple(args, "|sI", &vendor, &family))
     return NULL;
-  int count = vendor == NULL ? own_versions(&versions) : list_versions(of_model, vendor, family);
+  int count = vendor == NULL ? own_versions(&versions) : list_versions(listed, vendor, family);
   PyObject *names = PyTuple_New(count);
   for (int v = 0; names != NULL && v < count; v++) {
     PyObject *name = PyUnicode_FromString(versions[v]->name);

@@ -30,8 +30,8 @@ static unsigned last_position(uint64_t nonzero, const uint64_t *later) {
   return last;
 }
 
-/* Chooses the last positions of LEVELS levels so that first planes have fewest bits for nothing,
- * where `with_last` blocks end at each position. Rising; the last one is 63. */
+/* Chooses the last positions of LEVELS levels to minimise wasted first-plane bits; `with_last[k]`
+ * blocks end at position k. Ascending; the last level is 63. */
 static void choose_levels(const size_t *with_last, uint8_t *levels) {
   size_t least[LEVELS + 1][65]; /* bits wasted, by number of levels and of positions */
   uint8_t start_of[LEVELS + 1][65];

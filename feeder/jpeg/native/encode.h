@@ -8,8 +8,8 @@
 
 #include "tile.h"
 
-/* An escape takes ESCAPE_BITS, but it costs time to decode, too: choices count it as this many.
- * With the bare 12, blobs are 0.6 % smaller, and tiles take 5 % longer to decode. */
+/* Cost of an escape in bits when choosing classes. It takes only ESCAPE_BITS, but it is slow to
+ * decode: at that cost, blobs would be 0.6 % smaller, and tiles take 5 % longer to decode. */
 #define ESCAPE_PRICE 20
 
 /* The most that put_tile writes: of each block, class, DC field, low bits, planes, signs, escapes;
@@ -27,7 +27,7 @@ typedef struct {
   uint8_t class;         /* set by choose_classes */
 } source_block;
 
-/* What choices depend on. */
+/* What the choice of a class depends on. */
 typedef struct {
   int8_t size[64];  /* magnitudes less 128, at most 127; -128 at DC */
   uint64_t nonzero; /* positions of AC coefficients */
@@ -57,7 +57,7 @@ typedef encoder_class class_set[CLASSES];
 #define STEPS 14
 #define EACH_STEP {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}
 
-/* What has a version for each kind of CPU. */
+/* Functions with one version per instruction set. */
 typedef struct {
   void (*take_sizes)(block_sizes *sizes, const source_block *block);
   /* The class in which a block takes fewest bits. */

@@ -7,12 +7,12 @@
 
 #include "bits.h"
 
-#define DC_SIZE_MAX 11 /* bits of a difference, and of an AC coefficient */
-#define AC_SIZE_MAX 10
+#define DC_SIZE_MAX 11 /* bits of a DC difference */
+#define AC_SIZE_MAX 10 /* bits of an AC coefficient */
 #define DC_MIN (-1024)
 #define DC_MAX 1023
 #define END_OF_BLOCK 0x00
-/* Bytes of a block's codes: 16 bits and a size for each coefficient, and a zero byte after each. */
+/* Most bytes of one block's codes: 16 + 11 bits per coefficient, doubled by byte stuffing. */
 #define BLOCK_CODES_BYTES_MAX (2 * 64 * (16 + DC_SIZE_MAX) / 8)
 
 typedef struct {

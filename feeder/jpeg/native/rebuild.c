@@ -96,7 +96,8 @@ static size_t write_jpeg(rebuilder *r, const tile_window *w) {
       r->out = larger;
       scan.out = larger + used;
     }
-    read_block_row(&r->rows, row); /* which has been read before */
+    /* Cannot fail: count_symbols has read this row of the same copy. */
+    read_block_row(&r->rows, row);
     for (size_t i = 0; i < r->rows.count; i++) {
       unsigned c = r->rows.place[i].component;
       code_block(&scan, r->rows.block[i], dc[c], dc_table(r, c), ac_table(r, c));

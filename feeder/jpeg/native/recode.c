@@ -1,7 +1,7 @@
 /* tile_jpeg: a JPEG re-coded without loss into tiles.
  *
- * libjpeg-turbo reads the coefficients and writes the header (transcode.h). Nothing
- * is quantised again. */
+ * libjpeg-turbo reads the coefficients and writes the header (transcode.h). Nothing is quantised
+ * again. */
 #include "native.h"
 
 #include "block_limits.h"
@@ -66,8 +66,8 @@ static mcu_row_blocks blocks_of(recoder *r, jvirt_barray_ptr *coefficients, unsi
 }
 
 /* Adds one component's blocks of an MCU; `dc` is that of the component's last block. Blocks past
- * the edge repeat it, which takes fewest bits and is never seen. Ends with a longjmp for a block
- * that is not that of a picture. */
+ * the edge repeat the last DC, which codes smallest; no decoder shows them. Refuses the image if a
+ * block is out of range. */
 static source_block *add_blocks(recoder *r, const mcu_row_blocks *from, int c, unsigned mcu,
                                 int *dc, source_block *to) {
   static const int16_t empty[64];
@@ -87,7 +87,7 @@ static source_block *add_blocks(recoder *r, const mcu_row_blocks *from, int c, u
       to->difference = to->values[0] - *dc;
       *dc = to->values[0];
       if (!block_fits(to->values, quant))
-        refuse(&r->jpeg, "unsupported", "coefficients beyond those of a picture of 8 bits");
+        refuse(&r->jpeg, "unsupported", "coefficients out of range for an 8-bit image");
       hash_stripes(&r->hash, to->values, sizeof(JBLOCK) / STRIPE_BYTES);
     }
   return to;
@@ -223,10 +223,11 @@ static PyObject *recode(recoder *r, const Py_buffer *data, unsigned tile_width_p
                        subsampling, PyBool_FromLong(jpeg->source.progressive_mode),
                        PyBool_FromLong(jpeg->source.arith_code), warnings);
 }
+
 PyObject *feeder_tile_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer data;
   unsigned tile_width_px;
-  int is_portable = 0; /* for tests of the encoder that this CPU has a faster one than */
+  int is_portable = 0; /* tests of the portable encoder on CPUs that have a faster one */
   if (!PyArg_ParseTuple(args, "y*I|p", &data, &tile_width_px, &is_portable))
     return NULL;
   PyObject *volatile result = NULL;

@@ -1,4 +1,4 @@
-/* Decoding a tile with AVX-512BW (Skylake). */
+/* Decoding a tile with AVX-512BW (Skylake-SP). */
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,bmi,bmi2,popcnt")
 #define DECODER tiles_avx512

@@ -23,12 +23,12 @@ typedef struct {
   size_t at;
 } located_block;
 
-/* Reads the classes of a tile's blocks, and so finds where each begins. Returns where the parts
- * begin that depend on data, or past the tile's end. */
-INLINE size_t locate_blocks(const CLASS *classes, const uint8_t *bits, const tile *t,
+/* Reads the blocks' classes and computes where each block starts. Returns the start of the
+ * variable-length parts, or a position past the end if the tile is too short. */
+INLINE size_t locate_blocks(const CLASS *classes, const uint8_t *bits, const tile_span *t,
                             located_block *block) {
-  size_t code_at = t->at, at = code_at + 4 * (size_t)t->blocks;
-  if (RARELY(at > 8 * t->end))
+  size_t code_at = t->at_bit, at = code_at + 4 * (size_t)t->blocks;
+  if (RARELY(at > 8 * t->end_byte))
     return at;
   const block_place *place = t->place;
   for (located_block *stop = block + t->blocks; block < stop; block++, place++, code_at += 4) {
@@ -39,9 +39,8 @@ INLINE size_t locate_blocks(const CLASS *classes, const uint8_t *bits, const til
   return at;
 }
 
-/* Adds the block's difference to `dc`, which becomes its first coefficient. The difference is a
- * field of bits, possibly none, whose least value stands for an escape. `at`: that of the escape,
- * which is passed. */
+/* Adds the block's DC difference to `dc` and stores the sum as coefficient 0. If the field holds
+ * its least value, the difference is an escape at `*at`, which advances past it. */
 INLINE void put_dc(const uint8_t *bits, const located_block *b, size_t *at, int *dc,
                    unsigned char *to) {
   unsigned shift = b->class->lengths.dc_shift;
@@ -66,7 +65,7 @@ static void make_class(void *classes, unsigned number, const class_code *code);
 /* The first plane of a block, where `word` begins with it. */
 INLINE uint64_t first_plane(uint64_t word, const CLASS *class);
 
-/* Puts the lowest of `bits` to where `mask` has ones, as pdep does. */
+/* Scatters the low bits of `bits` to the set bits of `mask`, as pdep does. */
 INLINE uint64_t deposit(uint64_t bits, uint64_t mask);
 
 /* Of the coefficient that has this bit of masks. */
@@ -76,8 +75,8 @@ INLINE unsigned position_of(const CLASS *class, unsigned bit);
 INLINE void put_block(const uint8_t *bits, size_t at, const CLASS *class, const block_masks *masks,
                       unsigned char *to, unsigned row_bytes);
 
-/* Reads the signs and the planes after the first, from bit `at` on; returns the bits that they
- * take. Where these are more than bits_at gives, `is_long` must be set. */
+/* Reads the signs and the second and third planes from bit `at`; returns their length in bits.
+ * `is_long`: they may exceed the 57 bits that one load gives. */
 INLINE unsigned take_masks(const uint8_t *bits, size_t at, const CLASS *class, block_masks *masks,
                            const int is_long) {
   uint64_t word = bits_at(bits, at), with_sign = masks->plane[0] & ~class->with_low_bits;
@@ -100,14 +99,14 @@ static __attribute__((noinline)) void put_escapes(const uint8_t *bits, size_t at
               escape_at(bits, at));
 }
 
-INLINE int ended_rightly(const tile *t, size_t at) {
-  return t->wanted < t->blocks ? at <= 8 * t->end : (at + 7) / 8 == t->end;
+INLINE int ends_with_blocks(const tile_span *t, size_t at) {
+  return t->wanted < t->blocks ? at <= 8 * t->end_byte : (at + 7) / 8 == t->end_byte;
 }
 
-static int decode_tile(const void *classes, const uint8_t *bits, const tile *t, unsigned row_bytes,
-                       unsigned char *coefficients, int *dc) {
+static int decode_tile(const void *classes, const uint8_t *bits, const tile_span *t,
+                       unsigned row_bytes, unsigned char *coefficients, int *dc) {
   located_block block[TILE_BLOCKS_MAX];
-  size_t at = locate_blocks(classes, bits, t, block), end = 8 * t->end;
+  size_t at = locate_blocks(classes, bits, t, block), end = 8 * t->end_byte;
   const block_place *place = t->place;
   for (const located_block *b = block, *stop = b + t->wanted; b < stop; b++, place++) {
     if (RARELY(at > end))
@@ -115,7 +114,7 @@ static int decode_tile(const void *classes, const uint8_t *bits, const tile *t, 
     const CLASS *class = b->class;
     unsigned char *to = coefficients + place->offset;
     block_masks masks;
-    masks.plane[0] = first_plane(word_at(bits, b->at + class->lengths.low_bits), class);
+    masks.plane[0] = first_plane(word_at(bits, b->at + class->lengths.first_plane_at), class);
     unsigned taken = take_masks(bits, at, class, &masks, 0);
     if (RARELY(taken > 57))
       taken = take_masks(bits, at, class, &masks, 1);
@@ -128,7 +127,7 @@ static int decode_tile(const void *classes, const uint8_t *bits, const tile *t, 
     }
     put_dc(bits, b, &at, &dc[place->component], to);
   }
-  return ended_rightly(t, at);
+  return ends_with_blocks(t, at);
 }
 
 const tile_decoder DECODER = {GROUPS * CLASSES * sizeof(CLASS), make_class, decode_tile};

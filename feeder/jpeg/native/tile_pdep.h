@@ -64,7 +64,7 @@ static void make_class(void *classes, unsigned number, const class_code *code) {
     memcpy(c->row_from + 8 * row, &bytes, 8);
     at += (unsigned)(sums >> 56);
   }
-  c->lengths.low_bits = at;
+  c->lengths.first_plane_at = at;
   c->lengths.length = at + count_ones(c->support);
   c->lengths.dc_shift = 63 - code->dc_bits;
 }

@@ -32,7 +32,7 @@ int read_tiles(tile_reader *r, unsigned row, unsigned char *coefficients) {
   const tiled_blob *blob = r->blob;
   for (size_t first = (size_t)row * blob->columns + r->first_column; r->tile < first; r->tile++)
     r->at += tile_bytes(blob, r->tile);
-  int reached[COMPONENTS_MAX] = {0};
+  int previous_dc[COMPONENTS_MAX] = {0};
   unsigned column = r->first_column;
   for (unsigned done = 0; done < r->mcus; done += blob->tile_mcus, column++, r->tile++) {
     unsigned mcus = mcus_of(blob, column), left = r->mcus - done;
@@ -40,15 +40,15 @@ int read_tiles(tile_reader *r, unsigned row, unsigned char *coefficients) {
     if (end > blob->tiles_bytes)
       return 0;
     int dc[COMPONENTS_MAX] = {0};
-    tile t = {.at = 8 * r->at + take_dc(blob, 8 * r->at, dc), .end = end,
-              .blocks = mcus * blob->mcu_blocks,
-              .wanted = (left < mcus ? left : mcus) * blob->mcu_blocks,
-              .place = r->place + (size_t)done * blob->mcu_blocks};
-    if ((column == 0 || done > 0) && memcmp(dc, reached, sizeof dc) != 0)
+    tile_span t = {.at_bit = 8 * r->at + take_dc(blob, 8 * r->at, dc), .end_byte = end,
+                   .blocks = mcus * blob->mcu_blocks,
+                   .wanted = (left < mcus ? left : mcus) * blob->mcu_blocks,
+                   .place = r->place + (size_t)done * blob->mcu_blocks};
+    if ((column == 0 || done > 0) && memcmp(dc, previous_dc, sizeof dc) != 0)
       return 0;
     if (!r->decoder->decode_tile(r->classes, blob->tiles, &t, r->row_bytes, coefficients, dc))
       return 0;
-    memcpy(reached, dc, sizeof reached);
+    memcpy(previous_dc, dc, sizeof previous_dc);
     r->at = end;
   }
   return 1;

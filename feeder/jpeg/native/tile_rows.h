@@ -94,8 +94,8 @@ INLINE uint64_t first_plane(uint64_t word, const rows_class *class) {
   return word & class->support;
 }
 
-/* The ones of `mask` whose bit is set are found without a branch for each: a bit that differs from
- * the one before it inverts all ones of `mask` from its own on. */
+/* A branch-free pdep: a bit that differs from its lower neighbour flips every set bit of `mask`
+ * from its own position up. */
 INLINE uint64_t deposit(uint64_t bits, uint64_t mask) {
   uint64_t changes = (bits ^ bits << 1) & ones(count_ones(mask)), result = 0;
   for (; changes != 0; changes >>= 1, mask &= mask - 1)

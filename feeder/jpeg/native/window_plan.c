@@ -89,11 +89,11 @@ void make_places(const window_plan *p, tile_reader *reader, unsigned lanes, bloc
   for (unsigned mcu = 0; place < end; mcu++)
     for (int c = 0; c < p->components; c++) {
       const component_plan *own = &p->component[c];
-      int is_shown = mcu >= reader->skipped && mcu < reader->mcus;
+      int is_in_window = mcu >= reader->skipped && mcu < reader->mcus;
       for (unsigned down = 0; down < own->down; down++)
         for (unsigned across = 0; across < own->across; across++) {
           size_t offset = p->spare_offset;
-          if (is_shown) {
+          if (is_in_window) {
             unsigned block = (mcu - reader->skipped) * own->across + across;
             offset = own->offset[down] + (size_t)(block / lanes) * lanes * BLOCK_BYTES +
                      block % lanes * 16;
