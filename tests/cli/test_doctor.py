@@ -12,7 +12,7 @@ from feeder.cli.main import build_parser
 from feeder.doctor.findings.facts import Libraries
 from tests.support.machine_tree import write_tree
 from tests.support.plain_pillow import put_plain_pillow
-from tests.support.sources import error_line, run_feeder
+from tests.support.sources import call_feeder, error_line, run_feeder
 
 
 def arguments(*words: str | Path) -> argparse.Namespace:
@@ -68,7 +68,7 @@ def test_the_width_is_the_terminal_s(
     ],
 )
 def test_a_wrong_argument_is_one_line_and_status_2(words: list[str], message: str) -> None:
-    result = run_feeder("doctor", *words)
+    result = call_feeder("doctor", *words)
     assert result.returncode == 2
     assert error_line(result).startswith(f"feeder: error: {message}")
 

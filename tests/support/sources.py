@@ -1,11 +1,13 @@
 """Small source folders for the packing tests, and ways to pack them."""
 
+import contextlib
 import importlib
 import io
 import json
 import os
 import subprocess
 import sys
+import unittest.mock
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feeder.cli.main import main
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
@@ -95,7 +98,10 @@ def feeder_command(*arguments: str | Path) -> list[str]:
 def run_feeder(
     *arguments: str | Path, prefix: Iterable[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the real CLI through the command ``prefix``; return status, stdout, stderr as text."""
+    """Run the real CLI through the command ``prefix``; return status, stdout, stderr as text.
+
+    It takes half a second; ``call_feeder`` lists what needs it.
+    """
     return subprocess.run(
         [*prefix, *feeder_command(*arguments)],
         cwd=REPOSITORY,
@@ -105,6 +111,39 @@ def run_feeder(
         timeout=120,
         check=False,
     )
+
+
+def call_feeder(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """As ``run_feeder``, but calls ``feeder.cli.main`` in this process; a bug raises here.
+
+    For tests of arguments, texts and results. What must stay a process, and so ``run_feeder`` or
+    ``Daemon``:
+
+        exit status    that of the real program, once a command
+        signals        how they end a command, and what they leave; ``serve`` keeps its handlers
+        streams        closed, full, non-blocking or a terminal; what children write to them
+        descriptors    how many, their limits, and which are inherited
+        import cost    what a command imports, other libraries, other variables of Python
+    """
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+        for _ in range(2)  # streams as those of feeder.process.program
+    )
+    with (
+        contextlib.chdir(REPOSITORY),
+        unittest.mock.patch.dict(os.environ),  # put back afterwards
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as end:  # argparse's
+            status = int(end.code or 0)
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return subprocess.CompletedProcess(feeder_command(*arguments), status, *texts)
 
 
 def error_line(result: "subprocess.CompletedProcess[str]") -> str:

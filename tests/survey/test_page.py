@@ -22,7 +22,7 @@ from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
 from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
-from tests.support.sources import encoded, image, make_source, pack, run_feeder, run_inline
+from tests.support.sources import call_feeder, encoded, image, make_source, pack, run_inline
 from tests.support.synthetic_sets import (
     EVERY_KIND,
     Sample,
@@ -260,7 +260,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_command_writes_the_page_of_a_packed_dataset(packed: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    result = run_feeder("survey", packed, "--out", out)
+    result = call_feeder("survey", packed, "--out", out)
     assert (result.returncode, result.stdout) == (0, f"{out}\n"), result.stderr
     page = read_page(out.read_text("utf-8"))
     assert page.problems == []
