@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,27 @@ settings.load_profile("suite")
 
 @pytest.hookimpl(tryfirst=True)  # before a random order is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that mostly wait first: the others use the processors in the meantime."""
+    """Run the tests that mostly wait first: the others use the processors in the meantime.
+
+    UsageError for an ``extensive`` mark without its reason.
+    """
     items.sort(key=lambda item: "faults" not in item.path.parts)
+    for item in items:
+        for mark in item.iter_markers("extensive"):
+            if len(mark.args) != 1 or not isinstance(mark.args[0], str) or not mark.args[0]:
+                raise pytest.UsageError(f'{item.nodeid}: write mark.extensive("the reason")')
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """With ``--collect-only``: each extensive test, with the number of its cases and the reason."""
+    if not config.option.collectonly:
+        return []
+    cases = Counter(
+        (item.nodeid.partition("[")[0], "".join(map(str, mark.args)))
+        for item in items
+        if (mark := item.get_closest_marker("extensive"))
+    )
+    return [f"{test} ({count}): {reason}" for (test, reason), count in cases.items()]
 
 
 @pytest.fixture(scope="session")

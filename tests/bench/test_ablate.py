@@ -70,7 +70,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("ablate"), images=17)
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench")
 def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablate.json"
     affinity = os.sched_getaffinity(0)

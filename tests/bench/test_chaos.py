@@ -202,7 +202,7 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
 SMALL = [*("--batch-size", "4", "--image-size", "32", "--calm", "1")]
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench: up to a minute")
 def test_a_short_run_with_faults_has_no_wrong_batch(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
     settings = [*SMALL, "--every", "0.5", "--seed", "3", "--json", str(out)]

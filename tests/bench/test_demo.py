@@ -203,7 +203,7 @@ def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) 
             process.wait(0.02)
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("two whole runs of the demo")
 @pytest.mark.parametrize(
     ("moment", "number", "to_group"),
     [

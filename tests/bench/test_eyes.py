@@ -9,7 +9,7 @@ from bench.stream.eyes import EyesOptions, measure_eyes
 from tests.support.synthetic_sets import pack_synthetic
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench")
 def test_a_watched_daemon_is_measured_against_an_unwatched_one(tmp_path: Path) -> None:
     packed = pack_synthetic(tmp_path, images=150)
     options = EyesOptions(rounds=1, batches=2, idle_s=0.5, cores=frozenset(os.sched_getaffinity(0)))

@@ -72,7 +72,7 @@ def environments(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench, with environments that cannot be used")
 def test_every_contender_has_a_row_or_a_reason(
     source: Path,
     environments: Path,

@@ -127,7 +127,7 @@ SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease",
 SMALL = ["--clients", "2", "--batch-size", "8"]
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench")
 def test_a_short_soak_samples_everything_and_gives_all_back(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ def test_growth_is_status_1_and_the_reason(
     assert capsys.readouterr().err == "feeder-bench: failed: fds/node-1 grew by 40\n"
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench")
 def test_throughput_that_falls_is_status_1_and_the_first_line(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,9 @@ def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.extensive)])
+@pytest.fixture(
+    params=[1, pytest.param(2, marks=pytest.mark.extensive("a second core: the same rows"))]
+)
 def cores(request: pytest.FixtureRequest) -> Iterator[int]:
     """How many cores the bench may use at most."""
     usable = os.sched_getaffinity(0)

@@ -21,7 +21,7 @@ def make_options(**changes: object) -> StepOptions:
     return StepOptions(**{**usual, **changes})
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a whole run of the bench")
 def test_rows_have_rates_and_memory_against_the_plain_step(tmp_path: Path) -> None:
     arguments = argparse.Namespace(model="small", batch=16, image_size=128, rounds=2, core=None)
     report = run(arguments)

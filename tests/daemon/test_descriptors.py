@@ -44,7 +44,12 @@ from tests.support.misuse import dial, dial_zmtp
 from tests.support.session_shell import limits, recipe
 from tests.support.sources import error_line, run_feeder
 
-SOME_MORE = [pytest.param(files, marks=pytest.mark.extensive) for files in (128, 256)]
+SOME_MORE = [
+    pytest.param(
+        files, marks=pytest.mark.extensive("more limits than the one that make test tries")
+    )
+    for files in (128, 256)
+]
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
@@ -39,7 +37,7 @@ from feeder.pack.task_pool import MakePool
 from feeder.source.item_bytes import SourceChangedError
 from tests.source.tar_writer import tar_bytes
 from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import InlinePool, encoded, image, silent
+from tests.support.sources import InlinePool, encoded, image, silent, write_parquet
 
 IMAGES = 41
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -130,7 +128,7 @@ def _parquet(pictures: list[Picture]) -> Files:
         "label": [p.label for p in ordered],
     }
     file = io.BytesIO()
-    pq.write_table(pa.table(rows), file, row_group_size=5, compression="none", use_dictionary=False)
+    write_parquet(file, rows, row_group_size=5, compression="none", use_dictionary=False)
     return {"train.parquet": file.getvalue()}
 
 

@@ -141,7 +141,13 @@ MORE = {"partial-copy", "shard-of-another-dataset", "whole-dataset"}
 
 @pytest.fixture(
     params=[
-        pytest.param(kind, marks=pytest.mark.extensive) if kind in MORE else kind for kind in KINDS
+        pytest.param(
+            kind,
+            marks=pytest.mark.extensive("more kinds of change; make test has one of each class"),
+        )
+        if kind in MORE
+        else kind
+        for kind in KINDS
     ]
 )
 def change(

@@ -109,7 +109,7 @@ def test_a_file_that_is_gone_or_comes_is_no_bad_image(tmp_path: Path) -> None:
         attack.pack(pool_that(lambda: (tmp_path / "later.bmp").rename(tmp_path / "late.bmp"), 3))
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("random moments; make test has the chosen ones")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sources_replaced_at_random_moments_give_no_wrong_label(kind: str) -> None:
     assert attack_kind(kind, 10, random.randrange(1000))["WRONG"] == 0

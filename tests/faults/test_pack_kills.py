@@ -27,7 +27,9 @@ def _tars(source: Path, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "kills", [4, pytest.param(20, marks=pytest.mark.extensive)], ids=["few", "many"]
+    "kills",
+    [4, pytest.param(20, marks=pytest.mark.extensive("20 kills instead of 4: half a minute"))],
+    ids=["few", "many"],
 )
 @pytest.mark.parametrize("kind", ["class-folder", "webdataset"])
 def test_a_packing_killed_again_and_again_ends_with_the_same_bytes(

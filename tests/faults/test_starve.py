@@ -17,7 +17,7 @@ from tests.support.daemon import DEADLINE_S, is_alive, wait_until
 from tests.support.sources import REPOSITORY
 from tests.support.starve import may_starve
 
-pytestmark = pytest.mark.extensive
+pytestmark = pytest.mark.extensive("a test tool: make test-starved")
 
 _RUNS = (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
 _NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import zstandard
-
 from feeder.errors import DatasetError
 from feeder.process.path_text import encode_name
 from feeder.source.decompress import OpenContainer
@@ -150,6 +148,8 @@ def _check_walk(tar: bytes) -> bool:
 
 @cache
 def _streams() -> tuple[bytes, ...]:
+    import zstandard  # an extra: the other targets do without
+
     content = random.Random(3).randbytes(2000) + bytes(5000)
     checked = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False)
     sized = zstandard.ZstdCompressor(level=1)

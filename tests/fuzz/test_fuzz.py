@@ -18,6 +18,7 @@ _EVERY = sum(target.inputs for target in TARGETS) / _INPUTS
 @pytest.fixture(scope="module")
 def tallies() -> dict[str, Tally]:
     """The results of all targets; `make fuzz` runs the same seeds and more."""
+    pytest.importorskip("zstandard", reason="make test installs zstandard")
     spans = [Span(t.name, 0, max(_LEAST, round(t.inputs / _EVERY))) for t in TARGETS]
     return run_spans(spans, plain())
 
@@ -33,7 +34,7 @@ def test_every_input_is_accepted_or_refused_as_documented(
     assert tally.rejected, "no input is damaged"
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a test tool: make fuzz")
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -59,14 +60,14 @@ def test_planted_fault_is_found_at_its_input(name: str, what: str) -> None:
     assert f"seed {fault}" in format_failures({target.name: tally})
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a test tool: make fuzz")
 def test_memory_leak_is_found() -> None:
     (tally,) = run_spans([Span("planted-keep", 0, 4000)], plain()).values()
     (failure,) = tally.failures
     assert "MiB kept after 3000 inputs" in failure.what
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("a test tool: make fuzz")
 def test_finding_hides_neither_the_next_one_nor_other_targets() -> None:
     spans = [Span("planted-error", 0, 1000), Span("planted-keep", 0, 100)]
     found = run_spans(spans, plain())

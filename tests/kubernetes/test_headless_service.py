@@ -121,7 +121,15 @@ class Trainer:
 
 @pytest.mark.parametrize(
     "interval_s",
-    [1.0, pytest.param(INTERVALS_S["dns"], marks=pytest.mark.extensive)],
+    [
+        1.0,
+        pytest.param(
+            INTERVALS_S["dns"],
+            marks=pytest.mark.extensive(
+                "the real interval between look-ups: a minute; make test has one second"
+            ),
+        ),
+    ],
     ids=["a look-up a second", "as it is"],
 )
 def test_a_client_follows_the_changes_of_a_headless_service(

@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import encoded, image
+from tests.support.sources import encoded, image, write_parquet
 
 TABLES = ("csv", "tsv", "jsonl", "json")
 TYPED = ("jsonl", "json", "wds-json", "tfrecord", "parquet", "samples")
@@ -518,12 +515,9 @@ def _long(folder: Path, raw: Sequence[Any]) -> Path:
 
 
 def _class_label(folder: Path, raw: Sequence[Any]) -> Path:
-    path = _parquet(folder, raw)
     feature = {"_type": "ClassLabel", "names": ["cat", "dog", "bird"]}
     described = json.dumps({"info": {"features": {"label": feature}}})
-    table = pq.read_table(path).replace_schema_metadata({"huggingface": described})
-    pq.write_table(table, path)
-    return path
+    return _parquet(folder, raw, metadata={"huggingface": described})
 
 
 def _jsonl(folder: Path, raw: Sequence[Any]) -> Path:
@@ -577,10 +571,10 @@ def _tfrecord(folder: Path, raw: Sequence[Any]) -> Path:
     return folder / "x.tfrecord"
 
 
-def _parquet(folder: Path, raw: Sequence[Any]) -> Path:
+def _parquet(folder: Path, raw: Sequence[Any], **options: Any) -> Path:
     folder.mkdir()
     images = [{"bytes": _jpeg(number), "path": f"{number:02d}.jpg"} for number in range(len(raw))]
-    pq.write_table(pa.table({"image": images, "label": list(raw)}), folder / "x.parquet")
+    write_parquet(folder / "x.parquet", {"image": images, "label": list(raw)}, **options)
     return folder / "x.parquet"
 
 

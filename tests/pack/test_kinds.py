@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from feeder.dataset.opened import Dataset
 from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import encoded, feeder_command, image, pack, run_inline
+from tests.support.sources import encoded, feeder_command, image, pack, run_inline, write_parquet
 
 _CLASSES = ("n01", "n02", "n05")
 _Images = dict[tuple[str, str], bytes]
@@ -102,7 +100,7 @@ def _parquet(folder: Path, images: _Images) -> str:
         "image": [{"bytes": data, "path": name} for (_, name), data in images.items()],
         "label": [class_name for class_name, _ in images],
     }
-    pq.write_table(pa.table(rows), folder / "train.parquet", row_group_size=5)
+    write_parquet(folder / "train.parquet", rows, row_group_size=5)
     return str(folder)
 
 

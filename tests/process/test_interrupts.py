@@ -108,7 +108,10 @@ def run_with(
     [
         *("pack", "keygen"),
         *(
-            pytest.param(name, marks=pytest.mark.extensive)
+            pytest.param(
+                name,
+                marks=pytest.mark.extensive("more commands; each takes a start for every import"),
+            )
             for name in ("verify", "unpack", "preview", "status")
         ),
     ],

@@ -18,7 +18,13 @@ from feeder.dataset.manifest import load_manifest
 from tests.support.sources import REPOSITORY, encoded, feeder_command, image
 
 LATIN1 = "en_US.ISO-8859-1"
-LOCALES = (pytest.param("utf-8", marks=pytest.mark.extensive), "ascii", "latin-1")
+LOCALES = (
+    pytest.param(
+        "utf-8", marks=pytest.mark.extensive("the usual locale, in which the other tests run")
+    ),
+    "ascii",
+    "latin-1",
+)
 CLASSES = (b"\xfc", "ü".encode(), b"a class", b"two\nlines", "猫".encode())
 NAMES = (b"one.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"a b\nc.jpg")
 

@@ -20,7 +20,12 @@ from tests.support.sources import make_source, pack
 SCRIPT = Path(sys.executable).with_name("feeder")
 LIMITS_KB = (
     *(25_000, 90_000, 122_000, 140_000, 300_000),
-    *(pytest.param(kb, marks=pytest.mark.extensive) for kb in (60_000, 115_000, 130_000, 150_000)),
+    *(
+        pytest.param(
+            kb, marks=pytest.mark.extensive("more limits between those that make test tries")
+        )
+        for kb in (60_000, 115_000, 130_000, 150_000)
+    ),
 )
 ABORTS = ("Traceback", "OpenBLAS", "Aborted", "src/thread.cpp", "Exception ignored")
 

@@ -79,7 +79,13 @@ COMMANDS = ("pack", "verify", "unpack", "status", "preview", "keygen", "serve", 
         *((name, CLOSED[-1:]) for name in COMMANDS),
         ("verify", CLOSED[:-1]),
         *(
-            pytest.param(name, CLOSED[:-1], marks=pytest.mark.extensive)
+            pytest.param(
+                name,
+                CLOSED[:-1],
+                marks=pytest.mark.extensive(
+                    "all closings for each command; make test has all of them for verify"
+                ),
+            )
             for name in COMMANDS
             if name != "verify"
         ),
@@ -158,7 +164,13 @@ def test_messages_to_a_full_standard_error_are_dropped(
         *((name, "") for name in COMMANDS),
         *((name, "1") for name in ("verify", "help")),
         *(
-            pytest.param(name, "1", marks=pytest.mark.extensive)
+            pytest.param(
+                name,
+                "1",
+                marks=pytest.mark.extensive(
+                    "each command unbuffered; make test has verify and help"
+                ),
+            )
             for name in COMMANDS
             if name not in ("verify", "help")
         ),
@@ -223,7 +235,7 @@ def test_modules_in_the_working_directory_shadow_no_import(
     assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("seconds of the bench; make test holds it for feeder's commands")
 def test_bench_processes_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
     here = shadowing_folder(tmp_path)
     (here / "multiprocessing.py").write_text("raise SystemExit('shadowed')\n")

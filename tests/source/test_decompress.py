@@ -12,12 +12,13 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-import zstandard
 
 from feeder.errors import DatasetError, ResourceError
 from feeder.source.decompress import OpenContainer
 from feeder.source.tar_members import TarWalk
 from tests.source.tar_writer import tar_bytes
+
+zstandard = pytest.importorskip("zstandard", reason="make test installs zstandard")
 
 _NOISE = random.Random(5)
 DATA = _NOISE.randbytes(300_000) + bytes(500_000) + _NOISE.randbytes(7)
@@ -85,7 +86,9 @@ def test_what_is_not_compressed_can_seek(put: Put) -> None:
 
 
 @pytest.mark.parametrize("tool", ["gzip", "zstd", "pzstd"])
-@pytest.mark.extensive
+@pytest.mark.extensive(
+    "what other tools write; make test has the formats as zlib and zstandard write them"
+)
 def test_what_the_tools_write_is_read(put: Put, tool: str) -> None:
     if which(tool) is None:
         pytest.skip(f"{tool} is missing")

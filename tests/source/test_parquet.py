@@ -10,9 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
@@ -20,6 +17,10 @@ from feeder.process.path_text import path_to_text
 from feeder.source.parquet import ParquetFiles
 from feeder.source.source import SourceSpec
 from tests.source.listings import Listed, list_container
+
+pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pe = pytest.importorskip("pyarrow.parquet.encryption")
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = [b"\xff\xd8\xff image %d" % number + bytes(number) for number in range(5)]

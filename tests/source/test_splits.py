@@ -5,8 +5,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from feeder.errors import ConfigError
@@ -14,7 +12,7 @@ from feeder.process.path_text import path_from_text
 from feeder.source.location.splits import is_split, match_split, pair_splits, split_of
 from feeder.source.recognise import recognise
 from tests.source.listings import Listed, list_container
-from tests.support.sources import encoded, image
+from tests.support.sources import encoded, image, write_parquet
 
 _JPEG = encoded(image())
 
@@ -395,7 +393,7 @@ def _parquet(path: Path, split: list[object] | None, column: str = "split") -> P
     columns = {"image": [_JPEG] * rows, "label": list(range(rows))}
     if split is not None:
         columns[column] = split
-    pq.write_table(pa.table(columns), path)
+    write_parquet(path, columns)
     return path
 
 

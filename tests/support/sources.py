@@ -10,7 +10,7 @@ import sys
 import unittest.mock
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -167,3 +167,11 @@ def pixels(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the RGB pixels (height, width, 3) of an image file."""
     with Image.open(io.BytesIO(data)) as opened:
         return np.asarray(opened.convert("RGB"))
+
+
+def write_parquet(file: Path | BinaryIO, columns: Mapping[str, Any], **options: Any) -> None:
+    """Write a table; skips the test where pyarrow is missing."""
+    pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    metadata = options.pop("metadata", None)
+    pq.write_table(pa.table(columns, metadata=metadata), file, **options)

@@ -196,7 +196,7 @@ def test_the_model_of_real_daemons_has_their_rate_and_names() -> None:
     assert (cluster.job.ranks, cluster.job.window, cluster.dataset.lanes) == (2, 8, 16)
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("real daemons for every setting; the model is tested without them")
 def test_real_daemons_run_every_setting() -> None:
     """Whether the model agrees with them is judged by ``--validate``, on an idle machine."""
     with tiny_dataset(IMAGES) as dataset:

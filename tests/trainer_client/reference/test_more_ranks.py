@@ -94,7 +94,7 @@ def test_two_ranks_with_distributed_batch_norm_equal_one_with_twice_the_batch(
     assert two[0]["losses"] == pytest.approx(one.losses, abs=1e-4)
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive("shows that the test before it can fail")
 def test_without_distributed_batch_norm_two_ranks_differ(node: FakeNode, tmp_path: Path) -> None:
     """Otherwise the test above would show nothing."""
     one, steps = train_here(node, epochs=1)

@@ -181,7 +181,9 @@ def test_ranks_with_distributed_batch_norm_are_equal_bit_for_bit(ranks: list[Res
             assert torch.equal(rank[name.replace("kept/", "again/")], value), name
 
 
-@pytest.mark.extensive
+@pytest.mark.extensive(
+    "a step of ResNet-50 takes seconds; make test checks that recomputing changes no weight"
+)
 def test_a_step_of_resnet_50_needs_at_least_a_third_less_memory() -> None:
     options = StepOptions(model="resnet50", batch=8, image_px=224, rounds=1, core=choose_core(None))
     plain, again = (measure_memory(name, options) for name in ("plain", "recompute"))
