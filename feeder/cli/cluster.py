@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from feeder.errors import ConfigError, PeerError, ResourceError
 
 if TYPE_CHECKING:
-    from feeder.cluster.request import Request
-    from feeder.cluster.settings import Settings
+    from feeder.cluster.settings import Request, Settings
     from feeder.daemon.config import Config
 
 _TIMEOUT_S: Final = 30.0
@@ -89,18 +88,16 @@ def _add_common_options(parser: argparse.ArgumentParser, *, needs_config: bool =
 
 def run(arguments: argparse.Namespace) -> int:
     """Perform the command and print its result; FeederError."""
-    from feeder.cluster.ray_settings import format_environment
+    from feeder.cluster.settings import ENVIRONMENT
 
     if arguments.cluster_command == "env":
-        print(format_environment())
+        print("\n".join(f"export {name}={value}" for name, value in ENVIRONMENT.items()))
         return 0
+    from feeder.cluster.command import perform, start_local
+
     request = _read_request(arguments)
     if arguments.cluster_command == "up" and arguments.local:
-        from feeder.cluster.local_cluster import start_local
-
         print("\n".join(start_local(request.address, request.timeout_s)))
-    from feeder.cluster.command import perform
-
     status = perform(request)
     if arguments.cluster_command == "down":
         print("the feeders have ended; Ray itself goes on (`ray stop` ends it on a host)")
@@ -121,8 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_request(arguments: argparse.Namespace) -> "Request":
-    from feeder.cluster.ray_settings import NAMESPACE
-    from feeder.cluster.request import Request
+    from feeder.cluster.settings import NAMESPACE, Request
     from feeder.daemon.config import format_effective, load_config
 
     timeout_s: float = arguments.timeout
@@ -151,8 +147,7 @@ def _read_request(arguments: argparse.Namespace) -> "Request":
 
 
 def _read_settings(arguments: argparse.Namespace, config: "Config", toml: str) -> "Settings":
-    from feeder.cluster.ray_settings import LOOKUP_PORT, NAMESPACE, RESOURCE
-    from feeder.cluster.settings import Settings
+    from feeder.cluster.settings import LOOKUP_PORT, NAMESPACE, RESOURCE, Settings
 
     if not config.data:
         raise ConfigError(

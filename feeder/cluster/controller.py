@@ -1,6 +1,6 @@
 """The controller: a named, detached actor on the head that keeps the wanted feeders running.
 
-    plan.py     decides                    its thread: events in, instructions out, 4 times a second
+    plan        decides, 4 times a second  in a thread of its own
     ray_hosts   hosts and actors           only that thread waits for Ray
     published   endpoint file, look-up     changes as soon as the plan's list does
 
@@ -11,45 +11,45 @@ it with the same settings. While the head is away there is no controller, and th
 import logging
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from feeder.cluster import ray_hosts
-from feeder.cluster.binds import binds_on
-from feeder.cluster.endpoint_list import format_list
-from feeder.cluster.lookup_server import LookupServer
-from feeder.cluster.policy.events import (
-    Adopted,
-    End,
-    Event,
-    Failed,
-    Host,
-    HostsSeen,
-    Instruction,
-    Launch,
-    Lost,
-    Placed,
-    Ready,
-    Tick,
-    Wanted,
-)
-from feeder.cluster.policy.plan import ClusterPlan, name_feeder
-from feeder.cluster.policy.plan_status import as_plain
+from feeder.cluster.lookup_server import LookupServer, format_list
+from feeder.cluster.policy.plan import ClusterPlan, Launch
 from feeder.cluster.policy.start_facts import StartFacts
-from feeder.cluster.settings import Kept, LaunchRecord, Settings
+from feeder.cluster.settings import Kept, Settings
 from feeder.process.output_file import write_output
 
 _TURN_S: Final = 0.25
 _HOSTS_EVERY_S: Final = 1.0
+_WATCH_S: Final = 10.0
+"""How long one call to an actor waits for a change; it must end, or abandoned ones pile up."""
+
 _END_MAX_S: Final = 12.0
-"""Longer than DaemonRun.end takes at most."""
+"""Longer than HostActor.end takes at most."""
 
 _ADOPTION_MAX_S: Final = 5.0
 """For adopted feeders to answer before the list is published without them."""
 
 _log = logging.getLogger(__name__)
+
+Published = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Actor:
+    """The actor of a launch."""
+
+    launch: Launch
+    handle: Any = None
+    version: int = 0  # of its state, as reported last
+    future: Any = None  # of the call to it: its watch, or its end
+    end_by_s: float | None = None  # once it is being ended
 
 
 class Controller:
@@ -57,44 +57,31 @@ class Controller:
 
     def __init__(self, settings: bytes, address: str) -> None:
         """Begin; ``settings`` are Settings as JSON, ``address`` is where look-ups are answered."""
-        self._settings = msgspec.json.decode(settings, type=Settings)
+        self._settings = own = msgspec.json.decode(settings, type=Settings)
         self._lock = threading.Lock()
         self._plan = ClusterPlan(time.time_ns() // 1_000_000)
-        self._wanted = self._settings.feeders
-        self._changed_wanted: int | None = None
-        self._events: list[Event] = []  # not applied yet: Ray failed in between
+        self._wanted = own.feeders
+        self._is_scaled = False  # else what an earlier controller kept counts
         self._is_adopting = True
         self._has_hosts = False
-        self._handles: dict[int, Any] = {}
-        self._records: dict[int, LaunchRecord] = {}
-        self._seen: dict[int, int] = {}
-        self._watches: dict[Any, int] = {}
-        self._ends: dict[Any, int] = {}
-        self._end_by_s: dict[int, float] = {}
+        self._actors: dict[int, _Actor] = {}
         self._adopted: set[int] = set()  # not heard of yet: a list without them is not published
         self._publish_by_s = 0.0
         self._kept: Kept | None = None
-        self._published: tuple[tuple[str, str], ...] | None = None
+        self._published: Published | None = None
         self._list_problem = ""
         self._hosts_due_s = 0.0
         self._turned_s = time.monotonic()
         self._lookup: LookupServer | None = None
-        if self._settings.lookup_port:
-            self._lookup = LookupServer(
-                address,
-                self._settings.lookup_port,
-                self._settings.secret_key,
-                self._settings.client_keys,
-            )
+        if own.lookup_port:
+            self._lookup = LookupServer(address, own.lookup_port, own.secret_key, own.client_keys)
         threading.Thread(target=self._loop, name="feeder controller", daemon=True).start()
 
     def status(self) -> dict[str, Any]:
-        """Return the state of everything, as plain values."""
+        """The state of everything, as plain values."""
         with self._lock:
-            status = self._plan.status(time.monotonic())
             return {
-                **as_plain(status),
-                "ready": status.ready,
+                **self._plan.status(time.monotonic()),
                 "target": self._wanted,
                 "is_starting": not self._has_hosts,
                 "published": [list(each) for each in self._published or ()],
@@ -109,7 +96,7 @@ class Controller:
     def scale(self, feeders: int) -> None:
         """Want another number of feeders."""
         with self._lock:
-            self._changed_wanted = self._wanted = feeders
+            self._wanted, self._is_scaled = feeders, True
 
     def _loop(self) -> None:
         while True:
@@ -124,172 +111,137 @@ class Controller:
             self._adopt()
         self._collect()
         now_s = time.monotonic()
-        if now_s >= self._hosts_due_s or any(isinstance(each, Lost) for each in self._events):
-            # Before the losses: a host that was lost must not be chosen again.
-            self._events.insert(0, HostsSeen(ray_hosts.find_hosts(self._settings.resource)))
+        if now_s >= self._hosts_due_s:
+            hosts = ray_hosts.find_hosts(self._settings.resource)
+            with self._lock:
+                self._plan.hosts = hosts
             self._hosts_due_s = now_s + _HOSTS_EVERY_S
-        events, self._events = [*self._events, Tick()], []
-        self._apply(events)
+        with self._lock:
+            self._plan.wanted = self._wanted
+            launches, ended = self._plan.decide(now_s)
+            published = self._plan.published()
+            self._turned_s = now_s
+        is_known = not self._adopted or now_s >= self._publish_by_s
+        if published != self._published and is_known:
+            self._publish(published)  # first: nothing may hold up what clients need to know
+        for launch in ended:
+            self._end(launch)
+        self._start(launches)
         self._has_hosts = True
 
     def _adopt(self) -> None:
         """Take over the feeders that an earlier controller launched."""
         kept = ray_hosts.load_kept(self._settings.namespace)
         with self._lock:
-            if kept is not None and self._changed_wanted is None:
+            if kept is not None and not self._is_scaled:
                 self._wanted = kept.wanted
-            events: list[Event] = [Wanted(self._wanted)]
-        for record in kept.launches if kept is not None else ():
-            handle = ray_hosts.find_actor(ray_hosts.name_actor(record), self._settings.namespace)
-            if handle is None:
-                continue
-            self._handles[record.launch], self._records[record.launch] = handle, record
-            self._watch(record.launch, 0)
-            host = Host(record.host_id, record.address)
-            events.append(Adopted(record.launch, record.slot, host))
-        self._adopted = {*self._handles}
+        for launch in kept.launches if kept is not None else ():
+            handle = ray_hosts.find_actor(launch, self._settings.namespace)
+            if handle is not None:
+                self._actors[launch.launch] = actor = _Actor(launch, handle)
+                self._watch(actor)
+                with self._lock:
+                    self._plan.adopt(launch, time.monotonic())
+        self._adopted = {*self._actors}
         self._publish_by_s = time.monotonic() + _ADOPTION_MAX_S
-        self._apply(events)
-        with self._lock:
-            self._is_adopting = False
+        self._is_adopting = False
 
     def _collect(self) -> None:
-        """Wait for a quarter of a second or less; add what actors have reported to the events.
-
-        They are added one by one: none is lost if Ray raises in between.
-        """
-        events = self._events
-        with self._lock:
-            if self._changed_wanted is not None:
-                events.append(Wanted(self._changed_wanted))
-                self._changed_wanted = None
-        futures = [*self._watches, *self._ends]
-        if not futures:
-            time.sleep(0.0 if events else _TURN_S)
+        """Wait for a quarter of a second or less; pass on to the plan what actors report."""
+        actors = {
+            actor.future: actor for actor in self._actors.values() if actor.future is not None
+        }
+        if not actors:
+            time.sleep(_TURN_S)
             return
-        for future in ray_hosts.wait_for(futures, 0.0 if events else _TURN_S):
-            if future in self._ends:
-                events += self._forget(self._ends[future], "ended")
-            elif future in self._watches:
-                events += self._report(self._watches.pop(future), future)
-        overdue = [each for each, by_s in self._end_by_s.items() if time.monotonic() >= by_s]
-        for launch in overdue:
-            events += self._forget(launch, "it did not end in time and was killed")
+        for future in ray_hosts.wait_for([*actors], _TURN_S):
+            actor = actors[future]
+            if actor.end_by_s is None:
+                self._report(actor)
+            else:
+                self._forget(actor, "ended")
+        now_s = time.monotonic()
+        for actor in [*self._actors.values()]:
+            if actor.end_by_s is not None and now_s >= actor.end_by_s:
+                self._forget(actor, "it did not end in time and was killed")
 
-    def _report(self, launch: int, future: Any) -> list[Event]:
+    def _report(self, actor: _Actor) -> None:
+        launch = actor.launch.launch
         try:
-            state = ray_hosts.result_of(future)
+            state = ray_hosts.result_of(actor.future)
         except ray_hosts.AwayError:
             time.sleep(_TURN_S / 4)  # its host may be dead: Ray's head decides
-            self._watch(launch, self._seen.get(launch, 0))
-            return []
+            self._watch(actor)
+            return
         except ray_hosts.GoneError as error:
-            return self._forget(launch, str(error))
+            self._forget(actor, str(error))
+            return
         version = int(state["version"])
-        is_new = version != self._seen.get(launch, 0)
-        self._seen[launch] = version
+        is_new, actor.version = version != actor.version, version
         if state["state"] == "ended":
-            return [Failed(launch, str(state["last_line"]))]
-        self._watch(launch, version)
-        if not is_new:
-            return []
-        if state["state"] == "ready":
-            return [Ready(launch, msgspec.convert(state["facts"], StartFacts))]
-        return [Placed(launch)]
+            actor.future = None
+        else:
+            self._watch(actor)
+        if not is_new and actor.future is not None:
+            return
+        now_s = time.monotonic()
+        with self._lock:
+            match state["state"]:
+                case "ended":
+                    self._plan.failed(launch, str(state["last_line"]), now_s)
+                case "ready":
+                    facts = msgspec.convert(state["facts"], StartFacts)
+                    self._plan.ready(launch, facts, now_s)
+                case _:
+                    self._plan.placed(launch, now_s)
+        if state["state"] != "starting":
+            self._adopted.discard(launch)
 
-    def _forget(self, launch: int, reason: str) -> list[Event]:
-        """Kill what is left of a launch."""
-        handle = self._handles.pop(launch, None)
-        self._records.pop(launch, None)
-        self._seen.pop(launch, None)
-        self._end_by_s.pop(launch, None)
-        for table in (self._watches, self._ends):
-            for future in [each for each, its in table.items() if its == launch]:
-                del table[future]
-        if handle is None:
-            return []
+    def _watch(self, actor: _Actor) -> None:
+        actor.future = actor.handle.watch.remote(actor.version, _WATCH_S)
+
+    def _forget(self, actor: _Actor, reason: str) -> None:
+        """Kill what is left of a launch, and report it lost."""
+        launch = actor.launch.launch
+        self._actors.pop(launch, None)
+        self._adopted.discard(launch)
+        self._hosts_due_s = 0.0  # a lost host must not be chosen again
+        with self._lock:
+            self._plan.lost(launch, reason, time.monotonic())
         try:
-            ray_hosts.kill_actor(handle)
+            if actor.handle is not None:
+                ray_hosts.kill_actor(actor.handle)
         except Exception:  # noqa: BLE001 -- as in the loop; what is lost must be replaced
             _log.warning("feeder launch %d could not be killed", launch, exc_info=True)
-        return [Lost(launch, reason)]
 
-    def _watch(self, launch: int, seen: int) -> None:
-        handle = self._handles.get(launch)
-        if handle is not None:
-            self._watches[handle.watch.remote(seen, ray_hosts.WATCH_S)] = launch
+    def _end(self, launch: int) -> None:
+        actor = self._actors[launch]
+        actor.end_by_s = time.monotonic() + _END_MAX_S
+        actor.future = actor.handle.end.remote()
 
-    def _apply(self, events: list[Event]) -> None:
-        instructions: list[Instruction] = []
-        with self._lock:
-            for event in events:
-                instructions += self._plan.handle(event, time.monotonic())
-            published = self._plan.published()
-            self._turned_s = time.monotonic()
-        for event in events:
-            if isinstance(event, Ready | Failed | Lost):
-                self._adopted.discard(event.launch)
-        is_known = not self._adopted or time.monotonic() >= self._publish_by_s
-        if published != self._published and is_known:
-            self._publish(published)  # first: nothing may hold up what clients need to know
-        for instruction in instructions:
-            match instruction:
-                case Launch():
-                    self._records[instruction.launch] = LaunchRecord(
-                        launch=instruction.launch,
-                        slot=instruction.slot,
-                        host_id=instruction.host.id,
-                        address=instruction.host.address,
-                    )
-                case End(launch):
-                    self._end(launch)
-        launches = [each for each in instructions if isinstance(each, Launch)]
+    def _start(self, launches: Iterable[Launch]) -> None:
+        actors = [_Actor(launch) for launch in launches]
+        self._actors |= {actor.launch.launch: actor for actor in actors}
         try:
             self._keep()  # before an actor exists that a later controller would not know
-            while launches:
-                self._launch(launches[0])
-                launches.pop(0)
+            for actor in actors:
+                actor.handle = ray_hosts.start_actor(actor.launch, self._settings)
+                self._watch(actor)
         finally:
-            for each in launches:
-                self._records.pop(each.launch, None)
-                self._events.append(Lost(each.launch, "Ray's head did not answer"))
+            for actor in actors:
+                if actor.handle is None:
+                    self._forget(actor, "Ray's head did not answer")
 
     def _keep(self) -> None:
         """Store what a later controller needs, if it has changed."""
         with self._lock:
-            kept = Kept(wanted=self._wanted, launches=tuple(self._records.values()))
-        if kept != self._kept and not self._is_adopting:
+            launches = tuple(actor.launch for actor in self._actors.values())
+            kept = Kept(wanted=self._wanted, launches=launches)
+        if kept != self._kept:
             ray_hosts.keep(kept, self._settings.namespace)
             self._kept = kept
 
-    def _launch(self, launch: Launch) -> None:
-        settings = self._settings
-        options = ["--name", name_feeder(launch.slot)]
-        for bind in binds_on(settings.binds, launch.host.address):
-            options += ["--bind", bind]
-        if settings.is_insecure:
-            options.append("--insecure")
-        self._handles[launch.launch] = ray_hosts.start_actor(
-            ray_hosts.name_actor(self._records[launch.launch]),
-            launch.host,
-            settings.resource,
-            settings.namespace,
-            settings.config_toml,
-            options,
-        )
-        self._watch(launch.launch, 0)
-
-    def _end(self, launch: int) -> None:
-        handle = self._handles.get(launch)
-        if handle is None:  # it was never started
-            self._events.append(Lost(launch, "ended"))
-            return
-        self._ends[handle.end.remote()] = launch
-        self._end_by_s[launch] = time.monotonic() + _END_MAX_S
-        for future in [each for each, its in self._watches.items() if its == launch]:
-            del self._watches[future]
-
-    def _publish(self, published: tuple[tuple[str, str], ...]) -> None:
+    def _publish(self, published: Published) -> None:
         text, path = format_list(published), self._settings.endpoints_file
         if self._lookup is not None:
             self._lookup.publish(text)

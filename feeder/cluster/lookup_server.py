@@ -1,12 +1,13 @@
 """Answers look-ups of the published list (``feeder.client.endpoints``), in a thread of its own.
 
-So it goes on answering while the controller waits for Ray. With the feeders' keys it is CURVE, and
+It goes on answering while the controller waits for Ray. With the feeders' keys it is CURVE, and
 the clients that may connect to feeders may look them up.
 """
 
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,12 @@ _REQUEST_BYTES_MAX: Final = 4096  # room for the messages of the CURVE handshake
 _BACKLOG: Final = 1024
 
 
+def format_list(published: Iterable[tuple[str, str]]) -> str:
+    """The list of names and endpoints as an endpoint file has it."""
+    lines = [f"{name} {endpoint}\n" for name, endpoint in published]
+    return "# Feeders of a Ray cluster, by `feeder cluster`: NAME ENDPOINT\n" + "".join(lines)
+
+
 class LookupServer:
     """A socket that answers look-ups; ``close()`` is idempotent and bounded in time."""
 
@@ -36,7 +43,10 @@ class LookupServer:
         self._is_closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._zap = self._add_keys(secret_key, client_keys)
+            self._zap: ZapHandler | None = None
+            if secret_key:
+                keys = KeyList(Path(client_keys))
+                self._zap = ZapHandler(self._context, keys, SocketCounters())
             self._socket = self._context.socket(zmq.ROUTER)
             self._socket.set(zmq.LINGER, 0)
             self._socket.set(zmq.MAXMSGSIZE, _REQUEST_BYTES_MAX)
@@ -66,11 +76,6 @@ class LookupServer:
         """End the thread and close the socket."""
         self._is_closed = True
         self._thread.join(4 * _POLL_MS / 1000)
-
-    def _add_keys(self, secret_key: str, client_keys: str) -> ZapHandler | None:
-        if not secret_key:
-            return None
-        return ZapHandler(self._context, KeyList(Path(client_keys)), SocketCounters())
 
     def _bind(self, endpoint: str) -> None:
         give_up_s = time.monotonic() + BIND_MAX_S

@@ -1,6 +1,6 @@
 """A pool like ``feeder.pack.task_pool``'s whose tasks run on the hosts of a Ray cluster.
 
-    feeder pack ── lines of JSON ──► pack_driver (a child, with Ray) ──► Ray tasks on any host
+    feeder pack ── orders ──► ray_process (a child, see ``command``) ──► Ray tasks on any host
                 ◄── {"kind": "report" | "done" | "error", "number": N, …}
 
 Tasks read and write a folder that all hosts share. Ray repeats those whose host is lost; they write
@@ -8,29 +8,19 @@ their files atomically, so a repeated one changes nothing. A task's reports arri
 that a repeated task is not counted twice.
 """
 
-import contextlib
-import json
 import os
-import selectors
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
+from feeder.cluster.command import RayChild, error_of
 from feeder.errors import PeerError, ResourceError
-from feeder.pack.task_pool import Message, raise_error
-from feeder.process.child import start_python
-from feeder.process.stop_signals import stop_signals_blocked
+from feeder.pack.task_pool import Message, perform_here, raise_error
+from feeder.process.child import SINGLE_THREADS
 
 CONNECT_MAX_S: Final = 30.0
 STALL_S: Final = 3600.0
 """Without the end of any task: longer than a part takes whose host is lost at its end."""
-
-_HEAD_AWAY_S: Final = "30"  # then the packing ends with a line; for hosts it may be a day
-_READ_BYTES: Final = 1 << 16
-_WAIT_S: Final = 1.0
-_EXIT_MAX_S: Final = 5.0
 
 
 class RayTaskPool:
@@ -44,33 +34,16 @@ class RayTaskPool:
         ``tasks`` run at once, as many as the cluster has CPUs where that is 0. ``jobs``, the number
         of this host's processes, is not used.
         """
-        self._tasks = tasks
-        self._rest = b""
-        self._waiting: list[Message] = []
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- close() closes it
-        with stop_signals_blocked():
-            self._process = start_python(
-                "feeder.cluster.pack_driver",
-                os.getpid(),
-                more={"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_AWAY_S},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                process_group=0,  # the terminal's Ctrl-C is for the parent
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._output, selectors.EVENT_READ)
+        self._child = RayChild(
+            {"do": "pack", "address": address, "module": module, "setup": dict(setup)}
+        )
         try:
-            self._send({"address": address, "module": module, "setup": dict(setup)})
-            joined = self._next(CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
-            if joined["kind"] == "error":
-                raise_error(joined)
-            self._tasks = tasks or max(1, int(joined["cpus"]))
+            answer = self._next(CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
+            if "error" in answer:
+                raise error_of(answer)
+            self._tasks = tasks or max(1, int(answer["cpus"]))
         except BaseException:
-            self.close()
+            self._child.close()
             raise
 
     def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
@@ -90,52 +63,40 @@ class RayTaskPool:
             running -= kind == "done"
             yield number, kind, message
 
-    def close(self) -> None:
-        """End the driver; Ray ends its tasks."""
-        with contextlib.suppress(OSError):  # what the driver did not read
-            self._input.close()
-        self._process.kill()
-        self._process.wait(_EXIT_MAX_S)
-        self._selector.close()
-        self._output.close()
-        self._log.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._child.close()
 
     def _send(self, message: Message) -> None:
         try:
-            self._input.write(json.dumps(message).encode() + b"\n")
-            self._input.flush()
-        except BrokenPipeError:
-            raise self._death() from None
+            self._child.send(message)
+        except EOFError as end:
+            raise _lost(end) from None
 
     def _next(self, limit_s: float, doing: str) -> Message:
-        """Return the next message of the driver."""
         by_s = time.monotonic() + limit_s
-        while not self._waiting:
-            if time.monotonic() >= by_s:
-                raise PeerError(
-                    f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; finished "
-                    "parts are kept, run the same command again"
-                )
-            if not self._selector.select(_WAIT_S):
-                continue
-            data = os.read(self._output.fileno(), _READ_BYTES)
-            if not data:
-                raise self._death()
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._waiting += map(json.loads, lines)
-        return self._waiting.pop(0)
-
-    def _death(self) -> ResourceError:
-        self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").splitlines()
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "no reason")
-        return ResourceError(
-            f"the connection to Ray was lost ({last}); finished parts are kept, run the same "
-            "command again"
+        try:
+            while (message := self._child.receive(by_s)) is not None:
+                if "doing" not in message:
+                    return message
+        except EOFError as end:
+            raise _lost(end) from None
+        raise PeerError(
+            f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; finished "
+            "parts are kept, run the same command again"
         )
+
+
+def _lost(end: EOFError) -> ResourceError:
+    return ResourceError(
+        f"the connection to Ray was lost ({end}); finished parts are kept, run the same command "
+        "again"
+    )
+
+
+def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:
+    """Perform a task in a worker of Ray; its reports and its end, as messages."""
+    os.environ.update(SINGLE_THREADS)  # as the pool's processes: Ray starts several on a host
+    return perform_here(module, setup, task)

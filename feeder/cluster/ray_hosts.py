@@ -17,15 +17,12 @@ from ray.experimental.internal_kv import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from feeder.cluster.command import last_line
 from feeder.cluster.host_actor import HostActor
-from feeder.cluster.policy.events import Host
-from feeder.cluster.policy.plan import name_feeder
-from feeder.cluster.settings import Kept, LaunchRecord, decode_kept, encode_kept
+from feeder.cluster.policy.plan import Launch, name_feeder
+from feeder.cluster.settings import Kept, Settings, binds_on
 from feeder.errors import PeerError
 from feeder.installation import install_command
-
-WATCH_S = 10.0
-"""How long one call to an actor waits for a change; it must end, or abandoned ones pile up."""
 
 _KEPT_KEY = "feeder-cluster"
 _THREADS = 4  # of an actor: watches of this controller and of the one before, and the end
@@ -39,57 +36,59 @@ class AwayError(Exception):
     """Raised when an actor cannot be reached now, and may be again."""
 
 
-def find_hosts(resource: str) -> tuple[Host, ...]:
-    """Return the hosts that live and offer the resource."""
-    return tuple(
-        Host(node["NodeID"], node["NodeManagerAddress"])
+def find_hosts(resource: str) -> dict[str, str]:
+    """The hosts that live and offer the resource: their addresses by id."""
+    return {
+        node["NodeID"]: node["NodeManagerAddress"]
         for node in _nodes()
-        if node["Alive"] and node["Resources"].get(resource, 0) >= 1
-    )
+        if node["Resources"].get(resource, 0) >= 1
+    }
 
 
 def find_head() -> str:
-    """Return the address of the head."""
+    """The address of the head."""
     for node in _nodes():
-        if node["Alive"] and "node:__internal_head__" in node["Resources"]:
+        if "node:__internal_head__" in node["Resources"]:
             return str(node["NodeManagerAddress"])
     raise PeerError("the Ray cluster has no head: see `ray status`")
 
 
 def _nodes() -> list[dict[str, Any]]:
     nodes: Any = ray.nodes  # has no annotations
-    return list(nodes())
+    return [node for node in nodes() if node["Alive"]]
 
 
-def start_actor(
-    name: str, host: Host, resource: str, namespace: str, config_toml: str, options: Sequence[str]
-) -> Any:
-    """Begin to start an actor on a host; return its handle at once."""
+def start_actor(launch: Launch, settings: Settings) -> Any:
+    """Begin to start the actor of a launch on its host; its handle, at once."""
+    options = ["--name", name_feeder(launch.slot)]
+    for bind in binds_on(settings.binds, launch.address):
+        options += ["--bind", bind]
+    if settings.is_insecure:
+        options.append("--insecure")
     return (
         ray.remote(HostActor)
         .options(
-            name=name,
-            namespace=namespace,
+            name=_name_actor(launch),
+            namespace=settings.namespace,
             lifetime="detached",  # the controller's death must not end feeders
             max_restarts=0,  # the plan decides where to launch again
             num_cpus=0,
-            resources={resource: 1},
+            resources={settings.resource: 1},
             max_concurrency=_THREADS,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(host.id, soft=False),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(launch.host_id, soft=False),
         )
-        .remote(config_toml, options)
+        .remote(settings.config_toml, options)
     )
 
 
-def name_actor(record: LaunchRecord) -> str:
-    """Return the name of a launch's actor, which no other launch has."""
-    return f"{name_feeder(record.slot)}-{record.launch}"
+def _name_actor(launch: Launch) -> str:
+    return f"{name_feeder(launch.slot)}-{launch.launch}"
 
 
-def find_actor(name: str, namespace: str) -> Any | None:
-    """Return the handle of a named actor, None if there is none."""
+def find_actor(actor: str | Launch, namespace: str) -> Any | None:
+    """The handle of a named actor, or of a launch's; None if there is none."""
     try:
-        return ray.get_actor(name, namespace)
+        return ray.get_actor(actor if isinstance(actor, str) else _name_actor(actor), namespace)
     except ValueError:
         return None
 
@@ -100,25 +99,25 @@ def kill_actor(handle: Any) -> None:
 
 
 def wait_for(futures: Sequence[Any], timeout_s: float) -> list[Any]:
-    """Return the futures that are done, after ``timeout_s`` if none is before."""
+    """The futures that are done, after ``timeout_s`` if none is before."""
     ray.wait(list(futures), num_returns=1, timeout=timeout_s)
     done, _ = ray.wait(list(futures), num_returns=len(futures), timeout=0)
     return list(done)
 
 
 def result_of(future: Any) -> Any:
-    """Return what a call to an actor returned; GoneError, AwayError."""
+    """What a call to an actor returned; GoneError, AwayError."""
     try:
         return ray.get(future, timeout=1)
     except ActorUnavailableError as error:
         raise AwayError(str(error)) from None
     except RayActorError as error:
-        raise GoneError(_explain(str(error))) from None
+        raise GoneError(_explain_death(str(error))) from None
     except RayError as error:
-        raise GoneError(f"its actor failed: {_last_line(str(error))}") from None
+        raise GoneError(f"its actor failed: {last_line(str(error))}") from None
 
 
-def _explain(text: str) -> str:
+def _explain_death(text: str) -> str:
     if "No module named 'feeder" in text:
         return (
             "Feeder is not installed in the Python that Ray runs there; here it is by "
@@ -126,23 +125,19 @@ def _explain(text: str) -> str:
         )
     if "node" in text.lower() and "die" in text.lower():
         return "the host was lost"
-    return f"its actor died: {_last_line(text)}"
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason")
+    return f"its actor died: {last_line(text)}"
 
 
 def keep(kept: Kept, namespace: str) -> None:
     """Store what a later controller needs."""
-    _internal_kv_put(_KEPT_KEY, encode_kept(kept), overwrite=True, namespace=namespace)
+    _internal_kv_put(_KEPT_KEY, msgspec.json.encode(kept), overwrite=True, namespace=namespace)
 
 
 def load_kept(namespace: str) -> Kept | None:
-    """Return what an earlier controller stored, None without one."""
+    """What an earlier controller stored, None without one."""
     data = _internal_kv_get(_KEPT_KEY, namespace=namespace)
     try:
-        return decode_kept(data) if data else None
+        return msgspec.json.decode(data, type=Kept) if data else None
     except msgspec.ValidationError:
         return None  # of another version of Feeder
 
@@ -150,8 +145,8 @@ def load_kept(namespace: str) -> Kept | None:
 def clear(namespace: str) -> None:
     """End what an earlier controller left, and forget it."""
     kept = load_kept(namespace)
-    for record in kept.launches if kept is not None else ():
-        handle = find_actor(name_actor(record), namespace)
+    for launch in kept.launches if kept is not None else ():
+        handle = find_actor(launch, namespace)
         if handle is not None:
             kill_actor(handle)
     _internal_kv_del(_KEPT_KEY, namespace=namespace)

@@ -20,8 +20,7 @@ from feeder.client.endpoints import (
     format_answer,
     parse_answer,
 )
-from feeder.cluster.endpoint_list import format_list
-from feeder.cluster.lookup_server import LookupServer
+from feeder.cluster.lookup_server import LookupServer, format_list
 from feeder.errors import ConfigError
 from feeder.security.keys import ClientKeys
 from tests.support.key_pairs import KeyPair

@@ -20,7 +20,7 @@ from typing import Any, Self
 import psutil
 
 from bench.daemon import free_port
-from feeder.cluster.ray_settings import ENVIRONMENT
+from feeder.cluster.settings import ENVIRONMENT
 from feeder.process.child import child_environment
 from tests.support.daemon import is_alive, wait_until
 from tests.support.sources import REPOSITORY, feeder_command

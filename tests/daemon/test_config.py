@@ -349,7 +349,7 @@ def test_only_the_entry_point_reads_the_environment() -> None:
         "feeder/cli/cluster.py",  # RAY_ADDRESS, where Ray's own commands look, too
         "feeder/cli/main.py",  # sets thread numbers, before libraries are loaded
         "feeder/cli/serve.py",  # passes it to Notifier and find_cache_folder
-        "feeder/cluster/pack_task.py",  # as main.py
+        "feeder/cluster/pack_pool.py",  # as main.py
         "feeder/process/child.py",  # PYTHONPATH and thread numbers of children
         "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device
         "trainer_client/_ranks.py",  # whether a launcher has started several processes

@@ -11,17 +11,13 @@ for the same batch.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 PREFIX: Final = "feeder: "
 _ENDPOINTS: Final = re.compile(r"endpoints of node process (\d{1,4}): (.+)")
 _DATA: Final = re.compile(r"data ([A-Za-z0-9._-]{1,128}): .*, ([0-9a-f]{6,32})")
-_LIBRARIES: Final = "libraries: "
-_SELF_TEST: Final = "self-test: "
-_READY: Final = "ready, "
-_ENDPOINTS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,42 +32,36 @@ class StartFacts:
     self_test: str
 
 
-class FactsReader:
-    """Reads a log line by line."""
-
-    def __init__(self) -> None:
-        self._endpoints: dict[int, list[str]] = {}
-        self._data: dict[str, str] = {}
-        self._libraries: dict[str, str] = {}
-        self._self_test = ""
-
-    def read(self, line: str) -> StartFacts | None:
-        """Take a line; return all facts with the line that reports readiness."""
+def read_facts(lines: Iterable[str]) -> StartFacts | None:
+    """The facts in the log so far; None unless its last line reports readiness."""
+    endpoints: dict[int, list[str]] = {}
+    data: dict[str, str] = {}
+    libraries: dict[str, str] = {}
+    self_test, is_ready = "", False
+    for line in lines:
         text = line.strip().removeprefix(PREFIX)
-        if found := _ENDPOINTS.fullmatch(text):
-            listed = self._endpoints.setdefault(int(found[1]), [])
-            listed += found[2].split(", ")[: _ENDPOINTS_MAX - len(listed)]
-        elif found := _DATA.fullmatch(text):
-            self._data[found[1]] = found[2]
-        elif text.startswith(_LIBRARIES):
-            for item in text.removeprefix(_LIBRARIES).split(", "):
-                name, _, version = item.partition(" ")
-                self._libraries[name] = version
-        elif text.startswith(_SELF_TEST):
-            self._self_test = text.removeprefix(_SELF_TEST)
-        elif text.startswith(_READY) and self._endpoints:
-            return StartFacts(
-                endpoints=tuple(tuple(each) for _, each in sorted(self._endpoints.items())),
-                data=dict(self._data),
-                libraries=dict(self._libraries),
-                self_test=self._self_test,
-            )
+        is_ready = text.startswith("ready, ")
+        if match := _ENDPOINTS.fullmatch(text):  # a long list takes several lines
+            endpoints.setdefault(int(match[1]), []).extend(match[2].split(", "))
+        elif match := _DATA.fullmatch(text):
+            data[match[1]] = match[2]
+        elif text.startswith("libraries: "):
+            items = text.removeprefix("libraries: ").split(", ")
+            libraries |= dict(each.partition(" ")[::2] for each in items)
+        elif text.startswith("self-test: "):
+            self_test = text.removeprefix("self-test: ")
+    if not (is_ready and endpoints):
         return None
+    return StartFacts(
+        endpoints=tuple(tuple(each) for _, each in sorted(endpoints.items())),
+        data=data,
+        libraries=libraries,
+        self_test=self_test,
+    )
 
 
-def describe_difference(one: tuple[str, StartFacts], other: tuple[str, StartFacts]) -> str:
-    """Return one line on why two hosts cannot serve the same jobs; empty if they can."""
-    (here, first), (_, second) = one, other
+def describe_difference(here: str, first: StartFacts, second: StartFacts) -> str:
+    """One line on why a second host cannot serve jobs with the first, at ``here``; "" if it can."""
     for name, fingerprint in second.data.items():
         expected = first.data.get(name)
         if expected is not None and expected != fingerprint:
@@ -95,7 +85,7 @@ def describe_difference(one: tuple[str, StartFacts], other: tuple[str, StartFact
 
 
 def describe_versions(facts: Mapping[str, StartFacts]) -> str:
-    """Return one line on hosts whose libraries differ though their batches agree; empty if none."""
+    """One line on hosts whose libraries differ though their batches agree; "" if none."""
     names = {name for each in facts.values() for name in each.libraries}
     different = []
     for name in sorted(names):

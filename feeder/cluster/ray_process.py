@@ -1,0 +1,301 @@
+"""A process that uses Ray for ``command.RayChild``: ``ray.init`` may hang, or end the process.
+
+standard input    the request, and for a packing the orders after it: JSON, one a line
+standard output   {"doing": …} before each step that may hang, then the results
+standard error    what Ray writes
+"""
+
+import json
+import logging
+import os
+import queue
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from feeder.cluster.settings import (
+    CONTROLLER,
+    Request,
+    Settings,
+    check_binds,
+    check_version,
+    explain_missing,
+)
+from feeder.errors import ConfigError, FeederError, PeerError, ResourceError
+from feeder.installation import install_command
+from feeder.process.child import die_with_parent
+
+Report = Callable[[dict[str, Any]], None]
+
+_CONNECT_MAX_S: Final = 3.0
+_POLL_S: Final = 0.2
+_LATE_S: Final = 2.0
+"""Before the parent's deadline, so that the reason is known."""
+
+_FAILURES_MAX: Final = 2
+"""After which a host's failure is not taken for a passing one."""
+
+_RETRIES_MAX: Final = 5  # of a task whose host or worker was lost; one that crashes ends then
+_WAIT_S: Final = 0.02  # an order that comes meanwhile waits as long
+
+
+# --- Joining, with one line for whatever is in the way -----------------------------------------
+
+
+def _join(address: str, namespace: str, report: Report) -> Any:
+    """Connect to the cluster and return the module ``ray``; "" is the cluster of this machine.
+
+    Raises ConfigError, PeerError and ResourceError.
+    """
+    where = address or "this machine"
+    report({"doing": "importing Ray"})
+    try:
+        import ray
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] == "ray":
+            raise explain_missing() from None
+        raise
+    check_version(ray.__version__)
+    if address:
+        report({"doing": f"connecting to {address}"})
+        _check_port(address)
+    report({"doing": f"joining the Ray cluster at {where}"})
+    try:
+        ray.init(
+            address=address or "auto",
+            namespace=namespace or None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if not address and isinstance(error, ConnectionError):
+            raise PeerError(
+                "no Ray cluster runs on this machine: give --address HOST:PORT of one's head, set "
+                "RAY_ADDRESS, or start one here with `feeder cluster up --local`"
+            ) from None
+        raise PeerError(
+            f"the Ray cluster at {where} cannot be joined: {_first_line(error)}"
+        ) from None
+    report({"doing": "waiting for the cluster's head"})
+    return ray
+
+
+def _check_port(address: str) -> None:
+    """Raise PeerError where nothing listens; a hanging head is left to the deadline."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"{address!r} is no address of a Ray cluster: write HOST:PORT")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_MAX_S).close()
+    except OSError as error:
+        raise PeerError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}; is its head running "
+            "(`ray start --head`)?"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+# --- A command -----------------------------------------------------------------------------------
+
+
+class _Command:
+    """The steps of a request; every wait ends at ``by_s``."""
+
+    def __init__(self, request: Request, report: Report) -> None:
+        self._request = request
+        self._report = report
+        self._by_s = time.monotonic() + request.timeout_s - _LATE_S
+
+    def perform(self) -> dict[str, Any]:
+        """Perform the request; return what to show. FeederError."""
+        request = self._request
+        self._ray = _join(request.address, request.namespace, self._report)
+        from feeder.cluster import ray_hosts  # which import Ray
+
+        self._hosts = ray_hosts
+        controller = ray_hosts.find_actor(CONTROLLER, request.namespace)
+        if request.do == "up":
+            if controller is not None:
+                raise ConfigError(
+                    "feeders run in this Ray cluster already: change their number with `feeder "
+                    "cluster scale N`, or `feeder cluster down` first"
+                )
+            assert request.settings is not None
+            return self._up(request.settings)
+        if controller is None:
+            raise PeerError(
+                "no feeders run in this Ray cluster: start them with `feeder cluster up`"
+            )
+        status: dict[str, Any] = self._get(controller.status.remote())
+        if request.config_toml and request.config_toml != status["config_toml"]:
+            raise ConfigError(
+                "the feeders run with another configuration than --config: leave --config out, or "
+                "`feeder cluster down` and `up` again"
+            )
+        if request.do == "status":
+            return status
+        self._report({"doing": f"{request.do}: the controller was asked"})
+        self._get(controller.scale.remote(request.feeders or 0))
+        if request.do == "scale":
+            return self._await_feeders(controller, request.feeders or 0)
+        return self._down(controller)
+
+    def _get(self, future: Any) -> Any:
+        """The result of a call to the controller."""
+        try:
+            return self._ray.get(future, timeout=max(0.1, self._by_s - time.monotonic()))
+        except self._ray.exceptions.GetTimeoutError:
+            raise PeerError(
+                f"the controller did not answer within {self._request.timeout_s:g} s: see "
+                "`ray status`; is its host overloaded?"
+            ) from None
+        except self._ray.exceptions.RayActorError as error:
+            own = re.findall(r"feeder\.errors\.\w+: (.+)", str(error))
+            reason = own[-1] if own else _first_line(error)
+            raise PeerError(f"the controller has ended: {reason}") from None
+
+    def _up(self, settings: Settings) -> dict[str, Any]:
+        from feeder.cluster.controller import Controller
+
+        hosts = self._hosts.find_hosts(settings.resource)
+        if not hosts:
+            name = settings.resource
+            raise ResourceError(
+                f"no host of the Ray cluster offers the resource {name!r}: start Ray on the "
+                f"feeders' hosts with `ray start --address=… --resources='{{\"{name}\": 1}}'`"
+            )
+        check_binds(settings.binds, [*hosts.values()])
+        self._hosts.clear(self._request.namespace)
+        settings = msgspec.structs.replace(settings, feeders=settings.feeders or len(hosts))
+        self._report({"doing": "starting the controller on the head"})
+        head = self._hosts.find_head()
+        # Where nothing protects look-ups, they are answered for this machine only.
+        is_safe = settings.secret_key or settings.is_insecure or head.startswith("127.")
+        controller = (
+            self._ray.remote(Controller)
+            .options(
+                name=CONTROLLER,
+                namespace=self._request.namespace,
+                lifetime="detached",
+                max_restarts=-1,
+                num_cpus=0,
+                max_concurrency=8,
+                resources={"node:__internal_head__": 0.001},
+            )
+            .remote(msgspec.json.encode(settings), head if is_safe else "127.0.0.1")
+        )
+        return self._await_feeders(controller, settings.feeders)
+
+    def _await_feeders(self, controller: Any, wanted: int) -> dict[str, Any]:
+        """The status once all feeders serve that can, or the time is over."""
+        self._report({"doing": "waiting for the feeders"})
+        while True:
+            status: dict[str, Any] = self._get(controller.status.remote())
+            possible = min(wanted, status["hosts"])
+            slots, ready = status["slots"], status["ready"]
+            if status["wanted"] == wanted and not status["is_starting"]:
+                if len(slots) == ready == possible:
+                    return status
+                stuck = [each for each in status["problems"] if each["failures"] >= _FAILURES_MAX]
+                if stuck and ready + len(stuck) >= possible:
+                    return {**status, "is_stuck": True}
+            if time.monotonic() + _POLL_S >= self._by_s:
+                return {**status, "is_late": True}
+            time.sleep(_POLL_S)
+
+    def _down(self, controller: Any) -> dict[str, Any]:
+        self._report({"doing": "waiting for the feeders to drain"})
+        while True:
+            status: dict[str, Any] = self._get(controller.status.remote())
+            is_down = not status["slots"] and not status["wanted"]
+            if is_down or time.monotonic() + _POLL_S >= self._by_s:
+                break
+            time.sleep(_POLL_S)
+        self._hosts.kill_actor(controller)
+        self._hosts.clear(self._request.namespace)
+        return status
+
+
+# --- The tasks of a packing ----------------------------------------------------------------------
+
+
+def _pack(request: dict[str, Any], report: Report) -> None:
+    """Perform the orders of ``pack_pool``, until the parent closes the input."""
+    ray = _join(request["address"], "", report)
+    from feeder.cluster.pack_pool import perform_task
+
+    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            orders.put(json.loads(line))
+        orders.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    report({"cpus": ray.cluster_resources().get("CPU", 1)})
+    # Only the loss of a host or worker is repeated; a task returns its own errors.
+    task = ray.remote(perform_task).options(
+        num_cpus=1, max_retries=_RETRIES_MAX, scheduling_strategy="SPREAD"
+    )
+    setup = ray.put(request["setup"])
+    running: dict[Any, int] = {}
+    while True:
+        try:
+            order = orders.get(block=not running)
+            if order is None:
+                return
+            running[task.remote(request["module"], setup, order["task"])] = order["number"]
+        except queue.Empty:
+            done, _ = ray.wait(list(running), timeout=_WAIT_S)
+            for future in done:
+                for message in _messages_of(ray, future):
+                    report({**message, "number": running[future]})
+                del running[future]
+
+
+def _messages_of(ray: Any, future: Any) -> list[dict[str, Any]]:
+    try:
+        return list(ray.get(future))
+    except ray.exceptions.RayError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        last = lines[-1] if lines else type(error).__name__
+        text = (
+            f"a Ray task failed: {last}; is Feeder installed on every host "
+            f"({install_command('daemon', 'ray')})?"
+        )
+        return [{"kind": "error", "error": "ResourceError", "message": text}]
+
+
+def main() -> None:
+    """Perform the request on standard input."""
+    die_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # Ray prints
+
+    def report(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message).encode() + b"\n")
+
+    request = json.loads(sys.stdin.buffer.readline())
+    try:
+        if request["do"] == "pack":
+            _pack(request, report)
+        else:
+            report({"result": _Command(msgspec.convert(request, Request), report).perform()})
+    except FeederError as error:
+        report({"error": str(error), "kind": type(error).__name__})
+    # Ray's shutdown waits for a head that may be away by now; nothing here needs it.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
