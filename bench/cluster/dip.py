@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .outcome import fill_s
 from .shape import Cluster, Fault
-from .simulation import Simulation
-from .tally import BIN_S, Timeline
+from .simulation import BIN_S, Simulation, Timeline
+from .steady import fill_s
 
 BEFORE_S: Final = 2.0
 """Of the steady state before the first fault."""
@@ -76,32 +75,32 @@ def run_scenario(
     faults = sorted(cluster.faults, key=lambda fault: fault.at_s)
     faults = [replace(fault, at_s=start_s + fault.at_s) for fault in faults]
     simulation = Simulation(replace(cluster, faults=tuple(faults)))
-    ends_s = [*(fault.at_s for fault in faults[1:]), faults[-1].at_s + after_s]
-    hedged = [simulation.run(faults[0].at_s).tally.hedged]
-    hedged += [simulation.run(end_s).tally.hedged for end_s in ends_s]
+    moments = [steady_s, *(fault.at_s for fault in faults), faults[-1].at_s + after_s]
+    hedged = []
+    for moment_s in moments:
+        simulation.run(moment_s)
+        hedged.append(simulation.tally.hedged)
     timeline = simulation.timeline
-    smooth = choose_smooth(timeline, steady_s, faults[0].at_s, cluster.job.batch_size)
-    began_s = [steady_s, *(fault.at_s for fault in faults)]
+    smooth = choose_smooth(timeline, steady_s, faults[0].at_s, cluster.batch_size)
     dips = [
         find_dip(
             timeline,
-            fault,
+            replace(fault, at_s=fault.at_s - steady_s),
             steady_s=steady_s,
-            began_s=began_s[number],
-            end_s=end_s,
+            began_s=moments[number],
+            end_s=moments[number + 2],
             smooth=smooth,
-            hedged=hedged[number + 1] - hedged[number],
+            hedged=hedged[number + 2] - hedged[number + 1],
         )
-        for number, (fault, end_s) in enumerate(zip(faults, ends_s, strict=True))
+        for number, fault in enumerate(faults)
     ]
-    rates = timeline.rates(ends_s[-1], smooth=smooth)
     return Scenario(
         hosts=cluster.hosts,
-        ranks=cluster.job.ranks,
+        ranks=cluster.ranks,
         dips=dips,
-        images_s=rates[_bin(steady_s) :],
+        images_s=timeline.rates(moments[-1], smooth=smooth)[_bin(steady_s) :],
         smooth_s=smooth * BIN_S,
-        batches=sum(len(rank.taken) for rank in simulation.ranks),
+        batches=simulation.tally.batches,
         is_whole=all(rank.is_whole for rank in simulation.ranks),
     )
 
@@ -117,7 +116,7 @@ def find_dip(
     timeline: Timeline,
     fault: Fault,
     *,
-    steady_s: float,
+    steady_s: float = 0.0,
     began_s: float,
     end_s: float,
     smooth: int,
@@ -125,14 +124,15 @@ def find_dip(
 ) -> Dip:
     """Return what a fault did until ``end_s``; the time before it counts from ``began_s``.
 
-    All times are the time line's; the result's count from ``steady_s``.
+    These times are the time line's; the fault's counts from ``steady_s``.
     """
+    at_s = steady_s + fault.at_s
     plain = timeline.rates(end_s)
-    before = _mean(plain, began_s, fault.at_s)
-    after = _mean(plain, end_s - (end_s - fault.at_s) / 4, end_s)
-    later = timeline.rates(end_s, smooth=smooth)[_bin(fault.at_s) :]
+    before = _mean(plain, began_s, at_s)
+    after = _mean(plain, end_s - (end_s - at_s) / 4, end_s)
+    later = timeline.rates(end_s, smooth=smooth)[_bin(at_s) :]
     return Dip(
-        fault=replace(fault, at_s=fault.at_s - steady_s),
+        fault=fault,
         before_images_s=before,
         lowest_images_s=min(later),
         after_images_s=after,

@@ -1,8 +1,7 @@
-"""Which host owns which lane: the product's ownership, and the lane of each batch.
+"""Which host owns which lane: the product's plan and ownership, all that the model knows of them.
 
-All that the model knows of the plan and of ownership is in here. A host is warm for the lanes that
-it owned in the last epoch; nothing else of the simulation depends on ownership, which the client's
-session machine applies itself.
+A host is warm for the lanes that it owned in the last epoch; nothing else of the simulation depends
+on ownership, which the client's session machine applies itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,28 +13,25 @@ from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey
 
-from .shape import DatasetShape, JobShape
+from .shape import Cluster
 
 SEED = 7
 
 
 class Lanes:
-    """The lanes of a job's batches."""
+    """The recipe of a cluster's job, and the lanes of its batches."""
 
-    def __init__(self, dataset: DatasetShape, job: JobShape) -> None:
-        self.layout = ShardLayout(samples=dataset.samples, shards=dataset.shards)
-        self.recipe = make_recipe(dataset, job)
+    def __init__(self, cluster: Cluster) -> None:
+        self.layout = ShardLayout(samples=cluster.samples, shards=cluster.shards)
+        self.recipe = Recipe.for_split(
+            "train",
+            batch_size=cluster.batch_size,
+            image_size=cluster.image_px,
+            lanes=cluster.lanes,
+        )
         self._plans: dict[int, EpochPlan] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of lanes."""
-        return self._plan(0).lanes
-
-    @property
-    def batches(self) -> int:
-        """Batches in an epoch."""
-        return self._plan(0).batches
+        plan = self._plan(0)
+        self.count, self.batches = plan.lanes, plan.batches  # of every epoch
 
     def lane_of(self, key: BatchKey) -> int | None:
         """Return the lane of a batch; None if it is made of left-overs of all lanes."""
@@ -53,13 +49,6 @@ class Lanes:
             plan = self.recipe.plan_epoch(self.layout, seed=SEED, epoch=epoch)
             self._plans[epoch] = plan
         return plan
-
-
-def make_recipe(dataset: DatasetShape, job: JobShape) -> Recipe:
-    """Return the job's recipe."""
-    return Recipe.for_split(
-        "train", batch_size=job.batch_size, image_size=job.image_size, lanes=dataset.lanes
-    )
 
 
 @contextmanager

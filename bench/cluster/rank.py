@@ -1,77 +1,166 @@
-"""A rank of the job: the product's client session, and a consumer that takes a batch a step.
+"""A rank of the job: the product's client session, its connections, and a loop that takes batches.
 
 It behaves as a loader over tcp does: a batch is held until the next one is taken, rows are copied
 from the socket one chunk after the other, at ``rank_gb_s``, and requests are made after each event.
+
+Every message takes ``latency_s``; rows pass through the host's network card and then through the
+rank's process, each first come, first served. Switches in between limit nothing. Messages on a
+connection keep their order, and those in flight are lost with it, as with TCP.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from time import thread_time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from feeder.client.connection import (
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    RECONNECT_MAX_MS,
+    RECONNECT_MS,
+)
 from feeder.client.core import events
 from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.client.transport import GATHER_S
-from feeder.plan.recipe import Recipe
-from feeder.wire.messages import BatchKey, Chunk, Hello, NodeMessage, Request
+from feeder.wire.messages import BatchKey, Chunk, ClientMessage, Hello, NodeMessage, Request
 
-from .agenda import Agenda
-from .host import DATASET
-from .network import Network
+from .host import DATASET, Host
 from .owners import SEED
-from .shape import JobShape
-from .tally import Tally, Timeline
 
-_CLOCK_ADVANCED: Final = events.ClockAdvanced()
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+_HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000
+"""Until ZeroMQ ends a connection to a host that no longer answers."""
+
+_RECONNECT_S: Final = RECONNECT_MS / 1000
+_RECONNECT_MAX_S: Final = RECONNECT_MAX_MS / 1000
+_HANDSHAKE_ROUNDS: Final = 4
+"""Latencies from connecting to the end of ZeroMQ's handshake."""
 
 
-class SimulatedRank:
+class Link:
+    """A rank's connection to a host: dialled until it is up, and again when it is lost."""
+
+    def __init__(self, world: "Simulation", rank: "Rank", number: int, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.host: Host | None = None
+        """The last one that it was connected to."""
+        self._world = world
+        self._rank = rank
+        self._number = number
+        self._peer: bytes | None = None  # its name at the host while it is up; each time another
+        self._is_wanted = True
+        self._dial(world.cluster.latency_s * _HANDSHAKE_ROUNDS, _RECONNECT_S)
+
+    def send(self, message: ClientMessage) -> None:
+        """Carry a message to the host."""
+        host, peer, world = self.host, self._peer, self._world
+        if host is not None and peer is not None:
+            at_s = world.now_s + world.cluster.latency_s
+            world.at(at_s, self._if_up(partial(host.receive, peer, message)))
+
+    def send_back(self, host: Host, message: NodeMessage) -> None:
+        """Carry a host's message without rows."""
+        world = self._world
+        # A Welcome may not overtake, nor be overtaken by, what was sent before it.
+        at_s = max(world.now_s, host.nic_free_s) + world.cluster.latency_s
+        event = events.MessageReceived(self._number, message)
+        world.at(at_s, self._if_up(partial(self._rank.handle, event)))
+
+    def send_chunk(self, host: Host, chunk: Chunk) -> None:
+        """Carry a chunk's rows."""
+        world, rank, rows = self._world, self._rank, chunk.images
+        size_bytes = rows * world.cluster.wire_bytes
+        sizes = (rows * 3 * world.cluster.image_px**2, 8 * rows, 8 * rows)
+        event = events.MessageReceived(self._number, chunk, sizes)
+        read = self._if_up(partial(rank.handle, event))
+        at_s = host.transmit(size_bytes) + world.cluster.latency_s
+        world.at(at_s, lambda: world.at(rank.ingest(size_bytes), read))
+
+    def hang_up(self) -> None:
+        """Close it for good. What was sent before still arrives."""
+        self._is_wanted = False
+        self._world.after(self._world.cluster.latency_s, self._if_up(self._close))
+
+    def lose(self, *, silently: bool) -> None:
+        """End it and dial again: at once, or when heartbeats are missed."""
+        delay_s = _HEARTBEATS_S if silently else self._world.cluster.latency_s
+        self._world.after(delay_s, self._if_up(self._break))
+
+    def _if_up(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Return what makes the call if the connection is still the same one."""
+        peer = self._peer
+
+        def call_if_up() -> None:
+            if peer is not None and self._peer == peer:
+                call()
+
+        return call_if_up
+
+    def _dial(self, delay_s: float, again_s: float) -> None:
+        def connect() -> None:
+            if not self._is_wanted:
+                return
+            self.host = host = self._world.by_endpoint.get(self.endpoint)
+            if host is None or not host.is_up:
+                self._rank.handle(events.Disconnected(self._number))
+                self._dial(again_s, min(2 * again_s, _RECONNECT_MAX_S))
+                return
+            self._peer = self._world.add_peer(self)
+            self._rank.handle(events.Connected(self._number))
+
+        self._world.after(delay_s, connect)
+
+    def _break(self) -> None:
+        self._close()
+        if self._is_wanted:
+            self._rank.handle(events.Disconnected(self._number))
+            self._dial(_RECONNECT_S, 2 * _RECONNECT_S)
+
+    def _close(self) -> None:
+        assert self._peer is not None
+        del self._world.peers[self._peer]
+        self._peer = None
+
+
+class Rank:
     """One client and its training loop."""
 
     def __init__(
         self,
+        world: "Simulation",
         number: int,
-        job: JobShape,
-        recipe: Recipe,
         indices: range,
-        *,
-        agenda: Agenda,
-        network: Network,
-        tally: Tally,
-        timeline: Timeline,
-        on_request: Callable[[BatchKey, str, bool], None],
     ) -> None:
-        """``on_request`` gets each batch, the endpoint that it is requested from, and whether it
-        is the batch's first request."""
+        cluster = world.cluster
         self.number = number
         self.taken: list[BatchKey] = []
         """All batches so far, in order."""
-        self.free_s = 0.0
-        """When its socket has been read up to what was sent so far."""
-        self._job = job
+        self.links: dict[int, Link] = {}
+        self._world = world
         self._indices = indices
-        self._agenda = agenda
-        self._network = network
-        self._tally = tally
-        self._timeline = timeline
-        self._on_request = on_request
-        self._step_s = job.batch_size / job.rank_images_s if job.rank_images_s else 0.0
+        rate = cluster.rank_images_s
+        self._step_s = cluster.batch_size / rate if rate else 0.0
         self._next_step_s = 0.0
+        self._read_s = 0.0  # when its socket has been read up to what was sent so far
         self._held: int | None = None
-        self._waits_since_s: float | None = None
         self._has_begun = False
         self._gather_by_s: float | None = None
         self._wake_at_s = float("inf")
-        self._endpoints: dict[int, str] = {}
         self._requested: set[BatchKey] = set()
-        self._pixel_bytes = 3 * job.image_size**2
         hello = Hello(
-            dataset=DATASET, recipe=recipe, seed=SEED, window=job.window, client=f"rank {number}"
+            dataset=DATASET,
+            recipe=world.lanes.recipe,
+            seed=SEED,
+            window=cluster.window,
+            client=f"rank {number}",
         )
         self.session = ClientSession(
             Job(name="model", hello=hello, share_memory=False, rank=number),
-            buffers=job.window + 1,
+            buffers=cluster.window + 1,
         )
 
     @property
@@ -83,42 +172,12 @@ class SimulatedRank:
             for position, key in enumerate(self.taken)
         )
 
-    @property
-    def links(self) -> Mapping[int, str]:
-        """The endpoints that it keeps connections to, by link."""
-        return self._endpoints
-
-    def list_endpoints(self, names: Mapping[str, str]) -> None:
-        """Replace its list of feeders, names by endpoint."""
-        self.handle(events.EndpointsListed(names))
-
-    def connected(self, link: int) -> None:
-        """Record that a connection is up."""
-        self.handle(events.Connected(link))
-
-    def disconnected(self, link: int) -> None:
-        """Record that a connection is lost."""
-        self.handle(events.Disconnected(link))
-
-    def attempt_failed(self, link: int) -> None:
-        """Record that nothing answers at a link's endpoint."""
-        self.handle(events.Disconnected(link))
-
-    def receive(self, link: int, message: NodeMessage) -> None:
-        """Handle a message without rows."""
-        self.handle(events.MessageReceived(link, message))
-
-    def receive_chunk(self, link: int, chunk: Chunk) -> None:
-        """Handle a chunk that has been read from the socket."""
-        rows = chunk.images
-        sizes = (rows * self._pixel_bytes, 8 * rows, 8 * rows)
-        self.handle(events.MessageReceived(link, chunk, sizes))
-
     def ingest(self, size_bytes: int) -> float:
         """Return when a message that has just arrived is read: after those before it."""
-        now_s = self._agenda.now_s
-        self.free_s = max(self.free_s, now_s) + size_bytes / (self._job.rank_gb_s * 1e9)
-        return self.free_s
+        world = self._world
+        taken_s = size_bytes / (world.cluster.rank_gb_s * 1e9)
+        self._read_s = max(self._read_s, world.now_s) + taken_s
+        return self._read_s
 
     def handle(self, event: events.Event) -> None:
         """Pass an event to the session, execute what follows, and let the consumer act."""
@@ -130,15 +189,15 @@ class SimulatedRank:
         if not self._has_begun and session.welcome is not None:
             self._begin_when_gathered()
         self._consume()
-        if session.is_clock_due() or session.due_s <= self._agenda.now_s:
-            self._give(_CLOCK_ADVANCED)
+        if session.is_clock_due() or session.due_s <= self._world.now_s:
+            self._give(events.ClockAdvanced())
             self._consume()  # a batch that was lost to all nodes may be settled now
         if session.due_s < self._wake_at_s:
             self._wake_at(session.due_s)
 
     def _begin_when_gathered(self) -> None:
         """Start the epoch once it is known of all feeders whether they serve, as a loader does."""
-        now_s = self._agenda.now_s
+        now_s = self._world.now_s
         if self._gather_by_s is None:
             self._gather_by_s = now_s + GATHER_S
             self._wake_at(self._gather_by_s)
@@ -154,59 +213,52 @@ class SimulatedRank:
                 self._wake_at_s = float("inf")
                 self._settle()
 
-        self._agenda.at(at_s, wake)
+        self._world.at(at_s, wake)
 
     def _give(self, event: events.Event) -> None:
         began_s = thread_time()
-        instructions = self.session.handle(event, self._agenda.now_s)
-        self._tally.client_cpu_s += thread_time() - began_s
+        instructions = self.session.handle(event, self._world.now_s)
+        self._world.tally.client_cpu_s += thread_time() - began_s
         for instruction in instructions:
             match instruction:
                 case events.Send(link, message):
                     if isinstance(message, Request):
-                        self._record(link, message)
-                    self._network.send_to_host(self, link, message)
+                        for key in message.want:
+                            is_first = key not in self._requested
+                            self._world.note_request(key, self.links[link].endpoint, is_first)
+                        self._requested.update(message.want)
+                    if link in self.links:
+                        self.links[link].send(message)
                 case events.Store(link, chunk):
                     self._give(events.ChunkStored(link, chunk))
                 case events.Dial(link, endpoint):
-                    self._endpoints[link] = endpoint
-                    self._network.dial(self, link, endpoint)
+                    self.links[link] = Link(self._world, self, link, endpoint)
                 case events.HangUp(link):
-                    del self._endpoints[link]
-                    self._network.hang_up(self, link)
+                    self.links.pop(link).hang_up()
                 case _:  # log lines
                     pass
 
-    def _record(self, link: int, request: Request) -> None:
-        for key in request.want:
-            is_first = key not in self._requested
-            self._requested.add(key)
-            self._on_request(key, self._endpoints[link], is_first)
-
     def _consume(self) -> None:
         """Take what is complete, one batch a step."""
-        session, now_s = self.session, self._agenda.now_s
+        session, world = self.session, self._world
+        now_s = world.now_s
         while self._has_begun and now_s >= self._next_step_s:
             if self._held is not None:
                 session.prefetch.return_buffer(self._held)
                 self._held = None
             batch = session.take()
             if batch is None:
-                if self._waits_since_s is None:
-                    self._waits_since_s = now_s
+                if session.waits_since_s is None:
                     session.waits_since_s = now_s
                 return
-            if self._waits_since_s is not None:
-                self._tally.waited_s += now_s - self._waits_since_s
-                self._waits_since_s = None
-                session.waits_since_s = None
+            session.waits_since_s = None
             self._held = batch.buffer
             self.taken.append(batch.key)
             self._requested.discard(batch.key)
-            self._tally.images += batch.valid
-            self._tally.batches += 1
-            self._timeline.add(now_s, batch.valid)
+            world.tally.images += batch.valid
+            world.tally.batches += 1
+            world.timeline.add(now_s, batch.valid)
             if self._step_s:
                 # A step that begins late delays those after it: the accelerator has lost that time.
                 self._next_step_s = max(now_s, self._next_step_s) + self._step_s
-                self._agenda.at(self._next_step_s, self._settle)
+                world.at(self._next_step_s, self._settle)

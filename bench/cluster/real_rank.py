@@ -11,7 +11,7 @@ import os
 import select
 import sys
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,12 +23,12 @@ from feeder.client.endpoints import Directory
 from feeder.client.transport import Transport
 from feeder.errors import FeederError
 from feeder.plan.epoch import rank_indices
-from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent
 from feeder.wire.messages import BatchKey, Hello, Request, Welcome
 
 from ..daemon import DATASET_NAME
-from .owners import asking_any_node
+from .owners import SEED, Lanes, asking_any_node
+from .shape import Cluster
 
 TIMEOUT_S: Final = 30.0
 
@@ -36,16 +36,13 @@ TIMEOUT_S: Final = 30.0
 class RankOrders(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank does."""
 
+    cluster: Cluster
     endpoints: tuple[str, ...]
-    recipe: Recipe
-    seed: int
-    window: int
     rank: int
-    world_size: int
     any_node: bool
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True):
+class Asked(NamedTuple):
     """A request for a batch."""
 
     at_s: float
@@ -64,7 +61,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     links: int
 
 
-class RecordingSession(ClientSession):
+class _RecordingSession(ClientSession):
     """The client's session, with a record of its requests."""
 
     def __init__(self, job: Job, *, buffers: int) -> None:
@@ -74,41 +71,36 @@ class RecordingSession(ClientSession):
         self._wanted: set[BatchKey] = set()
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
-        """Handle the event; record what is requested."""
         if isinstance(event, events.MessageReceived) and isinstance(event.message, Welcome):
             self.nodes[event.link] = event.message.node
         instructions = super().handle(event, now_s)
         for instruction in instructions:
             if isinstance(instruction, events.Send) and isinstance(instruction.message, Request):
-                for key in instruction.message.want:
-                    is_first = key not in self._wanted
-                    self._wanted.add(key)
-                    node = self.nodes[instruction.link]
-                    self.asked.append(Asked(time.monotonic(), key, node, is_first))
+                node, want = self.nodes[instruction.link], instruction.message.want
+                for key in want:
+                    self.asked.append(Asked(time.monotonic(), key, node, key not in self._wanted))
+                self._wanted.update(want)
         return instructions
 
 
 def run(orders: RankOrders) -> RankRecord:
     """Take batches until the input ends."""
+    cluster, recipe = orders.cluster, Lanes(orders.cluster).recipe
     hello = Hello(
         dataset=DATASET_NAME,
-        recipe=orders.recipe,
-        seed=orders.seed,
-        window=orders.window,
+        recipe=recipe,
+        seed=SEED,
+        window=cluster.window,
         client=f"rank {orders.rank}",
     )
-    session = RecordingSession(
-        Job(name="bench", hello=hello, share_memory=False, rank=orders.rank),
-        buffers=orders.window + 1,
-    )
+    job = Job(name="bench", hello=hello, share_memory=False, rank=orders.rank)
+    session = _RecordingSession(job, buffers=cluster.window + 1)
     transport = Transport(session, Directory(orders.endpoints))
     try:
-        welcome = transport.wait_for_welcome(TIMEOUT_S)
+        batches = transport.wait_for_welcome(TIMEOUT_S).batches
         _print("open")
-        last_batch = orders.recipe.last_batch
-        sequence = BatchSequence(
-            0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
-        )
+        indices = rank_indices(batches, orders.rank, cluster.ranks, recipe.last_batch)
+        sequence = BatchSequence(0, indices)
         transport.begin(sequence)
         taken: list[tuple[float, int]] = []
         while not select.select([sys.stdin], [], [], 0)[0]:
@@ -124,8 +116,7 @@ def run(orders: RankOrders) -> RankRecord:
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    print(line, flush=True)
 
 
 def main(parent: int, orders: RankOrders) -> int:

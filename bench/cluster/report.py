@@ -5,15 +5,13 @@ The JSON has more keys than other benches': ``outcomes``, ``any_node``, ``publis
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ..report import JudgedReport, align, header_lines
 from .dip import RECOVERED, Dip, Scenario
-from .outcome import Outcome
-from .published import HOST_IMAGES_S, SPEED_UPS
-from .sizing import HOSTS_MAX, Sizing
+from .steady import HOSTS_MAX, PUBLISHED_IMAGES_S, PUBLISHED_SPEED_UPS, Outcome, Sizing
 from .validate import (
     LOSS_DAEMONS,
     LOSS_MAX,
@@ -22,7 +20,7 @@ from .validate import (
     WINDOWS,
     Compared,
     ComparedLoss,
-    loss,
+    find_cost,
 )
 
 COLUMNS: Final = 80
@@ -73,8 +71,8 @@ class ClusterReport(JudgedReport):
         ]
         lines += ["", "feeder-bench cluster", *header_lines(self.machine)]
         lines += ["simulated:", *header_lines(self.measured)]
-        for title, rows, left in self._tables():
-            lines += ["", title, *align(rows, left=left)]
+        for table in self._tables():
+            lines += ["", *table]
         return "\n".join(lines) + "\n"
 
     def conclusions(self) -> list[str]:
@@ -99,56 +97,35 @@ class ClusterReport(JudgedReport):
             found.append(conclude_compared(self.compared))
         return found
 
-    def _tables(self) -> list[tuple[str, list[tuple[str, ...]], set[int]]]:
-        tables: list[tuple[str, list[tuple[str, ...]], set[int]]] = []
-        shown = [self.sizing.outcome or self.sizing.largest] if self.sizing else self.outcomes
-        outcomes = [each for each in shown if each is not None]
+    def _tables(self) -> Iterator[list[str]]:
+        """Yield the lines of each table that there are rows for, its title first."""
+        outcomes = self.outcomes
+        if self.sizing is not None:
+            best = self.sizing.outcome or self.sizing.largest
+            outcomes = [best] if best is not None else []
         if outcomes:
-            tables.append(
-                (
-                    "busy: share of the time; from owner, from disk: share of the batches",
-                    _outcome_rows(outcomes),
-                    {4},
-                )
-            )
-            tables.append(
-                (
-                    "fds: descriptors; cpu, ms: of the session machines, measured here",
-                    _cost_rows(outcomes),
-                    set(),
-                )
-            )
+            rates = [row.images_s / outcomes[0].images_s for row in outcomes]
+            title = "busy: share of the time; from owner, from disk: share of the batches"
+            yield _table(title, _OUTCOME, zip(outcomes, rates, strict=True), left={4})
+            title = "fds: descriptors; cpu, ms: of the session machines, measured here"
+            yield _table(title, _COST, zip(outcomes))
         if self.any_node:
-            tables.append(
-                (
-                    "with everything in memory: by owner, and if any node is asked",
-                    _any_rows(self.any_node),
-                    set(),
-                )
-            )
+            title = "with everything in memory: by owner, and if any node is asked"
+            pairs = [(pair.by_owner, pair.any_node, pair.share) for pair in self.any_node]
+            yield _table(title, _ANY_NODE, pairs)
         if self.published:
-            tables.append(
-                (
-                    "beside the IPU-POD run; times: of one host's 30,000 images/s",
-                    _published_rows(self.published),
-                    set(),
-                )
-            )
+            title = "beside the IPU-POD run; times: of one host's 30,000 images/s"
+            yield _table(title, _PUBLISHED, map(_published_row, self.published))
         if self.scenario is not None:
-            tables.append(
-                (
-                    f"faults, {self.scenario.hosts} hosts, {self.scenario.ranks} ranks",
-                    _dip_rows(self.scenario.dips),
-                    {0},
-                )
-            )
+            title = f"faults, {self.scenario.hosts} hosts, {self.scenario.ranks} ranks"
+            dips = [_dip_row(describe_fault(dip), dip) for dip in self.scenario.dips]
+            yield _table(title, _DIP, dips, left={0})
         if self.compared:
-            tables.append(("real daemons and the model", _compared_rows(self.compared), set()))
+            yield _table("real daemons and the model", _COMPARED, map(_compared_row, self.compared))
         if self.killed is not None:
-            dips = {"real": self.killed.real, "model": self.killed.model}
             title = f"one of {self.killed.daemons} daemons killed"
-            tables.append((title, _dip_rows([*dips.values()], [*dips]), {0}))
-        return tables
+            dips = [_dip_row("real", self.killed.real), _dip_row("model", self.killed.model)]
+            yield _table(title, _DIP, dips, left={0})
 
 
 def conclude_sizing(sizing: Sizing) -> str:
@@ -184,8 +161,8 @@ def conclude_dip(scenario: Scenario, dip: Dip) -> str:
 def conclude_compared(compared: Sequence[Compared]) -> str:
     """Return how far the model is from the real daemons in a sentence."""
     rate = max(abs(each.difference) for each in compared)
-    owner = max(abs(each.owner_points) for each in compared if not each.any_node)
-    costs = [loss(compared, window, is_real=True) for window in WINDOWS]
+    owner = max(100 * abs(each.owner_difference) for each in compared if not each.any_node)
+    costs = [find_cost(compared, window) for window in WINDOWS]
     return (
         f"In {len(compared)} settings of real daemons the model's throughput is off by "
         f"{100 * rate:.1f} % at most ({100 * THROUGHPUT_MAX:.0f} are allowed), its owner share by "
@@ -204,111 +181,69 @@ def _hosts(count: int) -> str:
     return "one host" if count == 1 else f"{count} hosts"
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.0f}%"
+# Of each table, the head's lines and the cells' formats.
+_OUTCOME: Final = (
+    "|||||busy|||from|from",
+    "hosts|ranks|images/s|times|limit|cpu|nic|disk|owner|disk",
+    "{0.hosts}|{0.ranks}|{0.images_s:,.0f}|{1:.1f}|{0.bound}|"
+    "{0.cpu:.0%}|{0.nic:.0%}|{0.storage:.0%}|{0.owner_share:.0%}|{0.cold_share:.0%}",
+)
+_COST: Final = (
+    "||a node|||a rank||||took",
+    "hosts|ranks|sessions|fds|cpu|links|fds|ms a batch|hedged|s",
+    "{0.hosts}|{0.ranks}|{0.sessions}|{0.node_fds}|{0.node_cpu:.1%}|"
+    "{0.links}|{0.client_fds}|{0.client_ms:.2f}|{0.hedged_share:.1%}|{0.took_s:.1f}",
+)
+_ANY_NODE: Final = (
+    "||by owner||any node||ownership",
+    "hosts|ranks|images/s|owner|images/s|owner|costs",
+    "{0.hosts}|{0.ranks}|{0.images_s:,.0f}|{0.owner_share:.0%}|"
+    "{1.images_s:,.0f}|{1.owner_share:.0%}|{2:+.1%}",
+)
+_PUBLISHED: Final = (
+    "|model||published|",
+    "hosts|images/s|times|images/s|times",
+    "{0.hosts}|{0.images_s:,.0f}|{1:.1f}|{2}|{3}",
+)
+_DIP: Final = (
+    "fault|at s|before|lowest|depth|after|back in s|hedged",
+    "{0}|{1.fault.at_s:.1f}|{1.before_images_s:,.0f}|{1.lowest_images_s:,.0f}|{1.depth:.0%}|"
+    "{1.after_images_s:,.0f}|{2}|{1.hedged}",
+)
+_COMPARED: Final = (
+    "|||images/s|||owner share||",
+    "daemons|window|asks|real|model|off by|real|model|idle",
+    "{0.daemons}|{0.window}|{1}|{0.real_images_s:,.0f}|{0.model_images_s:,.0f}|"
+    "{0.difference:+.1%}|{2}|{3}|{0.idle:.0%}",
+)
 
 
-def _outcome_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    first = outcomes[0]
-    rows: list[tuple[str, ...]] = [
-        ("", "", "", "", "", "busy", "", "", "from", "from"),
-        ("hosts", "ranks", "images/s", "times", "limit", "cpu", "nic", "disk", "owner", "disk"),
-    ]
-    for each in outcomes:
-        rows.append(
-            (
-                *(str(each.hosts), str(each.ranks), f"{each.images_s:,.0f}"),
-                *(f"{each.images_s / first.images_s:.1f}", each.bound),
-                *(_share(each.cpu), _share(each.nic), _share(each.storage)),
-                *(_share(each.owner_share), _share(each.cold_share)),
-            )
-        )
-    return rows
+def _published_row(outcome: Outcome) -> tuple[object, ...]:
+    times = outcome.images_s / PUBLISHED_IMAGES_S
+    published = PUBLISHED_SPEED_UPS.get(outcome.hosts)
+    if published is None:
+        return outcome, times, "", ""
+    return outcome, times, f"{published * PUBLISHED_IMAGES_S:,.0f}", f"{published:.1f}"
 
 
-def _cost_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("", "", "a node", "", "", "a rank", "", "", "", "took"),
-        (
-            *("hosts", "ranks", "sessions", "fds", "cpu", "links", "fds", "ms a batch"),
-            *("hedged", "s"),
-        ),
-    ]
-    for each in outcomes:
-        rows.append(
-            (
-                *(str(each.hosts), str(each.ranks), str(each.sessions), str(each.node_fds)),
-                *(f"{100 * each.node_cpu:.1f}%", str(each.links), str(each.client_fds)),
-                *(f"{each.client_ms:.2f}", f"{100 * each.hedged_share:.1f}%"),
-                f"{each.took_s:.1f}",
-            )
-        )
-    return rows
+def _dip_row(name: str, dip: Dip) -> tuple[object, ...]:
+    return name, dip, "never" if dip.recovery_s is None else f"{dip.recovery_s:.1f}"
 
 
-def _any_rows(pairs: Sequence[OwnershipCost]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("", "", "by owner", "", "any node", "", "ownership"),
-        ("hosts", "ranks", "images/s", "owner", "images/s", "owner", "costs"),
-    ]
-    for each in pairs:
-        rows.append(
-            (
-                *(str(each.by_owner.hosts), str(each.by_owner.ranks)),
-                *(f"{each.by_owner.images_s:,.0f}", _share(each.by_owner.owner_share)),
-                *(f"{each.any_node.images_s:,.0f}", _share(each.any_node.owner_share)),
-                f"{100 * each.share:+.1f}%",
-            )
-        )
-    return rows
+def _compared_row(each: Compared) -> tuple[object, ...]:
+    if each.any_node:
+        return each, "any", "", ""
+    return each, "owner", f"{each.real_owner:.0%}", f"{each.model_owner:.0%}"
 
 
-def _published_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("", "model", "", "published", ""),
-        ("hosts", "images/s", "times", "images/s", "times"),
-    ]
-    for each in outcomes:
-        times = SPEED_UPS.get(each.hosts)
-        rows.append(
-            (
-                *(str(each.hosts), f"{each.images_s:,.0f}", f"{each.images_s / HOST_IMAGES_S:.1f}"),
-                "" if times is None else f"{times * HOST_IMAGES_S:,.0f}",
-                "" if times is None else f"{times:.1f}",
-            )
-        )
-    return rows
-
-
-def _dip_rows(dips: Sequence[Dip], names: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("fault", "at s", "before", "lowest", "depth", "after", "back in s", "hedged")
-    ]
-    for number, dip in enumerate(dips):
-        name = names[number] if names else describe_fault(dip)
-        back = "never" if dip.recovery_s is None else f"{dip.recovery_s:.1f}"
-        rows.append(
-            (
-                *(name, f"{dip.fault.at_s:.1f}", f"{dip.before_images_s:,.0f}"),
-                *(f"{dip.lowest_images_s:,.0f}", _share(dip.depth)),
-                *(f"{dip.after_images_s:,.0f}", back, str(dip.hedged)),
-            )
-        )
-    return rows
-
-
-def _compared_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("", "", "", "images/s", "", "", "owner share", "", ""),
-        ("daemons", "window", "asks", "real", "model", "off by", "real", "model", "idle"),
-    ]
-    for each in compared:
-        owner = ("", "") if each.any_node else (_share(each.real_owner), _share(each.model_owner))
-        rows.append(
-            (
-                *(str(each.daemons), str(each.window), "any" if each.any_node else "owner"),
-                *(f"{each.real_images_s:,.0f}", f"{each.model_images_s:,.0f}"),
-                *(f"{100 * each.difference:+.1f}%", *owner, _share(each.idle)),
-            )
-        )
-    return rows
+def _table(
+    title: str,
+    layout: Sequence[str],
+    rows: Iterable[tuple[object, ...]],
+    *,
+    left: Collection[int] = (),
+) -> list[str]:
+    """Return the lines of a table with these rows; columns not in ``left`` are right-aligned."""
+    *heads, cells = layout
+    lines = [*heads, *(cells.format(*row) for row in rows)]
+    return [title, *align([line.split("|") for line in lines], left=left)]

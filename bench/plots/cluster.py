@@ -8,9 +8,9 @@ from typing import Final
 
 import altair as alt
 
-from ..cluster.outcome import Outcome
 from ..cluster.report import ClusterReport, describe_fault
-from ..cluster.tally import BIN_S
+from ..cluster.simulation import BIN_S
+from ..cluster.steady import Outcome
 from .style import BLUE, FAINT_INK, GREEN, GREY, INK, ORANGE, RED, Chart, wrap
 
 _WIDTH: Final = 330

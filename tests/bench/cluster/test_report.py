@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 from bench.cli import build_parser, main
-from bench.cluster.options import ClusterOptions
-from bench.cluster.rates import measure_core
-from bench.cluster.real_cluster import Pace, tiny_dataset
+from bench.cluster.options import read_cluster
 from bench.cluster.report import conclude_sizing
-from bench.cluster.shape import Fault
-from bench.cluster.sizing import Sizing
+from bench.cluster.run import clusters_of, measure_core
+from bench.cluster.shape import Cluster, Fault
+from bench.cluster.steady import Sizing
 from bench.cluster.validate import (
-    IMAGES,
+    DAEMONS,
     LOSS_DAEMONS,
     WINDOWS,
     Compared,
     compare,
     judge,
-    simulated,
+    tiny_dataset,
 )
 from bench.report import read_report
 from feeder.errors import ConfigError
@@ -62,25 +61,35 @@ def parse(*arguments: str) -> argparse.Namespace:
 )
 def test_an_invalid_option_is_one_line(arguments: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ClusterOptions.of(parse(*arguments.split()))
+        read_cluster(parse(*arguments.split()))
     assert str(caught.value) == complaint
 
 
 def test_faults_keep_the_order_of_the_command_line() -> None:
-    options = ClusterOptions.of(parse(*["--join", "4", "--lose", "1@2.5", "--freeze", "0@3"]))
-    assert options.faults == (
+    assert parse(*["--join", "4", "--lose", "1@2.5", "--freeze", "0@3"]).faults == [
         Fault(kind="join", at_s=4.0),
         Fault(kind="lose", at_s=2.5, host=1),
         Fault(kind="freeze", at_s=3.0, host=0),
-    )
+    ]
 
 
 def test_each_number_of_ranks_goes_with_each_number_of_hosts() -> None:
-    options = ClusterOptions.of(parse("--hosts", "16,1", "--ranks", "1,4"))
-    assert [(each.hosts, each.job.ranks) for each in options.clusters] == [
-        *((1, 1), (1, 4), (16, 1), (16, 4))
-    ]
-    assert [each.job.ranks for each in ClusterOptions.of(parse("--hosts", "3")).clusters] == [6]
+    for line, expected in (
+        ("--hosts 16,1 --ranks 1,4", [(1, 1), (1, 4), (16, 1), (16, 4)]),
+        ("--hosts 3", [(3, 6)]),
+    ):
+        clusters = clusters_of(parse(*line.split()), Cluster())
+        assert [(each.hosts, each.ranks) for each in clusters] == expected
+
+
+def test_options_set_the_fields_of_the_cluster() -> None:
+    line = "--hosts 4 --nic 25 --latency-us 50 --lanes 0 --rank-images 0 --cold --samples 99999"
+    cluster = read_cluster(parse(*line.split()))
+    assert (cluster.nic_gbit_s, cluster.latency_s, cluster.samples) == (25.0, 50e-6, 99_999)
+    assert cluster.cold
+    assert replace(cluster, nic_gbit_s=100.0, latency_us=200.0, cold=False) == Cluster(
+        samples=99_999
+    )
 
 
 def test_a_run_prints_tables_and_writes_json_and_picture(
@@ -154,7 +163,7 @@ def compared(daemons: int, window: int, *, any_node: bool = False) -> Compared:
 GOOD = [
     compared(daemons, window, any_node=any_node)
     for window in WINDOWS
-    for daemons in (2, 3, LOSS_DAEMONS)
+    for daemons in DAEMONS
     for any_node in ((False, True) if daemons == LOSS_DAEMONS else (False,))
 ]
 
@@ -179,27 +188,10 @@ def test_each_target_that_is_missed_is_a_line() -> None:
     ]
 
 
-def test_the_model_of_real_daemons_has_their_rate_and_names() -> None:
-    pace = Pace(
-        daemons=3,
-        workers=4,
-        chunk_s=0.05,
-        chunk_images=8,
-        ranks=2,
-        window=8,
-        batch_size=32,
-        lanes=16,
-    )
-    cluster = simulated(pace, ["a/0", "b/0", "c/0"])
-    assert cluster.hosts * cluster.host.cpu_images_s == 3 * 4 * 8 / 0.05
-    assert cluster.name_of(2) == "c/0"
-    assert (cluster.job.ranks, cluster.job.window, cluster.dataset.lanes) == (2, 8, 16)
-
-
 @pytest.mark.extensive("real daemons for every setting; the model is tested without them")
 def test_real_daemons_run_every_setting() -> None:
     """Whether the model agrees with them is judged by ``--validate``, on an idle machine."""
-    with tiny_dataset(IMAGES) as dataset:
+    with tiny_dataset() as dataset:
         results = compare(dataset, seconds=1.0)
     assert [(each.daemons, each.window, each.any_node) for each in results] == [
         (each.daemons, each.window, each.any_node) for each in GOOD
@@ -214,8 +206,9 @@ def test_a_core_of_this_machine_is_measured(tmp_path: Path) -> None:
     dataset = pack_synthetic(tmp_path, images=64)
     core = sorted(os.sched_getaffinity(0))[0]
     for images in (64, 40):  # a chunk, and less than one
-        rate = measure_core(dataset, images=images, core=core, rounds=1)
-        assert rate.images_s > 0
-        assert 0 <= rate.spread < 10
-        assert rate.image_bytes > 1000
+        cluster = measure_core(Cluster(hosts=5), dataset, images=images, core=core, rounds=1)
+        assert cluster.images_per_core_s not in (0, Cluster().images_per_core_s)
+        assert 0 <= cluster.spread < 10
+        assert cluster.image_bytes > 1000
+        assert cluster.hosts == 5
     assert core in os.sched_getaffinity(0)
