@@ -9,10 +9,11 @@ Memory: 16 bytes a sample while sorting, 40 a duplicate, and the listed groups. 
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from feeder.dataset.format import checksum
 from feeder.dataset.reader import ShardReader
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.output_file import write_output
-from feeder.survey.index_pieces import read_label_rows, read_name, read_records
+from feeder.process.path_text import decode_name
+from feeder.survey.facts import read_label_rows, read_records
 
 DUPLICATES_NAME: Final = "duplicates.jsonl"
 GROUPS_LISTED_MAX: Final = 10_000
@@ -73,7 +75,9 @@ def find_duplicates(shards: Sequence[Path], labels: LabelSpec = INDEX_LABELS) ->
     cannot be read.
     """
     keys, starts = _read_keys(shards)
-    repeated = _find_repeated(keys)
+    ordered = np.sort(keys)
+    repeated = np.unique(ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)])
+    del ordered
     if not len(repeated):
         return NO_DUPLICATES
     members, groups = _find_members(keys, repeated)
@@ -81,16 +85,36 @@ def find_duplicates(shards: Sequence[Path], labels: LabelSpec = INDEX_LABELS) ->
     label_keys = _read_label_keys(shards, starts, members, labels)
 
     order = np.argsort(groups, kind="stable")  # members of a group stay in the order of samples
-    found = _Groups(
-        members=members[order],
-        label_keys=label_keys[order],
-        edges=np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=len(repeated))))),
-    )
+    members, label_keys = members[order], label_keys[order]
+    edges = np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=len(repeated)))))
+    firsts, sizes = edges[:-1], np.diff(edges)
+    lowest, highest = (pick.reduceat(label_keys, firsts) for pick in (np.minimum, np.maximum))
+    conflicting = lowest != highest
+
+    # The list: conflicting groups first, then by size, then by their first sample, up to the room.
+    ranked = np.lexsort((members[firsts], -sizes, ~conflicting))[:GROUPS_LISTED_MAX]
+    total = np.cumsum(np.minimum(sizes[ranked], MEMBERS_LISTED_MAX))
+    room = min(_LISTED_MAX, _LISTED_LABEL_BYTES_MAX // labels.row_bytes)
+    ranked = ranked[: max(1, int(np.searchsorted(total, room, "right")))]
+    chosen = [
+        members[begin + _choose_members(label_keys[begin:end])].tolist()
+        for begin, end in zip(edges[ranked].tolist(), edges[ranked + 1].tolist(), strict=True)
+    ]
+    samples = _read_samples(shards, starts, sorted(row for rows in chosen for row in rows), labels)
     return Duplicates(
         samples=len(members) - len(repeated),
         groups_found=len(repeated),
-        conflicting=int(np.count_nonzero(found.conflicting)),
-        groups=tuple(_read_groups(shards, starts, found, labels)),
+        conflicting=int(np.count_nonzero(conflicting)),
+        groups=tuple(
+            DuplicateGroup(
+                sample_id=rows[0],
+                samples=int(sizes[group]),
+                is_conflicting=bool(conflicting[group]),
+                names=tuple(samples[row][0] for row in rows),
+                labels=tuple(samples[row][1] for row in rows),
+            )
+            for group, rows in zip(ranked.tolist(), chosen, strict=True)
+        ),
     )
 
 
@@ -111,26 +135,16 @@ def _read_keys(shards: Sequence[Path]) -> tuple[NDArray[np.uint64], NDArray[np.i
     """Return the source checksum of each sample (n,), and the first sample of each shard and n."""
     samples = []
     for path in shards:
-        reader = ShardReader(path)
-        reader.close()
-        samples.append(reader.header.samples)
+        with closing(ShardReader(path)) as reader:
+            samples.append(reader.header.samples)
     starts = np.cumsum([0, *samples])
     keys = np.empty(int(starts[-1]), np.uint64)
     for path, start in zip(shards, starts.tolist(), strict=False):
-        reader = ShardReader(path)
-        try:
+        with closing(ShardReader(path)) as reader:
             for first, records in read_records(reader):
                 at = start + first
                 keys[at : at + len(records)] = records["source_checksum"]
-        finally:
-            reader.close()
     return keys, starts
-
-
-def _find_repeated(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the keys that occur more than once, sorted; not 0, which means unknown."""
-    ordered = np.sort(keys)
-    return np.unique(ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)])
 
 
 def _find_members(
@@ -155,105 +169,61 @@ def _read_label_keys(
 ) -> NDArray[np.uint64]:
     """Return a number for each of ``members`` that is equal where labels are equal."""
     keys = np.zeros(len(members), np.uint64)
-    for shard, within in _by_shard(starts, members):
-        rows = members[within] - starts[shard]
-        reader = ShardReader(shards[shard])
-        try:
-            if labels.stored_bytes:
-                for first, stored in read_label_rows(reader, 1):
-                    begin, end = np.searchsorted(rows, (first, first + len(stored))).tolist()
-                    keys[within][begin:end] = [
-                        checksum(stored[row].data) for row in (rows[begin:end] - first).tolist()
-                    ]
-            else:
-                for first, records in read_records(reader):
-                    begin, end = np.searchsorted(rows, (first, first + len(records))).tolist()
-                    keys[within][begin:end] = records["label"][rows[begin:end] - first]
-        finally:
-            reader.close()
+    for reader, within, start in _open_holders(shards, starts, members):
+        rows = members[within] - start
+        pieces: Iterator[tuple[int, NDArray[Any]]]
+        pieces = read_label_rows(reader, 1) if labels.stored_bytes else read_records(reader)
+        for first, piece in pieces:
+            begin, end = np.searchsorted(rows, (first, first + len(piece))).tolist()
+            wanted: Any = piece[rows[begin:end] - first]
+            keys[within][begin:end] = (
+                [checksum(row.data) for row in wanted] if labels.stored_bytes else wanted["label"]
+            )
     return keys
 
 
-def _by_shard(starts: NDArray[np.int64], members: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
-    """Yield each shard that holds some of ``members`` (sorted), and the slice of those."""
+def _choose_members(label_keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return which members of a group to list, in order: the first of each label, then others."""
+    _, of_each_label = np.unique(label_keys, return_index=True)
+    kept = np.sort(of_each_label)[:MEMBERS_LISTED_MAX]
+    others = np.setdiff1d(np.arange(min(len(label_keys), MEMBERS_LISTED_MAX)), kept)
+    return np.sort(np.concatenate((kept, others[: MEMBERS_LISTED_MAX - len(kept)])))
+
+
+def _open_holders(
+    shards: Sequence[Path], starts: NDArray[np.int64], members: NDArray[np.int64]
+) -> Iterator[tuple[ShardReader, slice, int]]:
+    """Yield each shard with some of ``members`` (sorted), their slice, and its first sample."""
     edges = np.searchsorted(members, starts).tolist()
     for shard, (begin, end) in enumerate(pairwise(edges)):
         if begin < end:
-            yield shard, slice(begin, end)
+            with closing(ShardReader(shards[shard])) as reader:
+                yield reader, slice(begin, end), int(starts[shard])
 
 
-class _Groups:
-    """All groups: the members of group g are those from ``edges[g]`` to ``edges[g + 1]``."""
-
-    def __init__(
-        self,
-        members: NDArray[np.int64],
-        label_keys: NDArray[np.uint64],
-        edges: NDArray[np.int64],
-    ) -> None:
-        self._members, self._label_keys, self._edges = members, label_keys, edges
-        self.sizes, firsts = np.diff(edges), edges[:-1]
-        self.conflicting: NDArray[np.bool_] = np.minimum.reduceat(
-            label_keys, firsts
-        ) != np.maximum.reduceat(label_keys, firsts)
-        self._first_members = members[firsts]
-
-    def choose(self, labels: LabelSpec) -> list[int]:
-        """Return the groups to list, in the order of the list."""
-        order = np.lexsort((self._first_members, -self.sizes, ~self.conflicting))
-        order = order[:GROUPS_LISTED_MAX]
-        total = np.cumsum(np.minimum(self.sizes[order], MEMBERS_LISTED_MAX))
-        room = min(_LISTED_MAX, _LISTED_LABEL_BYTES_MAX // labels.row_bytes)
-        chosen: list[int] = order[: max(1, int(np.searchsorted(total, room, "right")))].tolist()
-        return chosen
-
-    def choose_members(self, group: int) -> list[int]:
-        """Return the samples to list of a group, in order: the first of each label, then others."""
-        begin, end = self._edges[group : group + 2].tolist()
-        _, of_each_label = np.unique(self._label_keys[begin:end], return_index=True)
-        kept = np.sort(of_each_label)[:MEMBERS_LISTED_MAX]
-        others = np.setdiff1d(np.arange(min(end - begin, MEMBERS_LISTED_MAX)), kept)
-        rows = np.sort(np.concatenate((kept, others[: MEMBERS_LISTED_MAX - len(kept)])))
-        chosen: list[int] = self._members[begin + rows].tolist()
-        return chosen
+def _read_samples(
+    shards: Sequence[Path], starts: NDArray[np.int64], members: Sequence[int], labels: LabelSpec
+) -> dict[int, tuple[str, SampleLabel]]:
+    """Return the names and labels of ``members`` (sorted), by sample."""
+    samples: dict[int, tuple[str, SampleLabel]] = {}
+    for reader, within, start in _open_holders(shards, starts, np.array(members, np.int64)):
+        for sample in members[within]:
+            row = sample - start
+            record = reader.read_records(row, 1)[0]
+            name = bytearray(int(record["name_bytes"]))
+            offset = reader.header.names_offset + int(record["name_offset"])
+            reader.read_into(offset, memoryview(name))
+            samples[sample] = decode_name(bytes(name)), _read_label(reader, row, record, labels)
+    return samples
 
 
-def _read_groups(
-    shards: Sequence[Path], starts: NDArray[np.int64], groups: _Groups, labels: LabelSpec
-) -> Iterator[DuplicateGroup]:
-    """Yield the groups to list, with names and labels."""
-    listed = groups.choose(labels)
-    shown = [groups.choose_members(group) for group in listed]
-    wanted = np.array(sorted(sample for samples in shown for sample in samples), np.int64)
-    found: dict[int, tuple[str, SampleLabel]] = {}
-    for shard, within in _by_shard(starts, wanted):
-        reader = ShardReader(shards[shard])
-        try:
-            for sample in wanted[within].tolist():
-                found[sample] = _read_sample(reader, sample - int(starts[shard]), labels)
-        finally:
-            reader.close()
-    for group, samples in zip(listed, shown, strict=True):
-        names, group_labels = zip(*(found[sample] for sample in samples), strict=True)
-        yield DuplicateGroup(
-            sample_id=samples[0],
-            samples=int(groups.sizes[group]),
-            is_conflicting=bool(groups.conflicting[group]),
-            names=names,
-            labels=group_labels,
-        )
-
-
-def _read_sample(reader: ShardReader, row: int, labels: LabelSpec) -> tuple[str, SampleLabel]:
-    """Return a sample's name and label."""
-    record = reader.read_records(row, 1)[0]
-    name = read_name(reader, record)
+def _read_label(reader: ShardReader, row: int, record: np.void, labels: LabelSpec) -> SampleLabel:
     if labels.kind == "index":
-        return name, int(record["label"])
+        return int(record["label"])
     if labels.kind == "none":
-        return name, ()
+        return ()
     values = np.empty((1, *labels.row_shape), labels.dtype)
     labels.decode_rows(reader.read_label_rows(row, 1), values)
     if labels.kind == "multi":
-        return name, tuple(np.flatnonzero(values[0]).tolist())
-    return name, tuple(float(str(value)) for value in values[0])  # as short as float32 allows
+        return tuple(np.flatnonzero(values[0]).tolist())
+    return tuple(float(str(value)) for value in values[0])  # as short as float32 allows

@@ -10,6 +10,7 @@ in data: URIs. Its bytes follow from the dataset alone, given the same Pillow.
 import base64
 import hashlib
 from collections.abc import Iterable
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -17,24 +18,25 @@ from feeder.dataset.manifest import Manifest
 from feeder.dataset.opened import Dataset
 from feeder.process.output_file import write_output
 from feeder.survey.duplicates import Duplicates
-from feeder.survey.facts import gather_facts
-from feeder.survey.findings import findings
-from feeder.survey.label_section import label_section
-from feeder.survey.list_sections import (
+from feeder.survey.facts import Facts, gather_facts
+from feeder.survey.labels import label_section
+from feeder.survey.markup import escape, join_lines
+from feeder.survey.numbers import format_amount, format_bytes, format_share, plural
+from feeder.survey.pictures import Picture, draw_picture
+from feeder.survey.sections import (
     GROUPS_SHOWN_MAX,
     LeftOut,
     duplicate_section,
-    group_left_out,
     left_out_section,
+    odd_section,
+    packing_section,
+    size_section,
 )
-from feeder.survey.markup import escape, join_lines
-from feeder.survey.numbers import format_bytes, plural
-from feeder.survey.pictures import Picture, draw_picture
-from feeder.survey.sections import odd_section, packing_section, size_section
 from feeder.survey.style import STYLE
 
 SURVEY_NAME: Final = "survey.html"
 _OPEN_SHARDS: Final = 8
+_IMBALANCE: Final = 10  # times as many samples in the largest class as in the smallest
 
 
 def write_survey(
@@ -61,16 +63,11 @@ def render_survey(
 ) -> str:
     """Return the page; see ``write_survey``."""
     facts = gather_facts(folder, manifest)
-    left_out = group_left_out(quarantine)
     with Dataset(folder, manifest, _OPEN_SHARDS) as dataset:
-        drawn: dict[int, Picture] = {}
-
-        def draw(sample_id: int) -> Picture:
-            if sample_id not in drawn:
-                drawn[sample_id] = draw_picture(dataset, sample_id)
-            return drawn[sample_id]
-
-        extremes = [(each.what, draw(each.sample_id)) for each in facts.extremes]
+        draw = cache(partial(draw_picture, dataset))
+        extremes: dict[str, Picture] = {}
+        if len({extreme.size for extreme in facts.extremes.values()}) > 1:
+            extremes = {what: draw(each.sample_id) for what, each in facts.extremes.items()}
         examples = {
             flag: [draw(sample) for sample in samples] for flag, samples in facts.examples.items()
         }
@@ -78,11 +75,11 @@ def render_survey(
     return _make_page(
         manifest,
         _header(manifest, duplicates),
-        findings(manifest, facts, duplicates),
+        _worth_a_look(manifest, facts, duplicates),
         label_section(manifest, facts),
         size_section(manifest, facts, extremes),
         odd_section(manifest, examples),
-        left_out_section(manifest, left_out),
+        left_out_section(manifest, quarantine),
         duplicate_section(duplicates, manifest, groups),
         packing_section(manifest),
     )
@@ -94,7 +91,15 @@ def _make_page(manifest: Manifest, header: str, *sections: str) -> str:
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
         "form-action 'none'"
     )
-    links = "".join(f'<a href="#{anchor}">{title}</a>' for anchor, title in _links(manifest))
+    anchors = {
+        "labels": "Classes" if manifest.classes else "Labels",
+        "sizes": "Sizes",
+        "odd": "Odd kinds",
+        "left-out": "Left out",
+        "duplicates": "Duplicates",
+        "packing": "How it was packed",
+    }
+    links = "".join(f'<a href="#{anchor}">{title}</a>' for anchor, title in anchors.items())
     return join_lines(
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -113,17 +118,6 @@ def _make_page(manifest: Manifest, header: str, *sections: str) -> str:
     )
 
 
-def _links(manifest: Manifest) -> Iterable[tuple[str, str]]:
-    return (
-        ("labels", "Classes" if manifest.classes else "Labels"),
-        ("sizes", "Sizes"),
-        ("odd", "Odd kinds"),
-        ("left-out", "Left out"),
-        ("duplicates", "Duplicates"),
-        ("packing", "How it was packed"),
-    )
-
-
 def _header(manifest: Manifest, duplicates: Duplicates) -> str:
     packed = sum(shard.bytes for shard in manifest.shards)
     kind = {
@@ -132,17 +126,19 @@ def _header(manifest: Manifest, duplicates: Duplicates) -> str:
         "float": f"{plural(manifest.labels.width, 'number')} a sample",
         "none": "none",
     }[manifest.labels.kind]
-    facts = [
-        ("Samples", f"{manifest.samples:,}", ""),
-        ("Classes", f"{len(manifest.classes):,}", "") if manifest.classes else None,
-        ("Labels", kind, "text"),
-        ("Packed", format_bytes(packed), ""),
-        ("Left out", f"{manifest.quarantined:,}", ""),
-        ("Duplicates", f"{duplicates.samples:,}", ""),
-    ]
+    facts = {
+        "Samples": f"{manifest.samples:,}",
+        "Classes": f"{len(manifest.classes):,}" if manifest.classes else "",
+        "Labels": kind,
+        "Packed": format_bytes(packed),
+        "Left out": f"{manifest.quarantined:,}",
+        "Duplicates": f"{duplicates.samples:,}",
+    }
     items = join_lines(
-        f"<div{f' class={style}' if style else ''}><dt>{name}</dt><dd>{escape(value)}</dd></div>"
-        for name, value, style in filter(None, facts)
+        f"<div{' class=text' if name == 'Labels' else ''}><dt>{name}</dt>"
+        f"<dd>{escape(value)}</dd></div>"
+        for name, value in facts.items()
+        if value
     )
     return join_lines(
         (
@@ -152,5 +148,59 @@ def _header(manifest: Manifest, duplicates: Duplicates) -> str:
             f"<code>{escape(manifest.content)}</code></p>",
             f'<dl class="facts">{items}</dl>',
             "</header>",
+        )
+    )
+
+
+def _worth_a_look(manifest: Manifest, facts: Facts, duplicates: Duplicates) -> str:
+    """Return what a reader should look at first: a line for each unusual fact, with a link."""
+    filled = facts.class_samples[facts.class_samples > 0]
+    empty = len(facts.class_samples) - len(filled)
+    times = float(filled.max() / filled.min()) if len(filled) else 1.0
+    bare = facts.classes_of_sample.count_below(1)
+    left_out, warned = manifest.quarantined, manifest.odd.get("warned", 0)
+    share = format_share(left_out, manifest.samples + left_out)
+    turned = manifest.odd.get("exif-ignored", 0)
+    rotation = "an EXIF rotation that was ignored"
+    conflicting, repeated = duplicates.conflicting, duplicates.samples
+    rows = (
+        (empty, "labels", plural(empty, "class has no images", "classes have no images")),
+        (
+            times >= _IMBALANCE,
+            "labels",
+            f"The largest class is {format_amount(round(times, 1))} times as large as the smallest",
+        ),
+        (bare, "labels", plural(bare, "sample has no class", "samples have no class")),
+        *(
+            (column.low == column.high, "labels", f"Value {number} is the same in all samples")
+            for number, column in enumerate(facts.columns)
+        ),
+        (
+            left_out,
+            "left-out",
+            plural(left_out, f"image ({share}) was left out", f"images ({share}) were left out"),
+        ),
+        (warned, "odd", f"The decoder complained about {plural(warned, 'image')}"),
+        (turned, "odd", plural(turned, f"image has {rotation}", f"images have {rotation}")),
+        (
+            conflicting,
+            "duplicates",
+            plural(conflicting, "image occurs", "images occur") + " with different labels",
+        ),
+        (
+            repeated,
+            "duplicates",
+            plural(repeated, "sample repeats", "samples repeat") + " an earlier one",
+        ),
+    )
+    lines = join_lines(
+        f'<li><a href="#{anchor}">{text}</a></li>' for holds, anchor, text in rows if holds
+    )
+    return join_lines(
+        (
+            '<section class="findings" aria-labelledby="findings-title">',
+            '<h2 id="findings-title">Worth a look</h2>',
+            f"<ul>\n{lines}\n</ul>" if lines else "<p>Nothing unusual was found.</p>",
+            "</section>",
         )
     )

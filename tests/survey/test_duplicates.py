@@ -58,7 +58,7 @@ def test_pieces_of_an_index_give_the_same_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _find(tmp_path / "whole", _mixed())
-    monkeypatch.setattr("feeder.survey.index_pieces._PIECE_ROWS", 2)
+    monkeypatch.setattr("feeder.survey.facts._PIECE_ROWS", 2)
     monkeypatch.setattr("feeder.survey.duplicates._SEARCH_PIECE", 3)
     assert _find(tmp_path / "pieces", _mixed(), shards=2) == whole
 
@@ -67,7 +67,7 @@ def test_pieces_of_an_index_give_the_same_groups(
 def test_labels_beside_the_record_are_compared(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.survey.index_pieces._PIECE_VALUES", 24)  # a row or a few a piece
+    monkeypatch.setattr("feeder.survey.facts._PIECE_VALUES", 24)  # a row or a few a piece
     labels = LabelSpec(kind=kind, width=3)  # type: ignore[arg-type]
     values: list[tuple[float, ...]] = [(0, 2), (1,), (0, 2), (0,)]
     if kind == "float":

@@ -22,7 +22,15 @@ from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
 from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
-from tests.support.sources import call_feeder, encoded, image, make_source, pack, run_inline
+from tests.support.sources import (
+    call_feeder,
+    encoded,
+    error_line,
+    image,
+    make_source,
+    pack,
+    run_inline,
+)
 from tests.support.synthetic_sets import (
     EVERY_KIND,
     Sample,
@@ -93,7 +101,7 @@ def test_only_the_first_of_many_values_are_drawn(tmp_path: Path) -> None:
     assert "Value 8: samples" not in page.tables
 
 
-def test_names_from_outside_stay_text(tmp_path: Path) -> None:
+def test_names_from_outside_stay_text_and_are_cut(tmp_path: Path) -> None:
     samples = [Sample(name=f"{n}{_HOSTILE}", source=1, label=n, flags=Oddity.PNG) for n in (0, 1)]
     manifest = write_set(tmp_path, samples, classes=(f"a{_HOSTILE}", f"b{_HOSTILE}", _HOSTILE))
     left_out = [_left_out(f"c{_HOSTILE}", f"kind{_HOSTILE}", f"reason{_HOSTILE}")]
@@ -102,11 +110,8 @@ def test_names_from_outside_stay_text(tmp_path: Path) -> None:
     shown = '<script>alert("1")</script>&amp;\\u202e\\udc80\\n'
     for text in ("a", "b", "", "0", "1", "c", "kind", "reason"):
         assert f"{text}{shown}" in "".join(page.texts), text
-
-
-def test_long_names_are_cut(tmp_path: Path) -> None:
     samples = [Sample(name="x" * 60_000, flags=Oddity.GIF)] * 2
-    page = _read(tmp_path, write_set(tmp_path, samples, classes=("y" * 100_000,)))
+    page = _read(tmp_path / "long", write_set(tmp_path / "long", samples, classes=("y" * 100_000,)))
     assert len(page.text) < 10_000
     assert re.search("x{20,}…x{20,}", page.text)
 
@@ -128,21 +133,6 @@ def test_the_policy_allows_the_style_sheet_and_pictures_only(tmp_path: Path) -> 
     assert not re.search(r"url\(|@import|https?:|javascript:|\sstyle=|\son\w+=", html)
 
 
-def test_a_chart_has_a_title_and_a_description(tmp_path: Path) -> None:
-    samples = [Sample(name=f"s{n}", tiled=tiled_image(40 + 8 * n, 30)) for n in range(5)]
-    page = _read(tmp_path, write_set(tmp_path, samples, classes=("a",)))
-    charts = [attributes for name, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(charts) >= 3
-    for attributes in charts:
-        assert attributes["aria-labelledby"] in page.identities()
-        assert attributes["aria-describedby"] in page.identities()
-
-
-def test_every_kind_of_fault_has_its_sentence() -> None:
-    assert sorted(LEFT_OUT) == sorted(get_args(FaultKind))
-    assert all(sentence.endswith(".") for sentence in LEFT_OUT.values())
-
-
 def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
     samples = [
         Sample(
@@ -161,6 +151,11 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
         title = ODD_KINDS[next(flag for flag in Oddity if flag.kinds() == [kind])].title
         assert f"{title} {count} of 17 samples" in page.text
     assert sum(int(row[1]) for row in page.tables["Chroma subsampling"][1:]) == 17
+    charts = [attributes for name, attributes in page.elements if attributes.get("role") == "img"]
+    assert len(charts) >= 4
+    for attributes in charts:  # for screen readers
+        names = {attributes["aria-labelledby"], attributes["aria-describedby"]}
+        assert names <= {*page.identities()}
     for name in ("Longer side", "Pixels", "Aspect ratio", "Bytes of an image, packed"):
         assert sum(int(row[1]) for row in page.tables[f"{name}: images"][1:]) == 17, name
     assert "1 class has no images: none ." in page.text
@@ -206,7 +201,9 @@ def test_pictures_are_small_and_few(tmp_path: Path) -> None:
     assert (tmp_path / SURVEY_NAME).stat().st_size < 1_200_000
 
 
-def test_every_oddity_and_subsampling_has_words() -> None:
+def test_every_oddity_subsampling_and_fault_has_words() -> None:
+    assert sorted(LEFT_OUT) == sorted(get_args(FaultKind))
+    assert all(sentence.endswith(".") for sentence in LEFT_OUT.values())
     assert {*ODD_KINDS} == {*Oddity}
     assert {*SUBSAMPLINGS} == {each.name.lower() for each in Subsampling} - {"other"}
 
@@ -226,7 +223,7 @@ def test_the_page_depends_on_the_dataset_only(
         duplicates = find_duplicates(shard_paths(tmp_path / name, manifest))
         write_survey(tmp_path / name, manifest, (), duplicates)
         pages.append((tmp_path / name / SURVEY_NAME).read_bytes())
-        monkeypatch.setattr("feeder.survey.index_pieces._PIECE_ROWS", 2)
+        monkeypatch.setattr("feeder.survey.facts._PIECE_ROWS", 2)
     assert pages[0] == pages[1]
 
 
@@ -275,13 +272,10 @@ def test_the_command_writes_the_page_of_a_packed_dataset(packed: Path, tmp_path:
 
 
 def test_no_dataset_and_a_page_that_cannot_be_written_are_one_line(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed: Path, tmp_path: Path
 ) -> None:
-    from feeder.cli.main import main
-
-    assert main(["survey", str(tmp_path / "missing")]) == 3
-    assert main(["survey", str(packed), "--out", str(tmp_path / "no" / "page.html")]) == 4
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert "no dataset at" in lines[0]
-    assert "No such file or directory" in lines[1]
+    missing = call_feeder("survey", tmp_path / "missing")
+    assert (missing.returncode, "no dataset at" in error_line(missing)) == (3, True)
+    unwritten = call_feeder("survey", packed, "--out", tmp_path / "no" / "page.html")
+    assert unwritten.returncode == 4
+    assert "No such file or directory" in error_line(unwritten)

@@ -7,24 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest
-from feeder.survey.axes import round_values
-from feeder.survey.facts import ClassCounts, Column, Facts
-from feeder.survey.histogram import (
+from feeder.survey.charts import (
+    CLASSES,
+    VALUE,
     Bar,
     Histogram,
-    even_histogram,
-    whole_histogram,
+    draw_histogram,
+    draw_share,
+    make_histogram,
+    round_values,
 )
-from feeder.survey.markup import (
-    escape,
-    escape_name,
-    escape_path,
-    join_lines,
-    make_section,
-    make_table,
-)
+from feeder.survey.facts import Facts
+from feeder.survey.markup import escape_name, escape_path, join_lines, make_section, make_table
 from feeder.survey.numbers import format_amount, format_column_share, plural
-from feeder.survey.svg import draw_histogram, draw_share
 
 _TABLE_MAX: Final = 40  # classes; more are a chart and two shorter tables
 _ENDS: Final = 10  # rows of each of those
@@ -35,34 +30,27 @@ _LOGARITHMIC_FROM: Final = 30  # times the median: smaller classes would be flat
 
 def label_section(manifest: Manifest, facts: Facts) -> str:
     """Return the section for any kind of labels."""
-    if facts.classes is not None:
-        return _class_section(manifest, facts.classes)
     if manifest.labels.kind == "float":
-        return _value_section(manifest, facts.columns)
-    return make_section(
-        "labels",
-        "Labels",
-        "<p>The samples have no labels. Every label of a batch is −1.</p>",
-    )
-
-
-def _class_section(manifest: Manifest, counts: ClassCounts) -> str:
-    samples = counts.samples
-    order = np.argsort(-samples, kind="stable")
-    counted = "images" if counts.per_sample is None else "samples"
+        return _value_section(manifest, facts)
+    if manifest.labels.kind == "none":
+        text = "<p>The samples have no labels. Every label of a batch is −1.</p>"
+        return make_section("labels", "Labels", text)
+    samples = facts.class_samples
+    largest = np.argsort(-samples, kind="stable")
+    is_index = manifest.labels.kind == "index"
+    counted = "images" if is_index else "samples"
     pieces = [_describe_classes(samples, counted)]
     if len(samples) <= _TABLE_MAX:
-        pieces.append(
-            _class_table(manifest, samples, order, f"All classes by number of {counted}", counted)
-        )
+        caption = f"All classes by number of {counted}"
+        pieces.append(_class_table(manifest, samples, largest, caption, counted))
     elif samples.min() < samples.max():
-        strip = _class_strip(manifest, samples[order], order, counted)
         smallest = np.argsort(samples, kind="stable")
         smallest = smallest[samples[smallest] > 0][:_ENDS]
+        strip = _class_strip(manifest, samples[largest], largest, counted)
         pieces += [
             draw_histogram(strip, "by-size", with_table=False),
             '<div class="pair">',
-            _class_table(manifest, samples, order[:_ENDS], "The largest classes", counted),
+            _class_table(manifest, samples, largest[:_ENDS], "The largest classes", counted),
             _class_table(
                 manifest,
                 samples,
@@ -74,17 +62,18 @@ def _class_section(manifest: Manifest, counts: ClassCounts) -> str:
             "</div>",
         ]
     pieces.append(_name_empty(manifest, np.flatnonzero(samples == 0)))
-    if counts.per_sample is not None:
-        shown = whole_histogram("Classes of a sample", counts.per_sample, "classes")
+    if not is_index:
+        found = facts.classes_of_sample
+        shown = make_histogram("Classes of a sample", found, CLASSES, counted="samples")
         pieces.append(f'<div class="charts">{draw_histogram(shown, "per-sample")}</div>')
     return make_section("labels", "Classes", *pieces)
 
 
 def _describe_classes(samples: NDArray[np.int64], counted: str) -> str:
     low, high = int(samples.min()), int(samples.max())
+    if len(samples) == 1:
+        return "<p>There is one class.</p>"
     if low == high:
-        if len(samples) == 1:
-            return "<p>There is one class.</p>"
         one = plural(high, counted.removesuffix("s"))
         return f"<p>Each of the {plural(len(samples), 'class', 'classes')} has {one}.</p>"
     median = format_amount(float(np.median(samples)))
@@ -105,21 +94,19 @@ def _class_strip(
     edges = np.linspace(0, classes, min(classes, _STRIP_BARS) + 1).round().astype(int).tolist()
     bars = []
     for first, end in pairwise(edges):
-        most, least = int(ordered[first]), int(ordered[end - 1])
-        if end - first == 1:
-            label = f"{first + 1:,}. {manifest.classes[int(order[first])]}"
-        else:
+        label = f"{first + 1:,}. {manifest.classes[int(order[first])]}"
+        if end - first > 1:
+            least = int(ordered[end - 1])
             label = f"{first + 1:,}. to {end:,}. class, down to {least:,}"
-        bars.append(Bar(start=first / classes, end=end / classes, count=most, label=label))
+        bars.append(Bar(first / classes, end / classes, int(ordered[first]), label))
     positions = [1.0, *(value for value in round_values(0, classes) if value > 1)]
     median = max(float(np.median(ordered[ordered > 0])), 1.0)
     return Histogram(
         title=f"{counted.capitalize()} of each class, by size",
         summary=f"{plural(classes, 'class', 'classes')}, the largest first",
-        bars=tuple(bars),
-        ticks=tuple(((value - 0.5) / classes, format_amount(value)) for value in positions),
         x_title="class, by size",
-        y_title=counted,
+        bars=bars,
+        ticks=[((value - 0.5) / classes, format_amount(value)) for value in positions],
         counted=counted,
         is_logarithmic=int(ordered[0]) >= _LOGARITHMIC_FROM * median,
     )
@@ -139,13 +126,13 @@ def _class_table(
         (
             f"{label:,}",
             escape_path(manifest.classes[label]),
-            f"{int(samples[label]):,}",
-            format_column_share(int(samples[label]), manifest.samples),
-            *([draw_share(int(samples[label]) / most)] if with_bars else []),
+            f"{count:,}",
+            format_column_share(count, manifest.samples),
+            *([draw_share(count / most)] if with_bars else []),
         )
-        for label in order.tolist()
+        for label, count in zip(order.tolist(), samples[order].tolist(), strict=True)
     )
-    heads = ["Label#", "Class", f"{counted.capitalize()}#", "Share#", *([""] if with_bars else [])]
+    heads = ("Label#", "Class", f"{counted.capitalize()}#", "Share#", *([""] if with_bars else []))
     return make_table(caption, heads, rows, kind="classes")
 
 
@@ -157,23 +144,22 @@ def _name_empty(manifest: Manifest, empty: NDArray[np.int64]) -> str:
         for label in empty[:_EMPTY_NAMED_MAX].tolist()
     )
     more = f" and {len(empty) - _EMPTY_NAMED_MAX:,} more" if len(empty) > _EMPTY_NAMED_MAX else ""
-    have = "class has" if len(empty) == 1 else "classes have"
-    return f'<p class="names">{len(empty):,} {have} no images: {named}{more}.</p>'
+    have = plural(len(empty), "class has", "classes have")
+    return f'<p class="names">{have} no images: {named}{more}.</p>'
 
 
-def _value_section(manifest: Manifest, columns: tuple[Column, ...]) -> str:
-    width = manifest.labels.width
+def _value_section(manifest: Manifest, facts: Facts) -> str:
+    width, columns = manifest.labels.width, facts.columns
     charts = (
         draw_histogram(
-            even_histogram(f"Value {number}", each.low, each.mean, each.high, each.counts),
-            f"value-{number}",
+            make_histogram(f"Value {number}", column, VALUE, counted="samples"), f"value-{number}"
         )
-        for number, each in enumerate(columns)
+        for number, column in enumerate(columns)
     )
     shown = "" if width == len(columns) else f" The first {len(columns)} are shown."
     return make_section(
         "labels",
         "Labels",
-        f"<p>Each sample has {escape(plural(width, 'number'))}.{shown}</p>",
+        f"<p>Each sample has {plural(width, 'number')}.{shown}</p>",
         f'<div class="charts">{join_lines(charts)}</div>',
     )

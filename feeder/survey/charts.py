@@ -1,0 +1,309 @@
+"""Histograms as inline SVG: counts become bars, ticks and words, and these a figure.
+
+Positions across are shares of the width: a chart is as wide as its column, and its text keeps its
+size. Heights are in pixels. Colours come from the page's style sheet.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.survey.counts import WholeCounts
+from feeder.survey.markup import escape, make_details, make_table
+from feeder.survey.numbers import format_amount, format_bytes, format_compact
+
+BARS_MAX: Final = 32
+_BARS_MIN: Final = 13  # odd, so that a ratio of 1:1 is in the middle
+_BAR_OCTAVES: Final = tuple(2.0**k for k in range(-5, 2))  # widths of a bar, multiples of a bin
+_TOP_PX: Final = 22
+_PLOT_PX: Final = 124
+_BASE_PX: Final = _TOP_PX + _PLOT_PX
+_TICK_PX: Final = 17
+_TITLE_PX: Final = 35
+_BOTTOM_PX: Final = 40
+_LEAST_PX: Final = 1.5  # of a bar that is not 0
+_GAP: Final = 0.14  # of a bar's width
+_DENSE_BARS: Final = 60
+_OVERLAP: Final = -0.0005  # of the chart's width: no seams between more bars than that
+
+Tick = tuple[float, str]
+"""A position, as a share of the axis, and its text."""
+
+
+class Bar(NamedTuple):
+    """A bar from ``start`` to ``end``, shares of the width; ``height`` is a count."""
+
+    start: float
+    end: float
+    height: int
+    label: str
+    """What it counts, e.g. "256–304 px"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """All that is drawn of a histogram."""
+
+    title: str
+    summary: str
+    """Least, middle and most."""
+    x_title: str
+    bars: Sequence[Bar] = ()
+    """None where all values are the same, so that the summary is enough."""
+    ticks: Sequence[Tick] = ()
+    counted: str = "images"
+    """What the bars count."""
+    is_logarithmic: bool = False
+    """Whether the heights are."""
+
+
+def _format_aspect(ratio: float) -> str:
+    """Return e.g. "1.33:1" or "1:1.5"."""
+    return f"{format_amount(ratio)}:1" if ratio >= 1 else f"1:{format_amount(1 / ratio)}"
+
+
+class Unit(NamedTuple):
+    """What a number on an axis is of."""
+
+    name: str
+    size: float = 1.0
+    is_whole: bool = False
+    is_even: bool = False
+    """Whether the axis is; others are logarithmic, and of positive numbers."""
+    form: Callable[[float], str] | None = None
+    """Writes a value whose number is not followed by the name."""
+
+    def format(self, value: float) -> str:
+        return self.form(value) if self.form else f"{format_amount(value / self.size)} {self.name}"
+
+    def format_range(self, low: float, high: float) -> str:
+        """Return the values from ``low`` up to and without ``high``."""
+        if self in (ASPECT, VALUE):
+            return f"{self.format(low)} to {self.format(high)}"
+        first, last = format_amount(low / self.size), format_amount(high / self.size)
+        if self.is_whole:
+            first, last = f"{math.ceil(low - 1e-9):,}", f"{math.ceil(high - 1e-9) - 1:,}"
+        return f"{first} {self.name}" if first == last else f"{first}–{last} {self.name}"
+
+    def choose_ticks(self, low: float, high: float) -> list[tuple[float, str]]:
+        """Return round values from ``low`` to ``high`` with their texts."""
+        if self != ASPECT:
+            choose = round_values if self.is_even else _logarithmic_values
+            values = choose(low / self.size, high / self.size)
+            return [(value * self.size, format_amount(value)) for value in values]
+        octaves = math.log2(high / low)
+        aspects = [(2, 3), (3, 4), (1, 1), (4, 3), (3, 2)]
+        if octaves > 2:
+            powers = range(-16, 17, 1 if octaves < 6 else 2 if octaves < 16 else 4)
+            aspects = [(1 << max(k, 0), 1 << max(-k, 0)) for k in powers]
+        return [(width / height, f"{width:,}:{height:,}") for width, height in aspects]
+
+
+PIXELS: Final = Unit("px", is_whole=True)
+MEGAPIXELS: Final = Unit("MP", 1e6)
+ASPECT: Final = Unit("width : height", form=_format_aspect)
+VALUE: Final = Unit("value", is_even=True, form=format_amount)
+CLASSES: Final = Unit("classes", is_even=True, is_whole=True, form=format_amount)
+
+
+def bytes_unit(value: float) -> Unit:
+    """Return the unit in which ``value`` bytes are written."""
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+    name, size = next((unit for unit in units if value >= unit[1]), units[-1])
+    return Unit(name, size, form=format_bytes)
+
+
+def make_histogram(
+    title: str, found: WholeCounts, unit: Unit, *, counted: str = "images"
+) -> Histogram:
+    """Return the histogram of what was counted; its bars have the same width on the axis."""
+    shown = partial(
+        Histogram,
+        title=title,
+        x_title=unit.name if unit.is_even else f"{unit.name}, logarithmic",
+        counted=counted,
+    )
+    low, high = unit.format(found.low), unit.format(found.high)
+    if found.low == found.high:
+        return shown(summary=f"all {low}")
+    name, middle = ("mean", found.mean) if unit == VALUE else ("median", found.quantile(0.5))
+    numbers, first, end, edge = (_group_evenly if unit.is_even else _group_octaves)(found, unit)
+    different, rows = np.unique(numbers, return_index=True)
+    sums = np.add.reduceat(found.counts, rows)
+    scale = float if unit.is_even else math.log2
+    start, span = scale(edge(first)), scale(edge(end)) - scale(edge(first))
+    ticks = [
+        ((scale(value) - start) / span, text)
+        for value, text in unit.choose_ticks(edge(first), edge(end))
+    ]
+    return shown(
+        summary=f"{low} · {name} {unit.format(middle)} · {high}",
+        bars=[
+            Bar(
+                (number - first) / (end - first),
+                (number - first + 1) / (end - first),
+                count,
+                unit.format_range(edge(number), edge(number + 1)),
+            )
+            for number, count in zip(different.tolist(), sums.tolist(), strict=True)
+        ],
+        ticks=[(place, text) for place, text in ticks if 0 <= place <= 1],
+    )
+
+
+_Groups = tuple[NDArray[np.int64], int, int, Callable[[float], float]]
+"""The number of the bar of each value, the first bar, the end of the last, and where bar i
+begins."""
+
+
+def _group_octaves(found: WholeCounts, unit: Unit) -> _Groups:
+    """Group values by their logarithm; of a ratio as far below 1:1, a bar's middle, as above."""
+    is_ratio = unit == ASPECT
+    shift = 0.5 if is_ratio else 0.0
+    for octaves in _BAR_OCTAVES:
+        numbers = np.floor(np.log2(found.values) / octaves + shift + 1e-9).astype(np.int64)
+        first, last = int(numbers[0]), int(numbers[-1])
+        if is_ratio:
+            first, last = min(first, -last), max(last, -first)
+        if last - first < BARS_MAX:
+            break
+    return numbers, *_widen(first, last), lambda bar: 2.0 ** ((bar - shift) * octaves)
+
+
+def _group_evenly(found: WholeCounts, unit: Unit) -> _Groups:
+    start, width = found.low, (found.high - found.low) / BARS_MAX
+    if unit.is_whole:  # the bar of one number is around its tick
+        start, width = -0.5, max(1, round(_nice_step((found.high - found.low + 1) / BARS_MAX)))
+    numbers = np.floor((found.values - start) / width).astype(np.int64)
+    first, end = _widen(int(numbers[0]), int(numbers[-1]))
+    return numbers, max(first, 0), end + max(-first, 0), lambda bar: start + bar * width
+
+
+def _widen(first: int, last: int) -> tuple[int, int]:
+    """Return the first and the end of at least _BARS_MIN bars around these."""
+    missing = max(0, _BARS_MIN - (last - first + 1))
+    return first - missing // 2, last + 1 + missing - missing // 2
+
+
+def height_ticks(most: float, *, is_logarithmic: bool) -> list[Tick]:
+    """Return the ticks of a vertical axis from 0 to ``most``."""
+    values = _logarithmic_values(1, most) if is_logarithmic else round_values(0, most)
+    return [
+        (height_of(value, most, is_logarithmic), format_compact(value))
+        for value in values
+        if value % 1 == 0  # there are no halves of images
+    ]
+
+
+def height_of(count: float, most: float, is_logarithmic: bool) -> float:
+    """Return the share of the height of a bar; a logarithmic axis begins at 1/2."""
+    if not is_logarithmic:
+        return count / most
+    return math.log2(2 * count) / math.log2(2 * most) if count > 0.5 else 0.0
+
+
+def _logarithmic_values(low: float, high: float) -> list[float]:
+    """Return three to seven round values from ``low`` to ``high``, for a logarithmic axis."""
+    powers = range(math.floor(math.log10(max(low, 1e-12))), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if 3 <= len(ticks) <= 7:
+            return ticks
+        if len(ticks) < 3:
+            return round_values(low, high)
+    return ticks[:: -(-len(ticks) // 6)]
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """Return three to six multiples of a round step from ``low`` to ``high``."""
+    step = _nice_step((high - low) / 5)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _nice_step(least: float) -> float:
+    """Return the smallest of 1, 2, 5 × 10^k that is at least ``least``."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)) * power
+
+
+def draw_histogram(shown: Histogram, identity: str, *, with_table: bool = True) -> str:
+    """Return a figure: title, summary, chart, and with ``with_table`` its numbers, folded.
+
+    ``identity`` is unique on the page.
+    """
+    caption = (
+        f"<figcaption><b>{escape(shown.title)}</b>\n"
+        f'<span class="range">{escape(shown.summary)}</span></figcaption>'
+    )
+    if not shown.bars:
+        return f'<figure class="chart">\n{caption}\n</figure>'
+    table = make_table(
+        f"{shown.title}: {shown.counted}",
+        (shown.x_title.partition(",")[0], f"{shown.counted.capitalize()}#"),
+        ((escape(bar.label), format_amount(bar.height)) for bar in shown.bars),
+    )
+    details = make_details("Numbers", table) if with_table else ""
+    return f'<figure class="chart">\n{caption}\n{_draw_plot(shown, identity)}\n{details}</figure>'
+
+
+def _draw_plot(shown: Histogram, identity: str) -> str:
+    tallest = max(shown.bars, key=lambda bar: bar.height)
+    axis = f'<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>'
+    lines = []
+    for share, text in height_ticks(tallest.height, is_logarithmic=shown.is_logarithmic):
+        y = f"{_BASE_PX - share * _PLOT_PX:.1f}"
+        style = "axis" if share == 0 else "grid"
+        lines.append(f'<line class="{style}" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
+        lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{text}</text>')
+    lines += [_draw_bar(bar, tallest.height, shown) for bar in shown.bars]
+    lines += [axis] if shown.is_logarithmic else []
+    lines += [
+        f'<text class="x" x="{100 * position:.2f}%" y="{_BASE_PX + _TICK_PX}">{escape(text)}</text>'
+        for position, text in shown.ticks
+    ]
+    y_title = shown.counted + (", logarithmic" if shown.is_logarithmic else "")
+    described = (
+        f"{shown.summary}. The tallest bar: {format_amount(tallest.height)} {shown.counted}, "
+        f"{tallest.label}."
+    )
+    style = "plot dense" if len(shown.bars) > _DENSE_BARS else "plot"
+    return "\n".join(
+        (
+            f'<svg class="{style}" width="100%" height="{_BASE_PX + _BOTTOM_PX}" role="img" '
+            f'aria-labelledby="{identity}-t" aria-describedby="{identity}-d">',
+            f'<title id="{identity}-t">{escape(shown.title)}</title>',
+            f'<desc id="{identity}-d">{escape(described)}</desc>',
+            *lines,
+            f'<text class="title" x="-44" y="10">{escape(y_title)}</text>',
+            f'<text class="title end" x="100%" y="{_BASE_PX + _TITLE_PX}">'
+            f"{escape(shown.x_title)}</text>",
+            "</svg>",
+        )
+    )
+
+
+def _draw_bar(bar: Bar, most: float, shown: Histogram) -> str:
+    height = height_of(bar.height, most, shown.is_logarithmic) * _PLOT_PX
+    height = max(height, _LEAST_PX) if bar.height else 0.0
+    gap = _GAP * (bar.end - bar.start) if len(shown.bars) <= _DENSE_BARS else _OVERLAP
+    text = f"{bar.label}: {format_amount(bar.height)} {shown.counted}"
+    return (
+        f'<rect x="{100 * (bar.start + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
+        f'width="{100 * (bar.end - bar.start - gap):.3f}%" height="{height:.1f}">'
+        f"<title>{escape(text)}</title></rect>"
+    )
+
+
+def draw_share(share: float) -> str:
+    """Return a bar for a table's cell; the number is in another."""
+    return (
+        '<svg class="share" width="100%" height="10" aria-hidden="true">'
+        f'<rect width="{100 * share:.2f}%" height="10"/></svg>'
+    )
