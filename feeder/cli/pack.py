@@ -179,7 +179,7 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, and print the summary."""
-    from feeder.pack.options import PackOptions, SourceChoices
+    from feeder.pack.options import PackOptions
     from feeder.pack.progress import ProgressLine
     from feeder.pack.run import pack_dataset
     from feeder.pack.task_pool import choose_jobs
@@ -204,18 +204,18 @@ def run(arguments: argparse.Namespace) -> int:
         quality=arguments.quality,
         subsampling=arguments.subsampling,
         png16_max=arguments.png16_max,
-        reading=SourceChoices(
-            kind=arguments.kind,
-            image=arguments.image,
-            label=arguments.label,
-            label_kind=arguments.label_kind,
-            uncertain=arguments.uncertain,
-            label_base=arguments.label_base,
-            labels_file=arguments.labels,
-            class_names_file=arguments.class_names,
-            split=_choose_own_split(arguments),
-            all_splits=arguments.all_splits,
-        ),
+        reading={
+            "kind": arguments.kind,
+            "image": arguments.image,
+            "label": arguments.label,
+            "label_kind": arguments.label_kind,
+            "uncertain": arguments.uncertain,
+            "label_base": arguments.label_base,
+            "labels_file": arguments.labels,
+            "class_names_file": arguments.class_names,
+            "split": _choose_own_split(arguments),
+            "all_splits": arguments.all_splits,
+        },
     )
     with StopSignals() as signals:
         try:

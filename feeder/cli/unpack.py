@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with StopSignals() as signals:
         try:
-            summary = unpack_dataset(
+            manifest, shortened = unpack_dataset(
                 arguments.dataset,
                 arguments.out,
                 jobs=choose_jobs(arguments.jobs),
@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
                 "--force\n"
             )
             return signals.exit_status
-    print(f"unpacked {plural(summary.manifest.samples, 'image')} into {arguments.out}")
-    if summary.shortened:
+    print(f"unpacked {plural(manifest.samples, 'image')} into {arguments.out}")
+    if shortened:
         print(
-            f"{plural(summary.shortened, 'name')} shortened to fit the file system, listed in "
+            f"{plural(shortened, 'name')} shortened to fit the file system, listed in "
             f"{arguments.out / SHORTENED_NAME}"
         )
     return 0

@@ -10,8 +10,10 @@ that a repeated task is not counted twice.
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Self
+
+import msgspec
 
 from feeder.cluster.command import RayChild, error_of
 from feeder.errors import PeerError, ResourceError
@@ -27,15 +29,16 @@ class RayTaskPool:
     """Runs one module's tasks on a Ray cluster; a context manager that ends them all."""
 
     def __init__(
-        self, module: str, setup: Mapping[str, Any], *, jobs: int, address: str, tasks: int
+        self, module: str, setup: msgspec.Struct, *, jobs: int, address: str, tasks: int
     ) -> None:
         """Join the cluster; PeerError and ResourceError where that is impossible.
 
         ``tasks`` run at once, as many as the cluster has CPUs where that is 0. ``jobs``, the number
         of this host's processes, is not used.
         """
+        described = msgspec.to_builtins(setup)
         self._child = RayChild(
-            {"do": "pack", "address": address, "module": module, "setup": dict(setup)}
+            {"do": "pack", "address": address, "module": module, "setup": described}
         )
         try:
             answer = self._next(CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
@@ -46,22 +49,21 @@ class RayTaskPool:
             self._child.close()
             raise
 
-    def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
+    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
         """As ``TaskPool.run``. PeerError when Ray is lost; finished parts are kept then."""
         waiting = enumerate(tasks)
         running = 0
         while True:
             while running < self._tasks and (numbered := next(waiting, None)) is not None:
-                self._send({"number": numbered[0], "task": numbered[1]})
+                self._send({"number": numbered[0], "task": msgspec.to_builtins(numbered[1])})
                 running += 1
             if not running:
                 return
             message = self._next(STALL_S, "waiting for a task")
-            number, kind = int(message.pop("number")), str(message.pop("kind"))
-            if kind == "error":
+            if message["kind"] == "error":
                 raise_error(message)
-            running -= kind == "done"
-            yield number, kind, message
+            running -= message["kind"] == "done"
+            yield message
 
     def __enter__(self) -> Self:
         return self

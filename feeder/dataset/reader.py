@@ -36,6 +36,11 @@ class ShardIndex(NamedTuple):
     is_intact: bool
     """Whether their common checksum is right."""
 
+    def name(self, record: np.void) -> bytes:
+        """The name of a record's sample, as it is stored."""
+        start = int(record["name_offset"])
+        return self.names[start : start + int(record["name_bytes"])]
+
 
 class ShardReader:
     """An open shard. Opening reads its 64-byte header; ``close`` is idempotent.
@@ -128,6 +133,20 @@ class ShardReader:
     def read_ahead(self, offset: int, size_bytes: int) -> None:
         """Request read-ahead of these bytes into the page cache; does not block."""
         os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
+    def read_blob(self, record: np.void) -> bytearray:
+        """Read the blob of a record; ValueError with the reason where it is not what was written.
+
+        Raises DatasetError where the file cannot be read.
+        """
+        offset, blob_bytes = int(record["offset"]), int(record["blob_bytes"])
+        if not self.holds_blob(offset, blob_bytes):
+            raise ValueError("its record points out of the shard")
+        blob = bytearray(blob_bytes)
+        self.read_into(offset, memoryview(blob))
+        if checksum(blob) != int(record["checksum"]):
+            raise ValueError("its checksum does not match")
+        return blob
 
     def holds_blob(self, offset: int, blob_bytes: int) -> bool:
         """Return whether the blob lies between the header and the records."""

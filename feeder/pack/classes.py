@@ -8,6 +8,7 @@ rows of 0 and 1        the classes are the places in the rows
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
+from feeder.pack.items import SourceItems
 from feeder.pack.label_reading import LabelReading
-from feeder.pack.merge import SourceItems
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import read_regular
@@ -51,11 +52,11 @@ class ClassPlan:
     reading: LabelReading
     class_of: dict[str | int, int]
     """The class by the name or the number (from 0) that the source has for it."""
-    text_classes: tuple[NDArray[np.int64], ...]
-    """For each container, the class by the number of a text; 0 for a text that is no class."""
+    text_classes: NDArray[np.int64]
+    """The class of each of the source's texts; 0 for a text that is no class."""
 
     def digest(self) -> str:
-        """Return a hash of the classes, in order, and of what labels are."""
+        """Hash the classes, in order, and what labels are."""
         names = "\0".join((*self.classes, self.labels.kind, str(self.labels.width)))
         data = names.encode("utf-8", "surrogateescape")
         return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -65,29 +66,24 @@ class ClassPlan:
         classes = np.zeros(len(rows), np.int64)
         if self.labels.kind != "index":
             return classes
-        forms, labels, containers = (
-            np.array(rows[each]) for each in ("form", "label", "container")
-        )
-        is_text = forms == Form.TEXT
-        for container in np.unique(containers[is_text]).tolist():
-            mine = is_text & (containers == container)
-            classes[mine] = self.text_classes[container][labels[mine]]
-        is_number = forms == Form.NUMBER
+        forms, labels = np.array(rows["form"]), np.array(rows["label"])
+        is_done = forms == Form.TEXT
+        classes[is_done] = self.text_classes[labels[is_done]]
         if self.reading.way in ("names", "numbers"):
+            is_number = forms == Form.NUMBER
             numbers, places = np.unique(labels[is_number], return_inverse=True)
-            keys = [self._number_key(number) for number in numbers.tolist()]
+            is_named, base = self.reading.is_named, self.reading.base
+            keys = (str(number) if is_named else number - base for number in numbers.tolist())
             classes[is_number] = np.array([self.class_of[key] for key in keys], np.int64)[places]
-            is_text |= is_number
-        for at in np.flatnonzero(~is_text).tolist():
-            key = self.reading.keys(items, int(containers[at]), int(forms[at]), int(labels[at]))
+            is_done |= is_number
+        for at in np.flatnonzero(~is_done).tolist():
+            container = int(rows["container"][at])
+            key = self.reading.keys(items, container, int(forms[at]), int(labels[at]))
             classes[at] = self.class_of[key[0]]  # type: ignore[index]
         return classes
 
-    def _number_key(self, number: int) -> str | int:
-        return str(number) if self.reading.is_named else number - self.reading.base
-
     def stored_row(self, items: SourceItems, container: int, form: int, label: int) -> bytes:
-        """Return what the shard stores beside an item's record; empty for kind "index"."""
+        """What the shard stores beside an item's record; empty for kind "index"."""
         if self.labels.kind not in ("multi", "float"):
             return b""
         if form == Form.REALS and self.labels.kind == "float":
@@ -119,7 +115,10 @@ def plan_classes(
         )
     if kind in ("float", "none"):
         labels = LabelSpec(kind=kind, width=reading.width if kind == "float" else 1)
-        return ClassPlan(labels=labels, classes=(), reading=reading, class_of={}, text_classes=())
+        no_texts = np.empty(0, np.int64)
+        return ClassPlan(
+            labels=labels, classes=(), reading=reading, class_of={}, text_classes=no_texts
+        )
     given = None
     if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
         given = _read_class_names(spec.class_names_file)
@@ -151,19 +150,12 @@ def plan_classes(
 
 def _text_classes(
     items: SourceItems, reading: LabelReading, class_of: dict[str | int, int]
-) -> tuple[NDArray[np.int64], ...]:
-    found = []
-    for number, each in enumerate(items.lists):
-        values = reading.texts[number].values
-        classes = np.zeros(len(values), np.int64)
-        for at, text in enumerate(each.listed.texts):
-            value = values[at] - reading.base
-            key: str | int = text
-            if not reading.is_named:
-                key = int(value) if value.is_integer() else -1
-            classes[at] = class_of.get(key, 0)
-        found.append(classes)
-    return tuple(found)
+) -> NDArray[np.int64]:
+    keys: Iterable[str | int] = items.texts
+    if not reading.is_named:
+        values = reading.values - reading.base
+        keys = (int(value) if value.is_integer() else -1 for value in values.tolist())
+    return np.fromiter((class_of.get(key, 0) for key in keys), np.int64, len(items.texts))
 
 
 def _named_classes(

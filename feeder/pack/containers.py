@@ -1,15 +1,17 @@
-"""Lists a source's containers into the work folder: here, or in worker processes.
+"""Lists a source's containers into the work folder, and compares its files with the lists later.
 
 A list that an earlier run completed is used again if its container still has the same stamp.
-Folders have none and are listed again by each run.
+Folders have none and are listed again by each run. Many large containers are listed by worker
+processes (see task_pool).
 """
 
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,10 +22,17 @@ from feeder.pack.task_pool import Report, TaskPool
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
-from feeder.source.item_bytes import check_listed, stamp_path, stamp_status
+from feeder.source.item_bytes import (
+    SNIFF_BYTES,
+    SourceError,
+    check_listed,
+    sniff_file,
+    sniff_format,
+    stamp_path,
+    stamp_status,
+)
 from feeder.source.listing import (
     ItemListing,
-    ListedContainer,
     ListedItems,
     Progress,
     forget_list,
@@ -31,23 +40,26 @@ from feeder.source.listing import (
     read_listed,
 )
 from feeder.source.names import stored_path
-from feeder.source.source import LOOSE_KINDS, Source, SourceSpec, open_source
+from feeder.source.source import LOOSE_KINDS, Item, Source, SourceSpec, open_source
 
 SPEC_NAME: Final = "source.json"
 _SPEC_BYTES_MAX: Final = 256 << 20
 _INLINE_BYTES_MAX: Final = 64 << 20  # starting worker processes takes longer than listing this
 _CHUNK: Final = 1 << 14
-_Stamp = tuple[int, int]
-_FOLDER: Final[_Stamp] = (0, 0)
+_FOLDER: Final = (0, 0)
 
 
-def list_containers(
+def list_source(
     work_folder: Path, spec: SourceSpec, *, jobs: int, progress: ProgressLine
 ) -> list[ListedItems]:
-    """Return the lists of all containers, by number.
+    """List all containers, by number.
 
     Raises what ``Source.list_items`` does, and OSError where the work folder cannot be written.
     """
+    if spec.kind == "samples":  # its spool is its list
+        return read_lists(work_folder, spec)
+    if find_spec(work_folder) != spec:
+        forget_containers(work_folder)
     stamps = [_stamp(path_from_text(container)) for container in spec.containers]
     todo = []
     for number, (container, stamp) in enumerate(zip(spec.containers, stamps, strict=True)):
@@ -57,66 +69,29 @@ def list_containers(
         if stamp == _FOLDER or spec.labels_file or known != (container, stamp):
             forget_list(work_folder, number)
             todo.append(number)
-    if todo:
-        write_spec(work_folder, spec)
-        progress.begin("listing", "items", None)
-        try:
-            _list_all(work_folder, spec, todo, stamps, jobs, progress)
-        finally:
-            progress.clear()
+    if not todo:
+        return read_lists(work_folder, spec)
+    write_spec(work_folder, spec)
+    progress.begin("listing", "items", None)
+    workers = min(jobs, len(todo))  # one would list no faster than this process
+    try:
+        if workers == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
+            with closing(open_source(spec, path_to_text(work_folder))) as source:
+                for number in todo:
+                    _list_one(source, spec, work_folder, number, lambda n, _: progress.add(n))
+        else:
+            setup = Setup(work_folder=path_to_text(os.path.abspath(work_folder)))
+            tasks = (Task(container=number) for number in todo)
+            with TaskPool("feeder.pack.containers", setup, jobs=workers) as pool:
+                for message in pool.run(tasks):
+                    progress.count(message)
+    finally:
+        progress.clear()
     return read_lists(work_folder, spec)
 
 
-def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: ProgressLine) -> None:
-    """Raise SourceChangedError unless every file is still the one that was listed."""
-    if spec.kind == "samples":  # which have no files
-        return
-    total = len(lists[0].rows) if spec.kind in LOOSE_KINDS else len(lists)
-    progress.begin("comparing", "files", total)
-    try:
-        for path, stamp in _listed_files(spec, lists):
-            check_listed(path, stamp)
-            progress.add(1)
-    finally:
-        progress.clear()
-
-
-def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:
-    """Return the stamps of the files with labels and class names, by path, for check_labels."""
-    given = [encode_name(path) for path in (spec.labels_file, spec.class_names_file) if path]
-    if spec.kind == "imagenet-val":
-        from feeder.source.imagenet_labels import META  # only here: it imports the readers of tars
-
-        given += [os.path.join(os.path.dirname(path), META.encode()) for path in tuple(given)]
-    for path in filter(os.path.isdir, tuple(given)):
-        given += [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
-    return {path: stamp_path(path) for path in given if not os.path.isdir(path)}
-
-
-def check_labels(stamps: Mapping[bytes, int]) -> None:
-    """Raise SourceChangedError unless these files still have their stamps."""
-    for path, stamp in stamps.items():
-        check_listed(path, stamp)
-
-
-def _listed_files(
-    spec: SourceSpec, lists: Sequence[ListedItems]
-) -> Iterator[tuple[bytes, int | None]]:
-    """Yield the path of each file that is read, and its stamp."""
-    if spec.kind not in LOOSE_KINDS:
-        for each in lists:
-            stamp = None if each.listed.stamp == _FOLDER else each.listed.stamp[1]
-            yield encode_name(each.listed.container), stamp
-        return
-    root, (items,) = encode_name(spec.containers[0]), lists
-    for first in range(0, len(items.rows), _CHUNK):
-        rows = items.rows[first : first + _CHUNK]
-        for at, size, stamp in rows[["name_at", "name_bytes", "stamp"]].tolist():
-            yield stored_path(root, items.text.name(at, size)), stamp
-
-
 def read_lists(work_folder: Path, spec: SourceSpec) -> list[ListedItems]:
-    """Return the complete lists of all containers, by number; DatasetError if one is missing."""
+    """Map the complete lists of all containers, by number; DatasetError if one is missing."""
     lists = []
     for number in range(len(spec.containers)):
         listed = read_listed(work_folder, number)
@@ -140,57 +115,42 @@ def write_spec(work_folder: Path, spec: SourceSpec) -> None:
 
 
 def read_spec(work_folder: Path) -> SourceSpec:
-    """Return the source that the work folder's lists are of."""
+    """Read what ``write_spec`` recorded."""
     data = read_regular(work_folder / SPEC_NAME, _SPEC_BYTES_MAX)
     return msgspec.convert(json.loads(data), SourceSpec)
 
 
-def _list_all(
-    work_folder: Path,
-    spec: SourceSpec,
-    todo: list[int],
-    stamps: list[_Stamp],
-    jobs: int,
-    progress: ProgressLine,
-) -> None:
-    workers = min(jobs, len(todo))  # one would list no faster than this process
-    if workers == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
-        source = open_source(spec, path_to_text(work_folder))
-        try:
-            for number in todo:
-                _list_one(source, spec, work_folder, number, lambda items, _: progress.add(items))
-        finally:
-            source.close()
-        return
-    setup = {"work_folder": path_to_text(os.path.abspath(work_folder))}
-    tasks = ({"container": number} for number in todo)
-    with TaskPool("feeder.pack.containers", setup, jobs=workers) as pool:
-        for _, kind, counts in pool.run(tasks):
-            if kind == "report":
-                progress.add(counts["items"])
-
-
-def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """List one container; the task of a worker process. Reports new {"items"}."""
-    work_folder = path_from_text(setup["work_folder"])
-    spec = read_spec(work_folder)
-    source = open_source(spec, setup["work_folder"])
+def find_spec(work_folder: Path) -> SourceSpec | None:
+    """Read what ``write_spec`` recorded; None if it did not, or was stopped meanwhile."""
     try:
-        _list_one(
-            source,
-            spec,
-            work_folder,
-            task["container"],
-            lambda items, _: report({"items": items}),
-        )
-    finally:
-        source.close()
-    return {}
+        return read_spec(work_folder)
+    except (OSError, ValueError):
+        return None
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the lists and ``source.json`` are, as ``path_to_text`` writes it."""
+
+    work_folder: str
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of the container to list."""
+
+    container: int
+
+
+def perform(setup: Setup, task: Task, report: Report) -> None:
+    """List one container, in a worker process; reports "count"."""
+    work_folder = path_from_text(setup.work_folder)
+    spec = read_spec(work_folder)
+    with closing(open_source(spec, setup.work_folder)) as source:
+        _list_one(source, spec, work_folder, task.container, lambda n, _: report.add(count=n))
 
 
 def _list_one(
     source: Source, spec: SourceSpec, work_folder: Path, number: int, progress: Progress
-) -> ListedContainer:
+) -> None:
     container = spec.containers[number]
     stamp = _stamp(path_from_text(container))
     with ItemListing(
@@ -201,13 +161,73 @@ def _list_one(
         stamp=None if stamp == _FOLDER else stamp[1],
     ) as listing:
         source.list_items(number, listing)
-        return listing.finish(container, stamp)
+        listing.finish(container, stamp)
 
 
-def _stamp(path: Path) -> _Stamp:
-    """Return size and stamp of a file; zeros for anything else."""
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and stamp of a file; zeros for anything else."""
     try:
         status = path.stat()
     except OSError:
         return _FOLDER  # listing it reports the error
     return (status.st_size, stamp_status(status)) if stat.S_ISREG(status.st_mode) else _FOLDER
+
+
+def is_image(work_folder: Path, spec: SourceSpec, item: Item) -> bool:
+    """Whether an item begins like an image."""
+    if spec.kind in LOOSE_KINDS:
+        root = encode_name(spec.containers[0])
+        return sniff_file(os.path.join(root, encode_name(item.name))) is not None
+    try:
+        with closing(open_source(spec, path_to_text(work_folder))) as source:
+            return sniff_format(source.read_item(item)[:SNIFF_BYTES]) is not None
+    except SourceError:
+        return False
+
+
+def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: ProgressLine) -> None:
+    """Raise SourceChangedError unless every file is still the one that was listed."""
+    if spec.kind == "samples":  # which have no files
+        return
+    total = len(lists[0].rows) if spec.kind in LOOSE_KINDS else len(lists)
+    progress.begin("comparing", "files", total)
+    try:
+        for path, stamp in _listed_files(spec, lists):
+            check_listed(path, stamp)
+            progress.add(1)
+    finally:
+        progress.clear()
+
+
+def _listed_files(
+    spec: SourceSpec, lists: Sequence[ListedItems]
+) -> Iterator[tuple[bytes, int | None]]:
+    """Yield the path of each file that is read, and its stamp."""
+    if spec.kind not in LOOSE_KINDS:
+        for each in lists:
+            stamp = None if each.listed.stamp == _FOLDER else each.listed.stamp[1]
+            yield encode_name(each.listed.container), stamp
+        return
+    root, (items,) = encode_name(spec.containers[0]), lists
+    for first in range(0, len(items.rows), _CHUNK):
+        rows = items.rows[first : first + _CHUNK]
+        for at, size, stamp in rows[["name_at", "name_bytes", "stamp"]].tolist():
+            yield stored_path(root, items.text.name(at, size)), stamp
+
+
+def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:
+    """Stamp the files with labels and class names, by path, for ``check_labels``."""
+    given = [encode_name(path) for path in (spec.labels_file, spec.class_names_file) if path]
+    if spec.kind == "imagenet-val":
+        from feeder.source.imagenet_labels import META  # only here: it imports the readers of tars
+
+        given += [os.path.join(os.path.dirname(path), META.encode()) for path in tuple(given)]
+    for path in filter(os.path.isdir, tuple(given)):
+        given += [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
+    return {path: stamp_path(path) for path in given if not os.path.isdir(path)}
+
+
+def check_labels(stamps: Mapping[bytes, int]) -> None:
+    """Raise SourceChangedError unless these files still have their stamps."""
+    for path, stamp in stamps.items():
+        check_listed(path, stamp)

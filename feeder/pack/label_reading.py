@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.pack.merge import SourceItems
+from feeder.pack.items import SourceItems
 from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
 from feeder.source.raw_labels import (
@@ -56,7 +56,8 @@ class LabelReading:
     """The number of the first class."""
     uncertain: int | None
     """What -1 and a missing value in a row of 0 and 1 are: 0 or 1; None: a fault."""
-    texts: tuple[LabelTexts, ...]
+    values: NDArray[np.float64]
+    """The numbers that the texts of the source are, NaN for others; by their positions."""
     facts: LabelFacts
     bad: dict[int, str]
     """Rows and reasons."""
@@ -67,14 +68,7 @@ class LabelReading:
         self, items: SourceItems, container: int, form: int, label: int
     ) -> list[str] | list[int] | list[float]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
-        texts = items.lists[container].listed.texts
-        if form >= Form.NUMBERS:
-            values = items.text.label_values(label, form).tolist()
-            raw = [texts[value] for value in values] if form == Form.TEXTS else values
-        elif form == Form.TEXT:
-            raw = [texts[label]]
-        else:
-            raw = [_real(label) if form == Form.REAL else label]
+        raw = _raw_values(items, container, form, label)
         if self.way == "floats":
             return self._floats(raw)
         if self.way in ("one-hot", "multi-hot"):
@@ -101,7 +95,7 @@ class LabelReading:
             )
         return int(number) - self.base
 
-    def _floats(self, raw: list[str] | list[float]) -> list[float]:
+    def _floats(self, raw: list[str] | list[int] | list[float]) -> list[float]:
         if len(raw) != self.width:
             raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
         values: list[float] = []
@@ -112,8 +106,8 @@ class LabelReading:
             values.append(check_float(float(number)))
         return values
 
-    def _positions(self, raw: list[str] | list[float]) -> list[int]:
-        """Return where a row of 0 and 1 has a 1."""
+    def _positions(self, raw: list[str] | list[int] | list[float]) -> list[int]:
+        """The places of a row of 0 and 1 that have a 1."""
         if len(raw) != self.width:
             raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
         ones: list[int] = []
@@ -133,13 +127,15 @@ class LabelReading:
 
 
 def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
-    """Return what the labels of a source are; ConfigError where they could be two things."""
+    """Decide what the labels of a source are; ConfigError where they could be two things."""
     listed = [each.listed for each in items.lists]
-    texts = tuple(LabelTexts(each.texts, by_name=each.by_name) for each in listed)
+    texts = [LabelTexts(each.texts, by_name=each.by_name) for each in listed]
     facts = LabelFacts()
     for each in listed:
         facts.add(each.facts)
-    reader = _Reader(items, spec, texts, facts)
+    text_looks = np.concatenate([each.looks for each in texts])
+    values = np.concatenate([each.values for each in texts])
+    reader = _Reader(items, spec, text_looks, facts)
     way, width = reader.choose()
     may_have_rows = ("multi", "one-hot", "multi-hot")  # a column for each class is one, too
     if spec.uncertain and way not in may_have_rows and spec.label_kind not in may_have_rows:
@@ -153,7 +149,7 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         is_distinct=way == "lists" and spec.label_kind is None,
         base=next((each.base for each in listed if each.items), 0),
         uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
-        texts=texts,
+        values=values,
         facts=facts,
         bad={},
         used=set(),
@@ -169,20 +165,19 @@ class _Reader:
         self,
         items: SourceItems,
         spec: SourceSpec,
-        texts: tuple[LabelTexts, ...],
+        text_looks: NDArray[np.uint8],
         facts: LabelFacts,
     ) -> None:
         self._items = items
-        self._texts = texts
+        self._text_looks = text_looks
         self._facts = facts
         self._kind: LabelChoice | None = spec.label_kind
         self._uncertain = spec.uncertain
-        self.looks = _look_at(items, texts)
+        self.looks = _look_at(items, text_looks)
         self._count: list[int] = np.bincount(self.looks, minlength=8).tolist()
         self._forms: list[int] = np.bincount(items.rows["form"], minlength=8).tolist()
         self._by_name = all(each.listed.by_name for each in items.lists if each.listed.items)
-        fields = dict.fromkeys(each.listed.field for each in items.lists if each.listed.field)
-        self._where = f" ({' and '.join(list(fields)[:2])})" if fields else ""
+        self._where = items.fields(" and ", 2)
 
     def choose(self) -> tuple[Way, int]:
         """Return what the labels are, and their width."""
@@ -212,7 +207,7 @@ class _Reader:
         numbered = count[Look.NUMBER] + count[Look.WHOLE] + count[Look.DECIMAL]
         numbered += forms[Form.NUMBERS] + forms[Form.REALS]
         numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
-        if named > numbered and not any((each.looks == Look.NAME).any() for each in self._texts):
+        if named > numbered and not (self._text_looks == Look.NAME).any():
             self._refuse(
                 f"they are lists of texts that are numbers{self._such_as(Look.LIST)}",
                 "give --label-kind float if they are values, name if they are names of classes",
@@ -288,7 +283,7 @@ class _Reader:
         """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
         if self._kind is not None:
             return
-        texts = {text for each in self._items.lists for text in each.listed.texts}
+        texts = {*self._items.texts}
         parts = {text: split_joined(text) for text in texts}
         joined = {text for text in texts if len(parts[text]) > 1}
         is_part = any(part in texts - joined for text in joined for part in parts[text])
@@ -303,7 +298,7 @@ class _Reader:
 
     def _are_padded(self, numeric: int, names: int) -> bool:
         """Return whether all labels are digits of one length, as 007: names, in any reading."""
-        texts = {text for each in self._items.lists for text in each.listed.texts}
+        texts = self._items.texts
         lengths = {len(text) for text in texts}
         if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
             return False
@@ -398,8 +393,14 @@ class _Reader:
         """Return the label of one item and the item's name, in brackets."""
         row = int(np.argmax(self.looks == look))
         record = self._items.rows[row]
-        shown = show_label(raw_label(self._items, record))
-        return f" (such as {shown} of {printable(self._items.name(row))})"
+        container, form, label = (int(record[name]) for name in ("container", "form", "label"))
+        raw = _raw_values(self._items, container, form, label)
+        shown = (
+            [None if value == MISSING else value for value in raw]
+            if form >= Form.NUMBERS
+            else raw[0]
+        )
+        return f" (such as {show_label(shown)} of {printable(self._items.name(row))})"
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise ConfigError(f"labels{self._where} can be read in two ways: {what}: {remedy}")
@@ -409,8 +410,8 @@ def _are_few(part: int, whole: int) -> bool:
     return part * _FEW <= whole
 
 
-def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.uint8]:
-    """Return what each item's label looks like, (n,)."""
+def _look_at(items: SourceItems, text_looks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What each item's label looks like by itself, (n,)."""
     by_form = np.array([0, Look.NUMBER, 0, 0, Look.LIST, Look.LIST, Look.LIST], np.uint8)
     forms = np.array(items.rows["form"])
     looks: NDArray[np.uint8] = by_form[forms]
@@ -419,10 +420,7 @@ def _look_at(items: SourceItems, texts: tuple[LabelTexts, ...]) -> NDArray[np.ui
     whole = np.where(values == np.floor(values), Look.WHOLE, Look.DECIMAL)
     looks[reals] = np.where(np.isfinite(values), whole, Look.MISSING)
     rows = np.flatnonzero(forms == Form.TEXT)
-    containers, labels = items.rows["container"][rows], items.rows["label"][rows]
-    for container in np.unique(containers).tolist():
-        mine = containers == container
-        looks[rows[mine]] = texts[container].looks[labels[mine]]
+    looks[rows] = text_looks[items.rows["label"][rows]]
     return looks
 
 
@@ -441,7 +439,7 @@ def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uin
         map(str, keys) if reading.is_named else (key - reading.base for key in keys)
     )
     if reading.is_named:  # also classes that no item has
-        reading.used.update(text for each in items.lists for text in each.listed.texts)
+        reading.used.update(items.texts)
     rows = np.flatnonzero(~fits)
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
@@ -456,31 +454,25 @@ def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uin
                     reading.used.update(found)  # type: ignore[arg-type]
 
 
-def raw_label(items: SourceItems, record: np.void) -> object:
-    """Return a label as the source has it, for a message."""
-    form, label = Form(int(record["form"])), int(record["label"])
-    texts = items.lists[int(record["container"])].listed.texts
+def _raw_values(
+    items: SourceItems, container: int, form: int, label: int
+) -> list[str] | list[int] | list[float]:
+    """The values of a label as the source has it; one unless it is a list."""
     if form < Form.NUMBERS:
-        return texts[label] if form == Form.TEXT else _real(label) if form == Form.REAL else label
-    values = items.text.label_values(label, form).tolist()
+        if form == Form.TEXT:
+            return [items.texts[label]]
+        return [float(np.int64(label).view(np.float64))] if form == Form.REAL else [label]
+    values: list[int] | list[float] = items.text.label_values(label, form).tolist()
     if form == Form.TEXTS:
-        return [texts[value] for value in values]
-    return [None if value == MISSING else value for value in values]
+        return [items.texts[items.first_text[container] + int(value)] for value in values]
+    return values
 
 
-def _name(value: str | float) -> str:
-    if isinstance(value, float) or _is_missing(value):
+def _name(value: object) -> str:
+    if isinstance(value, float) or value == MISSING:
         raise BadLabel(f"its label {_show(value)} is no name of a class")
     return str(value)
 
 
-def _is_missing(value: object) -> bool:
-    return value == MISSING
-
-
 def _show(value: object) -> str:
-    return "nothing" if _is_missing(value) else show_label(value)
-
-
-def _real(bits: int) -> float:
-    return float(np.int64(bits).view(np.float64))
+    return "nothing" if value == MISSING else show_label(value)

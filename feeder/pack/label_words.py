@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest
 from feeder.pack.classes import ClassPlan
-from feeder.pack.merge import SourceItems
+from feeder.pack.items import SourceItems
 from feeder.process.path_text import printable
 from feeder.source.raw_labels import is_missing_word
 from feeder.source.source import SourceSpec
@@ -40,11 +40,11 @@ def describe_labels(
 
     ``used`` are the classes that images have.
     """
-    reading = plan.reading
+    reading, fields = plan.reading, items.fields(", ", 3)
     if reading.way == "none":
         return "none"
     if reading.way == "floats":
-        return f"{_numbers(reading.width)} for each image{_fields(items)}"
+        return f"{_numbers(reading.width)} for each image{fields}"
     what = plural(len(plan.classes), "class", "classes")
     if reading.way in ("one-hot", "multi-hot"):
         how = f"from {reading.way} rows of {reading.width} numbers"
@@ -69,7 +69,7 @@ def describe_labels(
         how += _describe_order(plan.classes)
     elif reading.way == "numbers" and spec.label_base is None and len(used) and used[0] == 1:
         how += " from 0 on; no image has class 0 (--label-base 1 if they count from 1)"
-    return f"{what} {how}{_fields(items)}"
+    return f"{what} {how}{fields}"
 
 
 def label_warnings(
@@ -97,8 +97,8 @@ def label_warnings(
         return
     if classes * 4 > images * 3:
         yield (
-            f"{images:,} images have {classes:,} different labels{_fields(items)}, nearly a class "
-            "for each image: choose another field with --label, or give --label-kind none or "
+            f"{images:,} images have {classes:,} different labels{items.fields(', ', 3)}, nearly a "
+            "class for each image: choose another field with --label, or give --label-kind none or "
             "float if they are no classes"
         )
     elif plan.reading.way == "numbers" and len(plan.classes) > max(_SPARSE, 2 * classes):
@@ -124,11 +124,6 @@ def _describe_uncertain(plan: ClassPlan, spec: SourceSpec) -> str:
     what = "-1 and missing values" if plan.reading.facts.zero else "missing values"
     words = {"no": "are no", "yes": "are yes", "leave-out": "leave the image out"}
     return f"{what} {words[spec.uncertain]}"
-
-
-def _fields(items: SourceItems) -> str:
-    fields = dict.fromkeys(each.listed.field for each in items.lists if each.listed.field)
-    return f" ({', '.join(list(fields)[:3])})" if fields else ""
 
 
 def _numbers(count: int) -> str:

@@ -1,18 +1,22 @@
 """How to pack: options with their ranges, and what they leave to the size of the source."""
 
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
-from feeder.errors import ConfigError
+from feeder.dataset.manifest import QUARANTINE_NAME
+from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.recode import TILE_WIDTHS_PX
-from feeder.pack.bad_share import DEFAULT, BadLimit
 from feeder.pack.split import SplitOptions
+from feeder.pack.work_folder import QuarantineEntry, encode_quarantine
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
-from feeder.plan.labels import LabelChoice, Uncertain
+from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
@@ -22,22 +26,8 @@ _SHARDS_STEP: Final = 256  # any power of two of hosts up to this one reads equa
 _FORCED_QUALITY: Final = 95  # of images that cannot stay as they are; training notices no loss
 _SIDE_PX_MIN: Final = 16
 _SIDE_PX_MAX: Final = 65_500  # libjpeg's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceChoices:
-    """The user's choices about the source; empty or None: found by looking."""
-
-    kind: str | None = None
-    image: str = ""
-    label: str = ""
-    label_kind: LabelChoice | None = None
-    uncertain: Uncertain | Literal[""] = ""
-    label_base: int | None = None
-    labels_file: str = ""
-    class_names_file: str = ""
-    split: str = ""
-    all_splits: bool = False
+_BAD_LIMIT: Final = re.compile(r"(\d+(?:\.\d+)?)(%?)")
+CHECK_OPTIONS: Final = "check --source, --image and --label"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +39,7 @@ class PackOptions:
     seed: int = 0
     jobs: int = 1
     strict: bool = False
-    max_bad: str = DEFAULT
+    max_bad: str = "5%"
     apply_exif: bool = False  # as torchvision
     classes_of: Path | None = None  # a packed dataset whose classes and labels this one takes
     split: SplitOptions | None = None
@@ -57,7 +47,8 @@ class PackOptions:
     quality: int | None = None  # None: only what must be re-encoded is, at 95 and 4:4:4
     subsampling: SubsamplingName | None = None
     png16_max: int = WHITE_U16
-    reading: SourceChoices = SourceChoices()
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """The user's choices about the source: arguments of ``recognise``."""
 
     def __post_init__(self) -> None:
         ranges: tuple[tuple[str, int | None, int, int], ...] = (
@@ -75,11 +66,9 @@ class PackOptions:
         _ = self.bad_limit
 
     @property
-    def bad_limit(self) -> BadLimit:
+    def bad_limit(self) -> "BadLimit":
         """How many images may be left out; ConfigError if the text has no meaning."""
-        if self.strict:
-            return BadLimit.strict()
-        return BadLimit.parse(self.max_bad)
+        return BadLimit("--strict allows") if self.strict else BadLimit.parse(self.max_bad)
 
     @property
     def conversion(self) -> SourceOptions:
@@ -94,26 +83,105 @@ class PackOptions:
             png16_max=self.png16_max,
         )
 
+    def choose_shards(self, files: int, total_bytes: int) -> int:
+        """Choose the number of shards for ``files`` of ``total_bytes``.
 
-def choose_shards(files: int, total_bytes: int, options: PackOptions) -> int:
-    """Return the number of shards for ``files`` of ``total_bytes``.
-
-    By default one for each 256 MiB, at least 8 if each would then hold 8 files. The number is
-    rounded up to a power of two, and above 256 to a multiple of 256, so that hosts or processes of
-    many numbers read equal numbers of shards; it is never more than the files. Raises ConfigError
-    if more shards than files are requested.
-    """
-    if options.shards is None:
-        needed = max(
-            -(-total_bytes // _SHARD_BYTES), min(_SHARDS_MIN, files // _SHARD_SAMPLES_MIN), 1
-        )
-        if needed <= _SHARDS_STEP:
-            even = 1 << (needed - 1).bit_length()
-        else:
+        By default one for each 256 MiB, at least 8 if each would then hold 8 files. The number is
+        rounded up to a power of two, and above 256 to a multiple of 256, so that hosts or processes
+        of many numbers read equal numbers of shards; it is never more than the files. Raises
+        ConfigError if more shards than files are requested.
+        """
+        if self.shards is None:
+            needed = max(
+                -(-total_bytes // _SHARD_BYTES), min(_SHARDS_MIN, files // _SHARD_SAMPLES_MIN), 1
+            )
             even = -(-needed // _SHARDS_STEP) * _SHARDS_STEP
-        return min(even, files, MAX_SHARDS)
-    if options.shards > files:
-        raise ConfigError(
-            f"--shards {options.shards} is more than the {plural(files, 'file')} to pack: use fewer"
+            if needed <= _SHARDS_STEP:
+                even = 1 << (needed - 1).bit_length()
+            return min(even, files, MAX_SHARDS)
+        if self.shards > files:
+            raise ConfigError(
+                f"--shards {self.shards} is more than the {plural(files, 'file')} to pack: use "
+                "fewer"
+            )
+        return self.shards
+
+
+class TooManyBadImages(DatasetError):  # noqa: N818 -- names what happened
+    """Raised when more images are bad than may be left out; what was done is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLimit:
+    """How many images may be left out: a share of all, or a number where ``share`` is None."""
+
+    option: str
+    """As the user gave it, for messages."""
+    share: float | None = None
+    count: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "BadLimit":
+        """Read --max-bad: "5%", or a number of images such as "20"."""
+        match = _BAD_LIMIT.fullmatch(text.strip())
+        if match is None or (not match[2] and "." in match[1]):
+            raise ConfigError(
+                f"--max-bad {text}: give a share such as 5%, or a number of images such as 20"
+            )
+        option = f"--max-bad {text}"
+        if not match[2]:
+            return cls(option, count=int(match[1]))
+        if float(match[1]) > 100:
+            raise ConfigError(f"{option} is more than 100%")
+        return cls(option, share=float(match[1]) / 100)
+
+    def allowed(self, files: int) -> int:
+        """Return how many of ``files`` images may be bad."""
+        return self.count if self.share is None else int(self.share * files + 1e-9)
+
+    def check(
+        self,
+        count: int,
+        bad: Iterable[QuarantineEntry],
+        files: int,
+        work_folder: Path,
+        *,
+        untried: int,
+    ) -> None:
+        """Raise TooManyBadImages if ``count`` is more than may be bad of ``files`` images, or all.
+
+        ``bad`` are these images, which are read only then, one by one: their list goes to
+        ``work_folder``. ``untried`` of the other images may turn out to be bad, too.
+        """
+        is_over = count > self.allowed(files)
+        if not count or (not is_over and count < files):
+            return
+        path = work_folder / QUARANTINE_NAME
+        kinds: Counter[str] = Counter()
+        first: QuarantineEntry | None = None
+        with path.open("wb", buffering=1 << 20) as file:
+            for entry in bad:
+                kinds[entry.kind] += 1
+                first = entry if first is None else min(first, entry, key=lambda each: each.path)
+                file.write(encode_quarantine([entry]))
+        assert first is not None, "more than none are bad"
+        raise TooManyBadImages(
+            f"{count:,} of {plural(files, 'image')} {'is' if count == 1 else 'are'} bad "
+            f"({', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())})"
+            f"{f', more than {self.option}' if is_over else ''}: first "
+            f"{printable(first.path)}, {first.kind} ({first.reason}); "
+            f"{'the list is' if count == 1 else 'all are in'} {path}; "
+            f"{self._remedy(count, files, untried)}"
         )
-    return options.shards
+
+    def _remedy(self, count: int, files: int, untried: int) -> str:
+        if count >= files:
+            return f"{CHECK_OPTIONS}: none of the images can be packed like this"
+        if self.share is not None:
+            way = f"leave them out with --max-bad {100 * count // files + 1}%"
+        elif self.option.startswith("--strict"):
+            way = "pack without --strict"
+        else:
+            way = f"leave them out with --max-bad {count}"
+        more = f" or more: {plural(untried, 'image is', 'images are')} not tried yet"
+        return f"repair or remove them, or {way}{more if untried else ''}"

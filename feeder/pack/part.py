@@ -4,9 +4,8 @@ A part with no quarantined item is a complete shard. Its bytes and its result de
 items and the options only, not on the process that packs it, or when.
 """
 
-import time
 from collections import Counter
-from typing import Any, Final
+from contextlib import closing
 
 import msgspec
 
@@ -15,26 +14,24 @@ from feeder.dataset.format import checksum
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.pack.containers import read_spec
-from feeder.pack.item_list import PartItem, read_items
+from feeder.pack.items import read_items
 from feeder.pack.task_pool import Report
 from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceError
-from feeder.source.source import Source, open_source
-
-_REPORT_EVERY_S: Final = 0.25
+from feeder.source.source import open_source
 
 
-class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What all parts of a packing share; the path as ``path_to_text`` writes it."""
 
     destination: str
-    options: SourceOptions
+    conversion: SourceOptions
     label_bytes: int
     strict: bool
 
 
-class PartTask(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Which part to pack, and where the work folder's list has its items."""
 
     part: int
@@ -42,102 +39,58 @@ class PartTask(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Pack the part; reports and returns new {"files", "bytes", "quarantined"}."""
-    settings = msgspec.convert(setup, PartSetup)
-    work = WorkFolder(path_from_text(settings.destination))
-    source = open_source(read_spec(work.path), path_to_text(work.path))
-    try:
-        return _Part(settings, work, source, report).pack(msgspec.convert(task, PartTask))
-    finally:
-        source.close()
-
-
-class _Part:
-    """The packing of one part."""
-
-    def __init__(self, setup: PartSetup, work: WorkFolder, source: Source, report: Report) -> None:
-        self._setup = setup
-        self._work = work
-        self._source = source
-        self._progress = _PartProgress(report)
-        self._odd: Counter[str] = Counter()
-        self._subsampling: Counter[str] = Counter()
-        self._quarantine: list[QuarantineEntry] = []
-        self._source_bytes = 0
-        self._level_max = 0
-
-    def pack(self, task: PartTask) -> dict[str, Any]:
-        work, label_bytes = self._work, self._setup.label_bytes
-        files = 0
-        with ShardWriter(
-            work.part_path(task.part), shard=task.part, label_bytes=label_bytes
-        ) as writer:
-            for item in read_items(work.items_path, task.offset, task.bytes, label_bytes):
-                self._pack_item(item, writer)
-                files += 1
-            header = writer.finish()
-        work.write_result(
-            task.part,
-            PartResult(
-                files=files,
-                samples=header.samples,
-                source_bytes=self._source_bytes,
-                odd=dict(self._odd),
-                subsampling=dict(self._subsampling),
-                quarantine=self._quarantine,
-                level_max=self._level_max,
-            ),
-        )
-        return self._progress.take()
-
-    def _pack_item(self, item: PartItem, writer: ShardWriter) -> None:
-        name, data = item.item.name, b""
-        try:
-            data = self._source.read_item(item.item)
-            sample = prepare_sample(data, name, self._setup.options)
-        except SourceError as error:
-            if self._setup.strict:
-                raise DatasetError(
-                    f"{printable(name)} is {error.kind} ({error.reason}): repair or remove it; "
-                    "without --strict it would go to quarantine"
-                ) from None
-            entry = QuarantineEntry(path=name, kind=error.kind, reason=error.reason)
-            self._quarantine.append(entry)
-            self._progress.add(len(data), quarantined=1)
-            return
-        writer.append(
-            sample.tiled,
-            label=item.label,
-            name=name,
-            flags=int(sample.flags),
-            label_row=item.label_row,
-            source_checksum=checksum(data),
-        )
-        self._odd.update(sample.flags.kinds())
-        self._subsampling[sample.tiled.subsampling.name.lower()] += 1
-        self._source_bytes += len(data)
-        self._level_max = max(self._level_max, sample.level_max)
-        self._progress.add(len(data), quarantined=0)
-
-
-class _PartProgress:
-    """Counts that the parent does not have yet; reported a few times a second."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._files = self._bytes = self._quarantined = 0
-        self._reported_s = time.monotonic()
-
-    def add(self, size_bytes: int, *, quarantined: int) -> None:
-        self._files += 1
-        self._bytes += size_bytes
-        self._quarantined += quarantined
-        if time.monotonic() - self._reported_s > _REPORT_EVERY_S:
-            self._reported_s = time.monotonic()
-            self._report(self.take())
-
-    def take(self) -> dict[str, Any]:
-        counts = {"files": self._files, "bytes": self._bytes, "quarantined": self._quarantined}
-        self._files = self._bytes = self._quarantined = 0
-        return counts
+def perform(setup: Setup, task: Task, report: Report) -> None:
+    """Pack the part; reports "count", "bytes" and "quarantined"."""
+    work = WorkFolder(path_from_text(setup.destination))
+    label_bytes = setup.label_bytes
+    odd: Counter[str] = Counter()
+    subsampling: Counter[str] = Counter()
+    quarantine: list[QuarantineEntry] = []
+    source_bytes = level_max = 0
+    with (
+        closing(open_source(read_spec(work.path), path_to_text(work.path))) as source,
+        ShardWriter(work.part_path(task.part), shard=task.part, label_bytes=label_bytes) as writer,
+    ):
+        for item, label, label_row in read_items(
+            work.items_path, task.offset, task.bytes, label_bytes
+        ):
+            data = b""
+            try:
+                data = source.read_item(item)
+                sample = prepare_sample(data, item.name, setup.conversion)
+            except SourceError as error:
+                if setup.strict:
+                    raise DatasetError(
+                        f"{printable(item.name)} is {error.kind} ({error.reason}): repair or "
+                        "remove it; without --strict it would go to quarantine"
+                    ) from None
+                entry = QuarantineEntry(path=item.name, kind=error.kind, reason=error.reason)
+                quarantine.append(entry)
+                report.add(count=1, bytes=len(data), quarantined=1)
+                continue
+            writer.append(
+                sample.tiled,
+                label=label,
+                name=item.name,
+                flags=int(sample.flags),
+                label_row=label_row,
+                source_checksum=checksum(data),
+            )
+            odd.update(sample.flags.kinds())
+            subsampling[sample.tiled.subsampling.name.lower()] += 1
+            source_bytes += len(data)
+            level_max = max(level_max, sample.level_max)
+            report.add(count=1, bytes=len(data))
+        header = writer.finish()
+    work.write_result(
+        task.part,
+        PartResult(
+            files=header.samples + len(quarantine),
+            samples=header.samples,
+            source_bytes=source_bytes,
+            odd=dict(odd),
+            subsampling=dict(subsampling),
+            quarantine=quarantine,
+            level_max=level_max,
+        ),
+    )

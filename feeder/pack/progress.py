@@ -5,8 +5,8 @@ seconds, so that logs stay short.
 """
 
 import time
-from collections.abc import Callable
-from typing import Final, TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TextIO
 
 _REDRAW_S: Final = 0.2
 _PLAIN_LINE_S: Final = 10.0
@@ -52,6 +52,11 @@ class ProgressLine:
         if now_s - self._drawn_s >= (_REDRAW_S if self._terminal else _PLAIN_LINE_S):
             self._drawn_s = now_s
             self._draw()
+
+    def count(self, message: Mapping[str, Any]) -> None:
+        """Add the counts in a task's message."""
+        counts = (message.get(name, 0) for name in ("count", "bytes", "quarantined"))
+        self.add(*counts)
 
     def end(self) -> None:
         """Draw the final state and leave the line."""

@@ -2,11 +2,17 @@
 
 Balance, rename, write the lists and the survey, then the manifest. Each step is idempotent and
 completes what a killed run began; before the last one there is no dataset.
+
+Quarantined files leave some parts short. Parts with too many samples give their last ones, in
+order, to parts with too few, so that each has the same number, give or take one; with fewer samples
+than parts, the last parts give everything. Only parts that change are rewritten, receivers before
+givers, so a kill at any moment loses no sample and a second run finishes the work.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -22,11 +28,12 @@ from feeder.dataset.manifest import (
     QUARANTINE_NAME,
     Manifest,
     ShardEntry,
+    samples_in_shard,
 )
 from feeder.dataset.reader import ShardReader
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.pack.bad_share import BadLimit
-from feeder.pack.balance import balance_parts, plan_balance
+from feeder.pack.options import BadLimit
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import (
     PartResult,
@@ -40,6 +47,9 @@ from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
 from feeder.survey.numbers import plural
 from feeder.survey.page import write_survey
+
+Rows = tuple[int, int, int]
+"""Consecutive samples of a part: the part, the first row, the number of rows."""
 
 
 def publish_parts(
@@ -62,29 +72,27 @@ def publish_parts(
     quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
     limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path, untried=0)
-    _warn_of_dark(max(result.level_max for result in results), state.png16_max, progress)
+    conversion = state.conversion
+    _warn_of_dark(max(result.level_max for result in results), conversion.png16_max, progress)
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {plural(len(counts), 'shard')}")
-    balance_parts(
-        work,
-        changes,
-        lambda part: (destination / shard_name(part)).exists(),
-        label_bytes=state.labels.stored_bytes,
-    )
+    balance_parts(destination, work, changes, state.labels.stored_bytes)
+    options: dict[str, bool | int | str] = {
+        "apply_exif": conversion.apply_exif,
+        "quality": conversion.quality,
+        "reencode": conversion.reencode,
+        "max_side": conversion.max_side or 0,
+        "subsampling": conversion.subsampling or "",
+    }
+    if conversion.png16_max != WHITE_U16:
+        options["png16_max"] = conversion.png16_max
     draft = Manifest(
         samples=sum(counts),
         classes=classes,
-        tile_width_px=state.tile_width_px,
+        tile_width_px=conversion.tile_width_px,
         seed=state.seed,
-        options={
-            "apply_exif": state.apply_exif,
-            "quality": state.quality,
-            "reencode": state.reencode,
-            "max_side": state.max_side,
-            "subsampling": state.subsampling,
-            **({} if state.png16_max == WHITE_U16 else {"png16_max": state.png16_max}),
-        },
+        options=options,
         labels=state.labels,
         odd=_sum_counts(result.odd for result in results),
         subsampling=_sum_counts(result.subsampling for result in results),
@@ -95,6 +103,88 @@ def publish_parts(
         content="",
     )
     publish_shards(destination, work, draft, quarantine, shards=min(sum(counts), len(counts)))
+
+
+def _read_result(work: WorkFolder, part: int) -> PartResult:
+    result = work.read_result(part)
+    if result is None:
+        raise DatasetError(f"{work.result_path(part)} is missing: run the same command again")
+    return result
+
+
+def _warn_of_dark(level_max: int, white: int, progress: ProgressLine) -> None:
+    if 0 < level_max < white // 2:
+        used = (1 << level_max.bit_length()) - 1
+        progress.note(
+            f"feeder: warning: the highest level in images with 16 bits a sample is {level_max:,}, "
+            f"and {white:,} becomes white, so that they are dark: to make {used:,} white, pack "
+            f"again with --png16-max {used}"
+        )
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
+def plan_balance(counts: Sequence[int]) -> dict[int, list[Rows]]:
+    """Choose the new content of each part that changes, so that all are even; receivers first.
+
+    ``counts`` are the samples of each part. With fewer samples than parts, the first
+    ``sum(counts)`` parts get one each and the rest none.
+    """
+    samples = sum(counts)
+    shards = min(samples, len(counts))
+    targets = [samples_in_shard(samples, shards, part) for part in range(shards)]
+    targets += [0] * (len(counts) - shards)
+    pairs = [*enumerate(zip(counts, targets, strict=True))]
+    givers = [(part, target, count - target) for part, (count, target) in pairs if count > target]
+    surplus = givers[::-1]  # a stack: the lowest part gives first
+    changes: dict[int, list[Rows]] = {}
+    for part, (count, target) in pairs:
+        wanted = target - count
+        while wanted > 0:
+            giver, first, available = surplus.pop()
+            given = min(available, wanted)
+            changes.setdefault(part, [(part, 0, count)]).append((giver, first, given))
+            if given < available:
+                surplus.append((giver, first + given, available - given))
+            wanted -= given
+    return changes | {part: [(part, 0, kept)] for part, kept, _ in givers}
+
+
+def balance_parts(
+    destination: Path, work: WorkFolder, changes: Mapping[int, Sequence[Rows]], label_bytes: int
+) -> None:
+    """Write the changed parts that are not written yet, and remove the parts they replace.
+
+    ``label_bytes`` is the size of a label row in all of them.
+    """
+    for part, content in changes.items():
+        path = work.balanced_path(part)
+        if not path.exists() and not (destination / shard_name(part)).exists():
+            with ShardWriter(path, shard=part, label_bytes=label_bytes) as writer:
+                for source, first, count in content:
+                    _copy_rows(work, work.part_path(source), first, count, writer)
+                writer.finish()
+        work.part_path(part).unlink(missing_ok=True)
+
+
+def _copy_rows(work: WorkFolder, path: Path, first: int, count: int, writer: ShardWriter) -> None:
+    with closing(ShardReader(path)) as reader:
+        index = reader.read_index()
+        if not index.is_intact:
+            raise work.damaged(path)
+        for row in range(first, min(len(index.records), first + count)):
+            record = index.records[row]
+            try:
+                blob = memoryview(reader.read_blob(record))
+            except ValueError:
+                raise work.damaged(path) from None
+            label_row = index.label_rows[row].tobytes()
+            writer.append_copy(record, blob, index.name(record), label_row)
 
 
 def publish_shards(
@@ -121,7 +211,7 @@ def publish_shards(
     manifest = msgspec.structs.replace(
         draft,
         duplicates=duplicates.samples,
-        shards=tuple(_read_entry(destination, part) for part in range(shards)),
+        shards=tuple(map(_read_entry, paths)),
         content=content_fingerprint(
             paths, samples=draft.samples, labels=draft.labels, classes=draft.classes
         ),
@@ -136,55 +226,27 @@ def publish_shards(
     write_output(destination / MANIFEST_NAME, manifest.encode())
 
 
-def _warn_of_dark(level_max: int, white: int, progress: ProgressLine) -> None:
-    if 0 < level_max < white // 2:
-        used = (1 << level_max.bit_length()) - 1
-        progress.note(
-            f"feeder: warning: the highest level in images with 16 bits a sample is {level_max:,}, "
-            f"and {white:,} becomes white, so that they are dark: to make {used:,} white, pack "
-            f"again with --png16-max {used}"
+def _read_entry(path: Path) -> ShardEntry:
+    with closing(ShardReader(path)) as reader:
+        return ShardEntry(
+            name=path.name,
+            samples=reader.header.samples,
+            bytes=reader.file_bytes,
+            index_xxh3=f"{reader.header.index_checksum:016x}",
         )
 
 
-def _read_result(work: WorkFolder, part: int) -> PartResult:
-    result = work.read_result(part)
-    if result is None:
-        raise DatasetError(f"{work.result_path(part)} is missing: run the same command again")
-    return result
-
-
-def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)
-
-
 def count_classes(dataset: Path, manifest: Manifest) -> NDArray[np.int64]:
-    """Return the number of samples of each class, (classes,); zeros if labels are no classes."""
+    """Count the samples of each class, (classes,); zeros if labels are no classes."""
     counts = np.zeros(len(manifest.classes), np.int64)
     for entry in manifest.shards if manifest.labels.kind == "index" else ():
-        reader = ShardReader(dataset / entry.name)
-        try:
+        with closing(ShardReader(dataset / entry.name)) as reader:
             counts += np.bincount(reader.read_index().records["label"], minlength=len(counts))
-        finally:
-            reader.close()
     return counts
 
 
-def _read_entry(destination: Path, part: int) -> ShardEntry:
-    reader = ShardReader(destination / shard_name(part))
-    reader.close()
-    return ShardEntry(
-        name=shard_name(part),
-        samples=reader.header.samples,
-        bytes=reader.file_bytes,
-        index_xxh3=f"{reader.header.index_checksum:016x}",
-    )
-
-
 def read_quarantine(dataset: Path) -> list[QuarantineEntry]:
-    """Return the quarantine list of a dataset; DatasetError if it is damaged."""
+    """Read the quarantine list of a dataset; DatasetError if it is damaged."""
     path = dataset / QUARANTINE_NAME
     try:
         lines = read_regular(path, QUARANTINE_BYTES_MAX).splitlines()

@@ -1,55 +1,60 @@
-"""Packs a source into a dataset: list, order, pack parts, balance, publish.
+"""Packs a source into a dataset. The stages, from top to bottom:
 
-    containers ─► lists ─► classes, split, packing order ─► workers pack parts ─► balance
-    (containers)           (classes, split, merge)          (part)                (balance)
-      ─► renamed into DST ─► quarantine, duplicates, survey ─► manifest
-                             (publish)
+    list      containers ─► lists of items, mapped, in DST/.packing                  (containers)
+    plan      what labels mean, classes, split, packing order ─► one list   (label_reading, classes,
+                                                                                     split, items)
+    pack      worker processes pack the list's parts                                       (part)
+    compare   the source is still the one that was listed                            (containers)
+    publish   even shards, renamed into DST; quarantine, duplicates, survey; manifest   (publish)
 
+Nothing before "pack" reads an image, apart from containers that are copied while they are listed.
 All work happens in DST/.packing until every shard is complete; the manifest comes last and makes
 the dataset. After a kill the same command resumes. The result depends on source and options only,
 not on the number of worker processes or of interruptions.
 """
 
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.format import shard_name
-from feeder.dataset.manifest import (
-    MANIFEST_NAME,
-    WORK_FOLDER_NAME,
-    Manifest,
-    load_manifest,
-    samples_in_shard,
-)
+from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest, samples_in_shard
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
-from feeder.pack.bad_share import TooManyBadImages
-from feeder.pack.containers import check_labels, check_source, stamp_labels
-from feeder.pack.options import PackOptions
-from feeder.pack.part import PartSetup, PartTask
-from feeder.pack.plan import PackPlan, plan_packing
+from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.containers import check_labels, check_source, is_image, list_source, stamp_labels
+from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
+from feeder.pack.label_reading import LabelReading, read_labels
+from feeder.pack.label_words import describe_labels, label_warnings, used_classes
+from feeder.pack.options import PackOptions, TooManyBadImages
+from feeder.pack.part import Setup, Task
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
+from feeder.pack.split import Selection, select_items
 from feeder.pack.spool import refuse_spool
 from feeder.pack.task_pool import MakePool, TaskPool
 from feeder.pack.work_folder import (
-    STATE_NAME,
     QuarantineEntry,
     WorkFolder,
+    WorkState,
+    check_destination,
+    warn_of_small_disk,
 )
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceChangedError
 from feeder.source.recognise import recognise
 from feeder.source.source import LOOSE_KINDS, SourceSpec
+from feeder.survey.numbers import plural
 
 _REMEDY: Final = "run the same command again to resume"
 _WAIT: Final = "wait until it is complete, then run the same command again"
@@ -96,8 +101,7 @@ def pack_dataset(
     with explain_disk_errors("packing into", destination, _REMEDY):
         check_destination(destination)
     known = load_known(options.classes_of)
-    if spec is None:
-        spec = _recognise(location, options)
+    spec = spec or recognise(location, **options.reading)
     if known is not None:
         spec = msgspec.structs.replace(spec, may_lack_images=True)
     _check_outside(destination, spec)
@@ -109,7 +113,6 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
-            packing = _Packing(destination, work, options, progress, make_pool or TaskPool)
             labels = stamp_labels(spec)
             try:
                 plan = plan_packing(work, spec, options, known, progress)
@@ -125,9 +128,10 @@ def pack_dataset(
                     raise SourceChangedError(error.change, _WAIT) from None
                 raise
             work.begin(plan.state, spec)
+            packed: Counter[str] = Counter()
             if not (destination / MANIFEST_NAME).exists():
                 try:
-                    packing.pack_parts(plan)
+                    packed = pack_parts(work, plan, options, make_pool or TaskPool, progress)
                     check_source(spec, plan.items.lists, progress)
                     check_labels(labels)
                 except SourceChangedError as error:
@@ -143,41 +147,25 @@ def pack_dataset(
                     progress=progress,
                 )
             manifest = load_manifest(destination)
-            lost, empty = _find_empty_classes(plan, count_classes(destination, manifest))
+            listed, there = plan.class_counts, count_classes(destination, manifest)
+            lost = np.flatnonzero((listed > 0) & (there == 0)) if len(listed) else ()
             hidden = sum(each.listed.hidden for each in plan.items.lists)
             work.remove()
         return PackSummary(
             manifest=manifest,
             quarantine=tuple(read_quarantine(destination)),
-            lost_classes=lost,
-            empty_classes=empty,
+            lost_classes=tuple(plan.classes.classes[number] for number in lost),
+            empty_classes=int((listed == 0).sum()),
             labels_read=plan.labels_read,
             hidden=hidden,
-            packed_files=packing.packed_files,
-            packed_bytes=packing.packed_bytes,
+            packed_files=packed["count"],
+            packed_bytes=packed["bytes"],
             seconds=time.monotonic() - began_s,
         )
 
 
-def _recognise(location: str, options: PackOptions) -> SourceSpec:
-    choices = options.reading
-    return recognise(
-        location,
-        kind=choices.kind,
-        image=choices.image,
-        label=choices.label,
-        label_kind=choices.label_kind,
-        uncertain=choices.uncertain,
-        label_base=choices.label_base,
-        labels_file=choices.labels_file,
-        class_names_file=choices.class_names_file,
-        split=choices.split,
-        all_splits=choices.all_splits,
-    )
-
-
 def load_known(dataset: Path | None) -> Manifest | None:
-    """Return the manifest of the dataset whose classes to take, None without one."""
+    """Load the manifest of the dataset whose classes to take, if any."""
     try:
         return None if dataset is None else load_manifest(dataset)
     except DatasetError as error:
@@ -192,135 +180,156 @@ def _check_outside(destination: Path, spec: SourceSpec) -> None:
             )
 
 
-def check_destination(destination: Path) -> None:
-    """Raise ConfigError if this folder cannot become a dataset, nor holds one's beginning."""
-    if not destination.exists():
-        return
-    if not destination.is_dir():
-        raise ConfigError(f"{destination} is a file where the dataset's folder should be")
-    names = {path.name for path in destination.iterdir()} - {"lost+found"}
-    if (destination / WORK_FOLDER_NAME / STATE_NAME).exists():
-        return  # WorkFolder.begin compares the state
-    if MANIFEST_NAME in names:
-        raise ConfigError(
-            f"{destination} is a complete dataset already: give another folder, or remove it first"
-        )
-    names -= {WORK_FOLDER_NAME}
-    if names:
-        shown = printable(path_to_text(min(names)))
-        raise ConfigError(
-            f"{destination} is not empty (it holds {shown}): give an empty or a new folder"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackPlan:
+    """What to pack, and what never will be packed."""
+
+    items: SourceItems
+    classes: ClassPlan
+    class_counts: NDArray[np.int64]
+    """(classes,), items to pack; empty unless labels are of kind "index"."""
+    extents: Sequence[tuple[int, int]]
+    """Offset and size in bytes of each part's items in the work folder's list."""
+    rejected: Sequence[QuarantineEntry]
+    state: WorkState
+    labels_read: str
 
 
-def warn_of_small_disk(destination: Path, needed: int, progress: ProgressLine) -> None:
-    """Note it if ``destination`` has less room than the ``needed`` bytes."""
-    status = os.statvfs(destination)
-    free = status.f_bavail * status.f_frsize
-    if needed > free:
-        progress.note(
-            f"warning: {destination} has {free / 1e9:.1f} GB free, "
-            f"packing takes about {needed / 1e9:.1f} GB"
-        )
+def plan_packing(
+    work: WorkFolder,
+    spec: SourceSpec,
+    options: PackOptions,
+    known: Manifest | None,
+    progress: ProgressLine,
+) -> PackPlan:
+    """List the source and write its items to the work folder, in packing order.
+
+    ``known`` is a dataset with the classes to use. Raises ConfigError and DatasetError for a source
+    that cannot be packed like this.
+    """
+    lists = list_source(work.path, spec, jobs=options.jobs, progress=progress)
+    notes = itertools.chain(spec.notes, *(each.listed.notes for each in lists))
+    for line in dict.fromkeys(notes):
+        progress.note(line)
+    items = merge_lists(work.path, lists)
+    warning = check_names(items, lambda item: is_image(work.path, spec, item))
+    if warning:
+        progress.note(warning)
+    selection = select_items(items, options.split)
+    reading = read_labels(items, spec)
+    rows = selection.rows[~np.isin(selection.rows, list(reading.bad))]
+    rejected = [*_rejected(items, selection, reading)]
+    files, bad = len(rows), len(rejected)
+    options.bad_limit.check(bad, rejected, files + bad, work.path, untried=files)
+    if not files:
+        raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
+    classes = plan_classes(items, reading, spec, known)
+    used = used_classes(items, classes, rows)
+    for line in label_warnings(items, spec, classes, files, used):
+        progress.note(f"feeder: warning: {line}")
+    order = items.order(rows, options.seed)
+    total_bytes = int(items.rows["size_bytes"][order].sum())
+    shards = options.choose_shards(files, total_bytes)
+    sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
+    listing, extents, counts = write_items(work.new_items_path, items, order, classes, sizes)
+    counted = f" in {plural(len(classes.classes), 'class', 'classes')}" if classes.classes else ""
+    progress.note(f"found {plural(files, 'image')}{counted}, {total_bytes / 1e6:,.1f} MB")
+    return PackPlan(
+        items=items,
+        classes=classes,
+        class_counts=counts,
+        extents=extents,
+        rejected=rejected,
+        labels_read=describe_labels(items, spec, classes, known, used),
+        state=WorkState(
+            listing=listing,
+            classes=classes.digest(),
+            files=files,
+            source_bytes=total_bytes,
+            shards=shards,
+            seed=options.seed,
+            split="" if options.split is None else options.split.describe(),
+            labels=classes.labels,
+            conversion=options.conversion,
+        ),
+    )
 
 
-def _find_empty_classes(plan: PackPlan, packed: NDArray[np.int64]) -> tuple[tuple[str, ...], int]:
-    """Return the classes that quarantine emptied, and the number of those that were empty."""
-    counts = plan.order.class_counts
-    if not len(counts):
-        return (), 0
-    lost = np.flatnonzero((counts > 0) & (packed == 0)).tolist()
-    return tuple(plan.classes.classes[number] for number in lost), int((counts == 0).sum())
+def _rejected(
+    items: SourceItems, selection: Selection, reading: LabelReading
+) -> Iterator[QuarantineEntry]:
+    """Yield what listing left out, and the items whose labels are not like the others."""
+    for each in items.lists:
+        for entry in each.rejected():
+            if selection.includes(entry["path"]):
+                yield QuarantineEntry(**entry)
+    for row in selection.rows[np.isin(selection.rows, list(reading.bad))].tolist():
+        yield QuarantineEntry(path=items.name(row), kind="bad-label", reason=reading.bad[row])
 
 
-class _Packing:
-    """One run of pack_dataset, after the first checks."""
+def pack_parts(
+    work: WorkFolder,
+    plan: PackPlan,
+    options: PackOptions,
+    make_pool: MakePool,
+    progress: ProgressLine,
+) -> Counter[str]:
+    """Pack all parts that are not finished; count what was packed.
 
-    def __init__(
-        self,
-        destination: Path,
-        work: WorkFolder,
-        options: PackOptions,
-        progress: ProgressLine,
-        make_pool: MakePool,
-    ) -> None:
-        self._make_pool = make_pool
-        self._destination = destination
-        self._work = work
-        self._options = options
-        self._progress = progress
-        self.packed_files = 0
-        self.packed_bytes = 0
+    No part is begun once too many images are bad. Raises TooManyBadImages then.
+    """
+    state, destination = plan.state, work.path.parent
+    sizes = [samples_in_shard(state.files, state.shards, part) for part in range(state.shards)]
+    finished = {part for part in range(state.shards) if _is_finished(work, part)}
+    todo = [part for part in range(state.shards) if part not in finished]
+    packed: Counter[str] = Counter()
+    if not todo:
+        return packed
+    remaining = sum(sizes[part] for part in todo)
+    warn_of_small_disk(destination, state.source_bytes * remaining // state.files, progress)
+    done = state.files - remaining
+    if done:
+        progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
+    files = state.files + len(plan.rejected)
+    allowed = options.bad_limit.allowed(files)
+    earlier = (result.quarantine for part in finished if (result := work.read_result(part)))
+    bad = len(plan.rejected) + sum(map(len, earlier))
 
-    def pack_parts(self, plan: PackPlan) -> None:
-        """Pack all parts that are not finished, in worker processes."""
-        state, work = plan.state, self._work
-        sizes = [samples_in_shard(state.files, state.shards, part) for part in range(state.shards)]
-        todo = [part for part in range(state.shards) if not self._is_finished(part)]
-        if not todo:
-            return
-        remaining = sum(sizes[part] for part in todo)
-        needed = state.source_bytes * remaining // state.files
-        warn_of_small_disk(self._destination, needed, self._progress)
-        setup = PartSetup(
-            destination=path_to_text(os.path.abspath(self._destination)),
-            options=self._options.conversion,
-            label_bytes=state.labels.stored_bytes,
-            strict=self._options.strict,
-        )
-        done = state.files - remaining
-        if done:
-            self._progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
-        self._progress.begin("packing", "images", state.files, done)
-        bad = _BadCount(
-            len(plan.rejected),
-            self._options.bad_limit.allowed(state.files + len(plan.rejected)),
-        )
-        for part in set(range(state.shards)).difference(todo):
-            result = work.read_result(part)
-            bad.count += len(result.quarantine) if result is not None else 0
-        try:
-            with self._make_pool(
-                "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
-            ) as pool:
-                for _, _, counts in pool.run(self._tasks(todo, plan, bad)):
-                    self.packed_files += counts["files"]
-                    self.packed_bytes += counts["bytes"]
-                    bad.count += counts["quarantined"]
-                    self._progress.add(counts["files"], counts["bytes"], counts["quarantined"])
-        finally:
-            self._progress.end()
-            work.remove_unfinished()
-        if bad.is_too_many:
-            results = [work.read_result(part) for part in range(state.shards)]
-            entries = [entry for result in results if result for entry in result.quarantine]
-            found = [*plan.rejected, *entries]
-            files = state.files + len(plan.rejected)
-            untried = sum(size for size, result in zip(sizes, results, strict=True) if not result)
-            self._options.bad_limit.check(len(found), found, files, work.path, untried=untried)
-
-    def _tasks(self, todo: list[int], plan: PackPlan, bad: "_BadCount") -> Iterator[dict[str, Any]]:
-        """Yield the parts to pack, none once too many images are bad."""
+    def tasks() -> Iterator[Task]:
         for part in todo:
-            if bad.is_too_many:
+            if bad + packed["quarantined"] > allowed:
                 return
-            offset, size = plan.order.extents[part]
-            yield msgspec.to_builtins(PartTask(part=part, offset=offset, bytes=size))
+            offset, size = plan.extents[part]
+            yield Task(part=part, offset=offset, bytes=size)
 
-    def _is_finished(self, part: int) -> bool:
-        work = self._work
-        shard = self._destination / shard_name(part)
-        paths = (work.part_path(part), work.balanced_path(part), shard)
-        return work.result_path(part).exists() and any(path.exists() for path in paths)
+    setup = Setup(
+        destination=path_to_text(os.path.abspath(destination)),
+        conversion=state.conversion,
+        label_bytes=state.labels.stored_bytes,
+        strict=options.strict,
+    )
+    progress.begin("packing", "images", state.files, done)
+    try:
+        with make_pool("feeder.pack.part", setup, jobs=options.jobs) as pool:
+            for message in pool.run(tasks()):
+                progress.count(message)
+                for name in ("count", "bytes", "quarantined"):
+                    packed[name] += message.get(name, 0)
+    finally:
+        progress.end()
+        work.remove_unfinished()
+    if bad + packed["quarantined"] > allowed:
+        results = [work.read_result(part) for part in range(state.shards)]
+        entries = itertools.chain(
+            plan.rejected, *(result.quarantine for result in results if result)
+        )
+        all_bad = [*entries]
+        untried = sum(size for size, result in zip(sizes, results, strict=True) if not result)
+        options.bad_limit.check(len(all_bad), all_bad, files, work.path, untried=untried)
+    return packed
 
 
-@dataclass(slots=True)
-class _BadCount:
-    """Bad images found so far, and how many may be."""
-
-    count: int
-    allowed: int
-
-    @property
-    def is_too_many(self) -> bool:
-        return self.count > self.allowed
+def _is_finished(work: WorkFolder, part: int) -> bool:
+    shard = work.path.parent / shard_name(part)
+    paths = (work.part_path(part), work.balanced_path(part), shard)
+    return work.result_path(part).exists() and any(path.exists() for path in paths)

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.merge import SourceItems
+from feeder.pack.items import SourceItems
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.label_files.text_lines import read_byte_lines

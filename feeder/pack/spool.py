@@ -17,7 +17,7 @@ from typing import Final, Self
 import msgspec
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.containers import forget_containers, read_spec, write_spec
+from feeder.pack.containers import find_spec, forget_containers, write_spec
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice
@@ -67,12 +67,9 @@ def spool_samples(
 
 
 def find_spool(work: WorkFolder) -> SourceSpec | None:
-    """Return the source of a work folder that holds samples of ``pack_samples``, else None."""
-    try:
-        spec = read_spec(work.path)
-    except (OSError, ValueError):
-        return None
-    return spec if spec.kind == "samples" else None
+    """The source of a work folder that holds samples of ``pack_samples``, else None."""
+    spec = find_spec(work.path)
+    return spec if spec is not None and spec.kind == "samples" else None
 
 
 def refuse_spool(work: WorkFolder, spec: SourceSpec) -> None:

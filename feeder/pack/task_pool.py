@@ -1,8 +1,12 @@
-"""Runs tasks in worker processes, for packing, verifying and unpacking.
+"""Runs tasks in worker processes, for listing, packing, verifying, unpacking and repacking.
 
     parent                                   worker: python -m feeder.pack.task_pool
       setup, then one task at a time ──────►   perform(setup, task, report)
       ◄─────── {"kind": "report", …} any number, then {"kind": "done", …} or {"kind": "error", …}
+
+A module of tasks has the structs ``Setup`` and ``Task`` and the function ``perform``. Reports are
+counts since the last one (``count``, ``bytes``, …) a few times a second, and whatever ``perform``
+sends itself; "done" has the remaining counts and what ``perform`` returns.
 
 Each worker is a fresh interpreter (never a fork) at the other end of a SOCK_SEQPACKET pair;
 messages are JSON, one a packet, below 64 KiB. Workers ignore SIGINT and SIGTERM and die with their
@@ -19,28 +23,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self
 
+import msgspec
+
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
-from feeder.process.child import (
-    SINGLE_THREADS,
-    die_with_parent,
-    start_child,
-)
+from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
 from feeder.source.item_bytes import SourceChangedError
 
 Message = dict[str, Any]
-Report = Callable[[Message], None]
 
 _MESSAGE_BYTES_MAX: Final = 1 << 16
 _STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes
 _EXIT_MAX_S: Final = 10.0
 _KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096
+_REPORT_EVERY_S: Final = 0.25
 _KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
 _ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
 
@@ -49,14 +52,14 @@ _ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes fir
 class _Worker:
     process: subprocess.Popen[bytes]
     socket: socket.socket
-    task: int = -1  # the number of its task; -1 when idle
+    is_busy: bool = False
     last_message_s: float = field(default_factory=time.monotonic)
 
 
 class Pool(Protocol):
-    """What performs tasks: a context manager that ends them all."""
+    """Performs tasks; a context manager that ends them all."""
 
-    def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
+    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
         """As ``TaskPool.run``."""
 
     def __enter__(self) -> Self: ...
@@ -65,45 +68,44 @@ class Pool(Protocol):
 
 
 class MakePool(Protocol):
-    """Makes a pool; ``jobs`` tasks at once."""
+    """Makes a pool that performs ``jobs`` tasks at once."""
 
-    def __call__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> Pool: ...
+    def __call__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> Pool: ...
 
 
 class TaskPool:
     """Worker processes for one module's tasks; a context manager that ends them all."""
 
-    def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
-        """Perform tasks with ``module.perform(setup, task, report)``, ``jobs`` at once."""
+    def __init__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> None:
         self._module = module
         self._setup = setup
         self._jobs = jobs
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
 
-    def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
-        """Perform ``tasks``; yield (task number, "report" or "done", message) as they arrive.
+    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
+        """Perform ``tasks``; yield the messages of kind "report" and "done" as they arrive.
 
         Tasks are taken from ``tasks`` as workers become free. Raises a task's FeederError or
         OSError, and ResourceError when a worker dies or stalls; tasks still running are abandoned.
         """
-        waiting = enumerate(tasks)
+        waiting = iter(tasks)
         for _ in range(self._jobs):
             first = next(waiting, None)
             if first is None:
                 break
             self._assign(self._start(), first)
-        while any(worker.task >= 0 for worker in self._workers):
+        while any(worker.is_busy for worker in self._workers):
             for worker in self._ready():
-                if worker.task < 0:  # readable while idle: it died, but without a task
+                if not worker.is_busy:  # readable while idle: it died, but without a task
                     self._selector.unregister(worker.socket)
                     continue
-                number, (kind, body) = worker.task, self._receive(worker)
-                if kind == "error":
-                    raise_error(body)
-                if kind == "done":
+                message = self._receive(worker)
+                if message["kind"] == "error":
+                    raise_error(message)
+                if message["kind"] == "done":
                     self._assign(worker, next(waiting, None))
-                yield number, kind, body
+                yield message
 
     def _start(self) -> _Worker:
         try:
@@ -120,38 +122,36 @@ class TaskPool:
         worker = _Worker(process, ours)
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
-        self._send(worker, dict(self._setup))
+        self._send(worker, self._setup)
         return worker
 
-    def _assign(self, worker: _Worker, numbered: tuple[int, Message] | None) -> None:
-        if numbered is not None:
-            worker.task, task = numbered
+    def _assign(self, worker: _Worker, task: msgspec.Struct | None) -> None:
+        worker.is_busy = task is not None
+        if task is not None:
             worker.last_message_s = time.monotonic()
             self._send(worker, task)
-        else:
-            worker.task = -1
 
-    def _send(self, worker: _Worker, message: Message) -> None:
+    def _send(self, worker: _Worker, message: msgspec.Struct) -> None:
         try:
             worker.socket.send(_encode(message))
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(worker) from None
 
     def _ready(self) -> list[_Worker]:
-        """Return the workers with a message, after 1 s at most; raise if one has stalled."""
+        """Wait 1 s at most for workers with a message; raise if one has stalled."""
         ready = [key.data for key, _ in self._selector.select(timeout=1.0)]
         now_s = time.monotonic()
         for worker in self._workers:
             if worker in ready:
                 worker.last_message_s = now_s
-            elif worker.task >= 0 and now_s - worker.last_message_s > _STALL_S:
+            elif worker.is_busy and now_s - worker.last_message_s > _STALL_S:
                 raise ResourceError(
                     f"worker process {worker.process.pid} sent nothing for {_STALL_S:.0f} s: check "
                     "that its disk responds, then run the same command again"
                 )
         return ready
 
-    def _receive(self, worker: _Worker) -> tuple[str, Message]:
+    def _receive(self, worker: _Worker) -> Message:
         try:
             packet = worker.socket.recv(_MESSAGE_BYTES_MAX)
         except ConnectionResetError:
@@ -159,8 +159,7 @@ class TaskPool:
         if not packet:
             raise self._death(worker)
         message: Message = json.loads(packet)
-        kind = message.pop("kind")
-        return kind, message
+        return message
 
     def _death(self, worker: _Worker) -> ResourceError:
         status = worker.process.wait(timeout=_EXIT_MAX_S)
@@ -173,10 +172,10 @@ class TaskPool:
     def close(self) -> None:
         """End all workers: busy ones are killed, idle ones exit as their socket closes."""
         for worker in self._workers:
-            if worker.task >= 0:
+            if worker.is_busy:
                 worker.process.kill()
             worker.socket.close()
-        _reap([worker for worker in self._workers if worker.task < 0], _EXIT_MAX_S)
+        _reap([worker for worker in self._workers if not worker.is_busy], _EXIT_MAX_S)
         for worker in self._workers:
             worker.process.kill()
         # A killed worker can linger in a read that does not return: only the kernel can end it.
@@ -200,7 +199,7 @@ def _reap(workers: Iterable[_Worker], limit_s: float) -> None:
 
 
 def choose_jobs(requested: int | None) -> int:
-    """Return the number of worker processes: as requested, else one for each usable core."""
+    """Check the requested number of worker processes; None means one for each usable core."""
     if requested is None:
         return usable_cpus().count
     if not 1 <= requested <= _JOBS_MAX:
@@ -208,54 +207,88 @@ def choose_jobs(requested: int | None) -> int:
     return requested
 
 
-def _encode(message: Message) -> bytes:
-    return json.dumps(message).encode("ascii")
+class Report:
+    """What a task sends to its parent before its end."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._counts: Counter[str] = Counter()
+        self._sent_s = time.monotonic()
+
+    def add(self, **counts: int) -> None:
+        """Add counts, which are sent a few times a second."""
+        self._counts.update(counts)
+        if time.monotonic() - self._sent_s > _REPORT_EVERY_S:
+            self.send()
+            self._sent_s = time.monotonic()
+
+    def send(self, **body: Any) -> None:
+        """Send a report at once."""
+        self._send({"kind": "report", **body, **self.take()})
+
+    def take(self) -> dict[str, int]:
+        """Return and forget the counts that were not sent."""
+        counts, self._counts = dict(self._counts), Counter()
+        return counts
 
 
-def raise_error(body: Message) -> None:
+Perform = Callable[[Message, Message, Report], Message | None]
+
+
+def _encode(message: Message | msgspec.Struct) -> bytes:
+    # Not msgspec's JSON: paths may hold lone surrogates, which json escapes.
+    return json.dumps(msgspec.to_builtins(message)).encode("ascii")
+
+
+def raise_error(message: Message) -> None:
     """Raise what a task's message of kind "error" describes: a FeederError or OSError."""
-    if "errno" in body:
-        raise OSError(body["errno"], body["message"], body["path"])
-    raise _ERRORS.get(body["error"], ResourceError)(body["message"])
+    if "errno" in message:
+        raise OSError(message["errno"], message["message"], message["path"])
+    raise _ERRORS.get(message["error"], ResourceError)(message["message"])
 
 
 def main(arguments: list[str]) -> int:
     """Run a worker; arguments: the socket's descriptor, the parent's pid, the module."""
-    descriptor, parent, module = int(arguments[0]), int(arguments[1]), arguments[2]
+    descriptor, parent, name = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too and ends its workers
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent_socket:
-        perform: Callable[[Message, Message, Report], Message]
+
+        def send(message: Message) -> None:
+            parent_socket.send(_encode(message))
+
+        perform: Perform
         try:
             check_import_memory()
-            perform = importlib.import_module(module).perform
+            perform = _load(name)
         except Exception as error:
             if explain_shortage(error) is None and not isinstance(error, FeederError):
                 raise
             perform = functools.partial(_raise, error)  # reported as the first task's error
         setup = json.loads(parent_socket.recv(_MESSAGE_BYTES_MAX) or b"{}")
-
-        def report(body: Message) -> None:
-            parent_socket.send(_encode({"kind": "report", **body}))
-
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
             while packet := parent_socket.recv(_MESSAGE_BYTES_MAX):
-                answer = _perform_one(perform, setup, json.loads(packet), report)
-                parent_socket.send(_encode(answer))
+                _perform_one(perform, setup, json.loads(packet), send)
     return 0
 
 
 def perform_here(module: str, setup: Message, task: Message) -> list[Message]:
     """Perform a task in this process; return its reports and its end, as a worker sends them."""
     messages: list[Message] = []
+    _perform_one(_load(module), setup, task, messages.append)
+    return messages
 
-    def report(body: Message) -> None:
-        messages.append({"kind": "report", **body})
 
-    perform = importlib.import_module(module).perform
-    end = _perform_one(perform, setup, task, report)
-    return [*messages, end]
+def _load(name: str) -> Perform:
+    module = importlib.import_module(name)
+
+    def perform(setup: Message, task: Message, report: Report) -> Message | None:
+        typed = msgspec.convert(setup, module.Setup), msgspec.convert(task, module.Task)
+        answer: Message | None = module.perform(*typed, report)
+        return answer
+
+    return perform
 
 
 def _raise(error: Exception, *_: object) -> Message:
@@ -263,30 +296,30 @@ def _raise(error: Exception, *_: object) -> Message:
 
 
 def _perform_one(
-    perform: Callable[[Message, Message, Report], Message],
+    perform: Perform,
     setup: Message,
     task: Message,
-    report: Report,
-) -> Message:
+    send: Callable[[Message], None],
+) -> None:
+    """Perform a task and send its end. Raises only if the parent is gone, or for a bug."""
+    report = Report(send)
     try:
-        return {"kind": "done", **perform(setup, task, report)}
+        answer = perform(setup, task, report)
+        message = {"kind": "done", **report.take(), **(answer or {})}
     except (BrokenPipeError, ConnectionResetError):
         raise
     except OSError as error:
-        return {
-            "kind": "error",
-            "errno": error.errno,
-            "message": error.strerror,
-            "path": name_file(error) or None,
-        }
+        path = name_file(error) or None
+        message = {"errno": error.errno, "message": error.strerror, "path": path, "kind": "error"}
     except FeederError as error:
         kind = next((k.__name__ for k in _ERRORS.values() if isinstance(error, k)), "")
-        return {"kind": "error", "error": kind, "message": str(error)}
+        message = {"kind": "error", "error": kind, "message": str(error)}
     except Exception as error:
         shortage = explain_shortage(error)
         if shortage is None:
             raise
-        return {"kind": "error", "error": "ResourceError", "message": str(shortage)}
+        message = {"kind": "error", "error": "ResourceError", "message": str(shortage)}
+    send(message)
 
 
 if __name__ == "__main__":

@@ -4,34 +4,44 @@ Where samples have not one class each, a path is OUT/name, and OUT/labels.jsonl 
 there are any: a line is ``{"file": "…", "labels": [ … ]}``, with class names where a sample has
 several classes, else with numbers. Pixels equal those of the source files (those of the conversion
 for converted samples). A name keeps a JPEG's suffix, else it gets .jpg. A name too long for the
-file system of OUT is shortened (``unpack_names``) and listed in OUT/.shortened-names.jsonl. Files
-are written atomically.
+file system of OUT is shortened (``unpack_names``) and listed in OUT/.shortened-names.jsonl.
+
+Shards are unpacked by worker processes (see task_pool). Files are written atomically. Names are the
+file system's bytes, whatever the locale.
 """
 
+import contextlib
+import errno
+import functools
+import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from feeder.dataset.first_read import check_readable
-from feeder.dataset.manifest import Manifest, load_manifest
-from feeder.errors import ConfigError
+from feeder.dataset.manifest import Manifest, ShardEntry, load_manifest
+from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.record_checks import find_inconsistent
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import TaskPool
-from feeder.pack.unpack_shard import (
-    LABELS,
-    SHORTENED,
-    UnpackSetup,
-    UnpackTask,
-    list_path,
-    remove_unfinished,
-)
+from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.unpack_names import NameLimits, choose_name
 from feeder.process.output_file import explain_disk_errors, is_inside
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import (
+    decode_name,
+    encode_name,
+    path_from_text,
+    path_to_text,
+    printable,
+)
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"
 """Begins with a dot, so packing OUT again leaves it out."""
@@ -40,21 +50,18 @@ LABELS_NAME: Final = "labels.jsonl"
 """The labels that no folder's name shows, of kinds "multi" and "float"."""
 
 _REMEDY: Final = "run the same command again with --force"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackSummary:
-    """The result of an unpacking."""
-
-    manifest: Manifest
-    shortened: int
-    """Number of shortened names; SHORTENED_NAME lists them."""
+_TEMPORARY: Final = b".unpacking-"
+_LISTS: Final = {b"names": SHORTENED_NAME, b"labels": LABELS_NAME}
+_UNFINISHED: Final = re.compile(rb"\.unpacking-\d+\.(tmp|names|labels)")
+_NAME_ERRORS: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""How file systems refuse a name that is too long or has bytes that they do not allow."""
 
 
 def unpack_dataset(
     path: Path, out: Path, *, jobs: int, force: bool, progress: ProgressLine
-) -> UnpackSummary:
-    """Unpack the dataset at ``path`` into ``out``.
+) -> tuple[Manifest, int]:
+    """Unpack the dataset at ``path`` into ``out``; return its manifest and how many names were
+    shortened.
 
     ``force`` allows a non-empty ``out`` and replaces files of the same names. Raises DatasetError,
     ConfigError and ResourceError.
@@ -64,6 +71,7 @@ def unpack_dataset(
     if is_inside(out, path):
         raise ConfigError(f"{out} is inside the dataset {path}: give a folder outside")
     shortened = 0
+    folder = os.fsencode(out)
     with explain_disk_errors("unpacking into", out, _REMEDY):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file where the folder to unpack into should be")
@@ -73,52 +81,167 @@ def unpack_dataset(
                 f"{out} is not empty: give an empty or a new folder, or --force to replace files "
                 "of the same names"
             )
-        remove_unfinished(os.fsencode(out))  # a killed run's lists of names among them
-        setup = UnpackSetup(
+        _remove_unfinished(folder)  # a killed run's lists of names among them
+        setup = Setup(
             path=path_to_text(path.absolute()),
             out=path_to_text(out.absolute()),
             fingerprint=manifest.fingerprint,
             may_replace=force,
         )
+        tasks = (Task(number=n, entry=entry) for n, entry in enumerate(manifest.shards))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
-            with TaskPool(
-                "feeder.pack.unpack_shard", msgspec.to_builtins(setup), jobs=jobs
-            ) as pool:
-                for _, _, counts in pool.run(_tasks(manifest)):
-                    progress.add(counts["samples"], counts["bytes"])
-                    shortened += counts["shortened"]
-            shards = len(manifest.shards)
-            if not _join_lists(out, SHORTENED, shards, SHORTENED_NAME):
+            with TaskPool("feeder.pack.unpack", setup, jobs=jobs) as pool:
+                for message in pool.run(tasks):
+                    progress.count(message)
+                    shortened += message.get("shortened", 0)
+            if not _join_lists(folder, b"names", len(manifest.shards)):
                 (out / SHORTENED_NAME).unlink(missing_ok=True)  # another dataset's
-            _join_lists(out, LABELS, shards, LABELS_NAME)
+            _join_lists(folder, b"labels", len(manifest.shards))
         finally:
             progress.end()
-            remove_unfinished(os.fsencode(out))
-    return UnpackSummary(manifest=manifest, shortened=shortened)
+            _remove_unfinished(folder)
+    return manifest, shortened
 
 
-def _join_lists(out: Path, kind: bytes, shards: int, name: str) -> bool:
-    """Concatenate the lists of all shards, in order, into one that appears atomically.
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What all shards of an unpacking share; paths as ``path_to_text`` writes them."""
 
-    Returns whether there is any.
+    path: str
+    out: str
+    fingerprint: str
+    may_replace: bool
+    """Whether a file that exists is replaced; else it is another sample's, and an error."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Which shard to unpack, and its manifest entry."""
+
+    number: int
+    entry: ShardEntry
+
+
+def perform(setup: Setup, task: Task, report: Report) -> None:
+    """Unpack the shard; its shortened names and labels, if any, are in the files ``_list_path``.
+
+    Reports "count", "bytes" and "shortened".
     """
-    folder = os.fsencode(out)
-    staging = list_path(folder, kind, shards)  # the number of no shard; removed like their lists
+    folder, out = path_from_text(setup.path), encode_name(setup.out)
+    manifest = _load_manifest(folder, setup.fingerprint)
+    labels, classes = manifest.labels, manifest.classes
+    temporary = os.path.join(out, _TEMPORARY + b"%05d.tmp" % task.number)
+    limits = NameLimits.of_folder(out)
+    lists: dict[bytes, list[str]] = {kind: [] for kind in _LISTS}
+    reader = ProvenShard(folder, task.entry, task.number, label_bytes=labels.stored_bytes)
+    with closing(reader), contextlib.ExitStack() as stack:
+        stack.callback(_remove, temporary)
+        index = reader.read_index()
+        if not index.is_intact:
+            raise reader.changed()
+        inconsistent = find_inconsistent(index.records, labels.count_record_labels(len(classes)))
+        for row, record in enumerate(index.records):
+            stored = index.name(record)
+            name = printable(decode_name(stored)) or f"row {row}"
+            try:
+                if row == inconsistent:
+                    raise ValueError("its record contradicts itself")
+                jpeg = whole_jpeg(memoryview(reader.read_blob(record)), record)
+            except ValueError as error:
+                raise DatasetError(
+                    f"{name} in {reader.path} is damaged ({error}): run feeder verify"
+                ) from None
+            class_name = classes[int(record["label"])] if labels.kind == "index" else None
+            below, is_shortened = choose_name(stored, limits, str(reader.path), class_name)
+            path = os.path.join(out, below)
+            if not setup.may_replace and os.path.lexists(path):
+                raise DatasetError(
+                    f"{name} cannot be unpacked: another sample is in "
+                    f"{printable(decode_name(path))} already; unpack where names differ by case, "
+                    "or pack again with names that differ in more"
+                )
+            _write_jpeg(jpeg, temporary, path, name)
+            if labels.stored_bytes:  # else a folder's name shows the label, or there is none
+                row_labels = _list_labels(manifest, index.label_rows[row])
+                line = {"file": decode_name(below), "labels": row_labels}
+                lists[b"labels"].append(json.dumps(line) + "\n")
+            if is_shortened:
+                entry = {"name": decode_name(stored), "path": decode_name(below)}
+                lists[b"names"].append(json.dumps(entry) + "\n")
+            report.add(count=1, bytes=len(jpeg), shortened=is_shortened)
+        for kind, lines in lists.items():
+            if lines:
+                with open(_list_path(out, kind, task.number), "w", encoding="ascii") as file:
+                    file.writelines(lines)
+
+
+@functools.cache
+def _load_manifest(folder: Path, fingerprint: str) -> Manifest:
+    manifest = load_manifest(folder)
+    if manifest.fingerprint != fingerprint:
+        raise DatasetError(f"{folder} was packed again meanwhile: run the command with --force")
+    return manifest
+
+
+def _list_labels(manifest: Manifest, stored: NDArray[np.uint8]) -> list[str] | list[float]:
+    """The classes, or the numbers, in a label row."""
+    labels = manifest.labels
+    row = np.empty((1, labels.width), labels.dtype)
+    labels.decode_rows(stored.reshape(1, -1), row)
+    if labels.kind == "multi":
+        return [manifest.classes[number] for number in np.flatnonzero(row[0]).tolist()]
+    return [float(str(value)) for value in row[0]]  # 0.1, not all digits of its float64
+
+
+def _list_path(out: bytes, kind: bytes, number: int) -> bytes:
+    """The list of a shard, of names or labels, until all shards are unpacked."""
+    return os.path.join(out, _TEMPORARY + b"%05d.%s" % (number, kind))
+
+
+def _join_lists(out: bytes, kind: bytes, shards: int) -> bool:
+    """Concatenate the lists of all shards, in order, into one; return whether there is any."""
+    staging = _list_path(out, kind, shards)  # the number of no shard; removed like their lists
     is_empty = True
     with open(staging, "wb") as file:
         for number in range(shards):
-            try:
-                with open(list_path(folder, kind, number), "rb") as part:
+            with contextlib.suppress(FileNotFoundError):  # the shard has no list
+                with open(_list_path(out, kind, number), "rb") as part:
                     shutil.copyfileobj(part, file)
                 is_empty = False
-            except FileNotFoundError:  # the shard has no list
-                continue
     if not is_empty:
-        os.replace(staging, out / name)
+        os.replace(staging, os.path.join(out, os.fsencode(_LISTS[kind])))
     return not is_empty
 
 
-def _tasks(manifest: Manifest) -> Iterator[dict[str, object]]:
-    for number, entry in enumerate(manifest.shards):
-        yield msgspec.to_builtins(UnpackTask(number=number, entry=entry))
+def _write_jpeg(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
+    """Write ``path`` atomically; OSErrors name it rather than ``temporary``."""
+    try:
+        with open(temporary, "wb") as file:
+            file.write(jpeg)
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in _NAME_ERRORS:
+            raise ResourceError(
+                f"{name} cannot be unpacked: the file system refuses the name "
+                f"{printable(decode_name(path))} ({error.strerror}): unpack into a folder with a "
+                "shorter path, or on another file system"
+            ) from None
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _remove(path: bytes) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # with these it does not exist
+            raise
+
+
+def _remove_unfinished(out: bytes) -> None:
+    """Remove the temporary files that a killed unpacking left; ``out`` may be missing."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(_UNFINISHED.fullmatch, os.listdir(out)):
+            _remove(os.path.join(out, name))

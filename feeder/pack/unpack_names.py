@@ -50,19 +50,10 @@ class NameLimits:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackedName:
-    """The path that a sample is unpacked to."""
-
-    path: bytes
-    """Relative to OUT."""
-    is_shortened: bool
-
-
 def choose_name(
     stored: bytes, limits: NameLimits, where: str, class_name: str | None = None
-) -> UnpackedName:
-    """Return the path below OUT for the sample stored under the name ``stored``.
+) -> tuple[bytes, bool]:
+    """Choose the path below OUT of a sample, by its name in the shard; and whether it is shortened.
 
     ``class_name`` is the sample's class where it has one: the path begins with it. Raises
     DatasetError, which names ``where``, if the path would leave OUT or the class folder.
@@ -82,7 +73,7 @@ def choose_name(
         else:
             fitting = [_cut(first, first, limits.path_bytes_max)]
     path = b"/".join(fitting)
-    return UnpackedName(path=path, is_shortened=path != wanted)
+    return path, path != wanted
 
 
 def class_folder(class_name: str) -> str:

@@ -1,12 +1,12 @@
 """The work folder of a packing, DST/.packing, which makes it resumable at any moment.
 
     source.json           where the source is; list-00003.*, the items of its container 3
-    items                 those to pack, in packing order: of part 0, of part 1, … (see item_list)
+    items                 those to pack, in packing order: of part 0, of part 1, … (see items.py)
     state.json            source and options, or the dataset that is repacked; a run with others is
                           refused
     part-00003.fds        a finished part, as packed
     part-00003.json       its PartResult, written after it: the part is finished
-    balanced-00003.fds    the part after samples moved between parts (see balance)
+    balanced-00003.fds    the part after samples moved between parts (see publish)
     lock                  held by the running packing, so that there is only one
     *.tmp                 being written; removed at the next start
 
@@ -21,21 +21,23 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
-from feeder.convert.deep_levels import WHITE_U16
-from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
+from feeder.convert.prepare import SourceOptions
+from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.item_list import describe_change
+from feeder.pack.items import describe_change
+from feeder.pack.progress import ProgressLine
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
+from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 6
+_VERSION: Final = 7
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
@@ -73,42 +75,28 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     version: int = _VERSION
     listing: str
+    """The hash of all items, in order (see items.py)."""
     classes: str
+    """The hash of the classes, and of what labels are."""
     files: int
     source_bytes: int
     shards: int
-    tile_width_px: int
     seed: int
-    apply_exif: bool
-    quality: int
-    reencode: bool
-    max_side: int
-    """0 for any."""
-    subsampling: str
-    """Empty for any."""
     split: str
     """Empty for all items."""
     labels: LabelSpec
-    png16_max: int = WHITE_U16
+    conversion: SourceOptions
 
-    @property
-    def order(self) -> tuple[object, ...]:
-        """What else the items and their order depend on, besides the source."""
-        return self.seed, self.split, self.labels
+    def options(self) -> dict[str, Any]:
+        """What the user chose, by names like those of the options."""
+        fields = msgspec.to_builtins(self)
+        chosen = {**fields["conversion"], **{name: fields[name] for name in ("seed", "split")}}
+        chosen["shards"] = self.shards
+        return {name.removesuffix("_px").replace("_", "-"): chosen[name] for name in chosen}
 
 
-_OPTION_FIELDS: Final = (
-    "tile_width_px",
-    "seed",
-    "apply_exif",
-    "quality",
-    "reencode",
-    "max_side",
-    "subsampling",
-    "png16_max",
-    "split",
-    "shards",
-)
+def _show(option: object) -> object:
+    return "none" if option in (None, "") else option
 
 
 class OtherPackingError(ConfigError):
@@ -169,21 +157,23 @@ class WorkFolder:
             begun = msgspec.convert(fields, WorkState)
         except ValueError:
             raise self.damaged(path) from None
-        old, new = msgspec.to_builtins(begun), msgspec.to_builtins(state)
+        new_options = state.options()
         different = [
-            f"{name.removesuffix('_px').replace('_', '-')} was {old[name]}, now {new[name]}"
-            for name in _OPTION_FIELDS
-            if old[name] != new[name]
+            f"{name} was {_show(old)}, now {_show(new_options[name])}"
+            for name, old in begun.options().items()
+            if old != new_options[name]
         ]
-        if old["classes"] != new["classes"]:
+        if begun.classes != state.classes:
             different.insert(0, "the classes were others (class folders, or --classes-of)")
-        elif old["listing"] != new["listing"] and begun.order == state.order:
+        elif begun.listing != state.listing and not any(
+            getattr(begun, name) != getattr(state, name) for name in ("seed", "split", "labels")
+        ):
             change = self._describe_change(begun, state, spec)
             different.insert(0, f"the source has changed: {change}")
-        if different or old != new:
+        if begun != state:
             raise OtherPackingError(
                 f"{self.path.parent} holds the beginning of another packing "
-                f"({'; '.join(different) or 'of another feeder version'}): give the same source "
+                f"({'; '.join(different)}): give the same source "
                 f"and options to resume it, or remove {self.path.parent} to start over"
             )
 
@@ -217,7 +207,6 @@ class WorkFolder:
                 path.unlink(missing_ok=True)
 
     def damaged(self, path: Path) -> DatasetError:
-        """Return the error for a damaged file of this folder, with the remedy."""
         return DatasetError(f"{path} is damaged: remove {self.path.parent} and pack again")
 
     def part_path(self, number: int) -> Path:
@@ -280,3 +269,35 @@ class WorkFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_destination(destination: Path) -> None:
+    """Raise ConfigError if this folder cannot become a dataset, nor holds one's beginning."""
+    if not destination.exists():
+        return
+    if not destination.is_dir():
+        raise ConfigError(f"{destination} is a file where the dataset's folder should be")
+    names = {path.name for path in destination.iterdir()} - {"lost+found"}
+    if (destination / WORK_FOLDER_NAME / STATE_NAME).exists():
+        return  # WorkFolder.begin compares the state
+    if MANIFEST_NAME in names:
+        raise ConfigError(
+            f"{destination} is a complete dataset already: give another folder, or remove it first"
+        )
+    names -= {WORK_FOLDER_NAME}
+    if names:
+        shown = printable(path_to_text(min(names)))
+        raise ConfigError(
+            f"{destination} is not empty (it holds {shown}): give an empty or a new folder"
+        )
+
+
+def warn_of_small_disk(destination: Path, needed: int, progress: ProgressLine) -> None:
+    """Note it if ``destination`` has less room than the ``needed`` bytes."""
+    status = os.statvfs(destination)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        progress.note(
+            f"warning: {destination} has {free / 1e9:.1f} GB free, "
+            f"packing takes about {needed / 1e9:.1f} GB"
+        )

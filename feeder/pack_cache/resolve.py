@@ -21,9 +21,8 @@ from typing import Final
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.classes import OtherKindError
-from feeder.pack.options import PackOptions
+from feeder.pack.options import PackOptions, TooManyBadImages
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.work_folder import STATE_NAME, OtherPackingError
 from feeder.pack_cache.entry import CacheEntry, CacheRecord

@@ -13,7 +13,7 @@ TrivialAugmentWide's translations 15 pixels; here it is always the formula's 16.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,33 @@ Operation = Literal[
     "hue",
     "greyscale",
 ]
-OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)[:14]  # no hue, no greyscale
-"""What RandAugment and TrivialAugmentWide choose from, in torchvision's order."""
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    "identity",
+    "shear-x",
+    "shear-y",
+    "translate-x",
+    "translate-y",
+    "rotate",
+    "brightness",
+    "saturation",
+    "contrast",
+    "sharpness",
+    "posterise",
+    "solarise",
+    "autocontrast",
+    "equalise",
+)
+"""What RandAugment and TrivialAugmentWide draw from, in torchvision's order.
 
-_SIGNED: Final = frozenset(OPERATIONS[1:10])
-_ENHANCING: Final = frozenset(OPERATIONS[6:10])  # 1 + magnitude is the factor
-_TRANSLATING: Final = frozenset(OPERATIONS[3:5])  # by whole pixels
+A draw is an index into this list, so its length and order decide every augmented image.
+"""
+
+_ENHANCING: Final[frozenset[Operation]] = frozenset(  # 1 + magnitude is the factor
+    ("brightness", "saturation", "contrast", "sharpness")
+)
+_TRANSLATING: Final[frozenset[Operation]] = frozenset(("translate-x", "translate-y"))
+"""By whole pixels."""
+_SIGNED: Final[frozenset[Operation]] = _ENHANCING | _TRANSLATING | {"shear-x", "shear-y", "rotate"}
 _JITTERS: Final[tuple[Operation, ...]] = ("brightness", "contrast", "saturation", "hue")
 _ORDERS: Final = tuple(itertools.permutations(range(4)))
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
-from feeder.pack.options import PackOptions, SourceChoices
+from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
 from feeder.pack.task_pool import MakePool
 from feeder.source.item_bytes import SourceChangedError
@@ -231,7 +231,7 @@ class Attack:
         options = PackOptions(
             shards=PARTS,
             max_bad="100%",
-            reading=SourceChoices(kind=self.kind.kind, labels_file=labels),
+            reading={"kind": self.kind.kind, "labels_file": labels},
         )
         destination = self.packed if source == "source" else self.folder / f"{source}-packed"
         location = root / self.kind.location
@@ -267,14 +267,14 @@ class ActingPool(InlinePool):
         self._act, self._after = act, after
         super().__init__(*arguments, **named)
 
-    def run(self, tasks: Any) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    def run(self, tasks: Any) -> Iterator[dict[str, Any]]:
         done = 0
-        for number, kind, message in super().run(tasks):
-            if kind == "done":
+        for message in super().run(tasks):
+            if message["kind"] == "done":
                 if done == self._after:
                     self._act()
                 done += 1
-            yield number, kind, message
+            yield message
         if done == self._after:
             self._act()
 

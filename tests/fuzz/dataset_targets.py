@@ -20,7 +20,7 @@ from feeder.dataset.opened import Dataset
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
-from feeder.pack.verify_shard import VerifySetup, VerifyTask, perform
+from feeder.pack.task_pool import perform_here
 from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
@@ -284,17 +284,15 @@ def _check_verifying(damaged: DamagedShard) -> bool:
     """Each problem is one line; a shard without problems can be read."""
     folder = _write(damaged)
     manifest = damaged.manifest
-    setup = VerifySetup(
-        path=str(folder),
-        classes=len(manifest.classes),
-        labels=manifest.labels,
-        tile_width_px=128,
-    )
-    entry = manifest.shards[0]
-    task = VerifyTask(number=0, first_sample=0, entry=entry)
-    reports: list[dict[str, Any]] = []
-    answer = perform(msgspec.to_builtins(setup), msgspec.to_builtins(task), reports.append)
-    json.dumps([answer, *reports])
+    setup = {
+        "path": str(folder),
+        "classes": len(manifest.classes),
+        "labels": msgspec.to_builtins(manifest.labels),
+        "tile_width_px": 128,
+    }
+    task = {"number": 0, "first_sample": 0, "entry": msgspec.to_builtins(manifest.shards[0])}
+    reports = perform_here("feeder.pack.verify", setup, task)
+    json.dumps(reports)
     problems = [report["problem"] for report in reports if "problem" in report]
     for problem in problems:
         assert problem.isprintable(), repr(problem[:500])

@@ -13,8 +13,8 @@ import numpy as np
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.classes import plan_classes
+from feeder.pack.items import merge_lists
 from feeder.pack.label_reading import read_labels
-from feeder.pack.merge import merge_lists
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import encode_name
 from feeder.source.label_files.columns import IMAGE_SUFFIXES

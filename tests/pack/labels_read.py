@@ -11,8 +11,8 @@ import numpy as np
 
 from feeder.errors import FeederError
 from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.items import SourceItems, merge_lists
 from feeder.pack.label_reading import Way, read_labels
-from feeder.pack.merge import SourceItems, merge_lists
 from feeder.source.source import SourceSpec
 from tests.source.item_lists import make_list
 

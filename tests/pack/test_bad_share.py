@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.bad_share import BadLimit
+from feeder.pack.options import BadLimit
 from feeder.pack.work_folder import QuarantineEntry
 from tests.support.sources import (
     encoded,
@@ -53,11 +53,15 @@ def test_other_limits_are_refused(text: str) -> None:
     [
         (BadLimit.parse("5%"), 3, "leave them out with --max-bad 67%"),
         (BadLimit.parse("1"), 3, "leave them out with --max-bad 2"),
-        (BadLimit.strict(), 3, "repair or remove them, or pack without --strict"),
-        (BadLimit.parse("1"), 2, "check --source, --image and --label: none of the images can be"),
-        (BadLimit.strict(), 2, "check --source, --image and --label: none of the images can be"),
+        (BadLimit("--strict allows"), 3, "repair or remove them, or pack without --strict"),
+        (BadLimit.parse("1"), 2, "check --source, --image and --label: none of the images"),
+        (
+            BadLimit("--strict allows"),
+            2,
+            "check --source, --image and --label: none of the images can be",
+        ),
         (BadLimit.parse("100%"), 2, "check --source, --image and --label: none of the images can"),
-        (BadLimit.parse("2"), 2, "check --source, --image and --label: none of the images can be"),
+        (BadLimit.parse("2"), 2, "check --source, --image and --label: none of the images"),
     ],
 )
 def test_the_remedy_fits_the_option_and_the_share(

@@ -4,25 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.dataset.manifest import samples_in_shard
-from feeder.pack.balance import PartChange, Rows, plan_balance
+from feeder.pack.publish import Rows, plan_balance
 
 _COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
-def _apply(counts: list[int], changes: list[PartChange]) -> list[list[tuple[int, int]]]:
+def _apply(counts: list[int], changes: dict[int, list[Rows]]) -> list[list[tuple[int, int]]]:
     """Return the (part, row) of every sample in each part after the changes, applied in order."""
     parts = [[(part, row) for row in range(count)] for part, count in enumerate(counts)]
     after = [list(part) for part in parts]
     removed: set[int] = set()
-    for change in changes:
-        for rows in (Rows(part=change.part, first=0, count=change.keep), *change.take):
-            assert rows.part not in removed, "takes from a part that was already rewritten"
-        after[change.part] = parts[change.part][: change.keep] + [
-            sample
-            for rows in change.take
-            for sample in parts[rows.part][rows.first : rows.first + rows.count]
+    for changed, content in changes.items():
+        assert not removed & {part for part, _, _ in content}, "takes from a rewritten part"
+        after[changed] = [
+            sample for part, first, count in content for sample in parts[part][first:][:count]
         ]
-        removed.add(change.part)
+        removed.add(changed)
     return after
 
 
@@ -45,9 +42,8 @@ def test_only_parts_of_a_wrong_size_change_and_receivers_come_first(counts: list
     changes = plan_balance(counts)
     after = _apply(counts, changes)
     changed = {part for part, samples in enumerate(after) if len(samples) != counts[part]}
-    assert {change.part for change in changes} == changed
-    assert len(changes) == len(changed)
-    kinds = [bool(change.take) for change in changes]
+    assert {*changes} == changed
+    kinds = [len(content) > 1 for content in changes.values()]
     assert kinds == sorted(kinds, reverse=True)
 
 
@@ -62,17 +58,11 @@ def test_a_few_bad_files_change_few_parts(shards: int, data: st.DataObject) -> N
 
 
 def test_nothing_changes_without_quarantined_files() -> None:
-    assert plan_balance([3, 3, 2]) == []
-    assert plan_balance([0]) == []
+    assert plan_balance([3, 3, 2]) == {}
+    assert plan_balance([0]) == {}
 
 
 def test_plan_of_an_example() -> None:
-    assert plan_balance([5, 2, 5]) == [
-        PartChange(
-            part=1,
-            keep=2,
-            take=(Rows(part=0, first=4, count=1), Rows(part=2, first=4, count=1)),
-        ),
-        PartChange(part=0, keep=4, take=()),
-        PartChange(part=2, keep=4, take=()),
-    ]
+    changes = plan_balance([5, 2, 5])
+    assert changes == {1: [(1, 0, 2), (0, 4, 1), (2, 4, 1)], 0: [(0, 0, 4)], 2: [(2, 0, 4)]}
+    assert [*changes] == [1, 0, 2]

@@ -8,7 +8,6 @@ import pytest
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.options import SourceChoices
 from tests.source.tar_writer import tar_bytes
 from tests.support.sources import encoded, image, pack, run_inline
 
@@ -107,7 +106,7 @@ def test_a_mended_file_of_labels_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tar, labels = _write_validation(tmp_path / "source")
-    reading = SourceChoices(labels_file=str(labels))
+    reading = {"labels_file": str(labels)}
     labels.write_text("n01440764\nn01440764\n")
     with pytest.raises(DatasetError):
         pack(tar, tmp_path / "packed", reading=reading, max_bad="0")

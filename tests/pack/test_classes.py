@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.items import merge_lists
 from feeder.pack.label_reading import read_labels
-from feeder.pack.merge import merge_lists
 from feeder.plan.labels import LabelChoice, LabelSpec
 from feeder.source.listing import ListedItems
 from feeder.source.source import SourceSpec

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from feeder.dataset.opened import Dataset
-from feeder.pack.options import SourceChoices
 from feeder.pack.verify import Verification
 from feeder.plan.labels import LabelKind, LabelSpec
 from tests.support.sources import encoded, image, pack, run_inline, silent
@@ -79,7 +78,7 @@ def test_labels_of_each_kind_reach_the_dataset(
     source = _write(tmp_path / "source", [labels[n % count] for n in range(_IMAGES)])
     if kind == "none":
         (source / "labels.jsonl").unlink()
-    pack(source, tmp_path / "packed", shards=4, reading=SourceChoices(label_kind=kind))
+    pack(source, tmp_path / "packed", shards=4, reading={"label_kind": kind})
     good = [n for n in range(_IMAGES) if not 10 <= n < 17]
     with Dataset.open(tmp_path / "packed") as dataset:
         assert (dataset.labels, dataset.classes) == (spec, classes)

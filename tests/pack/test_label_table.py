@@ -13,7 +13,7 @@ import feeder
 from feeder.cli.pack import format_summary
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
-from feeder.pack.options import PackOptions, SourceChoices
+from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from tests.pack.label_situations import SITUATIONS, WRITERS, Situation, samples
@@ -51,7 +51,7 @@ def _pack(situation: Situation, kind: str, folder: Path) -> tuple[str, str]:
         return f"  labels: {packed.labels_read}", " ".join(str(each.message) for each in caught)
     source = WRITERS[kind](folder / "source", situation.raw)
     label = {"label": "label"} if kind == "tfrecord" else {}
-    choices = SourceChoices(**situation.options, **label)
+    choices = {**situation.options, **label}
     summary = pack_dataset(
         source,
         folder / "packed",

@@ -14,7 +14,7 @@ from feeder.dataset.format import checksum, decode_header, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
-from feeder.pack.balance import balance_parts, plan_balance
+from feeder.pack.publish import balance_parts, plan_balance
 from feeder.pack.unpack import LABELS_NAME, SHORTENED_NAME, unpack_dataset
 from feeder.pack.unpack_names import NameLimits, choose_name, class_folder
 from feeder.pack.verify import Verification
@@ -76,7 +76,7 @@ def test_balanced_parts_keep_each_samples_label_row(tmp_path: Path) -> None:
         write_labelled(tmp_path / "made", MULTI, samples=count, shards=1)
         shutil.copyfile(tmp_path / "made" / shard_name(0), work.part_path(part))
     label_bytes = MULTI.stored_bytes
-    balance_parts(work, plan_balance(counts), lambda part: False, label_bytes=label_bytes)
+    balance_parts(tmp_path, work, plan_balance(counts), label_bytes)
     for part, samples in enumerate([[0, 1, 2, 3], [0, 1, 4]]):
         reader = ShardReader(work.balanced_path(part))
         records, label_rows, _, intact = reader.read_index()
@@ -227,8 +227,8 @@ def test_the_class_is_the_first_folder_unless_the_name_has_it(
     name: str, class_name: str | None, path: str
 ) -> None:
     chosen = choose_name(encode_name(name), LIMITS, "shard", class_name)
-    assert decode_name(chosen.path) == path
-    assert not chosen.is_shortened
+    assert decode_name(chosen[0]) == path
+    assert not chosen[1]
 
 
 def test_different_classes_have_different_folders() -> None:
@@ -239,6 +239,6 @@ def test_different_classes_have_different_folders() -> None:
 def test_a_single_long_name_below_a_deep_folder_is_shortened() -> None:
     limits = NameLimits(name_bytes_max=255, path_bytes_max=60)
     chosen = choose_name(b"n" * 100, limits, "shard")
-    assert chosen.is_shortened
-    assert len(chosen.path) == 60
-    assert chosen.path.endswith(b".jpg")
+    assert chosen[1]
+    assert len(chosen[0]) == 60
+    assert chosen[0].endswith(b".jpg")

@@ -1,6 +1,7 @@
 """The items of all containers: their order, and names that cannot stand beside each other."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.pack.merge import SourceItems, check_names, merge_lists
+from feeder.pack.items import SourceItems, check_names, merge_lists
 from tests.source.item_lists import make_list
 
 _NAMES = st.lists(
@@ -54,7 +55,7 @@ def test_names_with_equal_hashes_are_ordered_by_name(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["b", "a", "c"])
     rows = np.array(items.rows)
     rows["name_key"] = 7
-    items = SourceItems(lists=items.lists, rows=rows, text=items.text)
+    items = replace(items, rows=rows)
     assert _ordered(items) == ["a", "b", "c"]
 
 
@@ -87,7 +88,7 @@ def test_the_error_of_a_collision_names_both_images(tmp_path: Path) -> None:
 
 def test_an_image_and_other_files_may_share_a_stem(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["a/x.jpg", "a/x.json", "a/x.txt", "b/x.jpg"])
-    assert check_names(items, lambda item: item.name.endswith(".jpg")) == []
+    assert check_names(items, lambda item: item.name.endswith(".jpg")) == ""
 
 
 def test_one_name_in_two_containers_is_refused_with_both(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_one_name_in_two_containers_is_refused_with_both(tmp_path: Path) -> None
 
 def test_names_that_differ_only_in_case_are_a_warning(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["a/x.jpg", "a/X.jpg", "A/x.jpg", "b/y.jpg"])
-    (warning,) = check_names(items, lambda item: True)
+    warning = check_names(items, lambda item: True)
     assert "2 names differ from another only in case, as A/x.jpg and a/" in warning
     assert warning.endswith(": `feeder unpack` fails where case does not count")
 

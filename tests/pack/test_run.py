@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.options import PackOptions, choose_shards
+from feeder.pack.options import PackOptions
 from feeder.pack.verify import Verification
 from feeder.pack.work_folder import STATE_NAME, WorkFolder
 from feeder.plan.epoch import MAX_SEED
@@ -295,9 +296,9 @@ def test_finished_parts_are_not_packed_again(
     real_run = InlinePool.run
 
     def stop_after_two(self: InlinePool, tasks: Any) -> Iterator[Any]:
-        for number, kind, body in real_run(self, tasks):
-            yield number, kind, body
-            tasks_done.extend([number] if kind == "done" else [])
+        for message in real_run(self, tasks):
+            yield message
+            tasks_done.extend([1] if message["kind"] == "done" else [])
             if len(tasks_done) == 2:
                 raise KeyboardInterrupt
 
@@ -385,7 +386,7 @@ def test_dead_worker_is_reported_and_the_next_run_completes_the_dataset(
     source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "packed"
-    monkeypatch.setattr("feeder.pack.run.PartTask", _WrongTask)
+    monkeypatch.setattr("feeder.pack.run.Task", lambda part, **_: _WrongTask(part))
     with pytest.raises(ResourceError, match=r"worker process \d+ died \(exit status 1\)"):
         pack(source, path, shards=6)
     monkeypatch.undo()
@@ -393,13 +394,13 @@ def test_dead_worker_is_reported_and_the_next_run_completes_the_dataset(
     assert file_tree(path) == file_tree(reference)
 
 
-def _WrongTask(**fields: int) -> dict[str, int]:  # noqa: N802  # stands in for a class
-    return {"part": fields["part"]}
+class _WrongTask(msgspec.Struct):
+    part: int
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**13))
 def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: int) -> None:
-    shards = choose_shards(files, total_bytes, PackOptions())
+    shards = PackOptions().choose_shards(files, total_bytes)
     assert 1 <= shards <= files
     if files >= 64:
         assert shards >= 8
@@ -424,13 +425,13 @@ def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: i
     ],
 )
 def test_default_shards_of_known_sizes(files: int, gibibytes: float, shards: int) -> None:
-    assert choose_shards(files, int(gibibytes * 2**30), PackOptions()) == shards
+    assert PackOptions().choose_shards(files, int(gibibytes * 2**30)) == shards
 
 
 def test_a_number_of_shards_is_taken_as_it_is_if_the_files_suffice() -> None:
-    assert choose_shards(100, 1, PackOptions(shards=11)) == 11
+    assert PackOptions(shards=11).choose_shards(100, 1) == 11
     with pytest.raises(ConfigError, match=r"--shards 11 is more than the 10 files"):
-        choose_shards(10, 1, PackOptions(shards=11))
+        PackOptions(shards=11).choose_shards(10, 1)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_the_beginning_of_an_older_versions_packing_is_refused(
         pack(source, path)
     assert str(caught.value) == (
         f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
-        f"one continues 6): remove {path} and pack again"
+        f"one continues 7): remove {path} and pack again"
     )
     shutil.rmtree(path)
     pack(source, path)

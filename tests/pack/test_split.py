@@ -6,7 +6,7 @@ import pytest
 
 from feeder.cli.main import main
 from feeder.errors import ConfigError
-from feeder.pack.merge import SourceItems, merge_lists
+from feeder.pack.items import SourceItems, merge_lists
 from feeder.pack.split import SplitOptions, parse_share, select_items
 from tests.source.item_lists import make_list
 from tests.support.sources import make_source

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -14,10 +15,18 @@ from feeder.pack.task_pool import TaskPool, choose_jobs
 
 _MODULE = """
 import os, signal
+import msgspec
 from feeder.errors import DatasetError
 
+class Setup(msgspec.Struct):
+    add: int
+
+class Task(msgspec.Struct):
+    kind: str
+    number: int
+
 def perform(setup, task, report):
-    kind = task["kind"]
+    kind = task.kind
     if kind == "dataset":
         raise DatasetError("sample 7 is bad")
     if kind == "disk":
@@ -26,8 +35,9 @@ def perform(setup, task, report):
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "crash":
         os._exit(7)
-    report({"half": task["number"]})
-    return {"square": task["number"] ** 2 + setup["add"], "pid": os.getpid()}
+    report.send(half=task.number)
+    report.add(count=1)
+    return {"square": task.number ** 2 + setup.add, "pid": os.getpid()}
 """
 
 
@@ -39,12 +49,21 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "pool_tasks"
 
 
-def _run(module: str, kinds: list[str], jobs: int) -> list[tuple[int, str, dict[str, Any]]]:
-    tasks = [{"kind": kind, "number": number} for number, kind in enumerate(kinds)]
+class Setup(msgspec.Struct):
+    add: int
+
+
+class Task(msgspec.Struct):
+    kind: str
+    number: int
+
+
+def _run(module: str, kinds: list[str], jobs: int) -> list[dict[str, Any]]:
+    tasks = [Task(kind, number) for number, kind in enumerate(kinds)]
     # Earlier tests in this process may have started multiprocessing's resource tracker.
     children, files = set(psutil.Process().children()), psutil.Process().num_fds()
     try:
-        with TaskPool(module, {"add": 5}, jobs=jobs) as pool:
+        with TaskPool(module, Setup(5), jobs=jobs) as pool:
             return list(pool.run(tasks))
     finally:
         assert set(psutil.Process().children()) <= children
@@ -52,14 +71,15 @@ def _run(module: str, kinds: list[str], jobs: int) -> list[tuple[int, str, dict[
 
 
 def test_every_task_is_done_once_by_the_requested_number_of_processes(module: str) -> None:
-    events = _run(module, ["square"] * 9, jobs=2)
-    done = {number: body for number, kind, body in events if kind == "done"}
-    assert {number: body["square"] for number, body in done.items()} == {
-        number: number**2 + 5 for number in range(9)
-    }
-    assert len(events) == 18
-    assert os.getpid() not in {body["pid"] for body in done.values()}
-    assert len({body["pid"] for body in done.values()}) <= 2
+    messages = _run(module, ["square"] * 9, jobs=2)
+    done = [message for message in messages if message["kind"] == "done"]
+    assert sorted(message["square"] for message in done) == [n**2 + 5 for n in range(9)]
+    assert sum(message.get("count", 0) for message in messages) == 9
+    halves = [message["half"] for message in messages if "half" in message]
+    assert sorted(halves) == [*range(9)]
+    pids = {message["pid"] for message in done}
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
 
 
 def test_no_tasks_start_no_process(module: str) -> None:

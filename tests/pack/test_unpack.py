@@ -232,7 +232,7 @@ def test_names_that_leave_the_folder_are_refused(name: str, class_name: str | No
 def test_arbitrary_names_stay_below_the_folder(stored: bytes, class_name: str | None) -> None:
     try:
         chosen = choose_name(stored, LIMITS, "shard", class_name)
-        path = PurePosixPath(decode_name(chosen.path))
+        path = PurePosixPath(decode_name(chosen[0]))
     except DatasetError:
         return
     assert not path.is_absolute()

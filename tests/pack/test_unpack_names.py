@@ -28,7 +28,7 @@ MARK = re.compile(r"~[0-9a-f]{32}(\.jpg)?$")
 
 
 def chosen(name: str, limits: NameLimits = LIMITS) -> str:
-    return decode_name(choose_name(encode_name(name), limits, "shard").path)
+    return decode_name(choose_name(encode_name(name), limits, "shard")[0])
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_different_names_stay_different_and_fit(
     seen: dict[bytes, str] = {}
     for name in names:
         try:
-            path = choose_name(encode_name(f"{name}.jpg"), limits, "shard").path
+            path = choose_name(encode_name(f"{name}.jpg"), limits, "shard")[0]
         except DatasetError:
             continue
         assert seen.setdefault(path, name) == name

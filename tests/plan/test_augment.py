@@ -64,6 +64,23 @@ def test_operations_are_torchvisions_in_the_same_order() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("auto", "names"),
+    [
+        (
+            "rand-augment",
+            "rotate saturation, contrast equalise, translate-x autocontrast, brightness solarise, "
+            "equalise rotate",
+        ),
+        ("trivial-augment-wide", "translate-x, equalise, , translate-y, solarise"),
+    ],
+)
+def test_a_new_operation_changes_no_draw_of_the_others(auto: str, names: str) -> None:
+    """The list that draws index is fixed: with an operation more, all of these would be others."""
+    planned = plan(recipe_of(auto_augment=auto), 5)
+    assert ", ".join(" ".join(name for name, _ in each.steps) for each in planned) == names
+
+
 def _torchvision_space(shear: float, move: float, turn: float, enhance: float, bits: int) -> Any:
     """_augmentation_space of RandAugment and TrivialAugmentWide, with torch itself."""
     # Imported here, as that takes as long as collecting all pure tests; and each process collects.

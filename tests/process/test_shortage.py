@@ -292,6 +292,7 @@ def _raise_for_a_descriptor(*_: object) -> dict[str, object]:
 
 
 def test_workers_os_error_about_a_descriptor_reaches_the_parent() -> None:
-    answer = _perform_one(_raise_for_a_descriptor, {}, {}, lambda _: None)
+    messages: list[dict[str, object]] = []
+    _perform_one(_raise_for_a_descriptor, {}, {}, messages.append)
     with pytest.raises(OSError, match="Bad file descriptor: '987654'"):
-        raise_error(answer)
+        raise_error(messages[-1])

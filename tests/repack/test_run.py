@@ -305,7 +305,7 @@ def test_blob_that_does_not_keep_its_coefficients_is_an_error(
     old: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "feeder.repack.shard.check_blob",
+        "feeder.repack.run.check_blob",
         lambda blob: (check_blob(blob)[0] ^ 1, *check_blob(blob)[1:]),
     )
     with pytest.raises(DatasetError, match=r"sample 0 \(.*\) in .* has different coefficients"):

@@ -1,7 +1,6 @@
 """Small source folders for the packing tests, and ways to pack them."""
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +20,7 @@ from feeder.cli.main import main
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
+from feeder.pack.task_pool import perform_here, raise_error
 from tests.support.jpegs import picture
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,17 +51,16 @@ def make_source(root: Path, images: int, classes: int = 3, side: int = 40) -> Pa
 class InlinePool:
     """Replaces TaskPool: performs each task synchronously in this process."""
 
-    def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
-        self._perform = importlib.import_module(module).perform
-        self._setup = _through_json(dict(setup))
+    def __init__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> None:
+        self._module = module
+        self._setup = _through_json(setup)
 
-    def run(self, tasks: Iterable[dict[str, Any]]) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        for number, task in enumerate(tasks):
-            reports: list[dict[str, Any]] = []
-            answer = self._perform(self._setup, _through_json(task), reports.append)
-            for report in reports:
-                yield number, "report", _through_json(report)
-            yield number, "done", _through_json(answer)
+    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[dict[str, Any]]:
+        for task in tasks:
+            for message in perform_here(self._module, self._setup, _through_json(task)):
+                if message["kind"] == "error":
+                    raise_error(message)
+                yield _through_json(message)
 
     def __enter__(self) -> "InlinePool":
         return self
@@ -76,7 +76,7 @@ def run_inline(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 
 
 def _through_json(message: Any) -> Any:
-    return json.loads(json.dumps(message))
+    return json.loads(json.dumps(msgspec.to_builtins(message)))
 
 
 def silent() -> ProgressLine:
