@@ -5,11 +5,11 @@ their own at the right of each panel. A difference within the noise is a hollow 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import altair as alt
 
-from ..report import Report, Result
+from ..report import RATE, Report, Result
 from ..stream.ablate_report import (
     EVERYTHING,
     NOISE,
@@ -18,50 +18,40 @@ from ..stream.ablate_report import (
     describe_measured,
     is_same,
 )
-from .style import BLUE, FAINT_INK, INK, Chart, wrap
+from .style import BLUE, FAINT_INK, Chart, bars, panel_title, wrap
 
-_RATE = "images/s"
-_WIDTH = 200
-_ROW = 26
-_BAR = 15
-_FIRST = "none (left), all (right)"
+_WIDTH: Final = 200
+_ROW: Final = 26
+_FIRST: Final = "none (left), all (right)"
 
 
 def draw_ablation(report: Report) -> Chart:
     """Return two panels side by side on one scale, and that of the workers if there are several."""
-    rows = report.results
-    top = 1.03 * max(row.max for row in rows if row.unit == _RATE)
+    added, removed, workers = (
+        plot_rows(report.results, kind) for kind in ("added", "removed", "workers")
+    )
+    top = 1.03 * max(row.max for row in report.results if row.unit == RATE)
     pair = alt.hconcat(
-        _panel(
-            plot_rows(rows, "added"),
-            top,
-            ["Added one after the other", "(×: gain over the bar above)"],
-        ),
-        _panel(
-            plot_rows(rows, "removed"),
-            top,
-            ["All but this one", "(×: of all of them)"],
-            names=False,
-        ),
+        _panel(added, top, "Added one after the other", "(×: gain over the bar above)"),
+        _panel(removed, top, "All but this one", "(×: of all of them)", labels=False),
         spacing=8,
     )
-    workers = plot_rows(rows, "workers")
     if len(workers) < 2:
         return pair
-    titles = ["All of them, with more workers", "(×: of one worker; grey tick: linear scaling)"]
-    return alt.vconcat(pair, _panel(workers, None, titles), spacing=16)
+    title = "All of them, with more workers", "(×: of one worker; grey tick: linear scaling)"
+    most = 1.03 * max(max(row["max"], row["linear"] or 0) for row in workers)
+    return alt.vconcat(pair, _panel(workers, most, *title), spacing=16)
 
 
 def conclude_ablation(report: Report) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the subtitle."""
     every = next(row for row in report.results if row.name == EVERYTHING)
     title = [f"All optimisations together are {every.ratio or 0:.1f} times as fast as with none"]
-    sentences = [
+    return title, wrap(
         conclude(report).partition(". ")[2],
         f"Measured: {describe_measured(report)}. Bar: the median; line: least and most.",
         f"Hollow: {NOISE[0].lower()}{NOISE[1:].replace(':', ',')}",
-    ]
-    return title, [line for each in sentences if each for line in wrap(each)]
+    )
 
 
 def plot_rows(results: Sequence[Result], kind: str) -> list[dict[str, Any]]:
@@ -71,11 +61,10 @@ def plot_rows(results: Sequence[Result], kind: str) -> list[dict[str, Any]]:
         panel, _, what = row.name.partition("/")
         if panel != kind:
             continue
+        words, verdict, linear = WORDS.get(what, _FIRST), "", None
         if kind == "workers":
             words = f"{what} worker{'s' * (what != '1')}"
-        else:
-            words = WORDS.get(what, _FIRST)
-        verdict = ""
+            linear = table[0]["value"] * int(what) if table else None
         if row.ratio is not None:
             verdict = f"× {row.ratio:.2f}" + (" within noise" if row.is_within_noise else "")
             verdict = "same settings" if is_same(row) else verdict
@@ -87,53 +76,26 @@ def plot_rows(results: Sequence[Result], kind: str) -> list[dict[str, Any]]:
                 "max": row.max,
                 "hollow": row.is_within_noise,
                 "verdict": verdict,
-                "linear": table[0]["value"] * int(what) if kind == "workers" and table else None,
+                "linear": linear,
             }
         )
     return table
 
 
 def _panel(
-    table: list[dict[str, Any]], top: float | None, titles: list[str], *, names: bool = True
+    table: list[dict[str, Any]], top: float, title: str, below: str, *, labels: bool = True
 ) -> Chart:
-    if top is None:
-        top = 1.03 * max(max(row["max"], row["linear"] or 0) for row in table)
-    base = alt.Chart(alt.Data(values=table)).encode(
-        y=alt.Y(
-            "what:N",
-            title=None,
-            sort=None,
-            axis=alt.Axis(labels=names, ticks=False, labelLimit=180, labelPadding=5),
-        )
+    rows = [{**row, "name": row["what"], "text": row["verdict"]} for row in table]
+    chart = bars(
+        rows,
+        colour=alt.condition("datum.hollow", alt.value("white"), alt.value(BLUE)),
+        x_title=RATE,
+        room=top / max(row["max"] for row in rows),
+        height=15,
+        text_x=_WIDTH,
+        labels=labels,
     )
-    bars = base.mark_bar(height=_BAR, stroke=BLUE, strokeWidth=1.3).encode(
-        x=alt.X(
-            "value:Q",
-            title=_RATE,
-            axis=alt.Axis(tickCount=4, labelOverlap=True),
-            scale=alt.Scale(domain=[0, top], nice=False),
-        ),
-        color=alt.condition("datum.hollow", alt.value("white"), alt.value(BLUE)),
-    )
-    # So that the line shows on a bar that is printed in grey.
-    halo = base.mark_rule(color="white", strokeWidth=4).encode(x="min:Q", x2="max:Q")
-    spread = base.mark_rule(color=INK, strokeWidth=1.5).encode(x="min:Q", x2="max:Q")
-    layers = bars + halo + spread
-    if any(row["linear"] for row in table):
-        layers += base.mark_tick(color=FAINT_INK, thickness=2, size=_BAR + 6).encode(x="linear:Q")
-    layers += base.mark_text(align="left", fontSize=12, color=INK, x=_WIDTH + 6).encode(
-        text="verdict:N"
-    )
-    return layers.properties(
-        width=_WIDTH,
-        height=_ROW * len(table),
-        title=alt.TitleParams(
-            titles[0],
-            subtitle=titles[1],
-            anchor="start",
-            fontSize=13,
-            color=INK,
-            subtitleColor=FAINT_INK,
-            subtitleFontSize=11,
-        ),
-    )
+    if any(row["linear"] for row in rows):
+        tick = alt.Chart(alt.Data(values=rows)).mark_tick(color=FAINT_INK, thickness=2, size=21)
+        chart += tick.encode(x="linear:Q", y=alt.Y("name:N", sort=None))
+    return chart.properties(width=_WIDTH, height=_ROW * len(rows), title=panel_title(title, below))

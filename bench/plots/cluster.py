@@ -11,7 +11,7 @@ import altair as alt
 from ..cluster.report import ClusterReport, describe_fault
 from ..cluster.simulation import BIN_S
 from ..cluster.steady import Outcome
-from .style import BLUE, FAINT_INK, GREEN, GREY, INK, ORANGE, RED, Chart, wrap
+from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, Chart, chart_of, panel_title, wrap
 
 _WIDTH: Final = 330
 _WIDE: Final = 740
@@ -23,9 +23,8 @@ def conclude_cluster(report: ClusterReport) -> tuple[str, list[str]]:
     title = "A model of many hosts"
     if report.compared:
         title = "The model beside real daemons on this machine"
-    lines = [line for sentence in report.conclusions() for line in wrap(sentence)]
-    simulated = [line for name, what in report.measured.items() for line in wrap(f"{name}: {what}")]
-    return title, lines + simulated
+    simulated = (f"{name}: {what}" for name, what in report.measured.items())
+    return title, wrap(*report.conclusions(), *simulated)
 
 
 def draw_cluster(report: ClusterReport) -> Chart:
@@ -61,14 +60,14 @@ def _draw_throughput(outcomes: Sequence[Outcome]) -> Chart:
         }
         for each in outcomes
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_hosts_axis(outcomes))
+    base = chart_of(rows).encode(x=_hosts_axis(outcomes))
     rate = alt.Scale(type="log", nice=False)
     axis = alt.Axis(format="~s", tickCount=5)
     ideal = base.mark_line(color=GREY, strokeDash=[5, 3]).encode(
         y=alt.Y("even:Q", title="images/s", scale=rate, axis=axis)
     )
     line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=45))
-    title = _title("Throughput", "dashed: in proportion to the hosts")
+    title = panel_title("Throughput", "dashed: in proportion to the hosts")
     return (ideal + line.encode(y=alt.Y("rate:Q", scale=rate))).properties(
         width=_WIDTH, height=_HEIGHT, title=title
     )
@@ -93,12 +92,14 @@ def _draw_shares(outcomes: Sequence[Outcome]) -> Chart:
         scale=alt.Scale(domain=[*parts], range=[BLUE, ORANGE, GREEN, GREY]),
         legend=alt.Legend(orient="bottom", columns=2),
     )
-    chart = alt.Chart(alt.Data(values=rows)).mark_line(point=True)
+    chart = chart_of(rows).mark_line(point=True)
     return chart.encode(
         x=_hosts_axis(outcomes),
         y=alt.Y("percent:Q", title="%", scale=alt.Scale(domain=[0, 105], nice=False)),
         color=colour,
-    ).properties(width=_WIDTH, height=_HEIGHT, title=_title("Shares", "of batches and of time"))
+    ).properties(
+        width=_WIDTH, height=_HEIGHT, title=panel_title("Shares", "of batches and of time")
+    )
 
 
 def _draw_scenario(report: ClusterReport) -> Chart:
@@ -107,16 +108,16 @@ def _draw_scenario(report: ClusterReport) -> Chart:
     rows = [
         {"at": number * BIN_S, "rate": rate} for number, rate in enumerate(scenario.images_s, 1)
     ]
-    line = alt.Chart(alt.Data(values=rows)).mark_line(color=BLUE, strokeWidth=1.6)
+    line = chart_of(rows).mark_line(color=BLUE, strokeWidth=1.6)
     line = line.encode(
         x=alt.X("at:Q", title="seconds", axis=alt.Axis(grid=False)),
         y=alt.Y("rate:Q", title="images/s", axis=alt.Axis(format="~s", tickCount=4)),
     )
     faults = [{"at": dip.fault.at_s, "what": describe_fault(dip)} for dip in scenario.dips]
-    base = alt.Chart(alt.Data(values=faults)).encode(x="at:Q")
+    base = chart_of(faults).encode(x="at:Q")
     rules = base.mark_rule(color=RED, strokeDash=[4, 2])
     words = base.mark_text(align="left", dx=5, y=8, color=INK, fontSize=11).encode(text="what:N")
-    title = _title(
+    title = panel_title(
         f"{scenario.hosts} hosts, {scenario.ranks} ranks: over {scenario.smooth_s:.1f} s each",
         "of all ranks together",
     )
@@ -138,7 +139,7 @@ def _draw_compared(report: ClusterReport) -> Chart:
     ]
     colours = alt.Scale(domain=["real", "model"], range=[BLUE, ORANGE])
     return (
-        alt.Chart(alt.Data(values=rows))
+        chart_of(rows)
         .mark_bar()
         .encode(
             y=alt.Y("setting:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
@@ -147,17 +148,4 @@ def _draw_compared(report: ClusterReport) -> Chart:
             color=alt.Color("what:N", title=None, scale=colours),
         )
         .properties(width=_WIDE - 250, height=30 * len(report.compared))
-    )
-
-
-def _title(text: str, below: str) -> Chart:
-    return alt.TitleParams(
-        text,
-        subtitle=below,
-        anchor="start",
-        frame="group",
-        fontSize=13,
-        color=INK,
-        subtitleColor=FAINT_INK,
-        subtitleFontSize=11,
     )

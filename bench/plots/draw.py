@@ -5,18 +5,14 @@ which in the daemon's environment would overwrite pillow-simd.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.output_file import explain_write_errors, write_output
 
-from ..cluster.report import ClusterReport
 from ..report import Report
-from ..rivals.report import RivalsReport
-from ..soak.run import SoakReport
-from .style import FAINT_INK, INK
 
 _PIXELS_A_POINT: Final = 2
 
@@ -46,34 +42,23 @@ def write_plot(report: Report, path: Path) -> None:
     from .rivals import conclude_rivals, draw_rivals
     from .soak import conclude_soak, draw_soak
     from .stream import conclude_stream, draw_stream
+    from .style import FAINT_INK, INK
 
-    title: str | list[str] = f"feeder-bench {report.bench}"
-    subtitle = describe(report.machine)
-    if isinstance(report, SoakReport):
-        chart = draw_soak(report)
-        title, conclusions = conclude_soak(report)
-        subtitle = conclusions + subtitle
-    elif isinstance(report, RivalsReport):
-        chart = draw_rivals(report)
-        title, conclusions = conclude_rivals(report)
-        subtitle = conclusions + subtitle
-    elif isinstance(report, ClusterReport):
-        chart = draw_cluster(report)
-        title, conclusions = conclude_cluster(report)
-        subtitle = conclusions + subtitle
-    elif report.bench == "ablate":
-        chart = draw_ablation(report)
-        title, subtitle = conclude_ablation(report)
-    elif report.bench == "decode":
-        chart = draw_decode(report)
-        title, subtitle = conclude_decode(report)
-    elif report.bench == "stream":
-        chart = draw_stream(report)
-        title, conclusions = conclude_stream(report)
-        subtitle = conclusions + subtitle
-    else:
+    pictures: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+        "ablate": (conclude_ablation, draw_ablation),
+        "cluster": (conclude_cluster, draw_cluster),
+        "decode": (conclude_decode, draw_decode),
+        "peers": (conclude_rivals, draw_rivals),
+        "soak": (conclude_soak, draw_soak),
+        "stream": (conclude_stream, draw_stream),
+    }
+    if report.bench not in pictures:
         raise ConfigError(f"there is no picture of `feeder-bench {report.bench}`: omit --plot")
-    chart = chart.properties(
+    conclude, draw = pictures[report.bench]
+    title, subtitle = conclude(report)
+    if report.bench not in ("ablate", "decode"):  # these conclude with the machine
+        subtitle = subtitle + describe(report.machine)
+    chart = draw(report).properties(
         title=alt.TitleParams(
             title,
             subtitle=subtitle,
@@ -87,6 +72,7 @@ def write_plot(report: Report, path: Path) -> None:
         padding=18,
         background="white",
     )
+    lines = {"gridColor": "#e8ebee", "domainColor": "#b8bfc7", "tickColor": "#b8bfc7"}
     chart = (
         chart.configure(font="Liberation Sans, Arial, sans-serif")  # an SVG is shown elsewhere
         .configure_view(stroke=None)
@@ -94,20 +80,19 @@ def write_plot(report: Report, path: Path) -> None:
             labelColor=INK,
             titleColor=INK,
             titleFontWeight="normal",
-            gridColor="#e8ebee",
-            domainColor="#b8bfc7",
-            tickColor="#b8bfc7",
             labelFontSize=11,
             titleFontSize=12,
+            **lines,
         )
         .configure_legend(labelFontSize=11, titleFontSize=11, labelColor=INK, titleColor=INK)
     )
-    picture: io.StringIO | io.BytesIO
     if path.suffix == ".svg":
-        chart.save(picture := io.StringIO(), format="svg")
-        data = picture.getvalue().encode()
+        text = io.StringIO()
+        chart.save(text, format="svg")
+        data = text.getvalue().encode()
     else:
-        chart.save(picture := io.BytesIO(), format="png", scale_factor=_PIXELS_A_POINT)
+        picture = io.BytesIO()
+        chart.save(picture, format="png", scale_factor=_PIXELS_A_POINT)
         data = picture.getvalue()
     with explain_write_errors(f"the picture to {path}", "name another --plot file"):
         write_output(path, data)

@@ -7,7 +7,18 @@ import altair as alt
 from ..report import RATE, Result
 from ..rivals.conclusion import ALL_CORES, comparisons, is_on, words_of
 from ..rivals.report import RivalsReport
-from .style import BLUE, GREY, INK, LIGHT_GREY, Chart, wrap
+from .style import (
+    BLUE,
+    GREY,
+    LIGHT_GREY,
+    SQUARES,
+    Chart,
+    bars,
+    bounds,
+    has_spread,
+    panel_title,
+    wrap,
+)
 
 _COLOURS: Final = {
     "Feeder": BLUE,
@@ -29,35 +40,43 @@ def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
     sentences = report.conclusion()
     if not title:
         title, sentences = sentences[:1], sentences[1:]
-    return title, [line for each in sentences for line in wrap(each)]
+    return title, wrap(*sentences)
 
 
 def draw_rivals(report: RivalsReport) -> Chart:
     """Return a panel of all contenders that have a rate on one core, and one of those on all."""
+    scale = alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])
     panels = []
-    for suffix, title in (("", "One core"), (ALL_CORES, "All cores")):
-        bars = _bars(report, suffix)
-        if bars:
-            panels.append(_panel(bars, f"{title} (Feeder ×: how many times as fast Feeder is)"))
+    for suffix, cores in (("", "One core"), (ALL_CORES, "All cores")):
+        rows = _rows(report, suffix)
+        if not rows:
+            continue
+        words = ": bar the median, line the least and most of the rounds" * has_spread(rows)
+        panel = bars(
+            rows,
+            colour=alt.Color("kind:N", title=None, scale=scale, legend=SQUARES),
+            x_title=f"images/s{words}",
+            room=_ROOM,
+        )
+        title = panel_title(f"{cores} (Feeder ×: how many times as fast Feeder is)")
+        panels.append(panel.properties(width=_WIDTH, height=_ROW * len(rows), title=title))
     return alt.vconcat(*panels, spacing=18)
 
 
-def _bars(report: RivalsReport, suffix: str) -> list[dict[str, Any]]:
+def _rows(report: RivalsReport, suffix: str) -> list[dict[str, Any]]:
     """Return the values behind each bar, the fastest first."""
     rates = {result.name: result for result in report.results if result.unit == RATE}
     ours, antialiased, other = _COLOURS
-    bars = [
-        {
-            "contender": words_of(each.name),
-            "value": rates[each.name].value,
-            "numbers": _numbers(rates[each.name]),
-            "kind": ours if each.ours else antialiased if each.antialiased else other,
-            **_spread(rates[each.name]),
-        }
-        for each in report.contenders
-        if each.missing is None and is_on(each.name, suffix)
-    ]
-    return sorted(bars, key=lambda bar: -bar["value"])
+    rows = []
+    for each in report.contenders:
+        if each.missing is None and is_on(each.name, suffix):
+            rate = rates[each.name]
+            kind = ours if each.ours else antialiased if each.antialiased else other
+            spread = bounds(rate.min, rate.value, rate.max)
+            rows.append(
+                {"name": words_of(each.name), "kind": kind, "text": _numbers(rate), **spread}
+            )
+    return sorted(rows, key=lambda row: -row["value"])
 
 
 def _numbers(row: Result) -> str:
@@ -65,47 +84,3 @@ def _numbers(row: Result) -> str:
         return f"{row.value:,.0f}"
     noise = ", within noise" if row.interval is not None and row.is_within_noise else ""
     return f"{row.value:,.0f}  (Feeder × {1 / row.ratio:.2f}{noise})"
-
-
-def _spread(row: Result) -> dict[str, float]:
-    return {"min": row.min, "max": row.max} if row.min < row.max else {}
-
-
-def _panel(bars: list[dict[str, Any]], title: str) -> Chart:
-    has_spread = any("max" in bar for bar in bars)
-    for bar in bars:
-        bar["end"] = bar.get("max", bar["value"])
-    base = alt.Chart(alt.Data(values=bars)).encode(
-        y=alt.Y(
-            "contender:N",
-            title=None,
-            sort=None,
-            axis=alt.Axis(labelLimit=250, ticks=False, labelPadding=5),
-        )
-    )
-    x = alt.X(
-        "value:Q",
-        title="images/s: bar the median, line the least and most of the rounds"
-        if has_spread
-        else "images/s",
-        scale=alt.Scale(domain=[0, _ROOM * max(bar["end"] for bar in bars)], nice=False),
-        axis=alt.Axis(tickCount=6),
-    )
-    colours = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
-    legend = alt.Legend(orient="top", symbolType="square", padding=0, offset=4, labelLimit=320)
-    layers = base.mark_bar(height=17, stroke=INK, strokeWidth=0.6).encode(
-        x=x, color=alt.Color("kind:N", title=None, scale=colours, legend=legend)
-    )
-    if has_spread:
-        spread = base.transform_filter("isValid(datum.max)").encode(x="min:Q", x2="max:Q")
-        # So that the line shows on a bar that is printed in grey.
-        layers += spread.mark_rule(color="white", strokeWidth=4)
-        layers += spread.mark_rule(color=INK, strokeWidth=1.5)
-    layers += base.mark_text(align="left", dx=7, fontSize=12, color=INK).encode(
-        x="end:Q", text="numbers:N"
-    )
-    return layers.properties(
-        width=_WIDTH,
-        height=_ROW * len(bars),
-        title=alt.TitleParams(title, anchor="start", fontSize=13, color=INK, frame="group"),
-    )

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import altair as alt
@@ -16,39 +15,22 @@ from ..soak.windows import (
     find_thirds,
     find_windows,
 )
-from .style import BLUE, COLOURS, GREY, INK, RED, Chart, wrap
+from .style import BLUE, COLOURS, GREY, INK, RED, Chart, chart_of, panel_title, wrap
 
 _WIDTH: Final = 680
-_HEIGHT: Final = 96
-_LEGEND: Final = alt.Legend(labelLimit=140)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Time:
-    """The horizontal axis."""
-
-    unit: str
-    unit_s: float
-    end: float
-    """In units."""
-
-    def axis(self, *, labelled: bool) -> Chart:
-        return alt.X(
-            "at:Q",
-            title=f"{self.unit} since the clients began" if labelled else None,
-            axis=alt.Axis(labels=labelled, ticks=labelled, grid=False, tickCount=10),
-            scale=alt.Scale(domain=[0, self.end], nice=False),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """What of a series was compared."""
-
-    left_out: int
-    """Samples at the start."""
-    windows: Sequence[Window]
-    """None where there are too few samples to compare."""
+_CORES: Final = {"daemon-core": "the daemon's core", "client-core": "the clients' core"}
+_PANELS: Final = (
+    ("throughput", "Throughput: images/s to all clients", "images/s"),
+    (
+        "machine",
+        "The machine: a fixed load on the same cores, % of its speed when throughput was best",
+        "%",
+    ),
+    ("memory", "Own memory of each process of the daemon", "MiB"),
+    ("shared-memory", "Shared memory, by purpose", "MiB"),
+    ("fds", "Open files and sockets of each process", "descriptors"),
+)
+"""Kind of series, title and unit of each panel."""
 
 
 def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
@@ -58,129 +40,95 @@ def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
     length = ""
     if isinstance(minutes, int | float):
         length = f" of {minutes:g} minutes" if minutes >= 3 else f" of {60 * minutes:g} s"
-    sentences = [
-        *report.conclusions,
+    legend = (
         "Dashed: the medians that are compared, of throughput at its best and at the end, of the "
-        "rest in the first and the last third. Shaded: left out.",
-    ]
-    lines = [line for each in sentences for line in wrap(each)]
-    return f"Soak{length} {verdict}: {report.headline}", lines
+        "rest in the first and the last third. Shaded: left out."
+    )
+    return f"Soak{length} {verdict}: {report.headline}", wrap(*report.conclusions, legend)
 
 
 def draw_soak(report: SoakReport) -> Chart:
     """Panels over one time axis: what is left out is shaded, the medians compared are lines."""
-    is_long = max(report.at_s) >= 180
-    unit_s = 60 if is_long else 1
-    when = _Time(
-        unit="minutes" if is_long else "seconds", unit_s=unit_s, end=max(report.at_s) / unit_s
-    )
-    named = {
-        kind: {
-            name.partition("/")[2]: values
-            for name, values in report.series.items()
-            if name.partition("/")[0] == kind
-        }
-        for kind in ("throughput", "reference", "memory", "shared-memory", "fds")
-    }
+    unit, unit_s = ("minutes", 60) if max(report.at_s) >= 180 else ("seconds", 1)
+    times = [at_s / unit_s for at_s in report.at_s]
+    named: dict[str, dict[str, Sequence[float]]] = {}
+    for name, values in report.series.items():
+        kind, _, part = name.partition("/")
+        named.setdefault(kind, {})[part] = values
     (throughput,) = named["throughput"].values()
     warm_up = int(len(throughput) * WARM_UP_SHARE)
-    is_judged = len(throughput) - warm_up >= SAMPLES_MIN
-    windows = _Compared(left_out=START_UP, windows=find_windows(throughput) if is_judged else ())
-    thirds = _Compared(left_out=warm_up, windows=find_thirds(len(throughput)) if is_judged else ())
-    machine = {
-        {"daemon-core": "the daemon's core", "client-core": "the clients' core"}.get(
-            part, part
-        ): _relative(values, windows.windows)
-        for part, values in named["reference"].items()
-    }
-    speed = "% of its speed when throughput was best"
-    titles = (
-        (named["throughput"], windows, "Throughput: images/s to all clients", "images/s"),
-        (machine, windows, f"The machine: a fixed load on the same cores, {speed}", "%"),
-        (named["memory"], thirds, "Own memory of each process of the daemon", "MiB"),
-        (named["shared-memory"], thirds, "Shared memory, by purpose", "MiB"),
-        (named["fds"], thirds, "Open files and sockets of each process", "descriptors"),
+    windows: Sequence[Window] = ()  # too few samples are not compared
+    thirds: Sequence[Window] = ()
+    if len(throughput) - warm_up >= SAMPLES_MIN:
+        windows, thirds = find_windows(throughput), find_thirds(len(throughput))
+    for part, values in named.pop("reference", {}).items():
+        # As percent of the median of the first window, or of all without one.
+        usual = windows[0].median(values) if windows else statistics.median(values)
+        speed = [100 * value / (usual or 1.0) for value in values]
+        named.setdefault("machine", {})[_CORES.get(part, part)] = speed
+    panels = []
+    for kind, title, y_title in _PANELS:
+        if kind in named:
+            is_speed = kind in ("throughput", "machine")
+            compared, left_out = (windows, START_UP) if is_speed else (thirds, warm_up)
+            panel = _draw_panel(times, named[kind], y_title, compared, left_out)
+            panels.append(panel.properties(width=_WIDTH, height=96, title=_title(title)))
+    rows = [{"at": at_s / unit_s, "how": how} for at_s, how in report.restarts]
+    colours = alt.Scale(domain=["clean", "killed"], range=[GREY, RED])
+    restarts = chart_of(rows).mark_tick(thickness=2, size=10)
+    restarts = restarts.encode(
+        x=_x(times, f"{unit} since the clients began"),
+        y=alt.Y("how:N", title=None, axis=alt.Axis(minExtent=44, domain=False, ticks=False)),
+        color=alt.Color("how:N", scale=colours, legend=None),
     )
-    panels = [
-        _draw_panel(report.at_s, series, compared, when, title, unit)
-        for series, compared, title, unit in titles
-        if series
-    ]
-    panels.append(_draw_restarts(report, when))
+    title = _title("Clients that ended, each replaced at once")
+    panels.append(restarts.properties(width=_WIDTH, height=30, title=title))
     return alt.vconcat(*panels, spacing=10).resolve_scale(color="independent")
 
 
-def _relative(values: Sequence[float], windows: Sequence[Window]) -> list[float]:
-    """Return the values as percent of the median of the first window, or of all without one."""
-    usual = windows[0].median(values) if windows else statistics.median(values)
-    return [100 * value / (usual or 1.0) for value in values]
-
-
 def _draw_panel(
-    at_s: Sequence[float],
+    times: Sequence[float],
     series: Mapping[str, Sequence[float]],
-    compared: _Compared,
-    when: _Time,
-    title: str,
-    unit: str,
+    y_title: str,
+    compared: Sequence[Window],
+    left_out: int,
 ) -> Chart:
-    x = when.axis(labelled=False)
-    y = alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=3, minExtent=44))
+    """Draw the values of each part; ``left_out`` are samples at the start."""
+    x = _x(times)
+    y = alt.Y("value:Q", title=y_title, axis=alt.Axis(tickCount=3, minExtent=44))
     colour = alt.value(BLUE)
     if len(series) > 1:
-        colour = alt.Color(
-            "part:N", title=None, sort=None, scale=alt.Scale(range=list(COLOURS)), legend=_LEGEND
-        )
+        scale = alt.Scale(range=list(COLOURS))
+        legend = alt.Legend(labelLimit=140)
+        colour = alt.Color("part:N", title=None, sort=None, scale=scale, legend=legend)
     rows = [
-        {"at": moment / when.unit_s, "value": value, "part": part}
+        {"at": moment, "value": value, "part": part}
         for part, values in series.items()
-        for moment, value in zip(at_s, values, strict=True)
+        for moment, value in zip(times, values, strict=True)
     ]
-    lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.4)
-    panel = lines.encode(x=x, y=y, color=colour)
-    if compared.left_out:
-        panel = _shade(x, at_s[compared.left_out - 1] / when.unit_s) + panel
+    panel = chart_of(rows).mark_line(strokeWidth=1.4).encode(x=x, y=y, color=colour)
+    if left_out:
+        shade = chart_of([{"at": 0, "until": times[left_out - 1]}]).mark_rect(color="#f1f3f5")
+        panel = shade.encode(x=x, x2="until:Q") + panel
     medians = [
-        {
-            "at": begin_s / when.unit_s,
-            "until": end_s / when.unit_s,
-            "value": window.median(values),
-        }
-        for window in compared.windows
-        for begin_s, end_s in [window.span_s(at_s)]
+        {"at": begin, "until": end, "value": window.median(values)}
+        for window in compared
+        for begin, end in [window.span_s(times)]
         for values in series.values()
     ]
     if medians:
-        rules = alt.Chart(alt.Data(values=medians)).mark_rule(
-            color=INK, strokeWidth=1.6, strokeDash=[4, 2]
-        )
+        rules = chart_of(medians).mark_rule(color=INK, strokeWidth=1.6, strokeDash=[4, 2])
         panel += rules.encode(x=x, x2="until:Q", y=y)
-    return panel.properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(title))
+    return panel
 
 
-def _shade(x: Chart, until: float) -> Chart:
-    data = alt.Data(values=[{"at": 0, "until": until}])
-    return alt.Chart(data).mark_rect(color="#f1f3f5").encode(x=x, x2="until:Q")
+def _x(times: Sequence[float], title: str | None = None) -> Chart:
+    """Return the axis of times, with labels if it has a title."""
+    labelled = title is not None
+    axis = alt.Axis(labels=labelled, ticks=labelled, grid=False, tickCount=10)
+    scale = alt.Scale(domain=[0, max(times)], nice=False)
+    return alt.X("at:Q", title=title, axis=axis, scale=scale)
 
 
-def _draw_restarts(report: SoakReport, when: _Time) -> Chart:
-    rows = [{"at": at_s / when.unit_s, "how": how} for at_s, how in report.restarts]
-    colours = alt.Scale(domain=["clean", "killed"], range=[GREY, RED])
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_tick(thickness=2, size=10)
-        .encode(
-            x=when.axis(labelled=True),
-            y=alt.Y("how:N", title=None, axis=alt.Axis(minExtent=44, domain=False, ticks=False)),
-            color=alt.Color("how:N", scale=colours, legend=None),
-        )
-        .properties(
-            width=_WIDTH, height=30, title=_panel_title("Clients that ended, each replaced at once")
-        )
-    )
-
-
-def _panel_title(text: str) -> Chart:
-    return alt.TitleParams(
-        text, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=INK
-    )
+def _title(text: str) -> Chart:
+    return panel_title(text, fontSize=12, fontWeight="normal")

@@ -16,10 +16,25 @@ from ..stream.stream_report import (
     rates_without_daemon,
     ways_of,
 )
-from .style import BLUE, FAINT_INK, GREEN, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
+from .style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LIGHT_GREY,
+    ORANGE,
+    SQUARES,
+    Chart,
+    bars,
+    bounds,
+    chart_of,
+    has_spread,
+    panel_title,
+    wrap,
+)
 
 _TRANSPORTS: Final = alt.Scale(domain=["ipc, in place", "tcp"], range=[BLUE, ORANGE])
-_LEGEND: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4)
+_ROUNDS: Final = " (line: least and most of the rounds)"
 _HEIGHT: Final = 230
 _WIDTH: Final = 255
 _BAR_PX: Final = 22
@@ -37,8 +52,7 @@ def conclude_stream(report: Report) -> tuple[list[str], list[str]]:
         f"{format_ratio(ways['ipc'])} of what its core makes without a daemon; "
         f"over tcp {format_ratio(ways['tcp'])}",
     ]
-    sentences = [*conclude(report)[1:], describe_measured(report)]
-    return title, [line for each in sentences for line in wrap(each)]
+    return title, wrap(*conclude(report)[1:], describe_measured(report))
 
 
 def draw_stream(report: Report) -> Chart:
@@ -53,12 +67,6 @@ def draw_stream(report: Report) -> Chart:
     return alt.vconcat(rates, costs, spacing=24).resolve_scale(color="independent")
 
 
-def _bounds(row: Result) -> dict[str, float]:
-    """Return the row's value, and its spread where it was measured more than once."""
-    spread = {"min": row.min, "max": row.max} if row.min < row.max else {}
-    return {"value": row.value, **spread}
-
-
 def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
     """A panel for each number of workers: bars by clients, and the rate without a daemon."""
     top = 1.12 * max(row.max for row in (*(way.rate for way in ways), *without.values()))
@@ -69,7 +77,7 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
                 "transport": "tcp" if way.transport == "tcp" else "ipc, in place",
                 "clients": count(way.clients, "client"),
                 "shown": format_number(round(way.rate.value)),
-                **_bounds(way.rate),
+                **bounds(way.rate.min, way.rate.value, way.rate.max),
             }
             for way in ways
             if way.workers == workers
@@ -82,21 +90,21 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
 def _draw_rate_panel(
     table: list[dict[str, object]], without: Result | None, title: str, top: float
 ) -> Chart:
-    base = alt.Chart(alt.Data(values=table)).encode(
+    base = chart_of(table).encode(
         x=alt.X("clients:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, ticks=False)),
         xOffset="transport:N",
     )
     y = alt.Y(
         "value:Q",
-        title="images/s" + _spread_words(table),
+        title="images/s" + _ROUNDS * has_spread(table),
         scale=alt.Scale(domain=[0, top], nice=False),
         axis=alt.Axis(tickCount=5),
     )
     chart = base.mark_bar().encode(
         y=y,
-        color=alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=_LEGEND),
+        color=alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=SQUARES),
     )
-    if _has_spread(table):
+    if has_spread(table):
         chart += (
             base.mark_rule(color=INK)
             .transform_filter("isValid(datum.max)")
@@ -107,11 +115,11 @@ def _draw_rate_panel(
     )
     subtitle = ""
     if without is not None:
-        dashed = alt.Chart(alt.Data(values=[{"value": without.value}]))
+        dashed = chart_of([{"value": without.value}])
         chart += dashed.mark_rule(color=INK, strokeDash=[5, 3], strokeWidth=1.5).encode(y="value:Q")
         rate = format_number(round(without.value))
         subtitle = f"dashed: {rate} by {WITHOUT_DAEMON}"
-    return chart.properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(title, subtitle))
+    return chart.properties(width=_WIDTH, height=_HEIGHT, title=panel_title(title, subtitle))
 
 
 def _draw_cost(ways: Sequence[Way]) -> Chart:
@@ -124,80 +132,40 @@ def _draw_cost(ways: Sequence[Way]) -> Chart:
     ]
     sides = alt.Scale(domain=["daemon", "clients"], range=[GREY, GREEN])
     return (
-        alt.Chart(alt.Data(values=table))
+        chart_of(table)
         .mark_bar()
         .encode(
             x=alt.X("value:Q", title="µs/image, median", axis=alt.Axis(tickCount=4)),
             y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200)),
-            color=alt.Color("side:N", title=None, scale=sides, legend=_LEGEND),
+            color=alt.Color("side:N", title=None, scale=sides, legend=SQUARES),
             order=alt.Order("side:N", sort="descending"),
         )
         .properties(
             width=170,
             height=_BAR_PX * 7,
-            title=_panel_title("Cost with 1 worker: CPU time per image"),
+            title=panel_title("Cost with 1 worker: CPU time per image"),
         )
     )
 
 
 def _draw_bare(rows: Mapping[str, Result]) -> Chart:
     """Bars with their spread: transport without decoding."""
-    table: list[dict[str, object]] = [
+    table = [
         {
             "name": words,
             "kind": words.partition(" ")[0],
-            "shown": format_number(row.value),
-            **_bounds(row),
+            "text": format_number(row.value),
+            **bounds(row.min, row.value, row.max),
         }
         for words, row in rows.items()
     ]
-    top = 1.2 * max(row.max for row in rows.values())
-    base = alt.Chart(alt.Data(values=table)).encode(
-        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200))
-    )
     kinds = alt.Scale(domain=["copy", "raw", "Feeder,"], range=[LIGHT_GREY, GREY, BLUE])
-    chart = base.mark_bar().encode(
-        x=alt.X(
-            "value:Q",
-            title="GB/s" + _spread_words(table),
-            scale=alt.Scale(domain=[0, top], nice=False),
-            axis=alt.Axis(tickCount=5),
-        ),
-        color=alt.Color("kind:N", legend=None, scale=kinds),
+    chart = bars(
+        table,
+        colour=alt.Color("kind:N", legend=None, scale=kinds),
+        x_title="GB/s" + _ROUNDS * has_spread(table),
+        room=1.2,
+        labelLimit=200,
     )
-    if _has_spread(table):
-        chart += (
-            base.mark_rule(color=INK)
-            .transform_filter("isValid(datum.max)")
-            .encode(x="min:Q", x2="max:Q")
-        )
-    for row in table:
-        row["end"] = row.get("max", row["value"])
-    chart += base.mark_text(align="left", dx=5, fontSize=10, color=INK).encode(
-        x="end:Q", text="shown:N"
-    )
-    return chart.properties(
-        width=180,
-        height=_BAR_PX * 7,
-        title=_panel_title("Transport alone: messages without decoding"),
-    )
-
-
-def _has_spread(table: Sequence[Mapping[str, object]]) -> bool:
-    return any("max" in row for row in table)
-
-
-def _spread_words(table: Sequence[Mapping[str, object]]) -> str:
-    return " (line: least and most of the rounds)" if _has_spread(table) else ""
-
-
-def _panel_title(text: str, subtitle: str = "") -> Chart:
-    return alt.TitleParams(
-        text,
-        subtitle=subtitle or alt.Undefined,
-        subtitleColor=FAINT_INK,
-        anchor="start",
-        frame="group",
-        fontSize=13,
-        color=INK,
-    )
+    title = panel_title("Transport alone: messages without decoding")
+    return chart.properties(width=180, height=_BAR_PX * 7, title=title)

@@ -1,7 +1,10 @@
-"""Shared by all pictures of the bench: colours, line lengths, the type of a chart."""
+"""Shared by the pictures of the benches: colours, lines of text, titles, bars with their spread."""
 
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+
+import altair as alt
 
 BLUE: Final = "#3b6fb6"
 ORANGE: Final = "#e08a2c"
@@ -18,7 +21,70 @@ _LINE_CHARACTERS: Final = 125  # of a subtitle, in a picture 800 px wide
 Chart = Any
 """An altair chart; altair is optional, so its classes are not annotated."""
 
+SQUARES: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4, labelLimit=320)
 
-def wrap(sentence: str) -> list[str]:
-    """Return the lines of a sentence in a subtitle."""
-    return textwrap.wrap(sentence, _LINE_CHARACTERS, break_on_hyphens=False)
+
+def wrap(*sentences: str) -> list[str]:
+    """Return the lines of sentences in a subtitle, each beginning a line."""
+    lines = (textwrap.wrap(each, _LINE_CHARACTERS, break_on_hyphens=False) for each in sentences)
+    return [line for each in lines for line in each]
+
+
+def panel_title(text: str, below: str = "", **settings: Any) -> Chart:
+    """Return the title of a panel, with a line below it."""
+    return alt.TitleParams(
+        text,
+        subtitle=below or alt.Undefined,
+        anchor="start",
+        frame="group",
+        color=INK,
+        subtitleColor=FAINT_INK,
+        subtitleFontSize=11,
+        **{"fontSize": 13, **settings},
+    )
+
+
+def chart_of(rows: Iterable[Mapping[str, Any]]) -> Chart:
+    """Return a chart of these rows, without marks."""
+    return alt.Chart(alt.Data(values=[*rows]))
+
+
+def bounds(low: float, value: float, high: float) -> dict[str, float]:
+    """Return a bar's value, and its spread where it was measured more than once."""
+    return {"value": value, **({"min": low, "max": high} if low < high else {})}
+
+
+def has_spread(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a bar was measured more than once."""
+    return any("max" in row for row in rows)
+
+
+def bars(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    colour: Chart,
+    x_title: str | None,
+    room: float,
+    height: int = 17,
+    text_x: int | None = None,
+    **axis: Any,
+) -> Chart:
+    """Draw horizontal bars: rows have "name", what ``bounds`` returns, and the "text" beside it.
+
+    ``room`` times the longest is the width. The text is at the bar's end, or at ``text_x``.
+    """
+    rows = [{**row, "end": row.get("max", row["value"])} for row in rows]
+    names = {"labelLimit": 250, "ticks": False, "labelPadding": 5, **axis}
+    base = chart_of(rows).encode(y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(**names)))
+    scale = alt.Scale(domain=[0, room * max(row["end"] for row in rows)], nice=False)
+    x = alt.X("value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=5))
+    layers = base.mark_bar(height=height, stroke=INK, strokeWidth=0.6).encode(x=x, color=colour)
+    if has_spread(rows):
+        spread = base.transform_filter("isValid(datum.max)").encode(x="min:Q", x2="max:Q")
+        # So that the line shows on a bar that is printed in grey.
+        layers += spread.mark_rule(color="white", strokeWidth=4)
+        layers += spread.mark_rule(color=INK, strokeWidth=1.5)
+    text = base.mark_text(align="left", fontSize=12, color=INK, dx=7)
+    if text_x is not None:
+        return layers + text.encode(x=alt.value(text_x), text="text:N")
+    return layers + text.encode(x="end:Q", text="text:N")
