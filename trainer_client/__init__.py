@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from feeder.plan.labels import PADDING_LABEL
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
-    from trainer_client._dataset import DatasetInfo
     from trainer_client._device import denormalise, normalise
     from trainer_client._epoch import EpochIterator
+    from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
+    from trainer_client._like_dataloader import DatasetInfo
     from trainer_client._loader import FeederLoader
     from trainer_client._numpy_loader import NumpyLoader
-    from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD
     from trainer_client._statistics import EpochTimes, LoaderStatistics
 
 __all__ = [
@@ -68,8 +68,8 @@ _LAZY: Final = {
     "trainer_client._epoch": ("EpochIterator",),
     "trainer_client._loader": ("FeederLoader",),
     "trainer_client._numpy_loader": ("NumpyLoader",),
-    "trainer_client._scaling": ("IMAGENET_MEAN", "IMAGENET_STD"),
-    "trainer_client._dataset": ("DatasetInfo",),
+    "trainer_client._host_normalise": ("IMAGENET_MEAN", "IMAGENET_STD"),
+    "trainer_client._like_dataloader": ("DatasetInfo",),
     "trainer_client._statistics": ("EpochTimes", "LoaderStatistics"),
 }
 

@@ -45,14 +45,12 @@ from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.lanes import resolve_lanes
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import PADDING_SAMPLE_ID
-from trainer_client._dataset import DatasetInfo, describe_samples
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
-from trainer_client._like_dataloader import LikeDataLoader
-from trainer_client._progress import show_progress
+from trainer_client._like_dataloader import DatasetInfo, LikeDataLoader, describe_samples
 from trainer_client._ranks import Ranks, RankSource, check_process
 from trainer_client._state import Cursor, LoaderState, state_recipe
-from trainer_client._statistics import LoaderStatistics, StepClock
+from trainer_client._statistics import LoaderStatistics, StepClock, show_progress
 
 AnyBatch = TypeVar("AnyBatch")
 
@@ -363,14 +361,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         return batch
 
     def _open_feed(self) -> Feed[AnyBatch]:
-        return Feed(
-            self._options,
-            self.recipe,
-            self._stage,
-            self._allocate,
-            rank=self._ranks.known_rank,
-            world_size=self._ranks.known_world_size,
-        )
+        return Feed(self._options, self.recipe, self._stage, self._allocate, self._ranks.known)
 
     def _reopen(self, loaded: LoaderState) -> None:
         """Open another session, for the order of a job that began with another batch size."""

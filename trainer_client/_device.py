@@ -1,40 +1,32 @@
-"""Normalises packed pixels on the device: int8 (N, H, W, 3) becomes (N, 4, H, W), or (N, 3, H, W).
+"""The device of the batches, and normalising on it: int8 (N, H, W, 3) becomes (N, 3 or 4, H, W).
 
-The wire carries ``value - 128``, or another packing; the same levels give the same result to the
-bit, whatever the packing. The model sees ``(value - 255 * mean) / (255 * std)`` per channel and, by
-default, a fourth channel that is exactly 0 (matrix units run faster on four channels than on
-three). Both are one multiply-add with a scale and a bias per channel, ``pixels * scale + bias``,
-where the fourth channel's scale and bias are 0. It is computed in float32 and rounded once.
-
-In memory the result is (N, H, W, C), ``torch.channels_last``, the order that the wire already has
-and that CUDA's matrix units want; or (N, C, H, W), ``torch.contiguous_format``.
+Packed pixels, ``value - 128`` or another packing, become ``(value - 255 * mean) / (255 * std)`` in
+each channel and, by default, a fourth channel that is exactly 0 (matrix units run faster on four
+channels than on three): ``pixels * scale + bias``, computed in float32 and rounded once. In memory
+the result is (N, H, W, C), ``torch.channels_last``, the order that the wire already has and that
+CUDA's matrix units want; or (N, C, H, W), ``torch.contiguous_format``.
 
     CUDA   ``normalise`` compiled: pad, convert, multiply-add and round are one kernel
-    CPU    one pass in C (``_host_normalise``); where that is not built, ``_blocks``
+    CPU    one pass in C (``_host_normalise``)
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from feeder.errors import ConfigError
-from feeder.plan.packing import (
-    DEFAULT_PACKING,
-    Packing,
-    PixelLayout,
-    Pixels,
-    pixel_layout_of,
-    unpack_levels,
+from feeder.plan.packing import DEFAULT_PACKING, Packing, pixel_layout_of
+from trainer_client._host_normalise import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    HostNormaliser,
+    Outputs,
+    ValueType,
+    make_scaling,
 )
-from trainer_client._blocks import Blocks
-from trainer_client._host_normalise import HostNormaliser
-from trainer_client._outputs import Outputs
-from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD, ValueType, make_scaling
-
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Normaliser", "denormalise", "normalise"]
 
 _VALUE_TYPES: Final[dict[torch.dtype, ValueType]] = {
     torch.float16: "float16",
@@ -112,29 +104,22 @@ class Normaliser:
                 f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype}"
             )
         scaling = make_scaling(mean, std, channels=channels, value_type=value_type)
-        self._layout = pixel_layout_of(packing)
-        self._is_default = packing == DEFAULT_PACKING
         self.device = device
         self.dtype = dtype
         self.channels = channels
-        self._is_channels_last = memory_format == torch.channels_last
         self.compile_failures = 0
-        self._scale = torch.tensor(scaling.scale, device=device)
-        self._bias = torch.tensor(scaling.bias, device=device)
+        self._is_channels_last = memory_format == torch.channels_last
+        self._eager = normalise if self._is_channels_last else _normalise_contiguous
         if compiler is None and device.type == "cuda":
             compiler = torch.compile
-        self._plain = normalise if self._is_channels_last else _normalise_contiguous
-        self._compiled = compiler(self._plain) if compiler is not None else None
+        self._compiled = compiler(self._eager) if compiler is not None else None
+        scale, bias = (torch.tensor(each, device=device) for each in (scaling.scale, scaling.bias))
+        self._arguments = (scale, bias, dtype, pixel_layout_of(packing).channels_first)
         self._host: HostNormaliser | None = None
-        self._blocks: Blocks | None = None
         if device.type == "cpu":
-            host = HostNormaliser(
+            self._host = HostNormaliser(
                 scaling, value_type, packing, channels_first=not self._is_channels_last
             )
-            if host.is_native:
-                self._host = host
-            elif channels == 4:
-                self._blocks = Blocks(self._scale, self._bias)
         self._outputs = Outputs()
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -144,9 +129,7 @@ class Normaliser:
         """
         if self._compiled is not None:
             try:
-                return self._compiled(
-                    pixels, self._scale, self._bias, self.dtype, self._layout.channels_first
-                )
+                return self._compiled(pixels, *self._arguments)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # the base of all torch.compile errors
@@ -154,28 +137,75 @@ class Normaliser:
                 self.compile_failures += 1
                 reason = str(error).strip().splitlines()[:1]
                 _log.warning("normalise runs uncompiled, compiling failed: %s", *reason)
-        if self._host is not None:
-            return self._normalise_on_host(self._host, pixels.numpy())
-        if self._blocks is not None:
-            if not self._is_default:
-                pixels = _repack(pixels, self._layout)
-            images = self._blocks.normalise(pixels, self.dtype)
-            return images if self._is_channels_last else images.contiguous()
-        return self._plain(pixels, self._scale, self._bias, self.dtype, self._layout.channels_first)
-
-    def _normalise_on_host(self, host: HostNormaliser, pixels: Pixels) -> torch.Tensor:
-        values = host.take_output(pixels, self._outputs)
-        host(pixels, values)
+        if self._host is None:
+            return self._eager(pixels, *self._arguments)
+        packed = pixels.numpy()
+        values = self._host.take_output(packed, self._outputs)
+        self._host(packed, values)
         images = torch.from_numpy(values).view(self.dtype)
         return images.permute(0, 3, 1, 2) if self._is_channels_last else images
 
 
 def _normalise_contiguous(*arguments: Any) -> torch.Tensor:
-    """Return the result of ``normalise``, in memory (N, C, H, W)."""
     return normalise(*arguments).contiguous()
 
 
-def _repack(pixels: torch.Tensor, layout: PixelLayout) -> torch.Tensor:
-    """Return CPU pixels in the default packing, at the cost of one more pass in one thread."""
-    levels = unpack_levels(pixels.numpy(), layout) ^ np.uint8(0x80)
-    return torch.from_numpy(levels.view(np.int8))
+# --- Defaults ------------------------------------------------------------------------------------
+
+
+def resolve_device(device: torch.device | str | None) -> torch.device:
+    """Return the device with its index; None is this process's CUDA device, else the CPU.
+
+    That is the one that LOCAL_RANK has, where a launcher has set it and the process has not chosen
+    a device yet: loaders are often made before the process group.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    resolved = torch.device(device)
+    if resolved != torch.device("cuda"):  # it names an index, or is no CUDA device
+        return resolved
+    current = torch.cuda.current_device()
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if not current and local_rank.isdecimal() and int(local_rank) < torch.cuda.device_count():
+        current = int(local_rank)
+    return torch.device("cuda", current)
+
+
+def check_device(device: torch.device, *, is_default: bool) -> None:
+    """Raise ConfigError if a default ``device`` is no longer this process's CUDA device."""
+    if is_default and device.type == "cuda" and device.index != torch.cuda.current_device():
+        raise ConfigError(
+            f"this loader was made for {device}, before the process chose "
+            f"cuda:{torch.cuda.current_device()}: pass device= to the loader, or make it after "
+            "torch.cuda.set_device()"
+        )
+
+
+def resolve_memory_format(
+    memory_format: torch.memory_format | None, device: torch.device
+) -> torch.memory_format:
+    """Return ``memory_format``; None is contiguous on a CPU, else channels_last.
+
+    CUDA's matrix units want the latter; on a CPU torch 2.14 crashes with it while it trains some
+    models, such as the Hugging Face Trainer's example.
+    """
+    if memory_format is None:
+        is_cpu = device.type == "cpu"
+        memory_format = torch.contiguous_format if is_cpu else torch.channels_last
+    if memory_format not in (torch.channels_last, torch.contiguous_format):
+        raise ConfigError(
+            "memory_format must be torch.channels_last or torch.contiguous_format, got "
+            f"{memory_format!r}"
+        )
+    return memory_format
+
+
+def resolve_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype:
+    """Return ``dtype``; None is float32 on a CPU, where halves are slow, else float16."""
+    if dtype is None:
+        dtype = torch.float32 if device.type == "cpu" else torch.float16
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(
+            f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype!r}"
+        )
+    return dtype

@@ -6,10 +6,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
@@ -24,11 +25,11 @@ from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
 from feeder.wire.messages import MAX_WINDOW, BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
+from trainer_client._ranks import Ranks
 
 MAX_TIMEOUT_S: Final = 86_400
 
 AnyBatch = TypeVar("AnyBatch")
-_MadeBatch = TypeVar("_MadeBatch", covariant=True)
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -46,29 +47,49 @@ class Delivery(Struct, frozen=True, kw_only=True):
     that there are, so that the others suffice for fetching ahead."""
 
 
-class Stage(Protocol[_MadeBatch]):
+def copy_labels(delivery: Delivery) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The labels and sample ids of a batch, as arrays of their own.
+
+    Several labels a sample alone come as uint8: they become floats, with NaN as padding.
+    """
+    rows, count = delivery.rows, delivery.count
+    labels: NDArray[Any] = rows.labels[:count]
+    if labels.dtype == np.uint8:
+        labels = labels.astype(np.float32)
+        labels[delivery.valid :] = np.nan
+    else:
+        labels = labels.copy()
+    return labels, rows.sample_ids[:count].copy()
+
+
+class Stage(Generic[AnyBatch]):
     """Turns complete host memory into batches as the training loop gets them."""
 
-    buffers_held: int  # how many buffers it holds, besides those that batches are fetched into
+    buffers_held = 1
+    """How many buffers it holds, besides those that batches are fetched into."""
 
-    def load(self, delivery: Delivery, buffer: int) -> _MadeBatch:
-        """Return the batch of ``delivery``, which lies in the buffer of this number.
+    def __init__(self) -> None:
+        self._free: list[int] = []  # loaded, and not returned yet
+
+    def load(self, delivery: Delivery, buffer: int) -> AnyBatch:
+        """Make the batch of ``delivery``, which lies in the buffer of this number.
 
         Even when this raises, e.g. out of device memory, ``reclaim`` returns the buffer later.
         """
-        ...
+        raise NotImplementedError
 
     def reclaim(self) -> list[int]:
-        """Return the numbers of the loaded buffers that may be written again."""
-        ...
+        """The loaded buffers that may be written again."""
+        free, self._free = self._free, []
+        return free
 
     def finish(self) -> list[int]:
-        """Wait until nothing reads the loaded buffers; return their numbers."""
-        ...
+        """As ``reclaim``, after a wait until nothing reads the loaded buffers."""
+        return self.reclaim()
 
     def counters(self) -> dict[str, int]:
-        """Return the fields of ``LoaderStatistics`` that this stage counts."""
-        ...
+        """The fields of ``LoaderStatistics`` that this stage counts."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +117,11 @@ class LoaderOptions:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the options among a constructor's arguments, its ``locals()`` at its start."""
+        """The options among a constructor's arguments, its ``locals()`` at its start."""
         return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 
     def make_recipe(self) -> Recipe:
-        """Return the recipe; ConfigError for invalid options."""
+        """The recipe; ConfigError for invalid options."""
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise ConfigError(
                 f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {self.timeout_s}"
@@ -131,14 +152,12 @@ class Feed(Generic[AnyBatch]):
         recipe: Recipe,
         stage: Stage[AnyBatch],
         allocate: Allocate = np.empty,
-        *,
-        rank: int | None = None,
-        world_size: int = 1,
+        ranks: Ranks | None = None,
     ) -> None:
         """Connect and wait for the first feeder's welcome; raises what a loader documents.
 
-        ``allocate`` makes the memory of batches that are not read in place. ``rank``, if it is
-        known, is part of the name that feeders log; ``world_size`` is that known now.
+        ``allocate`` makes the memory of batches that are not read in place. ``ranks``, if they are
+        known now, are part of the name that feeders log.
         """
         self.stage = stage
         self.wait_s = 0.0
@@ -162,15 +181,15 @@ class Feed(Generic[AnyBatch]):
             recipe=recipe,
             seed=options.seed,
             window=slots,
-            client=_name_client(rank),
+            client=_name_client(ranks),
             job=options.job,
         )
         job = Job(
             name=directory.name,
             hello=hello,
             share_memory=options.share_memory,
-            rank=os.getpid() if rank is None else rank,
-            world_size=world_size,
+            rank=os.getpid() if ranks is None else ranks.rank,
+            world_size=1 if ranks is None else ranks.world_size,
         )
         self._session = ClientSession(job, buffers=buffers)
         self._prefetch = self._session.prefetch
@@ -229,7 +248,7 @@ class Feed(Generic[AnyBatch]):
         return batch, complete.valid, wait_s
 
     def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
-        """Return the names of samples by id, from the first feeder that can read them in time."""
+        """The names of samples by id, from the first feeder that can read them in time."""
         problem: FeederError = PeerError(
             f"{self.name}: no feeder serves this loader now: try again later"
         )
@@ -248,7 +267,7 @@ class Feed(Generic[AnyBatch]):
         raise problem
 
     def counters(self) -> dict[str, Any]:
-        """Return the fields of ``LoaderStatistics`` that are counted here."""
+        """The fields of ``LoaderStatistics`` that are counted here."""
         session = self._session
         return {
             "batches_ready": self._prefetch.ready,
@@ -280,9 +299,9 @@ class Feed(Generic[AnyBatch]):
             self._transport.return_buffers(buffers, before_waiting=True)
 
 
-def _name_client(rank: int | None) -> str:
+def _name_client(ranks: Ranks | None) -> str:
     name = f"{socket.gethostname()[:64]} pid {os.getpid()}"
-    return name if rank is None else f"{name} rank {rank}"
+    return name if ranks is None else f"{name} rank {ranks.rank}"
 
 
 def _end(transport: Transport, stage: Stage[Any]) -> None:

@@ -1,13 +1,16 @@
-"""What training scripts and frameworks look for on a ``torch.utils.data.DataLoader``."""
+"""What training scripts look for on a ``torch.utils.data.DataLoader``, and on its dataset."""
 
 import inspect
 from abc import ABC, abstractmethod
-from functools import cache
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
+from feeder.errors import ConfigError
 from feeder.plan.epoch import LastBatch
 from feeder.plan.recipe import Recipe
-from trainer_client._dataset import DatasetInfo
 from trainer_client._ranks import RankSource
 
 _OF_DATALOADER: Final = (
@@ -15,6 +18,95 @@ _OF_DATALOADER: Final = (
     *("pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"),
 )
 """What a DataLoader has and could be set there, in whole or in part; here it would do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """The dataset of a loader; ``len()`` is its number of samples, ``str()`` its name."""
+
+    name: str
+    """The name that it is served by."""
+    classes: tuple[str, ...]
+    """The class names by label; none where ``label_kind`` is "float" or "none"."""
+    fingerprint: str
+    """The content fingerprint: a hash of images, labels, classes, order and number of shards."""
+    samples: int
+    """The number of samples, over all ranks."""
+    label_kind: Literal["index", "multi", "float", "none"] = "index"
+    """What a sample has: one class, any number of classes, floats, or no label. ``Batch`` documents
+    a batch's labels of each."""
+    label_width: int = 1
+    """The second dimension of a batch's labels where they are "multi" or "float", else 1."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse access by index: the images are with the feeder."""
+        raise TypeError(
+            f"dataset {self.name!r} is a feeder's and has no item {index!r} here: iterate over the "
+            "loader"
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def class_to_idx(self) -> dict[str, int]:
+        """The labels by class name, as torchvision's datasets have them."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    def check_classes(self, wanted: object) -> None:
+        """Raise ConfigError unless the classes are those of ``wanted``, label by label.
+
+        ``wanted`` is a loader, whose labels must be of the same kind, or the list of class names by
+        label.
+        """
+        other = getattr(wanted, "dataset", wanted)
+        if isinstance(other, DatasetInfo) and other.label_kind != self.label_kind:
+            raise ConfigError(
+                f"dataset {self.name!r} has {describe_samples(self)}, dataset {other.name!r} of "
+                f"classes_of has {describe_samples(other)}: pack both with labels of one kind"
+            )
+        names = getattr(wanted, "classes", wanted)
+        if isinstance(names, str | set | frozenset) or not isinstance(names, Iterable):
+            raise ConfigError(
+                "classes_of must be a loader or a list of class names in the order of their "
+                f"labels, got {wanted!r}"
+            )
+        names = tuple(names)
+        if names == self.classes:
+            return
+        if self.label_kind in ("float", "none"):
+            raise ConfigError(
+                f"dataset {self.name!r} has {describe_samples(self)} and no classes, classes_of "
+                f"has {len(names)}: leave classes_of out"
+            )
+        pairs = enumerate(zip_longest(self.classes, names))
+        label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
+        here, there = ("missing" if name is None else repr(name) for name in pair)
+        raise ConfigError(
+            f"dataset {self.name!r} has {len(self.classes)} classes, classes_of has {len(names)}, "
+            f"and class {label}, the first that differs, is {here} here and {there} there: pack "
+            "this dataset with `feeder pack SRC DST --classes-of OTHER`, where OTHER is the other "
+            "dataset as packed, so that equal labels mean the same class"
+        )
+
+
+def describe_samples(dataset: DatasetInfo) -> str:
+    """For messages: "samples of 3 classes", or what else they have by the kind of the labels."""
+    match dataset.label_kind:
+        case "multi":
+            return f"samples of any number of {dataset.label_width:,} classes"
+        case "float":
+            return (
+                f"samples with {dataset.label_width:,} float{'s' * (dataset.label_width != 1)} each"
+            )
+        case "none":
+            return "samples without labels"
+        case _:
+            classes = len(dataset.classes)
+            return f"samples of {classes:,} class{'es' * (classes != 1)}"
 
 
 class LikeDataLoader(ABC):
@@ -114,7 +206,7 @@ class LikeDataLoader(ABC):
 
 @cache
 def _arguments(kind: type[LikeDataLoader]) -> frozenset[str]:
-    """Return the names of a class's arguments; what a subclass of the user's adds is not ours."""
+    """The names of a class's arguments; what a subclass of the user's adds is not ours."""
     ours = next(each for each in kind.__mro__ if each.__module__.startswith("trainer_client."))
     return frozenset(inspect.signature(ours).parameters)
 
@@ -129,7 +221,7 @@ def _fixed_names(kind: type[LikeDataLoader]) -> frozenset[str]:
 
 
 def _explain_fixed(name: str, loader: LikeDataLoader) -> str:
-    """Return why setting an attribute is refused, and what to do instead."""
+    """Why setting an attribute is refused, and what to do instead."""
     kind = type(loader).__name__
     if name == "epoch":
         return "epoch cannot be set: call set_epoch() before the next iter(loader)"

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from trainer_client._base import Loader
 from trainer_client._batch import Batch
-from trainer_client._dataset import DatasetInfo
-from trainer_client._defaults import (
+from trainer_client._device import (
+    Normaliser,
     check_device,
     resolve_device,
     resolve_dtype,
     resolve_memory_format,
 )
-from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import LoaderOptions
+from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
+from trainer_client._like_dataloader import DatasetInfo
 from trainer_client._staging import make_stage
 
 

@@ -10,7 +10,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +20,20 @@ from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
-from trainer_client._dataset import DatasetInfo
-from trainer_client._feed import Delivery, LoaderOptions
-from trainer_client._host_normalise import HostNormaliser
-from trainer_client._outputs import Outputs, view_of
-from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD, make_scaling
+from trainer_client._feed import Delivery, LoaderOptions, Stage, copy_labels
+from trainer_client._host_normalise import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    HostNormaliser,
+    Outputs,
+    make_scaling,
+    view_of,
+)
+from trainer_client._like_dataloader import DatasetInfo
 
 Array = NDArray[Any]
 ArrayType = Literal["int8", "float32"]
-
-
-def _while_borrowed(method: Callable[..., Any]) -> Any:
-    """Return a method of tuples that is a ConfigError once the batch was given back."""
-
-    @functools.wraps(method)
-    def checked(batch: "BorrowedBatch", *arguments: object) -> Any:
-        batch.check()
-        return method(batch, *arguments)
-
-    return checked
+AnyArrayBatch = TypeVar("AnyArrayBatch", bound=Batch[Array])
 
 
 class BorrowedBatch(Batch[Array]):
@@ -53,22 +48,7 @@ class BorrowedBatch(Batch[Array]):
     is_returned = False
     """Whether the memory was given back."""
 
-    __iter__ = _while_borrowed(tuple.__iter__)
-    __getitem__ = _while_borrowed(tuple.__getitem__)
-    __add__ = _while_borrowed(tuple.__add__)
-    __mul__ = _while_borrowed(tuple.__mul__)
-    __rmul__ = _while_borrowed(tuple.__rmul__)
-    __contains__ = _while_borrowed(tuple.__contains__)
-    __eq__ = _while_borrowed(tuple.__eq__)
-    __ne__ = _while_borrowed(tuple.__ne__)
-    __lt__ = _while_borrowed(tuple.__lt__)
-    __le__ = _while_borrowed(tuple.__le__)
-    __gt__ = _while_borrowed(tuple.__gt__)
-    __ge__ = _while_borrowed(tuple.__ge__)
     __hash__ = None  # type: ignore[assignment]  # as arrays, of which a tuple has no hash either
-    count = _while_borrowed(tuple.count)
-    __getnewargs__ = _while_borrowed(tuple.__getnewargs__)  # type: ignore[attr-defined]
-    __reduce_ex__ = _while_borrowed(tuple.__reduce_ex__)
 
     def __radd__(self, other: object) -> Any:
         """Return a plain tuple of both: without this, a tuple before "+" reads the items in C."""
@@ -90,40 +70,39 @@ class BorrowedBatch(Batch[Array]):
             )
 
 
-class BorrowStage:
+def _while_borrowed(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def checked(batch: BorrowedBatch, *arguments: object) -> Any:
+        batch.check()
+        return method(batch, *arguments)
+
+    return checked
+
+
+_NEEDS_NO_MEMORY = {*vars(Batch), *vars(BorrowedBatch), "__len__", "__getattribute__"}
+
+for _name in {*vars(tuple), "__reduce_ex__"} - _NEEDS_NO_MEMORY - {"__class_getitem__"}:
+    setattr(BorrowedBatch, _name, _while_borrowed(getattr(tuple, _name)))
+
+
+class BorrowStage(Stage[Batch[Array]]):
     """Shows batches where they lie, until the next one is taken."""
 
-    buffers_held = 1
-
-    def __init__(self) -> None:
-        self._shown: tuple[int, BorrowedBatch] | None = None
-        self._free: list[int] = []
+    _shown: tuple[int, BorrowedBatch] | None = None
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Return a batch with a read-only view of the pixels."""
-        if self._shown is not None:
-            self._give_back()
+        """Make a batch with a read-only view of the pixels."""
+        self._give_back()
         images = delivery.rows.pixels[: delivery.count]
         images.flags.writeable = False
-        labels, origin = _copy_labels(delivery)
-        batch = BorrowedBatch.of(images, labels, origin)
+        batch = _make_batch(BorrowedBatch, images, delivery)
         self._shown = buffer, batch
         return batch
 
-    def reclaim(self) -> list[int]:
-        """Return the buffers of batches that were replaced by newer ones."""
-        free, self._free = self._free, []
-        return free
-
     def finish(self) -> list[int]:
-        """Return all buffers: the consumer asks for the next batch, so it is done with the last."""
+        """All buffers: the consumer asks for the next batch, so it is done with the last."""
         self._give_back()
-        free, self._free = self._free, []
-        return free
-
-    def counters(self) -> dict[str, int]:
-        """Return nothing: there is nothing to count."""
-        return {}
+        return self.reclaim()
 
     def _give_back(self) -> None:
         if self._shown is not None:
@@ -133,7 +112,7 @@ class BorrowStage:
             self._shown = None
 
 
-class ArrayStage:
+class ArrayStage(Stage[Batch[Array]]):
     """Makes arrays that stay as they are: normalised, copied, or views of where the batch lies.
 
     A view keeps its buffer until nothing refers to it any more. While the loop holds its share of
@@ -143,6 +122,7 @@ class ArrayStage:
 
     def __init__(self, normaliser: HostNormaliser | None, *, may_view: bool = False) -> None:
         """Normalise with ``normaliser``; None leaves the pixels as they are."""
+        super().__init__()
         # The loop still holds a batch while it takes the next one.
         self.buffers_held = 2 if may_view else 1
         self._normaliser = normaliser
@@ -151,7 +131,7 @@ class ArrayStage:
         self._viewed: dict[int, weakref.ref[Array] | None] = {}  # by buffer; None was only read
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Return a batch of arrays of its own, or with a view of the pixels."""
+        """Make a batch of arrays of its own, or with a view of the pixels."""
         self._viewed[buffer] = None  # also when what follows raises
         pixels = delivery.rows.pixels[: delivery.count]
         images: Array
@@ -166,23 +146,14 @@ class ArrayStage:
             images = self._outputs.take(pixels.nbytes).view(pixels.dtype).reshape(pixels.shape)
             images[:] = pixels
             images.flags.writeable = not self._may_view  # as a view, whichever it is
-        labels, origin = _copy_labels(delivery)
-        return Batch.of(images, labels, origin)
+        return _make_batch(Batch, images, delivery)
 
     def reclaim(self) -> list[int]:
-        """Return the buffers to which no array refers any more."""
+        """The buffers to which no array refers any more."""
         free = [at for at, view in self._viewed.items() if view is None or view() is None]
         for buffer in free:
             del self._viewed[buffer]
         return free
-
-    def finish(self) -> list[int]:
-        """Return the same: there is nothing to wait for."""
-        return self.reclaim()
-
-    def counters(self) -> dict[str, int]:
-        """Return nothing: there is nothing to count."""
-        return {}
 
     def _count_views(self) -> int:
         return sum(view is not None and view() is not None for view in self._viewed.values())
@@ -268,7 +239,7 @@ class NumpyLoader(Loader[Batch[Array]]):
 
 
 def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
-    """Return the shape of a packed image; ConfigError if it is not int8."""
+    """The shape of a packed image; ConfigError if it is not int8."""
     layout = pixel_layout_of(recipe.packing)
     if layout.dtype != np.int8:
         raise ConfigError(
@@ -278,13 +249,7 @@ def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
     return layout.image_shape(recipe.image_size)
 
 
-def _copy_labels(delivery: Delivery) -> tuple[Array, Origin]:
-    rows, count = delivery.rows, delivery.count
-    sample_ids = rows.sample_ids[:count].copy()
+def _make_batch(kind: type[AnyArrayBatch], images: Array, delivery: Delivery) -> AnyArrayBatch:
+    labels, sample_ids = copy_labels(delivery)
     origin = Origin(sample_ids, delivery.valid, delivery.epoch, delivery.index)
-    labels: Array = rows.labels[:count]
-    if labels.dtype != np.uint8:
-        return labels.copy(), origin
-    labels = labels.astype(np.float32)  # several labels a sample, which alone come as uint8
-    labels[delivery.valid :] = np.nan
-    return labels, origin
+    return kind.of(images, labels, origin)

@@ -47,23 +47,23 @@ class RankSource:
         return self._fixed is not None
 
     @property
-    def known_rank(self) -> int | None:
-        """The rank if it is given or torch.distributed's, else None."""
-        ranks = self._fixed or _group_ranks()
-        return None if ranks is None else ranks.rank
-
-    @property
-    def known_world_size(self) -> int:
-        """The number of ranks if it is given or torch.distributed's, else 1."""
-        ranks = self._fixed or _group_ranks()
-        return 1 if ranks is None else ranks.world_size
+    def known(self) -> Ranks | None:
+        """The ranks if they are given or torch.distributed's."""
+        return self._fixed or _group_ranks()
 
     def peek(self) -> Ranks:
-        """Return the ranks as far as they are known now; ConfigError when they are not."""
-        return self._fixed or _group_ranks() or _only_rank()
+        """The ranks as they are known now, 0 of 1 for a process that is alone; else ConfigError."""
+        ranks = self.known
+        if ranks is None:
+            check_alone(
+                "call torch.distributed.init_process_group() before the first iter(loader), or "
+                "pass rank= and world_size= (rank=0, world_size=1 for a single process under "
+                "salloc)"
+            )
+        return ranks or Ranks(0, 1)
 
     def fix(self) -> Ranks:
-        """Return the ranks, which must not change from now on; ConfigError if they have."""
+        """The ranks, which must not change from now on; ConfigError if they have."""
         ranks = self.peek()
         group = None if self._given else _group_ranks()
         if group is not None and group != ranks:
@@ -117,17 +117,8 @@ def _check(rank: int | None, world_size: int | None) -> Ranks:
 
 
 def _group_ranks() -> Ranks | None:
-    """Return the ranks of torch's process group, None without one; does not import torch."""
+    """The ranks of torch's process group, None without one; does not import torch."""
     group: Any = sys.modules.get("torch.distributed")
     if group is None or not group.is_available() or not group.is_initialized():
         return None
     return Ranks(group.get_rank(), group.get_world_size())
-
-
-def _only_rank() -> Ranks:
-    """Return 0 of 1; ConfigError if a launcher has started several processes."""
-    check_alone(
-        "call torch.distributed.init_process_group() before the first iter(loader), or pass rank= "
-        "and world_size= (rank=0, world_size=1 for a single process under salloc)"
-    )
-    return Ranks(0, 1)

@@ -6,29 +6,63 @@ compute, and an event marks its end. The compute stream waits for that event; th
 it is more than ``MAX_COPIES`` copies ahead of the device, or has no next batch.
 
 A lent slot is read in place, by the CPU or, once its pages are locked, by the device itself.
+
+A lent slot is page-locked at its first copy and stays so until it is unmapped. Where CUDA refuses,
+copies go through CUDA's own staging memory, which is slower; that is counted, and logged once.
 """
 
 import contextlib
+import logging
 import math
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import torch
 
 from feeder.client.host_memory import HostRows, SlotBuffer
 from trainer_client._batch import Batch, Origin
 from trainer_client._device import Normaliser
-from trainer_client._feed import Delivery, Stage
-from trainer_client._page_lock import PageLocks
+from trainer_client._feed import Delivery, Stage, copy_labels
 
 MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken
+
+_READ_ONLY: Final = 0x08  # cudaHostRegisterReadOnly: required for pages mapped read-only
+
+_log = logging.getLogger(__name__)
+
+TensorBatch = Batch[torch.Tensor]
+
+
+def make_stage(normaliser: Normaliser) -> Stage[TensorBatch]:
+    """The stage for the normaliser's device."""
+    return CudaStage(normaliser) if normaliser.device.type == "cuda" else HostStage(normaliser)
+
+
+class HostStage(Stage[TensorBatch]):
+    """Normalises on the CPU; the buffer is free when ``load`` returns."""
+
+    def __init__(self, normaliser: Normaliser) -> None:
+        super().__init__()
+        self._normaliser = normaliser
+
+    def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
+        """Normalise into a new tensor."""
+        self._free.append(buffer)
+        images = self._normaliser(torch.from_numpy(delivery.rows.pixels[: delivery.count]))
+        labels, sample_ids = map(torch.from_numpy, copy_labels(delivery))
+        return Batch.of(images, labels, _origin(delivery, sample_ids))
+
+    def counters(self) -> dict[str, int]:
+        """Failures to compile."""
+        return {"compile_failures": self._normaliser.compile_failures}
 
 
 class CopyEvent(Protocol):
     """The part of torch.cuda.Event that ``CopiesInFlight`` uses."""
 
     def query(self) -> bool:
-        """Return whether the copy is done."""
+        """Whether the copy is done."""
         ...
 
     def synchronize(self) -> None:
@@ -46,12 +80,12 @@ class CopiesInFlight:
         """Keep ``buffer`` from being written and ``batch`` mapped until ``event``."""
         self._copies.append((event, buffer, batch))
 
-    def reclaim(self) -> list[int]:
-        """Return the buffers that are free again; waits when too many copies are in flight."""
+    def reclaim(self, *, all_of_them: bool = False) -> list[int]:
+        """The buffers that are free again; waits when too many copies are in flight."""
         free: list[int] = []
         while self._copies:
             event, buffer, _ = self._copies[0]
-            if len(self._copies) > MAX_COPIES:
+            if all_of_them or len(self._copies) > MAX_COPIES:
                 event.synchronize()
             elif not event.query():
                 break
@@ -59,53 +93,44 @@ class CopiesInFlight:
             self._copies.popleft()
         return free
 
-    def finish(self) -> list[int]:
-        """Wait for all copies; return the buffers that are free again."""
-        for event, _, _ in self._copies:
-            event.synchronize()
-        return self.reclaim()
+
+class PageLocks:
+    """Registers slots; ``refused`` counts those that CUDA refused."""
+
+    def __init__(self, cudart: Any, clear_error: Callable[[], None]) -> None:
+        """Take ``torch.cuda.cudart()``, and a function that clears CUDA's last error."""
+        self.refused = 0
+        self._cudart = cudart
+        self._clear_error = clear_error
+
+    def lock(self, slot: SlotBuffer) -> None:
+        """Register a slot, at the first call only."""
+        if slot.is_page_locked is not None:
+            return
+        address, size_bytes = slot.address, slot.memory.layout.slot_bytes
+        status = int(self._cudart.cudaHostRegister(address, size_bytes, _READ_ONLY))
+        slot.is_page_locked = status == 0
+        if status == 0:
+            unregister = self._cudart.cudaHostUnregister
+            slot.memory.before_unmapping(lambda: unregister(address))
+            return
+        self._clear_error()
+        self.refused += 1
+        if self.refused == 1:
+            _log.warning(
+                "CUDA did not page-lock the feeder's slots (cudaError %d), so copies from them are "
+                "slower; the number is explained in CUDA's documentation of cudaError_t",
+                status,
+            )
 
 
-TensorBatch = Batch[torch.Tensor]
-
-
-class HostStage:
-    """Normalises on the CPU."""
-
-    buffers_held = 1
-
-    def __init__(self, normaliser: Normaliser) -> None:
-        self._normaliser = normaliser
-        self._loaded: list[int] = []
-
-    def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
-        """Normalise into a new tensor; the buffer is free when this returns."""
-        self._loaded.append(buffer)
-        rows, count = delivery.rows, delivery.count
-        images = self._normaliser(torch.from_numpy(rows.pixels[:count]))
-        labels = _finish_labels(torch.from_numpy(rows.labels[:count].copy()), delivery.valid)
-        return Batch.of(images, labels, _origin(delivery))
-
-    def reclaim(self) -> list[int]:
-        """Return the buffers loaded since the last call."""
-        free, self._loaded = self._loaded, []
-        return free
-
-    def finish(self) -> list[int]:
-        """Return the same: there is nothing to wait for."""
-        return self.reclaim()
-
-    def counters(self) -> dict[str, int]:
-        """Return the failures to compile."""
-        return {"compile_failures": self._normaliser.compile_failures}
-
-
-class CudaStage:
+class CudaStage(Stage[TensorBatch]):
     """Copies pixels from pinned memory on a stream of its own and normalises on the device."""
 
     buffers_held = 1 + MAX_COPIES
 
     def __init__(self, normaliser: Normaliser) -> None:
+        super().__init__()
         self._normaliser = normaliser
         self._device = normaliser.device
         self._copy_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -134,19 +159,22 @@ class CudaStage:
         labels.record_stream(compute)
         with torch.cuda.device(self._device):
             images = self._normaliser(pixels)
-            labels = _finish_labels(labels, delivery.valid)
-        return Batch.of(images[:count], labels[:count], _origin(delivery))
+            if labels.dtype == torch.uint8:  # as ``copy_labels``
+                labels = labels.to(torch.float32)
+                labels[delivery.valid :] = math.nan
+        sample_ids = torch.from_numpy(rows.sample_ids[:count].copy())
+        return Batch.of(images[:count], labels[:count], _origin(delivery, sample_ids))
 
     def reclaim(self) -> list[int]:
-        """Return the buffers with finished copies; waits when the host is too far ahead."""
+        """The buffers with finished copies; waits when the host is too far ahead."""
         return self._copies.reclaim()
 
     def finish(self) -> list[int]:
         """Wait for all copies."""
-        return self._copies.finish()
+        return self._copies.reclaim(all_of_them=True)
 
     def counters(self) -> dict[str, int]:
-        """Return the failures to compile, and the number of lent slots that CUDA cannot lock."""
+        """Failures to compile, and the lent slots that CUDA cannot lock."""
         return {
             "compile_failures": self._normaliser.compile_failures,
             "page_locks_refused": self._locks.refused,
@@ -159,23 +187,5 @@ class CudaStage:
             torch.zeros(1, device=self._device)
 
 
-def _finish_labels(labels: torch.Tensor, valid: int) -> torch.Tensor:
-    """Return several labels a sample, which alone come as uint8, as floats with NaN as padding."""
-    if labels.dtype == torch.uint8:
-        labels = labels.to(torch.float32)
-        labels[valid:] = math.nan
-    return labels
-
-
-def _origin(delivery: Delivery) -> Origin:
-    return Origin(
-        torch.from_numpy(delivery.rows.sample_ids[: delivery.count].copy()),
-        delivery.valid,
-        delivery.epoch,
-        delivery.index,
-    )
-
-
-def make_stage(normaliser: Normaliser) -> Stage[TensorBatch]:
-    """Return the stage for the normaliser's device."""
-    return CudaStage(normaliser) if normaliser.device.type == "cuda" else HostStage(normaliser)
+def _origin(delivery: Delivery, sample_ids: torch.Tensor) -> Origin:
+    return Origin(sample_ids, delivery.valid, delivery.epoch, delivery.index)

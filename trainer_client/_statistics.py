@@ -1,9 +1,14 @@
-"""The counters of a loader, and how long its steps have waited."""
+"""The counters of a loader, how long its steps have waited, and a progress line with that."""
 
 import time
 from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+from feeder.errors import ConfigError
+
+AnyBatch = TypeVar("AnyBatch")
 
 _FEEDER_IS_LATE: Final = 0.02  # a smaller share of the time is not worth a second thought
 
@@ -58,7 +63,6 @@ class StepClock:
     """Times the steps of one epoch after another."""
 
     def __init__(self, batch_bytes: int) -> None:
-        """``batch_bytes`` are the bytes of a batch."""
         self._batch_bytes = batch_bytes
         self.batches = 0  # in all epochs, as the next
         self.images = 0
@@ -82,7 +86,7 @@ class StepClock:
         self.images += images
 
     def read(self) -> EpochTimes:
-        """Return the times of the epoch so far."""
+        """The times of the epoch so far."""
         waits = sorted(self._waits_s)
         seconds = self._ended_s - self._began_s
         if not waits or not seconds:
@@ -144,3 +148,33 @@ class LoaderStatistics:
     """When not 0, normalising runs uncompiled and is slower."""
     page_locks_refused: int = 0
     """Slots that CUDA copies through staging memory, which is slower."""
+
+
+def show_progress(
+    batches: Iterable[AnyBatch], *, first: int, steps: int, read: Callable[[], EpochTimes]
+) -> Iterator[AnyBatch]:
+    """Pass on the batches of an epoch of ``steps``, from step ``first`` on, under a tqdm line.
+
+    ``read`` returns the times so far. Raises ConfigError where tqdm is not installed.
+    """
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ConfigError(
+            "progress() draws its line with tqdm, which is not installed here: pip install tqdm"
+        ) from None
+
+    def show() -> Iterator[AnyBatch]:
+        bar: Any
+        with tqdm(total=steps, initial=first, unit="step") as bar:  # drawn at the first batch
+            for batch in batches:
+                yield batch
+                if bar.update():  # it was redrawn
+                    bar.set_postfix_str(describe(), refresh=False)
+            bar.set_postfix_str(describe())
+
+    def describe() -> str:  # what fits beside the bar on a line of 80 columns
+        times = read()
+        return f"{times.images_per_s:,.0f} images/s, waits {times.wait_share:.0%}"
+
+    return show()

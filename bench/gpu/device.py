@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from feeder.errors import ConfigError
-from trainer_client._defaults import resolve_device
+from trainer_client._device import resolve_device
 
 from ..rounds import Contender, run_rounds, warm_up
 

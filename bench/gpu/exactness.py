@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
-from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Compile, Normaliser
+from trainer_client._device import Compile, Normaliser
+from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 
 from ..report import Result, single
 from .device import forget_compiled

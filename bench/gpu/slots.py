@@ -18,7 +18,7 @@ from feeder.client.core.prefetch import BatchSequence
 from feeder.client.host_memory import SlotBuffer
 from feeder.errors import ResourceError
 from trainer_client._device import Normaliser
-from trainer_client._feed import Delivery, Feed, LoaderOptions
+from trainer_client._feed import Delivery, Feed, LoaderOptions, Stage
 from trainer_client._staging import CudaStage
 
 from ..daemon import DATASET_NAME
@@ -34,34 +34,21 @@ _WINDOW: Final = 4
 _TIMEOUT_S: Final = 60.0
 
 
-class HeldSlots:
-    """A stage that keeps the slots of the batches it gets, lent until the feed is closed."""
+class HeldSlots(Stage[None]):
+    """Keeps the slots of the batches it gets, lent until the feed is closed."""
 
     buffers_held = _SLOTS
 
     def __init__(self) -> None:
+        super().__init__()
         self.slots: list[SlotBuffer] = []
-        self._copied: list[int] = []
 
     def load(self, delivery: Delivery, buffer: int) -> None:
         """Keep a lent batch; one that was copied over the socket is given back."""
         if isinstance(delivery.rows, SlotBuffer):
             self.slots.append(delivery.rows)
         else:
-            self._copied.append(buffer)
-
-    def reclaim(self) -> list[int]:
-        """Return the buffers of batches that were copied."""
-        copied, self._copied = self._copied, []
-        return copied
-
-    def finish(self) -> list[int]:
-        """Return the same: what reads the slots has ended before the feed is closed."""
-        return self.reclaim()
-
-    def counters(self) -> dict[str, int]:
-        """Return nothing."""
-        return {}
+            self._free.append(buffer)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """Normalising a batch on a CPU, beside copying as many bytes as it writes.
 
 Each version of the client's C part and numpy's form write to memory that has its pages. Where torch
-is installed, ``tensor`` is what a loader does for a batch and ``blocks`` what it does without the C
-part; both allocate their result, which ``tensor`` has in the memory of an earlier one.
+is installed, ``tensor`` is what a loader does for a batch, into the memory of an earlier result.
 """
 
 import argparse
@@ -16,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.plan.packing import DEFAULT_PACKING
-from trainer_client._host_normalise import VERSIONS, HostNormaliser
-from trainer_client._outputs import Outputs
-from trainer_client._scaling import (
+from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     VALUE_TYPES,
+    VERSIONS,
+    HostNormaliser,
+    Outputs,
     ValueType,
     make_scaling,
 )
@@ -58,7 +58,7 @@ def _measure_type(
         normaliser = HostNormaliser(scaling, value_type, DEFAULT_PACKING, version=version)
         work[version] = partial(normaliser, pixels, out)
     if find_spec("torch") is not None:
-        work |= _with_torch(pixels, value_type, channels)
+        work["tensor"] = _with_torch(pixels, value_type, channels)
     times_ms: dict[str, list[float]] = {name: [] for name in work}
     contenders = {name: _once(each) for name, each in work.items()}
     warm_up(contenders, items=1, piece=1)
@@ -90,23 +90,13 @@ def _once(work: Callable[[], object]) -> Contender:
 
 def _with_torch(
     pixels: NDArray[np.int8], value_type: ValueType, channels: int
-) -> dict[str, Callable[[], object]]:
-    """Return the forms that return tensors; the blocks are for four channels only."""
+) -> Callable[[], object]:
     import torch  # which takes seconds that no other bench needs
 
-    from trainer_client._blocks import Blocks
     from trainer_client._device import Normaliser
 
-    dtype = getattr(torch, value_type)
-    batch = torch.from_numpy(pixels)
-    forms: dict[str, Callable[[], object]] = {
-        "tensor": partial(Normaliser(torch.device("cpu"), dtype, channels=channels), batch)
-    }
-    if channels == 4:
-        scaling = make_scaling(IMAGENET_MEAN, IMAGENET_STD, channels=4, value_type=value_type)
-        blocks = Blocks(torch.tensor(scaling.scale), torch.tensor(scaling.bias))
-        forms["blocks"] = partial(blocks.normalise, batch, dtype)
-    return forms
+    normaliser = Normaliser(torch.device("cpu"), getattr(torch, value_type), channels=channels)
+    return partial(normaliser, torch.from_numpy(pixels))
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from feeder.errors import PeerError
 from feeder.process.child import child_environment, python_command
+from trainer_client._feed import Delivery, Stage
 
 from ..daemon import DATASET_NAME
 from ..report import Result, single
@@ -21,40 +22,27 @@ if TYPE_CHECKING:  # torch takes a second to import, in that process only
     import torch
 
     from trainer_client import Batch
-    from trainer_client._feed import Delivery
 
 BATCHES: Final = 48
 _WARM_UP: Final = 12
 _TIMEOUT_S: Final = 120.0
 
 
-class _IdleStage:
+class _IdleStage(Stage["Batch[torch.Tensor]"]):
     """Replaces the device: a batch's buffer is given back when the next batch is taken."""
-
-    buffers_held = 1
 
     def __init__(self) -> None:
         import torch
 
         from trainer_client import Batch
 
-        self._loaded: list[int] = []
+        super().__init__()
         nothing = torch.empty(0)
         self._batch = Batch(nothing, nothing)
 
-    def load(self, delivery: "Delivery", buffer: int) -> "Batch[torch.Tensor]":
-        self._loaded.append(buffer)
+    def load(self, delivery: Delivery, buffer: int) -> "Batch[torch.Tensor]":
+        self._free.append(buffer)
         return self._batch
-
-    def reclaim(self) -> list[int]:
-        free, self._loaded = self._loaded, []
-        return free
-
-    def finish(self) -> list[int]:
-        return self.reclaim()
-
-    def counters(self) -> dict[str, int]:
-        return {}
 
 
 def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:

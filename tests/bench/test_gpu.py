@@ -18,7 +18,7 @@ from bench.gpu.run import main
 from bench.report import Result, summarise
 from tests.support.daemon import pack_small
 from trainer_client._device import Normaliser
-from trainer_client._page_lock import PageLocks
+from trainer_client._staging import PageLocks
 
 torch.set_num_threads(1)
 

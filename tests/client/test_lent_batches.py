@@ -26,7 +26,7 @@ from tests.support.daemon import (
     wait_until,
 )
 from tests.support.lent_client import BATCH, SIDE, digest, expected, make_loader
-from trainer_client._page_lock import PageLocks
+from trainer_client._staging import PageLocks
 
 KEYS = [(epoch, index) for epoch in range(2) for index in range(5)]
 

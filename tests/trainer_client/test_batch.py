@@ -98,15 +98,6 @@ def test_copies_keep_everything(duplicate: Any) -> None:
     assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
 
 
-def test_compiled_functions_take_it_as_a_tuple() -> None:
-    def add(batch: Any) -> Any:
-        images, labels = batch
-        return images.sum() + labels.sum()
-
-    compiled = torch.compile(add, backend="eager", fullgraph=True)
-    assert compiled(make_batch()) == add(make_batch())
-
-
 def test_torchs_trees_keep_it_whole_or_as_its_pair() -> None:
     mapped = tree_map(lambda leaf: leaf, make_batch())
     assert [part.shape for part in mapped] == [(3, 4, 2, 2), (3,)]

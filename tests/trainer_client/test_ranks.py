@@ -52,7 +52,7 @@ def pretend_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -
 
 def test_a_process_alone_is_rank_0_of_1() -> None:
     assert RankSource(None, None).fix() == Ranks(0, 1)
-    assert RankSource(None, None).known_rank is None
+    assert RankSource(None, None).known is None
 
 
 def test_a_process_group_made_after_the_loader_counts(

@@ -1,4 +1,4 @@
-"""Host memory, the copy to the device, and defaults of device and type."""
+"""Host memory and the copy to the device."""
 
 from typing import get_args
 
@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from feeder.client.host_memory import BatchBuffer
-from feeder.errors import ConfigError
 from feeder.plan.labels import INDEX_LABELS, LabelKind, LabelSpec
 from feeder.plan.packing import Packing
 from feeder.plan.recipe import Recipe
 from tests.trainer_client.test_device import CPU, random_pixels
-from trainer_client._defaults import check_device, resolve_device, resolve_dtype
 from trainer_client._device import Normaliser
 from trainer_client._feed import Delivery
 from trainer_client._staging import CopiesInFlight, HostStage, make_stage
@@ -121,38 +119,3 @@ def test_padding_is_grey_in_every_packing() -> None:
         buffer.fill_padding()
         images = Normaliser(CPU, torch.float32, packing=packing)(torch.from_numpy(buffer.pixels))
         assert torch.equal(images, expected)
-
-
-def test_images_are_float32_on_a_cpu_and_halves_on_an_accelerator() -> None:
-    assert resolve_dtype(None, CPU) == torch.float32
-    assert resolve_dtype(None, torch.device("cuda", 0)) == torch.float16
-    assert resolve_dtype(torch.bfloat16, CPU) == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("current", "local_rank", "index"),
-    [(0, None, 0), (0, "2", 2), (1, "2", 1), (0, "4", 0), (0, "some", 0)],
-)
-def test_the_default_device_is_this_processes_own(
-    monkeypatch: pytest.MonkeyPatch, current: int, local_rank: str | None, index: int
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    assert resolve_device(None) == torch.device("cuda", index)
-    assert resolve_device("cuda:3") == torch.device("cuda", 3)
-    assert resolve_device("cpu") == CPU
-
-
-def test_a_default_device_that_the_process_has_left_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    check_device(torch.device("cuda", 1), is_default=True)
-    check_device(torch.device("cuda", 0), is_default=False)
-    check_device(CPU, is_default=True)
-    with pytest.raises(ConfigError, match="made for cuda:0, before the process chose cuda:1: pass"):
-        check_device(torch.device("cuda", 0), is_default=True)

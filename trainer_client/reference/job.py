@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError, FeederError, PeerError
-from trainer_client._dataset import describe_samples
+from trainer_client._like_dataloader import describe_samples
 from trainer_client._loader import FeederLoader
 from trainer_client._ranks import check_alone, has_rendezvous
 from trainer_client.reference.batch_plan import BatchPlan
