@@ -45,11 +45,13 @@ DYNAMIC_IMPORTS = {
     "feeder",
     "trainer_client",
     "feeder.pack.task_pool",
+    "feeder.source.kinds",
     "trainer_client.reference.models",
 }
 """Modules that import by name at run time, which the table cannot check.
 
-They are faces, task_pool, and the models, which import timm where it is installed.
+They are faces, task_pool, the kinds of source, and the models, which import timm where it is
+installed.
 
 ``feeder`` imports what packs at the first use of ``feeder.pack_samples``, so ``import feeder``
 imports nothing. Types come from its stub, ``__init__.pyi``, which no import runs.
@@ -114,7 +116,7 @@ TABLE: Mapping[str, Row] = {
     ),
     "source.location.splits": row("", "", pure=True),
     "source.label_files": row("errors plan process source.location.splits", "numpy xxhash"),
-    "source.location": row("errors process source.label_files source.location.splits", ""),
+    "source.location": row("errors process source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",
         "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard",
@@ -122,12 +124,13 @@ TABLE: Mapping[str, Row] = {
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset source source.label_files convert "
-        "survey",
+        "errors plan process host jpeg jpeg.crop_decode dataset source source.label_files "
+        "source.location convert survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row(
-        "errors process dataset source source.location.splits pack", "msgspec xxhash"
+        "errors process dataset source source.location source.location.splits pack",
+        "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
     "worker": row(
@@ -139,8 +142,8 @@ TABLE: Mapping[str, Row] = {
     "doctor": row("errors installation process host jpeg security sample doctor.findings", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
-        f"{DECODING} security client client.core survey pack pack_cache repack diagnosis doctor "
-        "doctor.findings daemon screens cluster",
+        f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
+        "doctor doctor.findings daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

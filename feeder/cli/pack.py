@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.errors import ConfigError
+from feeder.source.kinds import MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,10 +16,7 @@ if TYPE_CHECKING:
     from feeder.pack.split import SplitOptions
     from feeder.pack.task_pool import MakePool
 
-_KIND_HELP: Final = (
-    "kind of SRC (default: recognised by its content): class-folder, labelled-folder, webdataset, "
-    "tfrecord, parquet, imagenet-train or imagenet-val"
-)
+_KIND_HELP: Final = f"kind of SRC (default: recognised by its content): {', '.join(MODULES)}"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:

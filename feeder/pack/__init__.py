@@ -1,5 +1,5 @@
 """Packs sources into datasets, unpacks and verifies datasets.
 
 May import: errors, plan, process, host, jpeg, dataset, source, source.label_files,
-convert, survey.
+source.location, convert, survey.
 """

@@ -22,15 +22,7 @@ from feeder.pack.task_pool import Report, TaskPool
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
-from feeder.source.item_bytes import (
-    SNIFF_BYTES,
-    SourceError,
-    check_listed,
-    sniff_file,
-    sniff_format,
-    stamp_path,
-    stamp_status,
-)
+from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
 from feeder.source.listing import (
     ItemListing,
     ListedItems,
@@ -39,8 +31,8 @@ from feeder.source.listing import (
     list_path,
     read_listed,
 )
-from feeder.source.names import stored_path
-from feeder.source.source import LOOSE_KINDS, Item, Source, SourceSpec, open_source
+from feeder.source.location.storage import check_listed, stamp_path, stamp_status
+from feeder.source.source import Item, Source, SourceSpec, open_source
 
 SPEC_NAME: Final = "source.json"
 _SPEC_BYTES_MAX: Final = 256 << 20
@@ -175,7 +167,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def is_image(work_folder: Path, spec: SourceSpec, item: Item) -> bool:
     """Whether an item begins like an image."""
-    if spec.kind in LOOSE_KINDS:
+    if spec.is_loose:
         root = encode_name(spec.containers[0])
         return sniff_file(os.path.join(root, encode_name(item.name))) is not None
     try:
@@ -189,7 +181,7 @@ def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: Progr
     """Raise SourceChangedError unless every file is still the one that was listed."""
     if spec.kind == "samples":  # which have no files
         return
-    total = len(lists[0].rows) if spec.kind in LOOSE_KINDS else len(lists)
+    total = len(lists[0].rows) if spec.is_loose else len(lists)
     progress.begin("comparing", "files", total)
     try:
         for path, stamp in _listed_files(spec, lists):
@@ -203,7 +195,7 @@ def _listed_files(
     spec: SourceSpec, lists: Sequence[ListedItems]
 ) -> Iterator[tuple[bytes, int | None]]:
     """Yield the path of each file that is read, and its stamp."""
-    if spec.kind not in LOOSE_KINDS:
+    if not spec.is_loose:
         for each in lists:
             stamp = None if each.listed.stamp == _FOLDER else each.listed.stamp[1]
             yield encode_name(each.listed.container), stamp
@@ -212,14 +204,14 @@ def _listed_files(
     for first in range(0, len(items.rows), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
         for at, size, stamp in rows[["name_at", "name_bytes", "stamp"]].tolist():
-            yield stored_path(root, items.text.name(at, size)), stamp
+            yield os.path.join(root, items.text.name(at, size)), stamp
 
 
 def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:
     """Stamp the files with labels and class names, by path, for ``check_labels``."""
     given = [encode_name(path) for path in (spec.labels_file, spec.class_names_file) if path]
     if spec.kind == "imagenet-val":
-        from feeder.source.imagenet_labels import META  # only here: it imports the readers of tars
+        from feeder.source.imagenet import META  # only here: it imports the readers of tars
 
         given += [os.path.join(os.path.dirname(path), META.encode()) for path in tuple(given)]
     for path in filter(os.path.isdir, tuple(given)):

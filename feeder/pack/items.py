@@ -28,7 +28,7 @@ from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular_file
 from feeder.source.listing import ListedItems, ListText, map_rows
 from feeder.source.raw_labels import Form
-from feeder.source.source import LOOSE_KINDS, Item, SourceSpec
+from feeder.source.source import Item, SourceSpec
 
 if TYPE_CHECKING:  # the worker processes read lists, and plan nothing
     from feeder.pack.classes import ClassPlan
@@ -253,7 +253,7 @@ def describe_change(old: Path, new: Path, label_bytes: int, spec: SourceSpec) ->
         item = after[0]
         if before[0] != item:
             path = spec.containers[item.container]
-            file = f"{path}/{item.name}" if spec.kind in LOOSE_KINDS else path
+            file = f"{path}/{item.name}" if spec.is_loose else path
             return f"{printable(file)} was written again or replaced"
         if before != after:
             return f"{printable(item.name)} had another label"

@@ -51,9 +51,9 @@ from feeder.pack.work_folder import (
 )
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.source.item_bytes import SourceChangedError
+from feeder.source.location.storage import SourceChangedError
 from feeder.source.recognise import recognise
-from feeder.source.source import LOOSE_KINDS, SourceSpec
+from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
 
 _REMEDY: Final = "run the same command again to resume"
@@ -173,7 +173,7 @@ def load_known(dataset: Path | None) -> Manifest | None:
 
 
 def _check_outside(destination: Path, spec: SourceSpec) -> None:
-    for container in spec.containers if spec.kind in LOOSE_KINDS else ():
+    for container in spec.containers if spec.is_loose else ():
         if is_inside(destination, path_from_text(container)):
             raise ConfigError(
                 f"{destination} is inside the source {printable(container)}: give a folder outside"

@@ -34,7 +34,7 @@ from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
-from feeder.source.item_bytes import SourceChangedError
+from feeder.source.location.storage import SourceChangedError
 
 Message = dict[str, Any]
 

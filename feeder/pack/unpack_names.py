@@ -23,7 +23,7 @@ from typing import Final
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, encode_name
-from feeder.source.names import unpacked_name
+from feeder.source.item_bytes import unpacked_name
 
 _HASH_BYTES: Final = 16
 _MARK: Final = b"~"

@@ -31,8 +31,8 @@ from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.pack_cache.validation import describe_other_classes
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.source.item_bytes import SourceChangedError
 from feeder.source.location.splits import pair_splits
+from feeder.source.location.storage import SourceChangedError
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 

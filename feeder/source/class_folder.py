@@ -10,23 +10,18 @@ splits: where it seems so, it is an error unless the spec takes all splits.
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Final
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.source.folder_walk import (
-    LooseFiles,
-    is_folder,
-    scan_folder,
-    show_path,
-    stat_file,
-    walk_files,
-)
+from feeder.source.contents import describe_file
 from feeder.source.item_bytes import sniff_file
+from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
-from feeder.source.location.file_format import describe_file
 from feeder.source.location.splits import find_splits, pair_splits
-from feeder.source.names import stored_path
+from feeder.source.location.storage import is_folder, scan_folder, show_path
+from feeder.source.loose_files import LooseFiles
 from feeder.source.source import SourceSpec
 
 
@@ -34,9 +29,21 @@ class ClassFolder(LooseFiles):
     """The images below class folders; its one container is the folder."""
 
     def __init__(self, spec: SourceSpec) -> None:
+        """Raise ConfigError for options without meaning here."""
         super().__init__(spec)
-        self._may_lack_images = spec.may_lack_images
-        self._all_splits = spec.all_splits
+        given = {
+            "--image": spec.image,
+            "--label": spec.label,
+            "--labels": spec.labels_file,
+            "--label-base": spec.label_base is not None,
+            "--label-kind float": spec.label_kind == "float",
+        }
+        option = next((option for option, value in given.items() if value), None)
+        if option is not None:
+            raise ConfigError(
+                f"{option} has no meaning for a folder of classes: leave it out, or give --source "
+                "labelled-folder"
+            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file below the class folders; the class folders come sorted, files do not.
@@ -63,14 +70,14 @@ class ClassFolder(LooseFiles):
             raise DatasetError(
                 f"{show_path(self._root)} holds no images: put some into the class folders"
             )
-        if common and len(common) > 1 and not self._all_splits:
+        if common and len(common) > 1 and not self._spec.all_splits:
             first, inner = printable(classes[0]), _name_two(common)
             raise ConfigError(
                 f"the images of {show_path(self._root)} lie two levels down, and {inner} are in "
                 f"every folder: give {show_path(self._root)}/{first} if these are the classes, or "
                 f"feeder pack --all-splits if the classes are the folders above, such as {first}"
             )
-        if not self._may_lack_images:  # its classes are its own
+        if not self._spec.may_lack_images:  # its classes are its own
             self._warn_of_training_set(classes, listing)
         if deep:
             which = "1 class folder" if deep == 1 else f"{deep:,} class folders"
@@ -122,23 +129,22 @@ class ClassFolder(LooseFiles):
         files = 0
         has_image = has_own_image = False
         folders: set[str] = set()
-        for file in walk_files(self._root, name, listing):
+        for file in self.walk(name, listing):
             files += 1
             if not first or (has_image_suffix(file) and not has_image_suffix(first)):
                 first = file
-            path = stored_path(self._root, encode_name(file))
+            path = self.path(file)
             folder, is_below, _ = file[len(name) + 1 :].partition("/")
             if is_below:
                 folders.add(folder)
             if not (has_image if is_below else has_own_image) and sniff_file(path) is not None:
                 has_image = True
                 has_own_image = has_own_image or not is_below
-            status = stat_file(path)
-            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.stamp)
-        if not has_image and (files or not self._may_lack_images):
+            self.add(file, name, listing)
+        if not has_image and (files or not self._spec.may_lack_images):
             raise DatasetError(self._describe_empty(name, first, files))
         splits = find_splits(sorted(folders))
-        if len(splits) > 1 and not self._all_splits:
+        if len(splits) > 1 and not self._spec.all_splits:
             raise ConfigError(
                 f"class folder {show_path(self._root)}/{printable(name)} holds the splits "
                 f"{_name_two(splits)}: put the class folders of each split into a folder of its "
@@ -147,10 +153,10 @@ class ClassFolder(LooseFiles):
         return set() if has_own_image else folders
 
     def _describe_empty(self, name: str, first: str, files: int) -> str:
-        shown = show_path(stored_path(self._root, encode_name(name)))
+        shown = show_path(self.path(name))
         if not files:
             return f"class folder {shown} holds no images: add some or remove the folder"
-        what = describe_file(Path(os.fsdecode(stored_path(self._root, encode_name(first)))))
+        what = describe_file(Path(os.fsdecode(self.path(first))))
         others = f"{files:,} other files" if files > 1 else "1 other file"
         return (
             f"class folder {shown} holds no images, only {others}; "
@@ -163,3 +169,6 @@ def _name_two(names: Collection[str]) -> str:
     more = f" and {len(others):,} more" if others else ""
     joint = "," if others else " and"
     return f"{printable(first)}{joint} {printable(second)}{more}"
+
+
+KINDS: Final = {"class-folder": Kind(open=lambda spec, _: ClassFolder(spec))}

@@ -7,34 +7,32 @@ Invariant: a compressed stream that ends early, is damaged or is followed by som
 DamagedStream; it never just ends.
 """
 
+import contextlib
 import errno
+import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from feeder.errors import DatasetError, ResourceError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
-from feeder.source.item_bytes import check_listed
+from feeder.source.location.file_format import GZIP, is_zlib, is_zstd
+from feeder.source.location.storage import check_listed
 
-_GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"  # after a byte 0x50 .. 0x5F; pzstd's files begin with it
 _OTHERS: Final = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
     b"PK\x03\x04": "zip",
 }
-_READ_BYTES: Final = 1 << 18
+_START_BYTES: Final = 12
 _PIECE_BYTES: Final = 1 << 18
 _HEADER_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after it
-
-_NO_ZSTD: Final = "a .zst file needs the package zstandard: pip install zstandard (the extra zstd)"
 
 
 class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
@@ -42,91 +40,110 @@ class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
 
 
 class Content(Protocol):
-    """Content that is read forward, of ``size_bytes`` bytes where that is known."""
+    """The content of a container, read forward; at any position unless it is a stream."""
 
     @property
-    def is_seekable(self) -> bool:
-        """Whether it can be read in any order, and so again at packing."""
+    def where(self) -> str:
+        """The container's path, for messages."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the container's file; 0 of a pipe."""
 
     @property
     def size_bytes(self) -> int | None:
-        """None for a stream, whose size is never known."""
+        """Its size; None of a stream, which cannot be read again at packing."""
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         """Return the next ``size`` bytes, fewer only at the end; DamagedStream."""
 
-    def seek(self, position: int) -> None:
-        """Continue at ``position``, at most at the end; backwards only if ``is_seekable``."""
+    def seek(self, position: int, /) -> int:
+        """Continue at ``position``, at most at the end; a stream cannot go back."""
 
     def tell(self) -> int:
         """Return the position."""
 
 
-class FileContent:
-    """A regular file."""
-
-    is_seekable = True
+class _Stored(io.RawIOBase):
+    """The bytes of a file or pipe as they are stored."""
 
     def __init__(self, descriptor: int, where: str) -> None:
-        self._descriptor = descriptor
-        self._where = where
-        self.size_bytes = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        self._descriptor, self._where = descriptor, where
+        self.size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else None
         self._position = 0
-        self._buffer = b""
-        self._buffer_at = 0
 
-    def read(self, size: int) -> bytes:
-        """Return the next ``size`` bytes, fewer only at the end; DamagedStream."""
-        at = self._position - self._buffer_at
-        if at < 0 or at + size > len(self._buffer):
-            if size >= _HEADER_BUFFER_BYTES:
-                data = self._pread(size, self._position)
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, that of a pipe whole, so that a format can be recognised by a start."""
+        at = self._position
+        try:
+            if self.size_bytes is not None:
+                self._position += os.preadv(self._descriptor, [buffer], at)
+                return self._position - at
+            while self._position - at < len(buffer):
+                data = os.read(self._descriptor, len(buffer) - (self._position - at))
+                if not data:
+                    break
+                filled = self._position - at
+                buffer[filled : filled + len(data)] = data
                 self._position += len(data)
-                return data
-            self._buffer = self._pread(_HEADER_BUFFER_BYTES, self._position)
-            self._buffer_at, at = self._position, 0
-        data = self._buffer[at : at + size]
-        self._position += len(data)
-        return data
+        except OSError as error:
+            raise DamagedStream(
+                f"{self._where} cannot be read at byte {self._position}: {error.strerror}"
+            ) from None
+        return self._position - at
 
-    def seek(self, position: int) -> None:
-        """Continue at ``position``, at most at the end."""
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET or self.size_bytes is None:
+            raise io.UnsupportedOperation
         self._position = min(position, self.size_bytes)
-
-    def tell(self) -> int:
-        """Return the position."""
         return self._position
 
-    def _pread(self, size: int, position: int) -> bytes:
-        parts: list[bytes] = []
-        while size > 0:
-            try:
-                part = os.pread(self._descriptor, min(size, 1 << 30), position)
-            except OSError as error:
-                raise DamagedStream(
-                    f"{self._where} cannot be read at byte {position}: {error.strerror}"
-                ) from None
-            if not part:
-                break
-            parts.append(part)
-            size -= len(part)
-            position += len(part)
-        return b"".join(parts)
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self.size_bytes is not None
+
+
+class FileContent(io.BufferedReader):
+    """What is stored itself: the content of a regular file."""
+
+    def __init__(self, stored: _Stored, where: str) -> None:
+        super().__init__(stored, _HEADER_BUFFER_BYTES)
+        self.where = where
+        self.size_bytes = stored.size_bytes
+        self.stored_bytes = stored.size_bytes or 0
+
+    def read_exactly(self, size: int, form: str) -> bytes:
+        """Return the next ``size`` bytes; DamagedStream if the stream of this form has fewer."""
+        data = self.read(size)
+        if len(data) < size:
+            raise self.fault(f"is cut at byte {self.tell()}: its {form} stream ends too early")
+        return data
+
+    def damaged(self, what: str) -> DamagedStream:
+        return self.fault(f"is damaged at byte {self.tell()}: {what}")
+
+    def fault(self, what: str) -> DamagedStream:
+        return DamagedStream(f"{self.where} {what}: copy it again, or make it again")
 
 
 class StreamContent:
     """Content that comes in pieces and can be read once."""
 
-    is_seekable = False
     size_bytes = None
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, pieces: Iterator[bytes], stored: FileContent) -> None:
+        self.where, self.stored_bytes = stored.where, stored.stored_bytes
         self._pieces = pieces
         self._piece = memoryview(b"")
         self._position = 0
 
-    def read(self, size: int) -> bytes:
-        """Return the next ``size`` bytes, fewer only at the end; DamagedStream."""
+    def read(self, size: int, /) -> bytes:
         if size <= len(self._piece):
             data = bytes(self._piece[:size])
             self._piece = self._piece[size:]
@@ -135,15 +152,14 @@ class StreamContent:
         self._position += len(data)
         return data
 
-    def seek(self, position: int) -> None:
-        """Continue at ``position``, at most at the end."""
+    def seek(self, position: int, /) -> int:
         if position < self._position:
             raise ValueError("a stream cannot go back")
         for part in self._take(position - self._position):
             self._position += len(part)
+        return self._position
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def _take(self, size: int) -> Iterator[memoryview]:
@@ -158,201 +174,117 @@ class StreamContent:
             yield part
 
 
-class OpenContainer:
-    """A container's content, decompressed; a context manager that closes its file."""
+@contextlib.contextmanager
+def open_container(
+    path: Path, listed: int | None = None, *, is_plain: Callable[[bytes], bool] | None = None
+) -> Iterator[Content]:
+    """Open the file or named pipe ``path`` for its content, decompressed.
 
-    def __init__(self, path: Path, listed: int | None = None) -> None:
-        """Open the file or named pipe ``path``.
-
-        Raises DatasetError if it cannot be opened or is compressed in another way, ResourceError
-        without the library for its compression. At the end SourceChangedError is raised unless it
-        has the stamp ``listed``.
-        """
-        self._path, self._listed = path, listed
-        self.where = printable(path_to_text(path))
-        self._descriptor = _open(path, self.where)
-        try:
-            raw = _RawBytes(self._descriptor, self.where)
-            self.stored_bytes = raw.size_bytes
-            """The size of the file; 0 of a pipe."""
-            self.content: Content = _decompressed(raw, self._descriptor)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            check_listed(os.fsencode(self._path), self._listed, self._descriptor)
-        finally:
-            os.close(self._descriptor)
-
-
-class _RawBytes:
-    """The bytes of a file or pipe as they are stored."""
-
-    def __init__(self, descriptor: int, where: str) -> None:
-        status = os.fstat(descriptor)
-        self._descriptor = descriptor
-        self.where = where
-        self.is_file = stat.S_ISREG(status.st_mode)
-        self.size_bytes = status.st_size if self.is_file else 0
-        self.position = 0
-        """Of the next byte to be read; bytes that were put back are before it."""
-        self._put_back = b""
-        self.start = self.read_exactly(8)
-        self.put_back(self.start)
-
-    def read(self, size: int = _READ_BYTES) -> bytes:
-        """Return up to ``size`` bytes; none at the end."""
-        if self._put_back:
-            data, self._put_back = self._put_back[:size], self._put_back[size:]
-        else:
-            try:
-                data = os.read(self._descriptor, size)
-            except OSError as error:
-                raise DamagedStream(
-                    f"{self.where} cannot be read at byte {self.position}: {error.strerror}"
-                ) from None
-        self.position += len(data)
-        return data
-
-    def read_exactly(self, size: int) -> bytes:
-        """Return ``size`` bytes, fewer only at the end."""
-        data = self.read(size)
-        while len(data) < size and (more := self.read(size - len(data))):
-            data += more
-        return data
-
-    def put_back(self, data: bytes) -> None:
-        self._put_back = data + self._put_back
-        self.position -= len(data)
-
-    def damaged(self, what: str) -> DamagedStream:
-        return self._fault(f"is damaged at byte {self.position}: {what}")
-
-    def cut(self, form: str) -> DamagedStream:
-        return self._fault(f"is cut at byte {self.position}: its {form} stream ends too early")
-
-    def _fault(self, what: str) -> DamagedStream:
-        return DamagedStream(f"{self.where} {what}: copy it again, or make it again")
-
-
-def _open(path: Path, where: str) -> int:
+    ``is_plain`` tells the first 12 bytes of a format that may be compressed as ZLIB, which has no
+    magic number. Raises DatasetError if the file cannot be opened or is compressed in another way,
+    ResourceError without the library for its compression. At the end SourceChangedError is raised
+    unless it has the stamp ``listed``.
+    """
+    where = printable(path_to_text(path))
     try:
-        if path.is_fifo():  # not to be opened twice: its writer would write to the first reader
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return open_regular(path)
+        # A pipe is not opened twice: its writer would write to the first reader.
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        descriptor = os.open(path, flags) if path.is_fifo() else open_regular(path)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         raise DatasetError(f"{where} cannot be opened: {error.strerror}") from None
+    try:
+        stored = FileContent(_Stored(descriptor, where), where)
+        start = stored.peek(_START_BYTES)[:_START_BYTES]
+        for magic, name in _OTHERS.items():
+            if start.startswith(magic):
+                raise DatasetError(
+                    f"{where} is compressed with {name}: decompress it, or use gzip or zstd"
+                )
+        content: Content = stored
+        if start.startswith(GZIP):
+            content = StreamContent(_inflate(stored, "gzip"), stored)
+        elif is_zstd(start):
+            content = StreamContent(_unzstd(stored), stored)
+        elif is_plain is not None and is_zlib(start) and not is_plain(start):
+            content = StreamContent(_inflate(stored, "ZLIB"), stored)
+        elif stored.size_bytes is None:
+            content = StreamContent(iter(lambda: stored.read(_PIECE_BYTES), b""), stored)
+        try:
+            yield content
+        finally:
+            check_listed(os.fsencode(path), listed, descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _decompressed(raw: _RawBytes, descriptor: int) -> Content:
-    start = raw.start
-    if start.startswith(_GZIP):
-        return StreamContent(_gunzip(raw))
-    if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and start[0] & 0xF0 == 0x50):
-        return StreamContent(_unzstd(raw))
-    for magic, name in _OTHERS.items():
-        if start.startswith(magic):
-            raise DatasetError(
-                f"{raw.where} is compressed with {name}: decompress it, or use gzip or zstd"
-            )
-    if raw.is_file:
-        return FileContent(descriptor, raw.where)
-    return StreamContent(iter(raw.read, b""))
-
-
-def _gunzip(raw: _RawBytes) -> Iterator[bytes]:
-    """Yield the content of all members of a gzip file."""
-    data = raw.read()
+def _inflate(stored: FileContent, form: str) -> Iterator[bytes]:
+    """Yield the content of all members of a gzip file, or of a ZLIB stream."""
+    data = stored.read(_PIECE_BYTES)
     while data:
-        engine = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # either of both
         while not engine.eof:
-            data = data or raw.read()
-            if not data:
-                raise raw.cut("gzip")
+            data = data or stored.read1(_PIECE_BYTES) or stored.read_exactly(1, form)
             try:
                 piece = engine.decompress(data, _PIECE_BYTES)
             except zlib.error as error:
                 reason = str(error).rpartition(": ")[2]
-                raise raw.damaged(f"its gzip stream has an {reason}") from None
+                raise stored.damaged(f"its {form} stream has an {reason}") from None
             data = engine.unconsumed_tail
             if piece:
                 yield piece
         data = engine.unused_data.lstrip(b"\x00")  # padding, as on tapes
-        while not data and (more := raw.read()):
+        while not data and (more := stored.read(_PIECE_BYTES)):
             data = more.lstrip(b"\x00")
 
 
-def _unzstd(raw: _RawBytes) -> Iterator[bytes]:
+def _unzstd(stored: FileContent) -> Iterator[bytes]:
     """Yield the content of all frames of a zstd file."""
     try:
         import zstandard
     except ImportError:
-        raise ResourceError(f"{raw.where}: {_NO_ZSTD}") from None
-    while magic := raw.read_exactly(4):
-        if magic[1:] == _ZSTD_SKIPPABLE and magic[0] & 0xF0 == 0x50:
-            _skip_frame(raw)
+        raise ResourceError(
+            f"{stored.where}: a .zst file needs the package zstandard: pip install zstandard (the "
+            "extra zstd)"
+        ) from None
+    while magic := stored.read(4):
+        if not is_zstd(magic):
+            raise stored.damaged("a zstd frame is followed by something else")
+        if magic != _ZSTD:  # a skippable frame
+            size = int.from_bytes(stored.read_exactly(4, "zstd"), "little")
+            while size:
+                size -= len(stored.read_exactly(min(size, _PIECE_BYTES), "zstd"))
             continue
-        if magic != _ZSTD:
-            raise raw.damaged("a zstd frame is followed by something else")
         engine = zstandard.ZstdDecompressor().decompressobj()
-        for block in _zstd_blocks(raw):
+        for block in _zstd_blocks(stored):
             try:
                 piece = engine.decompress(block)
             except zstandard.ZstdError as error:
                 reason = str(error).rpartition(": ")[2]
-                raise raw.damaged(f"its zstd stream has an error ({reason})") from None
+                raise stored.damaged(f"its zstd stream has an error ({reason})") from None
             if piece:
                 yield piece
 
 
-def _zstd_blocks(raw: _RawBytes) -> Iterator[bytes]:
+def _zstd_blocks(stored: FileContent) -> Iterator[bytes]:
     """Yield a zstd frame after its magic, a block at a time, as RFC 8878 defines it.
 
     A block has at most 128 KiB of content, so what is decompressed from it is bounded; and a frame
     whose last block was read is complete, which the library would not report.
     """
-
-    def read(size: int) -> bytes:
-        data = raw.read_exactly(size)
-        if len(data) < size:
-            raise raw.cut("zstd")
-        return data
-
-    descriptor = read(1)
+    descriptor = stored.read_exactly(1, "zstd")
     is_single_segment, has_checksum = descriptor[0] & 0x20, descriptor[0] & 0x04
     size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[descriptor[0] >> 6]
     dictionary_bytes = (0, 1, 2, 4)[descriptor[0] & 3]
     window_bytes = 0 if is_single_segment else 1
-    yield _ZSTD + descriptor + read(window_bytes + dictionary_bytes + size_bytes)
+    rest = stored.read_exactly(window_bytes + dictionary_bytes + size_bytes, "zstd")
+    yield _ZSTD + descriptor + rest
     is_last = False
     while not is_last:
-        head = read(3)
+        head = stored.read_exactly(3, "zstd")
         fields = int.from_bytes(head, "little")
         is_last, is_repeated, size = bool(fields & 1), fields >> 1 & 3 == 1, fields >> 3
-        yield head + read(1 if is_repeated else size)
+        yield head + stored.read_exactly(1 if is_repeated else size, "zstd")
     if has_checksum:
-        yield read(4)
-
-
-def _skip_frame(raw: _RawBytes) -> None:
-    length = raw.read_exactly(4)
-    size = int.from_bytes(length, "little")
-    while len(length) == 4 and size:
-        data = raw.read(min(size, _READ_BYTES))
-        if not data:
-            break
-        size -= len(data)
-    if len(length) < 4 or size:
-        raise raw.cut("zstd")
+        yield stored.read_exactly(4, "zstd")

@@ -5,50 +5,53 @@
     ILSVRC2012_img_val.tar      ILSVRC2012_val_00000001.JPEG, …   without classes
 
 Classes are synsets (n01440764) in both, so that their numbers agree. Tars in the tar are read in
-place: an image is at an offset of the outer one.
+place: an image is at an offset of the outer one. The ground truth of the validation images is in
+
+    ILSVRC2012_devkit_t12.tar.gz, or its folder     both files below
+    ILSVRC2012_validation_ground_truth.txt          an ILSVRC2012 id, 1 .. 1000, a line
+    meta.mat                                        the synset of each id
+    another text file                               a synset, or any class's name, a line
+
+where line k is the class of image k. The ids are not in the order of the synsets, so numbers alone
+are no classes.
 """
 
+import io
 import re
-from typing import Final
+import zlib
+from pathlib import Path
+from typing import Any, Final
 
-from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import path_from_text, printable
-from feeder.source.decompress import OpenContainer
-from feeder.source.extents import ContainerFiles
-from feeder.source.imagenet_labels import GroundTruth, read_ground_truth
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.process.regular_file import read_regular
+from feeder.source.decompress import open_container
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
-from feeder.source.names import container_prefix
-from feeder.source.source import Item, SourceSpec
-from feeder.source.tar_members import MemberImages, TarWalk
+from feeder.source.source import SourceSpec
+from feeder.source.tar_members import SUFFIXES, TarSource, TarWalk, find_first, is_tar
 
+META: Final = "meta.mat"
+GROUND_TRUTH: Final = "ILSVRC2012_validation_ground_truth.txt"
+_FILE_BYTES_MAX: Final = 64 << 20
+_ORDER_CHECKED_FROM: Final = 10  # as many synsets are not in order by chance
+_SYNSET: Final = re.compile(r"n\d{8}", re.ASCII)
 _CLASS_TAR: Final = re.compile(r"(?:.*/)?(n\d{8})\.tar", re.ASCII | re.DOTALL)
+_CLASS_IMAGE: Final = re.compile(r"n\d{8}_\d+\.\w+", re.ASCII)
+_VALIDATION_IMAGE: Final = re.compile(r"ILSVRC2012_val_\d{8}\.\w+", re.ASCII)
 _IMAGE_NUMBER: Final = re.compile(r"_(\d{1,9})\.[^./]+$", re.ASCII)
+_GIVE_CLASSES: Final = (
+    f"give the folder or archive of the development kit, which has {META}, or give --class-names a "
+    "file whose line k is the synset of id k"
+)
 
 
-class _Archives:
-    """Common to both archives."""
-
-    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        for option, value in (("--image", spec.image), ("--label", spec.label)):
-            if value:
-                raise ConfigError(f"{option} has no meaning for ImageNet's archives: leave it out")
-        self._spec = spec
-        self._files = ContainerFiles(spec, work_folder)
-
-    def read_item(self, item: Item) -> bytes:
-        """Return the bytes of an image; SourceError if they cannot be read."""
-        return self._files.read_item(item)
-
-    def close(self) -> None:
-        """Close what is open; idempotent."""
-        self._files.close()
-
-
-class ImageNetTraining(_Archives):
+class ImageNetTraining(TarSource):
     """The training archive, or the tars of classes that are in it."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
         """Raise ConfigError for options without meaning here."""
+        _check_fields(spec)
         super().__init__(spec, work_folder)
         if spec.labels_file:
             raise ConfigError(
@@ -59,38 +62,42 @@ class ImageNetTraining(_Archives):
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images of all classes, or of one; DatasetError if the tar is damaged."""
         listing.by_name = True
-        path = self._spec.containers[container]
-        prefix = container_prefix(self._spec, container)
-        own_class = _CLASS_TAR.fullmatch(path)
-        with OpenContainer(path_from_text(path), listing.stamp) as opened:
-            images = MemberImages(opened, listing)
-            walk = TarWalk(opened.content, opened.where)
+        prefix = self.prefix(container)
+        own_class = _CLASS_TAR.fullmatch(self._spec.containers[container])
+        with self.open_tar(container, listing) as walk:
             if own_class:
-                _list_class(walk, own_class[1], prefix or f"{own_class[1]}/", images, listing)
+                self._list_class(walk, own_class[1], prefix or f"{own_class[1]}/", listing)
                 return
             for member in walk:
-                if member.kind == "folder" or images.name(member, prefix) is None:
+                if self.name(member, prefix, listing) is None:
                     continue
-                found = _CLASS_TAR.fullmatch(member.name)
-                if found is None or member.kind != "file":
+                match = _CLASS_TAR.fullmatch(member.name)
+                if match is None or member.kind != "file":
                     raise DatasetError(
-                        f"{opened.where} is not ILSVRC2012_img_train.tar: it has "
+                        f"{walk.where} is not ILSVRC2012_img_train.tar: it has "
                         f"{printable(member.name)}, which is no tar of a class such as "
                         "n01440764.tar; give another --source"
                     )
                 inner = walk.inner(member)
-                _list_class(inner, found[1], f"{prefix}{found[1]}/", images, listing)
-            walk.note_end(listing)
+                self._list_class(inner, match[1], f"{prefix}{match[1]}/", listing)
+                inner.note_end(listing)
+
+    def _list_class(self, walk: TarWalk, synset: str, prefix: str, listing: ItemListing) -> None:
+        listing.declare_class(synset)
+        for member in walk:
+            name = self.name(member, prefix, listing)
+            if name is not None:
+                self.add(walk, member, prefix + name, synset, listing)
 
 
-class ImageNetValidation(_Archives):
+class ImageNetValidation(TarSource):
     """The validation archive; ``--labels`` names its ground truth."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
         """Raise ConfigError for options without meaning here."""
+        _check_fields(spec)
         super().__init__(spec, work_folder)
-        self._takes_labels = spec.label_kind != "none"
-        if self._takes_labels and not spec.labels_file:
+        if spec.label_kind != "none" and not spec.labels_file:
             raise ConfigError(
                 "ImageNet's validation archive has no labels: give --labels "
                 "ILSVRC2012_devkit_t12.tar.gz, or a text file with a synset a line"
@@ -99,35 +106,168 @@ class ImageNetValidation(_Archives):
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images; DatasetError if the tar or the ground truth is damaged."""
         listing.by_name = True
-        prefix = container_prefix(self._spec, container)
-        truth = read_ground_truth(self._spec) if self._takes_labels else GroundTruth((), ())
-        for synset in truth.classes:
-            listing.declare_class(synset)
-        path = path_from_text(self._spec.containers[container])
-        with OpenContainer(path, listing.stamp) as opened:
-            images = MemberImages(opened, listing)
-            walk = TarWalk(opened.content, opened.where)
+        prefix = self.prefix(container)
+        labels: tuple[str, ...] | None = None
+        if self._spec.label_kind != "none":
+            labels, classes = _read_ground_truth(self._spec)
+            for synset in classes:
+                listing.declare_class(synset)
+        with self.open_tar(container, listing) as walk:
             for member in walk:
-                name = images.name(member, prefix)
+                name = self.name(member, prefix, listing)
                 if name is None:
                     continue
                 match = _IMAGE_NUMBER.search(name)
                 number = int(match[1]) if match else 0
-                if self._takes_labels and not 1 <= number <= len(truth.labels):
-                    reason = f"its name has no number of an image, 1 .. {len(truth.labels)}"
+                if labels is not None and not 1 <= number <= len(labels):
+                    reason = f"its name has no number of an image, 1 .. {len(labels)}"
                     listing.reject(prefix + name, "no-label", reason)
                     continue
-                label = truth.labels[number - 1] if self._takes_labels else None
-                images.add(walk, member, prefix + name, label)
-            walk.note_end(listing)
+                label = None if labels is None else labels[number - 1]
+                self.add(walk, member, prefix + name, label, listing)
 
 
-def _list_class(
-    walk: TarWalk, synset: str, prefix: str, images: MemberImages, listing: ItemListing
-) -> None:
-    listing.declare_class(synset)
-    for member in walk:
-        name = images.name(member, prefix)
-        if name is not None:
-            images.add(walk, member, prefix + name, synset)
-    walk.note_end(listing)
+def _check_fields(spec: SourceSpec) -> None:
+    for option, value in (("--image", spec.image), ("--label", spec.label)):
+        if value:
+            raise ConfigError(f"{option} has no meaning for ImageNet's archives: leave it out")
+
+
+def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the class of image 1, 2, … in ``spec.labels_file``, and all classes.
+
+    The latter also without images; none if only the labels are known. Raises DatasetError for
+    damaged files, ConfigError for ids without synsets, ResourceError without the library that reads
+    meta.mat.
+    """
+    where = printable(spec.labels_file)
+    text, meta = _find_files(path_from_text(spec.labels_file), where)
+    lines = _split_lines(text, where)
+    if not all(line.isascii() and line.isdecimal() for line in lines):
+        return lines, ()
+    if spec.class_names_file:
+        classes = _read_class_names(path_from_text(spec.class_names_file))
+    elif meta is not None:
+        classes = _read_meta(meta, where)
+    else:
+        raise ConfigError(f"{where} has ILSVRC2012 ids but not their synsets: {_GIVE_CLASSES}")
+    for number, line in enumerate(lines, 1):
+        if len(line) > 9 or not 1 <= int(line) <= len(classes):
+            raise DatasetError(
+                f"{where}: line {number} has the id {line[:20]}; ids are 1 .. {len(classes)}"
+            )
+    return tuple(classes[int(line) - 1] for line in lines), classes
+
+
+def _find_files(path: Path, where: str) -> tuple[bytes, bytes | None]:
+    """Return the content of the text file and, if there is one, of meta.mat."""
+    if path.is_dir():
+        folder = path / "data" if (path / "data" / GROUND_TRUTH).exists() else path
+        return _read(folder / GROUND_TRUTH), _read(folder / META)
+    with open_container(path) as content:
+        if is_tar(content.read(512)):
+            return _find_members(path, where)
+    beside = path.with_name(META)
+    return _read(path), _read(beside) if beside.exists() else None
+
+
+def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
+    found: dict[str, bytes] = {}
+    with open_container(path) as content:
+        walk = TarWalk(content)
+        for member in walk:
+            name = member.name.rpartition("/")[2]
+            if name in (GROUND_TRUTH, META) and member.kind == "file":
+                if member.size_bytes > _FILE_BYTES_MAX:
+                    raise DatasetError(f"{name} in {where} has {member.size_bytes} bytes")
+                found.setdefault(name, walk.read(member))
+    for name in (GROUND_TRUTH, META):
+        if name not in found:
+            raise DatasetError(f"{where} has no {name}: it is not ILSVRC2012's development kit")
+    return found[GROUND_TRUTH], found[META]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, _FILE_BYTES_MAX)
+    except OSError as error:
+        shown = printable(path_to_text(path))
+        raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
+
+
+def _split_lines(data: bytes, where: str) -> tuple[str, ...]:
+    try:
+        lines = [line.strip() for line in data.decode("utf-8-sig").rstrip().split("\n")]
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{where} is not UTF-8 at byte {error.start}") from None
+    for number, line in enumerate(lines, 1):
+        if not line or not line.isprintable():
+            fault = "is not text" if line else "is empty"
+            raise DatasetError(f"{where}: line {number} {fault}; line k is the class of image k")
+        if line.startswith("ILSVRC2012_val_"):
+            raise DatasetError(
+                f"{where}: line {number} has an image's name; give only the classes, a line each, "
+                "in the order of the images' numbers"
+            )
+    return tuple(lines)
+
+
+def _read_class_names(path: Path) -> tuple[str, ...]:
+    where = printable(path_to_text(path))
+    names = _split_lines(_read(path), where)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{where} names a class twice: line k is the synset of ILSVRC2012 id k")
+    if len(names) >= _ORDER_CHECKED_FROM and list(names) == sorted(names):
+        raise ConfigError(
+            f"{where} is in alphabetic order, which ILSVRC2012's ids are not in: {_GIVE_CLASSES}"
+        )
+    return names
+
+
+def _read_meta(data: bytes, where: str) -> tuple[str, ...]:
+    """Return the synsets that have no children, by their ids, which count from 1."""
+    try:
+        from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
+    except ImportError:
+        raise ResourceError(
+            f"{META} needs the package scipy: pip install scipy (the extra imagenet), or give "
+            "--class-names a file whose line k is the synset of id k"
+        ) from None
+    try:
+        content = loadmat(io.BytesIO(data), squeeze_me=True, variable_names=["synsets"])
+        leaves: Any = [row for row in content["synsets"] if int(row["num_children"]) == 0]
+        by_id = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
+    except (
+        *(MatReadError, ValueError, TypeError, KeyError, IndexError, NotImplementedError),
+        *(OSError, EOFError, OverflowError, zlib.error),
+    ):
+        raise DatasetError(f"{META} of {where} is damaged or of another version") from None
+    synsets = tuple(by_id.get(number, "") for number in range(1, len(leaves) + 1))
+    if not synsets or not all(_SYNSET.fullmatch(each) for each in synsets):
+        raise DatasetError(f"{META} of {where} is not ILSVRC2012's: its ids are not 1, 2, 3, …")
+    return synsets
+
+
+def _is_training(start: bytes, name: str) -> bool:
+    first = find_first(start)
+    is_class = _CLASS_TAR.fullmatch(name) and _CLASS_IMAGE.fullmatch(first)
+    return bool(is_class or _CLASS_TAR.fullmatch(first))
+
+
+KINDS: Final = {
+    "imagenet-train": Kind(
+        open=ImageNetTraining,
+        what="of ImageNet's training archive",
+        plural="tar files",
+        suffixes=SUFFIXES,
+        matches=_is_training,
+    ),
+    "imagenet-val": Kind(
+        open=ImageNetValidation,
+        what="ImageNet's validation archive",
+        plural="tar files",
+        suffixes=SUFFIXES,
+        matches=lambda start, name: bool(_VALIDATION_IMAGE.fullmatch(find_first(start))),
+    ),
+}

@@ -23,23 +23,21 @@ import numpy as np
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import (
     decode_name,
-    encode_name,
     path_from_text,
     path_to_text,
     printable,
 )
-from feeder.source.folder_walk import LooseFiles, show_path, stat_file, walk_files
 from feeder.source.item_bytes import FaultKind, sniff_file
-from feeder.source.label_files.cells import parse_decimal
+from feeder.source.kinds import Kind
+from feeder.source.label_files.cells import BadCellError, parse_decimal
 from feeder.source.label_files.columns import has_image_suffix
-from feeder.source.label_files.label_file import open_label_file
-from feeder.source.label_files.name_finder import NameFinder
-from feeder.source.label_files.row import BadCellError, LabelRow
-from feeder.source.label_files.row_table import NameKeys, Repeat, RowTable, hash_name
+from feeder.source.label_files.label_file import LabelFile, LabelRow
+from feeder.source.label_files.names import NameFinder, NameKeys, Repeat, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import find_splits
-from feeder.source.names import stored_path
+from feeder.source.location.storage import show_path
+from feeder.source.loose_files import LooseFiles
 from feeder.source.source import SourceSpec
 
 _NAME_CHARACTERS_MAX: Final = 4096
@@ -49,8 +47,14 @@ class LabelledFolder(LooseFiles):
     """The images of a folder that a file labels; its one container is the folder."""
 
     def __init__(self, spec: SourceSpec) -> None:
+        """Raise ConfigError for options of labels where there are none."""
         super().__init__(spec)
-        self._spec = spec
+        option = "--image" if spec.image else "--label"
+        if not spec.labels_file and (spec.image or spec.label):
+            raise ConfigError(
+                f"{option} has no meaning for a folder without labels: give the file that has them "
+                "with --labels"
+            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file that a row lists; reject rows without a file and images without a row.
@@ -59,7 +63,7 @@ class LabelledFolder(LooseFiles):
         belong together; ConfigError where the columns of labels are not clear.
         """
         if self._spec.labels_file:
-            _Listing(self._spec, self._root, listing).list_items()
+            _Listing(self, self._spec, listing).list_items()
             return
         if self._spec.label_kind != "none":
             raise ConfigError(
@@ -67,27 +71,31 @@ class LabelledFolder(LooseFiles):
                 "--label-kind none"
             )
         others = 0
-        for name in walk_files(self._root, "", listing):
-            if _is_image(self._root, name):
-                _add(self._root, name, None, listing)
+        for name in self.walk("", listing):
+            if self.is_image(name):
+                self.add(name, None, listing)
             else:
                 others += 1
         if not listing.items:
             raise DatasetError(f"{show_path(self._root)} holds no images: put some there")
         _note_others(others, "not images by their names or content", listing)
 
+    def is_image(self, name: str) -> bool:
+        """Return whether a file is meant to be an image: by its suffix, else by its first bytes."""
+        return has_image_suffix(name) or sniff_file(self.path(name)) is not None
+
 
 class _Listing:
     """One listing of a folder by its file of labels."""
 
-    def __init__(self, spec: SourceSpec, root: bytes, listing: ItemListing) -> None:
+    def __init__(self, folder: LabelledFolder, spec: SourceSpec, listing: ItemListing) -> None:
+        self._folder = folder
         self._spec = spec
-        self._root = root
         self._listing = listing
         path = path_from_text(spec.labels_file)
         self._shown = printable(spec.labels_file)
         self._name = printable(path_to_text(path.name))
-        self._rows = open_label_file(
+        self._rows = LabelFile(
             path,
             image=spec.image,
             label=spec.label,
@@ -99,20 +107,23 @@ class _Listing:
         listing.field = " of ".join(filter(None, (self._rows.field, self._name)))
         self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
         folders: set[str] = set()
-        self._files = _hash_names(_note_folders(walk_files(root, "", listing), folders))
-        folder = path_to_text(path.parent)
-        self._names = NameFinder(decode_name(root), folder, self._files)
+        self._files = NameKeys(
+            array("Q", map(hash_name, _note_folders(folder.walk("", listing), folders)))
+        )
+        root = decode_name(folder.path(""))
+        self._names = NameFinder(root, path_to_text(path.parent), self._files)
         self._split_folders = frozenset(find_splits(sorted(folders)))
-        self._split_column = self._rows.split
         self._split: str | None = None
         """The split to take; None: all rows."""
-        self._left_out = _hash_names(())
+        self._is_by_column = False
+        """Whether a row's split is in its column, not the folder of its file."""
+        self._left_out = NameKeys(array("Q"))
         """Files of the rows of other splits."""
 
     def list_items(self) -> None:
         for text in self._rows.classes:
             self._listing.declare_class(text)
-        if self._split_column is not None or self._split_folders or self._spec.split:
+        if self._rows.split is not None or self._split_folders or self._spec.split:
             self._choose_split()
         table = self._compare_rows()
         is_listed = bytearray(table.repeats)
@@ -141,11 +152,11 @@ class _Listing:
                 folder = self._find_folder(row.file, self._names.find(row.file))
                 if folder is not None:
                     in_folder[folder] += 1
-        column = self._split_column
+        column = self._rows.split
         if column is not None and column.holds_splits([split for split in in_column if split]):
             counts, where = in_column, f"{self._name}, by its column {printable(column.name)},"
+            self._is_by_column = True
         elif any(in_folder):
-            self._split_column = None
             counts, where = in_folder, f"{self._name}, by the folders of its files,"
         elif self._spec.split:
             raise choice.no_splits("neither a column of it nor folders are called so")
@@ -158,7 +169,7 @@ class _Listing:
         """Return whether a row, whose file is ``name``, is of another split."""
         if self._split is None:
             return False
-        if self._split_column is not None:
+        if self._is_by_column:
             return not row.fault and row.split != self._split
         return self._find_folder(row.file, name) not in (None, self._split)
 
@@ -196,9 +207,9 @@ class _Listing:
             raise DatasetError(f"{self._shown} has no rows")
         if missing is not None and not len(table.names):
             raise DatasetError(
-                f"{show_path(self._root)} holds none of the files that {self._name} lists, such as "
-                f"{printable(missing.file[:200])} ({self._place(missing.number)}): give the folder "
-                "that these names are relative to"
+                f"{show_path(self._folder.path(''))} holds none of the files that {self._name} "
+                f"lists, such as {printable(missing.file[:200])} ({self._place(missing.number)}): "
+                "give the folder that these names are relative to"
             )
         return table
 
@@ -230,7 +241,7 @@ class _Listing:
             if label is None:
                 is_listed[repeat.place] = 0
                 return
-        _add(self._root, name, label, self._listing)
+        self._folder.add(name, label, self._listing)
 
     def _join_parts(self, repeat: Repeat, row: LabelRow, label: object) -> list[object] | None:
         """Return all labels of a file that has a row for each, at its last row; None before."""
@@ -263,25 +274,21 @@ class _Listing:
         if not len(unlabelled):
             return
         keys = NameKeys(array("Q", unlabelled.tobytes()))
+        is_by_folder = self._split is not None and not self._is_by_column
         others = 0
         hidden = self._listing.hidden
-        for name in walk_files(self._root, "", self._listing):
-            path = stored_path(self._root, encode_name(name))
-            if name not in keys or decode_name(path) == self._spec.labels_file:
+        for name in self._folder.walk("", self._listing):
+            path = decode_name(self._folder.path(name))
+            if name not in keys or path == self._spec.labels_file:
                 continue
-            if self._split_folders and self._is_of_other_folder(name):
-                continue
-            if _is_image(self._root, name):
+            if is_by_folder and self._find_folder(name, name) != self._split:
+                continue  # it is in the folder of a split that is left out
+            if self._folder.is_image(name):
                 self._listing.reject(name, "no-label", f"{self._name} has no row for it")
             else:
                 others += 1
         self._listing.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
-
-    def _is_of_other_folder(self, name: str) -> bool:
-        """Return whether a file without a row is in the folder of a split that is left out."""
-        is_by_folder = self._split is not None and self._split_column is None
-        return is_by_folder and self._find_folder(name, name) != self._split
 
     def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
         where = f"{self._name} {self._place(row.number)}"
@@ -289,16 +296,6 @@ class _Listing:
 
     def _place(self, number: int) -> str:
         return f"{self._rows.unit} {number}"
-
-
-def _add(root: bytes, name: str, label: object, listing: ItemListing) -> None:
-    status = stat_file(stored_path(root, encode_name(name)))
-    listing.add(name, label, size_bytes=status.size_bytes, stamp=status.stamp)
-
-
-def _is_image(root: bytes, name: str) -> bool:
-    """Return whether a file is meant to be an image: by its suffix, else by its first bytes."""
-    return has_image_suffix(name) or sniff_file(stored_path(root, encode_name(name))) is not None
 
 
 def _note_others(count: int, why: str, listing: ItemListing) -> None:
@@ -315,10 +312,9 @@ def _note_folders(names: Iterable[str], folders: set[str]) -> Iterator[str]:
         yield name
 
 
-def _hash_names(names: Iterable[str]) -> NameKeys:
-    return NameKeys(array("Q", (hash_name(name) for name in names)))
-
-
 def _storable(name: str) -> str:
     """Return a name that no file may have as one that can be written."""
     return name[:_NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+KINDS: Final = {"labelled-folder": Kind(open=lambda spec, _: LabelledFolder(spec))}

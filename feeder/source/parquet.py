@@ -1,20 +1,20 @@
 """Parquet files with an image in each row, as Hugging Face's datasets writes them, or plain.
 
 A Parquet file cannot be read in any order, so its images are copied to the work folder while it is
-listed: a batch of rows at a time, straight from pyarrow's buffer. Only listing needs pyarrow.
+listed. Only listing needs pyarrow.
 """
 
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
 
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
-from feeder.source.extents import ContainerFiles
-from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
+from feeder.source.item_bytes import SourceError, check_size
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
-from feeder.source.names import container_prefix
 from feeder.source.raw_labels import RawLabel
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import ContainerSource, SourceSpec
 
 if TYPE_CHECKING:
     from feeder.source.parquet_rows import Row
@@ -22,22 +22,32 @@ if TYPE_CHECKING:
 _PATH_BYTES_MAX: Final = 512
 
 
-class ParquetFiles:
+class ParquetFiles(ContainerSource):
     """Parquet files; see ``Source``."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        self._spec = spec
-        self._files = ContainerFiles(spec, work_folder)
+        """Raise ConfigError for --labels."""
+        super().__init__(spec, work_folder)
+        if spec.labels_file:
+            raise ConfigError(
+                "--labels has no meaning for parquet, which has its labels in its files: name "
+                "their column with --label"
+            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
-        """Add the rows of a file and spill their images; DatasetError where it is damaged."""
-        _check_installed()
-        from feeder.source.parquet_rows import ParquetRows
+        """Add the rows of a file and spill their images.
 
-        path = printable(self._spec.containers[container])
-        prefix = container_prefix(self._spec, container)
-        file = self._files.path(container)
-        with ParquetRows(file, path, self._spec, listing.stamp) as rows:
+        Raises DatasetError where the file is damaged, ResourceError without pyarrow.
+        """
+        try:
+            from feeder.source.parquet_rows import WRITE_CSV, open_rows
+        except ModuleNotFoundError:
+            raise ResourceError(
+                "reading Parquet needs pyarrow, which is not installed: "
+                f"`{sys.executable} -m pip install pyarrow` (the extra parquet)"
+            ) from None
+        prefix = self.prefix(container)
+        with open_rows(self._spec, container, listing.stamp) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
             listing.base = self._spec.label_base or 0
@@ -46,78 +56,65 @@ class ParquetFiles:
                 listing.name_class(number, text)
             listing.is_declared = bool(columns.class_names)
             count, nulls, file_name = 0, 0, b""
-            for batch in rows.batches():
-                taken = [row for row in batch if self._spec.split in ("", row.split)]
-                offset = listing.spill(batch.images) if taken and batch.images else 0
-                count += len(taken)
-                for row in taken:
-                    if row.size_bytes is None:
-                        nulls += 1
-                        file_name = file_name or row.path
-                    self._add(prefix, row, offset, columns.label, listing)
+            for row in rows.rows():
+                if self._spec.split not in ("", row.split):
+                    continue
+                count += 1
+                if row.image is None:
+                    nulls += 1
+                    file_name = file_name or row.path
+                self._add(prefix, row, columns.label, listing)
             if nulls and nulls == count:
-                raise _no_bytes(path, columns.image, decode_name(file_name))
+                column = f"{rows.name}: the column {printable(columns.image)} has no image bytes"
+                if not file_name:
+                    raise DatasetError(f"{column}, only nulls")
+                raise DatasetError(
+                    f"{column}, only paths such as {printable(decode_name(file_name)[:200])}: "
+                    f"embed the files in it (docs/sources.md says how), or {WRITE_CSV}"
+                )
 
-    def read_item(self, item: Item) -> bytes:
-        """Return an image from the spilled copy; see ``Source``."""
-        return self._files.read_item(item)
-
-    def close(self) -> None:
-        """Close all files."""
-        self._files.close()
-
-    def _add(self, prefix: str, row: "Row", offset: int, field: str, listing: ItemListing) -> None:
+    def _add(self, prefix: str, row: "Row", field: str, listing: ItemListing) -> None:
         path = decode_name(row.path)
         name = f"{prefix}{row.number:08d}"
         if len(row.path) <= _PATH_BYTES_MAX and (file_name := path.rpartition("/")[2]):
             name = f"{name}-{file_name}"  # file names alone may repeat
         try:
-            if row.size_bytes is None:
+            if row.image is None:
                 detail = f", and has only the path {printable(path[:200])}" if path else ""
                 raise SourceError("no-image", f"its image is null{detail}")
-            if row.size_bytes == 0:
-                raise SourceError("empty", "its image has no bytes")
-            if row.size_bytes > FILE_BYTES_MAX:
-                raise SourceError(
-                    "too-large", f"{row.size_bytes} bytes, more than {FILE_BYTES_MAX}"
-                )
+            check_size(len(row.image), "its image has no bytes")
             if field and row.label is None:
                 raise SourceError("no-label", f"its {printable(field)} is null")
         except SourceError as error:
             listing.reject(name, error.kind, error.reason)
-        else:
-            label = _decoded(row.label)
-            listing.add(name, label, offset=offset + row.start, size_bytes=row.size_bytes)
-
-
-def _check_installed() -> None:
-    """Raise ResourceError with the command to run where pyarrow is missing."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ResourceError(
-            f"reading Parquet needs {error.name}, which is not installed: "
-            f"`{sys.executable} -m pip install pyarrow` (the extra parquet)"
-        ) from None
+            return
+        offset = listing.spill(row.image)
+        listing.add(name, _decoded(row.label), offset=offset, size_bytes=len(row.image))
 
 
 def _decoded(value: object) -> RawLabel:
     """Return a label whose bytes are texts."""
     if isinstance(value, list):
-        return [_decoded(each) for each in value]  # type: ignore[return-value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return value  # type: ignore[return-value]
+        return cast(RawLabel, [_decoded(each) for each in value])
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else cast(RawLabel, value)
 
 
-def _no_bytes(path: str, column: str, file_name: str) -> DatasetError:
-    from feeder.source.parquet_columns import WRITE_CSV
+def _count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
+    try:
+        from feeder.source.parquet_rows import count_splits
+    except ModuleNotFoundError:  # of pyarrow, which listing reports
+        return "", {}
+    return count_splits(spec)
 
-    column = printable(column)
-    if not file_name:
-        return DatasetError(f"{path}: the column {column} has no image bytes, only nulls")
-    return DatasetError(
-        f"{path}: the column {column} has no image bytes, only paths such as "
-        f"{printable(file_name[:200])}: embed the files in it (docs/sources.md says how), or "
-        f"{WRITE_CSV}"
+
+KINDS: Final = {
+    "parquet": Kind(
+        open=ParquetFiles,
+        what="a Parquet file",
+        plural="Parquet files",
+        suffixes=("parquet",),
+        # PARE: one that is encrypted, as its reader reports.
+        matches=lambda start, name: start.startswith((b"PAR1", b"PARE")),
+        count_splits=_count_splits,
     )
+}

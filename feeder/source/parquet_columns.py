@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import printable
-from feeder.source.label_files.split_column import SplitColumn
+from feeder.source.label_files.columns import SplitColumn, choose_label
 from feeder.source.source import SourceSpec
 
 _IMAGE_NAMES: Final = (
@@ -26,10 +26,6 @@ _IMAGE_NAMES: Final = (
 _TEXT_PARTS: Final = ("image", "img", "url", "path", "file", "jpg", "photo", "picture")
 """Of the names of columns that have something in place of images."""
 
-_LABEL_NAMES: Final = (
-    *("label", "labels", "fine_label", "coarse_label", "class", "classes", "class_id"),
-    *("class_label", "category", "target", "targets", "cls"),
-)
 _SHOWN_MAX: Final = 20
 WRITE_CSV: Final = (
     "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
@@ -42,27 +38,15 @@ class Columns:
     """Which columns to read."""
 
     image: str
-    bytes_field: str
-    """The field of the struct that has the bytes; "" where the column itself has them."""
     path_field: str
-    """The field of the struct that has the file's name; "" without one."""
+    """The field of the image's struct that has the file's name; "" without one."""
     label: str
     """Empty where there are no labels."""
     class_names: tuple[str, ...]
     split: str
     """Empty where none is called like one that holds splits."""
-
-    @property
-    def names(self) -> list[str]:
-        """The image's column, the label's and that of the splits."""
-        return [name for name in (self.image, self.label, self.split) if name]
-
-    @property
-    def leaves(self) -> list[str]:
-        """The columns to read, as pyarrow names them."""
-        fields = [field for field in (self.bytes_field, self.path_field) if field]
-        images = [f"{self.image}.{field}" for field in fields] or [self.image]
-        return [*images, *(name for name in (self.label, self.split) if name)]
+    leaves: list[str]
+    """The columns to read, as pyarrow names them; first the image's bytes."""
 
 
 def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
@@ -72,22 +56,32 @@ def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
     images.
     """
     described = _described_features(schema)
+    declared = {
+        name: names for name in schema.names if (names := _class_names(described.get(name)))
+    }
     image = _find_image(schema, spec, path)
-    field = _chosen(schema, image, "--image", path)
-    bytes_field = "bytes" if pa.types.is_struct(field.type) else ""
-    has_path = bool(bytes_field) and field.type.get_field_index("path") >= 0
-    label = "" if spec.label_kind == "none" else _find_label(schema, spec, image, described, path)
+    label = ""
+    if spec.label_kind != "none":
+        label = _find_label(schema, spec, image, declared, path)
+    split = _find_split(schema, (image, label))
+    kind = _chosen(schema, image, "--image", path).type
+    leaves, path_field = [image], ""
+    if pa.types.is_struct(kind):
+        leaves = [f"{image}.bytes"]
+        if kind.get_field_index("path") >= 0 and _is_text(kind.field("path").type):
+            path_field = "path"
+            leaves.append(f"{image}.path")
     return Columns(
         image=image,
-        bytes_field=bytes_field,
-        path_field="path" if has_path and _is_text(field.type.field("path").type) else "",
+        path_field=path_field,
         label=label,
-        class_names=_class_names(described.get(label)),
-        split=_find_split(schema, (image, label)),
+        class_names=declared.get(label, ()),
+        split=split,
+        leaves=[*leaves, *filter(None, (label, split))],
     )
 
 
-def is_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(kind: pa.DataType) -> bool:
     """Return whether a type's values are bytes."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -106,8 +100,9 @@ def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
                 f"image: choose another with --image ({_shown(schema)})"
             )
         return str(field.name)
-    no_images = (spec.label,) if spec.label else _LABEL_NAMES
-    fields = [each for each in schema if _has_image(each) and each.name not in no_images]
+    fields = [each for each in schema if _has_image(each) and each.name != spec.label]
+    if not spec.label:
+        fields = [each for each in fields if not choose_label([each.name], path)]
     structs = [each.name for each in fields if pa.types.is_struct(each.type)]
     found = structs or [each.name for each in fields]
     known = [name for name in found if name.lower() in _IMAGE_NAMES]
@@ -148,27 +143,16 @@ def _texts_instead(name: str, path: str) -> DatasetError:
 
 
 def _find_label(
-    schema: pa.Schema, spec: SourceSpec, image: str, described: Mapping[str, Any], path: str
+    schema: pa.Schema, spec: SourceSpec, image: str, declared: Collection[str], path: str
 ) -> str:
-    if spec.label:
-        field = _chosen(schema, spec.label, "--label", path)
-    else:
-        names = [
-            name
-            for name in schema.names
-            if name != image and (name.lower() in _LABEL_NAMES or _class_names(described.get(name)))
-        ]
-        if not names:
-            raise ConfigError(
-                f"{path}: no column is called label: choose one with --label, or give --label-kind "
-                f"none ({_shown(schema)})"
-            )
-        if len(names) > 1:
-            raise ConfigError(
-                f"{path} has several columns of labels: choose one with --label "
-                f"({', '.join(map(printable, names))})"
-            )
-        field = _chosen(schema, names[0], "--label", path)
+    others = [name for name in schema.names if name != image]
+    label = spec.label or choose_label(others, path, declared)
+    if not label:
+        raise ConfigError(
+            f"{path}: no column is called label: choose one with --label, or give --label-kind "
+            f"none ({_shown(schema)})"
+        )
+    field = _chosen(schema, label, "--label", path)
     if not _is_label(field.type):
         raise ConfigError(
             f"{path}: the column {printable(field.name)} is {field.type}, which is no label: "
@@ -187,9 +171,9 @@ def _chosen(schema: pa.Schema, name: str, option: str, path: str) -> pa.Field:
 
 def _has_image(field: pa.Field) -> bool:
     if not pa.types.is_struct(field.type):
-        return is_bytes(field.type)
+        return _is_bytes(field.type)
     at = field.type.get_field_index("bytes")
-    return at >= 0 and is_bytes(field.type.field(at).type)
+    return at >= 0 and _is_bytes(field.type.field(at).type)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -206,7 +190,7 @@ def _is_label(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return _is_text(kind) or is_bytes(kind) or any(test(kind) for test in numbers)
+    return _is_text(kind) or _is_bytes(kind) or any(test(kind) for test in numbers)
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -1,30 +1,26 @@
 """Reads the images and labels of a Parquet file's rows, a batch at a time.
 
 Memory: pyarrow reads a column chunk through a buffer of 1 MiB, a page at a time; without that
-buffer it would hold whole row groups, of GBs. A batch takes about 2 MiB more.
+buffer it would hold whole row groups, of GBs. A batch takes about 4 MiB more.
 
 An encrypted column's metadata may not be touched: pyarrow aborts the process. So one row is read
 first, which raises an ordinary error.
 """
 
-import os
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from feeder.errors import DatasetError, FeederError
 from feeder.process.path_text import path_from_text, printable
-from feeder.process.regular_file import open_regular
-from feeder.source.item_bytes import check_listed
-from feeder.source.label_files.split_column import SplitColumn
-from feeder.source.parquet_columns import Columns, find_columns
+from feeder.source.label_files.columns import SplitColumn
+from feeder.source.location.storage import StoredFile
+from feeder.source.parquet_columns import WRITE_CSV as WRITE_CSV
+from feeder.source.parquet_columns import find_columns
 from feeder.source.source import SourceSpec
 
 _MAGIC: Final = b"PAR1"
@@ -42,10 +38,7 @@ class Row(NamedTuple):
     """A row of a file."""
 
     number: int
-    start: int
-    """Of its image in the batch's ``images``."""
-    size_bytes: int | None
-    """None where the image is null."""
+    image: bytes | None
     path: bytes
     """The name of the image's file; empty without one."""
     label: object
@@ -54,162 +47,109 @@ class Row(NamedTuple):
     """The cell of the column of splits; empty without one."""
 
 
-class RowBatch:
-    """Some rows, whose images lie behind each other in ``images``."""
-
-    def __init__(self, first: int, batch: pa.RecordBatch, columns: Columns) -> None:
-        image = batch.column(0)
-        self._paths: list[bytes | None] = [None] * batch.num_rows
-        if columns.path_field:
-            fields = dict(zip((field.name for field in image.type), image.flatten(), strict=True))
-            self._paths = _as_bytes(fields[columns.path_field])
-            image = fields[columns.bytes_field]
-        elif columns.bytes_field:
-            (image,) = image.flatten()
-        image = _plain(image)
-        if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
-            image = image.cast(pa.large_binary())
-        dtype = np.int64 if pa.types.is_large_binary(image.type) else np.int32
-        _, offsets, data = image.buffers()
-        ends: NDArray[Any] = np.frombuffer(offsets, dtype)[image.offset :][: len(image) + 1]
-        self._ends = (ends - ends[0]).tolist()
-        self.images = memoryview(data or b"")[int(ends[0]) : int(ends[-1])]
-        self._is_valid = image.is_valid().to_pylist() if image.null_count else [True] * len(image)
-        self._first = first
-        self._labels = _values(batch.column(1)) if columns.label else [None] * batch.num_rows
-        self._splits = _read_splits(batch, columns)
-
-    def __iter__(self) -> Iterator[Row]:
-        start = 0
-        for index, stop in enumerate(self._ends[1:]):
-            size_bytes = stop - start if self._is_valid[index] else None
-            path = self._paths[index] or b""
-            label, split = self._labels[index], self._splits[index]
-            yield Row(self._first + index, start, size_bytes, path, label, split)
-            start = stop
-
-
 class ParquetRows:
-    """An open Parquet file; a context manager. ``name`` is its path for messages."""
+    """An open Parquet file."""
 
-    def __init__(self, path: Path, name: str, spec: SourceSpec, listed: int | None = None) -> None:
-        """Find the columns; raises DatasetError and what ``find_columns`` does.
-
-        At the end SourceChangedError is raised unless the file has the stamp ``listed``.
-        """
-        self._path, self._name, self._listed = path, name, listed
+    def __init__(self, stored: StoredFile, spec: SourceSpec, name: str) -> None:
+        """Find the columns; raises DatasetError and what ``find_columns`` does."""
+        self.name = name
+        _check_ends(stored, name)
         try:
-            self._descriptor = open_regular(path)
-        except OSError as error:
-            raise DatasetError(f"{name} cannot be read: {error.strerror}") from None
-        try:
-            self._check_ends()
-            try:
-                source = pa.OSFile(f"/proc/self/fd/{self._descriptor}")  # for names of any bytes
-                self._file = pq.ParquetFile(
-                    source,
-                    buffer_size=_BUFFER_BYTES,
-                    pre_buffer=False,
-                    page_checksum_verification=True,
-                )
-            except (OSError, pa.ArrowException) as error:
-                raise self._fault("its footer", error) from None
-            self.columns = find_columns(self._file.schema_arrow, spec, name)
-            self.count: int = self._file.metadata.num_rows
-            self.image_bytes = self._estimate_image_bytes()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+            self._file = pq.ParquetFile(
+                pa.OSFile(f"/proc/self/fd/{stored.descriptor}"),  # for names of any bytes
+                buffer_size=_BUFFER_BYTES,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise self._fault("its footer", error) from None
+        self.columns = find_columns(self._file.schema_arrow, spec, name)
+        self.count: int = self._file.metadata.num_rows
+        self.image_bytes = self._estimate_image_bytes()
 
-    def batches(self) -> Iterator[RowBatch]:
+    def rows(self) -> Iterator[Row]:
         """Yield all rows; DatasetError where they cannot be read."""
-        first = 0
+        number = 0
         for group in range(self._file.metadata.num_row_groups):
             metadata = self._file.metadata.row_group(group)
-            if not metadata.num_rows:
-                continue
-            row_bytes = max(metadata.total_byte_size // metadata.num_rows, 1)
-            rows = max(1, min(_BATCH_BYTES // row_bytes, _BATCH_ROWS_MAX))
-            for batch in self._read(group, rows):
-                yield RowBatch(first, batch, self.columns)
-                first += batch.num_rows
+            row_bytes = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
+            size = max(1, min(_BATCH_BYTES // row_bytes, _BATCH_ROWS_MAX))
+            for batch in self._read(group, size, self.columns.leaves):
+                nothing = [None] * batch.num_rows
+                images, paths = self._images(batch.column(self.columns.image))
+                label = self.columns.label
+                labels = _values(batch.column(label)) if label else nothing
+                for image, path, value, split in zip(
+                    images, paths or nothing, labels, self._splits(batch), strict=True
+                ):
+                    yield Row(number, image, path or b"", value, split)
+                    number += 1
 
     def count_splits(self) -> Mapping[str, int]:
         """Return the number of rows of each split; their column alone is read."""
         counts: Counter[str] = Counter()
         for group in range(self._file.metadata.num_row_groups):
             for batch in self._read(group, _SPLIT_ROWS, [self.columns.split]):
-                counts.update(_read_splits(batch, self.columns))
+                counts.update(self._splits(batch))
         return counts
 
-    def _read(
-        self, group: int, rows: int, names: list[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        batches = self._file.iter_batches(
-            rows, row_groups=[group], columns=names or self.columns.leaves, use_threads=False
-        )
-        while True:
-            try:
-                batch = next(batches, None)
-                if batch is not None:
-                    batch = batch.select(names or self.columns.names)
-            except (OSError, pa.ArrowException) as error:
-                raise self._fault(f"row group {group}", error) from None
-            if batch is None:
-                return
-            yield batch
+    def _images(self, column: pa.Array) -> tuple[list[bytes | None], list[bytes | None] | None]:
+        """Return the images of a column, and the names of their files where it has them."""
+        if not pa.types.is_struct(column.type):
+            return _as_bytes(column), None
+        fields = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+        path = self.columns.path_field
+        return _as_bytes(fields["bytes"]), _as_bytes(fields[path]) if path else None
+
+    def _splits(self, batch: pa.RecordBatch) -> list[str]:
+        if not self.columns.split:
+            return [""] * batch.num_rows
+        column = SplitColumn(self.columns.split)
+        return [column.read(value) for value in _values(batch.column(self.columns.split))]
+
+    def _read(self, group: int, rows: int, leaves: list[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._file.iter_batches(
+                rows, row_groups=[group], columns=leaves, use_threads=False
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise self._fault(f"row group {group}", error) from None
 
     def _estimate_image_bytes(self) -> int:
         """Return about how many bytes all images have, after reading a row."""
         metadata = self._file.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         total = sum(group.total_byte_size for group in groups)
-        leaves = [self._file.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-        leaf = leaves.index(self.columns.leaves[0])
+        names = [self._file.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+        leaf = names.index(self.columns.leaves[0])
         for number, group in enumerate(groups):
             if group.num_rows:
-                for _ in self._read(number, 1):
-                    break
+                next(self._read(number, 1, self.columns.leaves))
                 image = group.column(leaf).total_uncompressed_size
                 return int(total * image / max(group.total_byte_size, image, 1))
         return 0
 
-    def _check_ends(self) -> None:
-        """Raise DatasetError unless the file begins and ends as an unencrypted Parquet file."""
-        size_bytes = os.fstat(self._descriptor).st_size
-        start = os.pread(self._descriptor, len(_MAGIC), 0)
-        end = os.pread(self._descriptor, _TAIL_BYTES, max(size_bytes - _TAIL_BYTES, 0))
-        if not size_bytes:
-            raise DatasetError(f"{self._name} is empty: {_MEND}")
-        if _ENCRYPTED_MAGIC in (start, end[-len(_MAGIC) :]):
-            raise DatasetError(f"{self._name} {_ENCRYPTED}")
-        if start != _MAGIC:
-            raise DatasetError(f"{self._name} is no Parquet file")
-        footer_bytes = int.from_bytes(end[:4], "little")
-        if end[-len(_MAGIC) :] != _MAGIC or footer_bytes + len(_MAGIC) + _TAIL_BYTES > size_bytes:
-            raise DatasetError(
-                f"{self._name} is cut: its last bytes are no Parquet footer: {_MEND}"
-            )
-
     def _fault(self, where: str, error: Exception) -> DatasetError:
         text = printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])
         if "decrypt" in text.lower():
-            return DatasetError(f"{self._name} {_ENCRYPTED}")
-        return DatasetError(f"{self._name}: {where} cannot be read ({text}): {_MEND}")
+            return DatasetError(f"{self.name} {_ENCRYPTED}")
+        return DatasetError(f"{self.name}: {where} cannot be read ({text}): {_MEND}")
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            check_listed(os.fsencode(self._path), self._listed, self._descriptor)
-        finally:
-            os.close(self._descriptor)
+@contextlib.contextmanager
+def open_rows(spec: SourceSpec, container: int, listed: int | None = None) -> Iterator[ParquetRows]:
+    """Open a container; raises what ``ParquetRows`` does.
+
+    At the end SourceChangedError is raised unless the file has the stamp ``listed``.
+    """
+    path = spec.containers[container]
+    name = printable(path)
+    try:
+        stored = StoredFile(path_from_text(path), listed)
+    except OSError as error:
+        raise DatasetError(f"{name} cannot be read: {error.strerror}") from None
+    with stored:
+        yield ParquetRows(stored, spec, name)
 
 
 def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
@@ -220,8 +160,8 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
     column = ""
     counts: Counter[str] = Counter()
     try:
-        for number, container in enumerate(spec.containers):
-            with ParquetRows(path_from_text(container), printable(container), spec) as rows:
+        for number in range(len(spec.containers)):
+            with open_rows(spec, number) as rows:
                 if rows.columns.split:
                     column = rows.columns.split
                     counts.update(rows.count_splits())
@@ -234,21 +174,24 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
     return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
 
 
-def _read_splits(batch: pa.RecordBatch, columns: Columns) -> list[str]:
-    if not columns.split:
-        return [""] * batch.num_rows
-    column = SplitColumn(columns.split)
-    return [column.read(value) for value in _values(batch.column(columns.split))]
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary."""
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+def _check_ends(stored: StoredFile, name: str) -> None:
+    """Raise DatasetError unless a file begins and ends as an unencrypted Parquet file."""
+    size_bytes = stored.size_bytes
+    start = stored.read(0, len(_MAGIC))
+    end = stored.read(max(size_bytes - _TAIL_BYTES, 0), _TAIL_BYTES)
+    if not size_bytes:
+        raise DatasetError(f"{name} is empty: {_MEND}")
+    if _ENCRYPTED_MAGIC in (start, end[-len(_MAGIC) :]):
+        raise DatasetError(f"{name} {_ENCRYPTED}")
+    if start != _MAGIC:
+        raise DatasetError(f"{name} is no Parquet file")
+    footer_bytes = int.from_bytes(end[:4], "little")
+    if end[-len(_MAGIC) :] != _MAGIC or footer_bytes + len(_MAGIC) + _TAIL_BYTES > size_bytes:
+        raise DatasetError(f"{name} is cut: its last bytes are no Parquet footer: {_MEND}")
 
 
 def _values(array: pa.Array) -> list[object]:
     """Return an array's values; texts that are not UTF-8 as bytes."""
-    array = _plain(array)
     try:
         return list(array.to_pylist())
     except UnicodeDecodeError:
@@ -263,5 +206,8 @@ def _value(scalar: pa.Scalar) -> object:
         return scalar.cast(pa.binary()).as_py() if values is None else _as_bytes(values)
 
 
-def _as_bytes(texts: pa.Array) -> list[bytes | None]:
-    return list(_plain(texts).cast(pa.binary()).to_pylist())
+def _as_bytes(array: pa.Array) -> list[bytes | None]:
+    """Return the bytes of images or of texts."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return list(array.cast(pa.large_binary()).to_pylist())

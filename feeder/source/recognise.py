@@ -15,46 +15,29 @@ import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import encode_name, path_from_text, path_to_text, printable
-from feeder.source.item_bytes import sniff_file
-from feeder.source.label_files.label_file import open_label_file
-from feeder.source.label_files.name_finder import NameFinder
-from feeder.source.label_files.row_table import NameKeys
-from feeder.source.location.file_format import FileFormat, FormatName, describe_file, look_at_file
-from feeder.source.location.find import find_file, find_files
-from feeder.source.location.folder_contents import (
-    CONTAINERS,
-    ContainerFormat,
+from feeder.source.contents import (
     FolderContents,
+    describe_file,
     is_label_name,
     look_at_folder,
+    recognise_file,
 )
+from feeder.source.item_bytes import sniff_file
+from feeder.source.kinds import MODULES, find_kind
+from feeder.source.label_files.label_file import LabelFile
+from feeder.source.label_files.names import NameFinder, NameKeys
+from feeder.source.location.find import find_file, find_files
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import is_split, split_of
-from feeder.source.source import KINDS, LOOSE_KINDS, SourceKind, SourceSpec
+from feeder.source.source import SourceSpec
 
-CHOOSABLE: Final = tuple(kind for kind in KINDS if kind != "samples")
-_KIND_OF_FORMAT: Final[dict[FormatName, SourceKind]] = {
-    "tar": "webdataset",
-    "tfrecord": "tfrecord",
-    "parquet": "parquet",
-    "imagenet-train": "imagenet-train",
-    "imagenet-val": "imagenet-val",
-}
-_FORMAT_OF_KIND: Final[dict[SourceKind, ContainerFormat]] = {
-    "webdataset": "tar",
-    "tfrecord": "tfrecord",
-    "parquet": "parquet",
-    "imagenet-train": "tar",
-    "imagenet-val": "tar",
-}
-_STREAM_KINDS: Final = ("webdataset", "tfrecord")
 _LOOKED_AT_MAX: Final = 32  # files; of more, the first of each form of name
 _SHOWN_MAX: Final = 4
 _ROWS_TRIED: Final = 16
@@ -78,16 +61,16 @@ def recognise(
 ) -> SourceSpec:
     """Return the description of the source at ``location``, as the user typed it.
 
-    ``kind`` forces one of CHOOSABLE; ``split`` names one of the splits that the source has, and
-    ``all_splits`` takes them as one. Raises ConfigError for what is no source, may be several kinds
-    of one, has several splits without a choice, or does not fit the options; DatasetError for what
-    does not exist or cannot be read.
+    ``kind`` forces one of ``kinds.MODULES``; ``split`` names one of the splits that the source has,
+    and ``all_splits`` takes them as one. Raises ConfigError for what is no source, may be several
+    kinds of one or has several splits without a choice; DatasetError for what does not exist or
+    cannot be read.
     """
-    if kind is not None and kind not in CHOOSABLE:
-        raise ConfigError(f"--source {printable(kind)}: must be {', '.join(CHOOSABLE)}")
+    if kind is not None and kind not in MODULES:
+        raise ConfigError(f"--source {printable(kind)}: must be {', '.join(MODULES)}")
     found = find_files(location)
     spec = SourceSpec(
-        kind=cast(SourceKind, kind or "class-folder"),
+        kind=kind or "class-folder",
         location=location,
         containers=found,
         image=image,
@@ -108,38 +91,40 @@ def recognise(
     else:
         spec = _choose_files(spec, found)
         spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
-    _check_options(spec)
-    return _choose_rows(spec, split) if spec.kind == "parquet" else spec
+    return spec if spec.is_loose else _choose_rows(spec, split)
 
 
 def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
-    """Return the spec of Parquet files with the split to pack.
+    """Return the spec of containers whose rows have splits with the one to pack.
 
     The split that is ``wanted`` may have chosen the files already.
     """
-    try:
-        from feeder.source.parquet_rows import count_splits
-    except ModuleNotFoundError:  # of pyarrow, which listing reports
-        return spec
-    column, counts = count_splits(spec)
+    count_splits = find_kind(spec.kind).count_splits
+    column, counts = ("", {}) if count_splits is None else count_splits(spec)
+    choice = _choice(spec)
     if column:
         where = f"{printable(spec.location)}, by its column {printable(column)},"
-        choice = _choice(spec)
         if len(counts) > 1:
             choice = choice._replace(split=wanted)
         split, note = choice.choose_rows(counts, where)
         return replace(spec, split=split or "", notes=(*spec.notes, note))
     if spec.split:
-        raise _choice(spec).no_splits("neither its files nor a column split say so")
+        has_rows = count_splits is not None
+        raise choice.no_splits(
+            "neither its files nor a column split say so"
+            if has_rows
+            else "none of its files is called so"
+        )
     return spec
 
 
 def _check_stream(spec: SourceSpec, kind: str | None) -> None:
     """Raise ConfigError unless a pipe is said to be of a kind that is read once, from its start."""
-    if kind not in _STREAM_KINDS:
+    kinds = [name for name in MODULES if find_kind(name).is_streamable]
+    if kind not in kinds:
         raise ConfigError(
             f"{printable(spec.location)} is a pipe, which is not looked at first: say what it is "
-            f"with --source {' or '.join(_STREAM_KINDS)}; other kinds are files"
+            f"with --source {' or '.join(kinds)}; other kinds are files"
         )
 
 
@@ -159,17 +144,17 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
     if is_forced and spec.kind == "labelled-folder":
         return _find_labels(spec, folder, contents, is_forced=is_forced)
     if is_forced:
-        container = _FORMAT_OF_KIND[spec.kind]
-        names = contents.containers.get(container, [])
+        plural = find_kind(spec.kind).plural
+        names = contents.containers.get(plural, [])
         if not names:
             raise ConfigError(
-                f"{shown} holds no {CONTAINERS[container]} by their names: give them by a pattern, "
-                f"such as {shown}/*"
+                f"{shown} holds no {plural} by their names: give them by a pattern, such as "
+                f"{shown}/*"
             )
         return _choose_files(spec, _join(folder, names))
     has_images = contents.images > 0 or _hold_images(folder, contents.others)
     if contents.containers and (has_images or contents.folders):
-        raise ConfigError(f"{shown} holds {_describe(contents)}: {_CHOOSE}")
+        raise ConfigError(f"{shown} holds {contents.describe()}: {_CHOOSE}")
     if contents.containers:
         names = [name for names in contents.containers.values() for name in names]
         spec = _choose_files(spec, _join(folder, names))
@@ -186,15 +171,14 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
     return _choose_class_folder(spec, folder, contents.folders, is_forced=False)
 
 
-def _recognise_files(paths: Sequence[str]) -> SourceKind:
+def _recognise_files(paths: Sequence[str]) -> str:
     """Return the kind of source that all files are."""
-    seen: dict[SourceKind, str] = {}
+    seen: dict[str, str] = {}
     for path in _choose_examples(paths):
-        found = look_at_file(path_from_text(path))
-        kind = _KIND_OF_FORMAT.get(found.name)
-        if kind is None:
-            raise DatasetError(_describe_unknown(path, found))
-        seen.setdefault(kind, f"{printable(os.path.basename(path))} is {found.what}")
+        kind, what, remedy = recognise_file(path_from_text(path))
+        if not kind:
+            raise DatasetError(_describe_unknown(path, what, remedy))
+        seen.setdefault(kind, f"{printable(os.path.basename(path))} is {what}")
     if len(seen) > 1:
         raise ConfigError(
             f"{', '.join(seen.values())}: give files of one kind, or name it with --source"
@@ -212,7 +196,7 @@ def _choose_examples(paths: Sequence[str]) -> Sequence[str]:
     return list(examples.values())
 
 
-def _describe_unknown(path: str, found: FileFormat) -> str:
+def _describe_unknown(path: str, what: str, remedy: str) -> str:
     shown = printable(path)
     if sniff_file(encode_name(path)) is not None:
         return f"{shown} is one image: give the folder that holds the images"
@@ -221,10 +205,11 @@ def _describe_unknown(path: str, found: FileFormat) -> str:
             f"{shown} is a file of labels: give the folder that holds the images, and name the "
             "file with --labels"
         )
-    remedy = f": {found.remedy}" if found.remedy else ""
+    plurals = dict.fromkeys(plural for name in MODULES if (plural := find_kind(name).plural))
+    *others, last = (plural.removesuffix(" files") for plural in plurals)
     return (
-        f"{shown} is a file: give a folder of images, or tar, TFRecord or Parquet files; it is "
-        f"{found.what}{remedy}"
+        f"{shown} is a file: give a folder of images, or {', '.join(others)} or {last} files; it "
+        f"is {what}{remedy and ': '}{remedy}"
     )
 
 
@@ -253,7 +238,7 @@ def _find_labels(
 def _lists_files(spec: SourceSpec, path: Path, folder: Path) -> bool:
     """Return whether one of the first rows of a file lists a file below ``folder``."""
     try:
-        rows = open_label_file(
+        rows = LabelFile(
             path, image=spec.image, label=spec.label, label_kind=spec.label_kind
         ).rows()
         names = NameFinder(path_to_text(folder), path_to_text(folder), NameKeys(array("Q")))
@@ -277,7 +262,7 @@ def _choose_class_folder(
         if inside.containers and not inside.images and not inside.folders:
             raise ConfigError(
                 f"{_show(folder)} holds no images, and {_show(folder / name)} has "
-                f"{_describe(inside)}: give one such folder"
+                f"{inside.describe()}: give one such folder"
             )
     return chosen
 
@@ -331,50 +316,6 @@ def _join(folder: Path, names: list[str]) -> tuple[str, ...]:
 
 def _hold_images(folder: Path, names: list[str]) -> bool:
     return any(sniff_file(os.fsencode(folder / name)) is not None for name in names)
-
-
-def _describe(contents: FolderContents) -> str:
-    """Return what a folder holds, for a message."""
-    counts = {CONTAINERS[kind]: len(names) for kind, names in contents.containers.items()}
-    counts |= {"folders": len(contents.folders), "images": contents.images}
-    seen = [
-        f"{count:,} {what if count > 1 else what.removesuffix('s')}"
-        for what, count in sorted(counts.items())
-        if count
-    ]
-    return " and ".join(seen)
-
-
-def _check_options(spec: SourceSpec) -> None:
-    """Raise ConfigError for options that have no meaning for the kind of source."""
-    if spec.kind not in LOOSE_KINDS:
-        if spec.split and spec.kind != "parquet":
-            raise _choice(spec).no_splits("none of its files is called so")
-        if spec.labels_file and spec.kind in ("tfrecord", "parquet"):
-            raise ConfigError(
-                f"--labels has no meaning for {spec.kind}, which has its labels in its files: name "
-                "their feature or column with --label"
-            )
-        return
-    if len(spec.containers) > 1:
-        raise ConfigError(
-            f"{printable(spec.location)} is {len(spec.containers):,} files: --source {spec.kind} "
-            "is for one folder"
-        )
-    if spec.kind == "labelled-folder" and not spec.labels_file:
-        given = {"--image": spec.image, "--label": spec.label}
-        remedy = "give the file that has them with --labels"
-    elif spec.kind == "class-folder":
-        given = {"--image": spec.image, "--label": spec.label, "--labels": spec.labels_file}
-        given["--label-base"] = "" if spec.label_base is None else str(spec.label_base)
-        given["--label-kind float"] = "float" if spec.label_kind == "float" else ""
-        remedy = "leave it out, or give --source labelled-folder"
-    else:
-        return
-    option = next((option for option, value in given.items() if value), None)
-    if option is not None:
-        what = "a folder of classes" if spec.kind == "class-folder" else "a folder without labels"
-        raise ConfigError(f"{option} has no meaning for {what}: {remedy}")
 
 
 def _name_some(names: Sequence[str]) -> str:

@@ -24,19 +24,15 @@ import numpy as np
 import xxhash
 
 from feeder.errors import DatasetError
-from feeder.source.extents import ContainerFiles
 from feeder.source.listing import ItemListing, ListedItems
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import ContainerSource
 
 LOCATION: Final = "pack_samples"
 """What messages call the source, and each of its containers."""
 
 
-class SpooledSamples:
+class SpooledSamples(ContainerSource):
     """The samples of a spool."""
-
-    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        self._files = ContainerFiles(spec, work_folder)
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Raise DatasetError: only the iterable has samples whose list is missing."""
@@ -44,14 +40,6 @@ class SpooledSamples:
             f"the list {container} of the samples in {listing.folder} is missing: call "
             "pack_samples again"
         )
-
-    def read_item(self, item: Item) -> bytes:
-        """Return the bytes of a sample; SourceError (empty, too-large, truncated, unreadable)."""
-        return self._files.read_item(item)
-
-    def close(self) -> None:
-        """Close the spool's files."""
-        self._files.close()
 
 
 def stem_hash(stored_key: bytes) -> int:

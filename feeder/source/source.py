@@ -9,32 +9,32 @@ An item's bytes can be read in any order, because packing shuffles; a container 
 copied to the work folder while it is listed (``ItemListing.spill``).
 """
 
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+import errno
+import functools
+import os
+import re
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from feeder.plan.labels import LabelChoice, Uncertain
-from feeder.source.listing import ItemListing
+from feeder.process.path_text import path_from_text
+from feeder.source.item_bytes import SourceError, check_size
+from feeder.source.kinds import find_kind
+from feeder.source.listing import ItemListing, list_path
+from feeder.source.location.storage import StoredFile, check_listed
 
-SourceKind = Literal[
-    "class-folder",
-    "labelled-folder",
-    "webdataset",
-    "tfrecord",
-    "parquet",
-    "imagenet-train",
-    "imagenet-val",
-    "samples",
-]
-KINDS: Final[tuple[str, ...]] = get_args(SourceKind)
-LOOSE_KINDS: Final = ("class-folder", "labelled-folder")
-"""Sources of loose files, whose one container is a folder."""
+_OPEN_MAX: Final = 64
+_COMPRESSIONS: Final = ("gz", "gzip", "zst", "zlib")
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a source is and how to read it; paths are absolute, as ``path_to_text`` writes them."""
 
-    kind: SourceKind
+    kind: str
+    """One of ``kinds.MODULES``, or "samples"."""
     location: str
     """As the user gave it, for messages."""
     containers: tuple[str, ...]
@@ -60,6 +60,11 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether what looks like several splits is to be taken as one."""
     notes: tuple[str, ...] = ()
     """Lines for the user, about what was chosen."""
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether the images are files, and the one container is their folder."""
+        return self.kind != "samples" and not find_kind(self.kind).what
 
 
 class Item(NamedTuple):
@@ -94,41 +99,88 @@ class Source(Protocol):
         """Close what is open; idempotent."""
 
 
+class ContainerSource:
+    """What sources of containers have in common: items are read at their offsets.
+
+    These are in the container, or in its spilled copy. A container is compared with its listing
+    after each read; its copy need not be, as it was made while the container was listed.
+    """
+
+    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
+        self._spec = spec
+        self._work_folder = Path(work_folder)
+        self._open: OrderedDict[int, tuple[StoredFile, bool]] = OrderedDict()
+
+    def path(self, container: int) -> Path:
+        """Return the container's file."""
+        return path_from_text(self._spec.containers[container])
+
+    def prefix(self, container: int) -> str:
+        """Return what the names of a container's items begin with: "" for an only one, or "STEM/".
+
+        The stem is the file's name without the suffixes of its format. Where containers in several
+        folders share it, all have the path from their common folder instead.
+        """
+        spec = self._spec
+        if len(spec.containers) == 1:
+            return ""
+        return f"{_stems(spec.containers, find_kind(spec.kind).suffixes)[container]}/"
+
+    def read_item(self, item: Item) -> bytes:
+        """See ``Source``; SourceError (unreadable, empty, too-large, truncated)."""
+        check_size(item.size_bytes, "it has no bytes")
+        try:
+            file, is_copy = self._open_file(item.container)
+            data = file.read(item.offset, item.size_bytes)
+            if not is_copy:
+                check_listed(file.path, item.stamp, file.descriptor)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            check_listed(os.fsencode(self.path(item.container)), item.stamp)
+            raise SourceError("unreadable", error.strerror or type(error).__name__) from None
+        if len(data) < item.size_bytes:
+            raise SourceError("truncated", "its file ends too early")
+        return data
+
+    def close(self) -> None:
+        """Close all files; idempotent."""
+        while self._open:
+            self._open.popitem()[1][0].close()
+
+    def _open_file(self, container: int) -> tuple[StoredFile, bool]:
+        """Return the open file that has a container's items, and whether it is a copy."""
+        if container in self._open:
+            self._open.move_to_end(container)
+            return self._open[container]
+        while len(self._open) >= _OPEN_MAX:
+            self._open.popitem(last=False)[1][0].close()
+        copy = list_path(self._work_folder, container, "spill")
+        is_copy = copy.exists()
+        file = StoredFile(copy if is_copy else self.path(container))
+        self._open[container] = file, is_copy
+        return file, is_copy
+
+
 def open_source(spec: SourceSpec, work_folder: str) -> Source:
     """Return the source of ``spec``; ``work_folder`` holds or gets its spilled copies.
 
-    Each kind is imported on demand: some need libraries that others do not.
+    Raises ConfigError for options of the spec that have no meaning for its kind.
     """
-    match spec.kind:
-        case "class-folder":
-            from feeder.source.class_folder import ClassFolder
+    if spec.kind == "samples":
+        from feeder.source.samples import SpooledSamples  # which nobody can name
 
-            return ClassFolder(spec)
-        case "labelled-folder":
-            from feeder.source.labelled_folder import LabelledFolder
+        return SpooledSamples(spec, work_folder)
+    return find_kind(spec.kind).open(spec, work_folder)
 
-            return LabelledFolder(spec)
-        case "webdataset":
-            from feeder.source.webdataset import WebDataset
 
-            return WebDataset(spec, work_folder)
-        case "tfrecord":
-            from feeder.source.tfrecord import TFRecords
-
-            return TFRecords(spec, work_folder)
-        case "parquet":
-            from feeder.source.parquet import ParquetFiles
-
-            return ParquetFiles(spec, work_folder)
-        case "imagenet-train":
-            from feeder.source.imagenet import ImageNetTraining
-
-            return ImageNetTraining(spec, work_folder)
-        case "imagenet-val":
-            from feeder.source.imagenet import ImageNetValidation
-
-            return ImageNetValidation(spec, work_folder)
-        case "samples":
-            from feeder.source.samples import SpooledSamples
-
-            return SpooledSamples(spec, work_folder)
+@functools.lru_cache(maxsize=2)
+def _stems(containers: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
+    ends = re.compile(rf"(\.({'|'.join((*suffixes, *_COMPRESSIONS))}))+$", re.IGNORECASE)
+    folder = os.path.commonpath([os.path.dirname(path) for path in containers])
+    relative = [os.path.relpath(path, folder) for path in containers]
+    for names in ([os.path.basename(path) for path in containers], relative):
+        stems = tuple(ends.sub("", name) or name for name in names)
+        if len(set(stems)) == len(stems):
+            return stems
+    return tuple(relative)

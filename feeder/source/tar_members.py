@@ -7,6 +7,8 @@ Invariant: a walk that ends has seen every byte of its tar: all members are whol
 zeros follows the end-of-archive marker. All else raises DatasetError.
 """
 
+import contextlib
+import io
 import math
 import tarfile
 from collections.abc import Iterator
@@ -14,12 +16,14 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import printable
-from feeder.source.decompress import Content, DamagedStream, OpenContainer
-from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
+from feeder.source.decompress import Content, DamagedStream, open_container
+from feeder.source.item_bytes import FILE_BYTES_MAX, FaultKind, SourceError, check_size
 from feeder.source.listing import ItemListing
+from feeder.source.source import ContainerSource
 
 MemberKind = Literal["file", "folder", "symbolic link", "hard link", "device", "sparse", "unknown"]
 
+SUFFIXES: Final = ("tar", "tgz", "tzst")
 _HEADER_BYTES_MAX: Final = 1 << 20  # of a long name or of pax records
 _SCAN_BYTES: Final = 1 << 20
 _MAKE_AGAIN: Final = "copy it again, or make it again"
@@ -27,6 +31,12 @@ _PARSE_ERRORS: Final = (
     *(tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError),
     *(TypeError, AttributeError),  # of tarfile, at damaged numbers of sparse files
 )
+_MAKE_WITHOUT_LINKS: Final = ("link", ": make the tar with --hard-dereference -h")
+_NO_FILES: Final[dict[MemberKind, tuple[FaultKind, str]]] = {
+    "symbolic link": _MAKE_WITHOUT_LINKS,
+    "hard link": _MAKE_WITHOUT_LINKS,
+    "device": ("device", " or a named pipe"),
+}
 
 
 class TarMember(NamedTuple):
@@ -47,9 +57,9 @@ class TarWalk:
     its end. Data is read while its member is the last one that was yielded.
     """
 
-    def __init__(self, content: Content, where: str, size_bytes: int | None = None) -> None:
+    def __init__(self, content: Content, where: str = "", size_bytes: int | None = None) -> None:
         self._content = content
-        self._where = where
+        self.where = where or content.where
         self._start = content.tell()
         if size_bytes is None and content.size_bytes is not None:
             size_bytes = content.size_bytes - self._start
@@ -68,7 +78,7 @@ class TarWalk:
     def inner(self, member: TarMember) -> "TarWalk":
         """Return the walk of a tar that is the data of a member."""
         self._content.seek(member.offset)
-        where = f"{printable(member.name)} in {self._where}"
+        where = f"{printable(member.name)} in {self.where}"
         return TarWalk(self._content, where, member.size_bytes)
 
     def read(self, member: TarMember) -> bytes:
@@ -93,7 +103,7 @@ class TarWalk:
         """Add a line for the user if a walk that is over found no end-of-archive marker."""
         if not self.has_end_marker:
             listing.note(
-                f"{self._where} has no end-of-archive marker: if it was cut, members are missing "
+                f"{self.where} has no end-of-archive marker: if it was cut, members are missing "
                 f"after {printable(self._last)}"
             )
 
@@ -104,7 +114,9 @@ class TarWalk:
         while True:
             try:
                 if tar is None:
-                    tar = _open_tar(view)
+                    tar = tarfile.TarFile(
+                        fileobj=cast(Any, view), encoding="utf-8", errors="surrogateescape"
+                    )
                 found = tar.next()
             except _PARSE_ERRORS as error:
                 raise self._explain(error, view, end) from None
@@ -140,7 +152,7 @@ class TarWalk:
             if zeros < len(data):
                 at = view.tell() - len(data) + zeros
                 raise DatasetError(
-                    f"{self._where} goes on after its end-of-archive marker, at byte "
+                    f"{self.where} goes on after its end-of-archive marker, at byte "
                     f"{self._start + at}{self._after()}: what follows would be lost; if tars were "
                     "concatenated, pack them one by one, or unpack with `tar --ignore-zeros -xf` "
                     "and pack the folder"
@@ -148,7 +160,7 @@ class TarWalk:
 
     def _explain(self, error: Exception, view: "_TarView", end: int) -> DatasetError:
         if not view.tell() and not view.last:
-            return DatasetError(f"{self._where} is empty: {_MAKE_AGAIN}")
+            return DatasetError(f"{self.where} is empty: {_MAKE_AGAIN}")
         if end and isinstance(error, tarfile.ReadError) and not view.asked_too_much:
             if "unexpected end of data" in str(error):
                 return self._cut(f"in the data of {printable(self._last)}")
@@ -156,72 +168,77 @@ class TarWalk:
                 return self._cut("in a header")
         if not end:
             return DatasetError(
-                f"{self._where} is no tar file: it does not begin with a header ({_text(error)}): "
+                f"{self.where} is no tar file: it does not begin with a header ({_text(error)}): "
                 "give a tar, or another --source"
             )
         return self._damaged(end, _text(error))
 
     def _damaged(self, at: int, what: str) -> DatasetError:
         return DatasetError(
-            f"{self._where} is damaged at byte {self._start + at}{self._after()} ({what}): "
+            f"{self.where} is damaged at byte {self._start + at}{self._after()} ({what}): "
             f"{_MAKE_AGAIN}"
         )
 
     def _cut(self, what: str) -> DatasetError:
         size = "" if self._size_bytes is None else f" after {self._size_bytes} bytes"
         after = "" if "data of" in what else self._after()
-        return DatasetError(f"{self._where} is cut: it ends{size}, {what}{after}: {_MAKE_AGAIN}")
+        return DatasetError(f"{self.where} is cut: it ends{size}, {what}{after}: {_MAKE_AGAIN}")
 
     def _after(self, form: str = ", {}") -> str:
         return form.format(f"after {printable(self._last)}") if self._last else ""
 
 
-class MemberImages:
-    """Adds members of a container as items that can be read at packing.
+class TarSource(ContainerSource):
+    """What sources of tars have in common: members become items.
 
-    An item is where its member is or, if the container cannot be read in any order, in a copy.
+    An item is where its member is or, if the tar cannot be read in any order, in a copy.
     """
 
-    def __init__(self, opened: OpenContainer, listing: ItemListing) -> None:
-        """Raise ResourceError if the disk has no room for a copy that is necessary."""
-        self._is_seekable = opened.content.is_seekable
-        self._listing = listing
-        if not self._is_seekable:
-            listing.expect_spill(opened.stored_bytes)
+    @contextlib.contextmanager
+    def open_tar(self, container: int, listing: ItemListing) -> Iterator[TarWalk]:
+        """Open a container; ResourceError if the disk has no room for a copy that is necessary."""
+        with open_container(self.path(container), listing.stamp) as content:
+            self._is_copied = content.size_bytes is None
+            if self._is_copied:
+                listing.expect_spill(content.stored_bytes)
+            walk = TarWalk(content)
+            yield walk
+            walk.note_end(listing)
 
-    def place(self, walk: TarWalk, member: TarMember) -> int:
+    def place(self, walk: TarWalk, member: TarMember, listing: ItemListing) -> int:
         """Return the offset of a member's data for ``ItemListing.add``."""
-        if self._is_seekable or not is_readable(member):
+        if not self._is_copied or not is_readable(member):
             return member.offset
-        offset = self._listing.spilled_bytes
+        offset = listing.spilled_bytes
         for piece in walk.read_pieces(member):
-            self._listing.spill(piece)
+            listing.spill(piece)
         return offset
 
-    def name(self, member: TarMember, prefix: str) -> str | None:
+    def name(self, member: TarMember, prefix: str, listing: ItemListing) -> str | None:
         """Return the name of a member; None if it is left out: rejected, hidden or a folder."""
         if member.kind == "folder":
             return None
         parts = [part for part in member.name.split("/") if part not in ("", ".")]
         if not parts or ".." in parts or "\0" in member.name:
-            self._listing.reject(
-                prefix + member.name, "bad-name", "its name has .. or a zero byte, or is empty"
-            )
+            reason = "its name has .. or a zero byte, or is empty"
+            listing.reject(prefix + member.name, "bad-name", reason)
             return None
         if any(part.startswith(".") for part in parts):
-            self._listing.hidden += 1
+            listing.hidden += 1
             return None
         return "/".join(parts)
 
-    def add(self, walk: TarWalk, member: TarMember, name: str, label: object) -> None:
+    def add(
+        self, walk: TarWalk, member: TarMember, name: str, label: object, listing: ItemListing
+    ) -> None:
         """Add the member that was yielded last, or reject it if it cannot be an image."""
         try:
             check_image(member)
         except SourceError as fault:
-            self._listing.reject(name, fault.kind, fault.reason)
+            listing.reject(name, fault.kind, fault.reason)
             return
-        offset = self.place(walk, member)
-        self._listing.add(name, label, offset=offset, size_bytes=member.size_bytes)
+        offset = self.place(walk, member, listing)
+        listing.add(name, label, offset=offset, size_bytes=member.size_bytes)
 
 
 def is_readable(member: TarMember) -> bool:
@@ -232,23 +249,37 @@ def is_readable(member: TarMember) -> bool:
 def check_image(member: TarMember) -> None:
     """Raise SourceError for a member that cannot be an image."""
     check_kind(member, "image")
-    if not member.size_bytes:
-        raise SourceError("empty", "its image has no bytes")
-    if member.size_bytes > FILE_BYTES_MAX:
-        raise SourceError("too-large", f"{member.size_bytes} bytes, more than {FILE_BYTES_MAX}")
+    check_size(member.size_bytes, "its image has no bytes")
 
 
 def check_kind(member: TarMember, what: str) -> None:
     """Raise SourceError (link, device, unsupported) for a member that is no regular file."""
-    if member.kind == "file":
-        return
-    if member.kind in ("symbolic link", "hard link"):
-        raise SourceError(
-            "link", f"its {what} is a {member.kind}: make the tar with --hard-dereference -h"
-        )
-    if member.kind == "device":
-        raise SourceError("device", f"its {what} is a device or a named pipe")
-    raise SourceError("unsupported", f"its {what} is a member of the kind {member.kind}")
+    if member.kind in _NO_FILES:
+        kind, remedy = _NO_FILES[member.kind]
+        raise SourceError(kind, f"its {what} is a {member.kind}{remedy}")
+    if member.kind != "file":
+        raise SourceError("unsupported", f"its {what} is a member of the kind {member.kind}")
+
+
+def is_tar(start: bytes) -> bool:
+    """Return whether a file that begins so is a tar: with a header, of any age, or its end."""
+    block = start[: tarfile.BLOCKSIZE]
+    if len(block) == tarfile.BLOCKSIZE and not any(block):
+        return True
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def find_first(start: bytes) -> str:
+    """Return the name of the first file in a tar that begins so, without its folders; or ""."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(start), mode="r:") as archive:
+            return next((each.name.rpartition("/")[2] for each in archive if each.isreg()), "")
+    except _PARSE_ERRORS:
+        return ""  # its reader reports what is wrong with it
 
 
 class _TarView:
@@ -283,12 +314,6 @@ class _TarView:
 
     def _room(self, size: int) -> int:
         return size if self._size_bytes is None else min(size, self._size_bytes - self.tell())
-
-
-def _open_tar(view: _TarView) -> tarfile.TarFile:
-    return tarfile.TarFile(
-        fileobj=cast(Any, view), mode="r", encoding="utf-8", errors="surrogateescape"
-    )
 
 
 def _kind(found: tarfile.TarInfo) -> MemberKind:

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, Literal, NamedTuple
 
+from feeder.source.item_bytes import SourceError
+
 ReadAt = Callable[[int, int], bytes]
 """Returns ``size`` bytes at a position, all of which exist."""
 
@@ -32,8 +34,11 @@ _VALUE_TAG: Final = 2 << 3 | _LEN
 _KINDS: Final[dict[int, ListKind]] = {1: "bytes", 2: "float", 3: "int64"}
 
 
-class BadExample(ValueError):  # noqa: N818 -- names what happened
-    """Raised for bytes that are no tf.train.Example; the message is the reason."""
+class BadExample(SourceError):  # noqa: N818 -- names what happened
+    """Raised for bytes that are no tf.train.Example."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("corrupt", reason)
 
 
 class Span(NamedTuple):

@@ -1,51 +1,79 @@
 """TFRecord files of tf.train.Example, as ImageNet's are: an image, its class and names in each.
 
-Listing reads each record's length and its small features, and skips the image: the data's CRC is
-checked when the item is read. It is checked while listing, too, where a record introduces a class,
-a class's name or a form of labels, and where it would be rejected. So a damaged record adds no
-class, and the intact ones are not compared with it. Compressed files cannot be read in any order:
-their records are spilled as they are, with CRC, and read in the same way.
+A record is a u64 length, the masked CRC-32C of it, data, and the masked CRC-32C of these. Listing
+checks the length's CRC, as behind a wrong length nothing can be found, reads the record's small
+features, and skips the image: the data's CRC is checked when the item is read. It is checked while
+listing, too, where a record introduces a class, a class's name or a form of labels, and where it
+would be rejected. So a damaged record adds no class, and the intact ones are not compared with it.
+Compressed files cannot be read in any order: their records are spilled as they are, with CRC, and
+read in the same way.
 
 ImageNet's labels count from 1, because 0 is its background. A label 0 without --label-base means
 that all labels of a source are off by one: that is an error, not a bad sample.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
-from feeder.errors import ConfigError
+import google_crc32c
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
-from feeder.source.decompress import OpenContainer
-from feeder.source.extents import ContainerFiles
+from feeder.source.decompress import Content, open_container
 from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
+from feeder.source.kinds import Kind
 from feeder.source.listing import CLASSES_MAX, ItemListing
-from feeder.source.names import container_prefix
 from feeder.source.raw_labels import BadLabel, Form, RawLabel, read_raw
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import ContainerSource, Item, SourceSpec
 from feeder.source.tf_example import BadExample, ExampleReader, Feature, ReadAt
-from feeder.source.tf_framing import (
-    CRC_BYTES,
-    HEADER_BYTES,
-    Record,
-    check_library,
-    is_intact,
-    walk_records,
-)
 
 _IMAGE: Final = "image/encoded"
 _LABEL: Final = "image/class/label"
 _FILE_NAME: Final = b"image/filename"
 _FILE_NAME_BYTES_MAX: Final = 512
 _NAMES_SHOWN: Final = 12
+_HEADER_BYTES: Final = 12
+_CRC_BYTES: Final = 4
+_MEND: Final = "copy the file again, or leave it out"
 
 
-class TFRecords:
+class _Record(NamedTuple):
+    """A record of a file, or of what a compressed file holds."""
+
+    at: int
+    """Of its first byte, that of the length."""
+    size_bytes: int
+    """Of its data."""
+    read: ReadAt
+    """Reads some of its data, behind which is the CRC."""
+
+    @property
+    def stored(self) -> bytes:
+        """Its data with the CRC."""
+        return self.read(0, self.size_bytes + _CRC_BYTES)
+
+    def check(self) -> None:
+        """Raise SourceError unless the CRC is that of the data."""
+        if not is_intact(self.stored):
+            raise _corrupt(self.at)
+
+
+class TFRecords(ContainerSource):
     """TFRecord files; see ``Source``."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        check_library()
-        self._spec = spec
-        self._files = ContainerFiles(spec, work_folder)
+        """Raise ConfigError for --labels, ResourceError without a CRC-32C in C."""
+        super().__init__(spec, work_folder)
+        if spec.labels_file:
+            raise ConfigError(
+                "--labels has no meaning for tfrecord, which has its labels in its files: name "
+                "their feature with --label"
+            )
+        if google_crc32c.implementation == "python":  # at 1 MB/s
+            raise ResourceError(
+                "google-crc32c has no C extension here, and checking TFRecords would take days: "
+                "install a wheel of it (`pip install --force-reinstall google-crc32c`)"
+            )
         self._image = (spec.image or _IMAGE).encode()
         label = spec.label or _LABEL
         self._label = b"" if spec.label_kind == "none" else label.encode()
@@ -58,29 +86,24 @@ class TFRecords:
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the records of a file; DatasetError where its framing is damaged."""
-        prefix = container_prefix(self._spec, container)
-        with OpenContainer(self._files.path(container), listing.stamp) as file:
-            content = file.content
-
-            def read(at: int, size: int) -> bytes:
-                content.seek(at)
-                return content.read(size)
-
+        prefix = self.prefix(container)
+        path = self.path(container)
+        with open_container(path, listing.stamp, is_plain=is_intact) as content:
+            if content.size_bytes is None:
+                listing.expect_spill(content.stored_bytes)
             listing.base = self._base
             listing.field = f"feature {printable(self._label.decode())}" if self._label else ""
             self._known.clear()
-            for number, record in enumerate(walk_records(content, file.where)):
-                if number == 0 and record.data:
-                    listing.expect_spill(file.stored_bytes)
-                self._add(f"{prefix}{number:08d}", record, read, listing)
+            for number, record in enumerate(_walk_records(content)):
+                self._add(f"{prefix}{number:08d}", record, content.size_bytes is None, listing)
 
     def read_item(self, item: Item) -> bytes:
         """Return the image of a record, whose CRC is checked; see ``Source``."""
-        data = self._files.read_item(item)
+        data = super().read_item(item)
         if not is_intact(data):
-            raise _corrupt(item.offset - HEADER_BYTES)
+            raise _corrupt(item.offset - _HEADER_BYTES)
         try:
-            reader = ExampleReader.of(data, len(data) - CRC_BYTES)
+            reader = ExampleReader.of(data, len(data) - _CRC_BYTES)
             feature = reader.find((self._image,), quick=True)[self._image]
             (image,) = reader.bytes_spans(feature)
         except (BadExample, LookupError, ValueError):  # the file has changed since it was listed
@@ -89,43 +112,36 @@ class TFRecords:
             raise SourceError("empty", "its image has no bytes")
         return reader.read(image)
 
-    def close(self) -> None:
-        """Close all files."""
-        self._files.close()
-
-    def _add(self, name: str, record: Record, read: ReadAt, listing: ItemListing) -> None:
-        if record.size_bytes > FILE_BYTES_MAX:
-            reason = f"its record has {record.size_bytes} bytes, more than {FILE_BYTES_MAX}"
-            listing.reject(name, "too-large", reason)
-            return
-        if record.data:
-            if not is_intact(record.data):
-                refused = _corrupt(record.at)
-                listing.reject(name, refused.kind, refused.reason)
-                return
-            reader = ExampleReader.of(record.data, record.size_bytes)
-        else:
-            start = record.at + HEADER_BYTES
-            reader = ExampleReader(lambda at, size: read(start + at, size), record.size_bytes)
+    def _add(self, name: str, record: _Record, is_copied: bool, listing: ItemListing) -> None:
         try:
-            features = reader.find(self._wanted)
-            name = self._item_name(name, reader, features)
-            self._check_image(reader, features)
-            label, class_names = self._read_label(name, reader, features)
-            introduced = _claims(label, class_names) - self._known
-        except (BadExample, BadLabel, ConfigError, SourceError) as error:
-            refused = _refused(record, read, error)
-            listing.reject(name, refused.kind, refused.reason)
+            if record.size_bytes > FILE_BYTES_MAX:
+                reason = f"its record has {record.size_bytes} bytes, more than {FILE_BYTES_MAX}"
+                raise SourceError("too-large", reason)
+            if is_copied:
+                record.check()
+            reader = ExampleReader(record.read, record.size_bytes)
+            try:
+                features = reader.find(self._wanted)
+                name = self._item_name(name, reader, features)
+                self._check_image(reader, features)
+                label, class_names = self._read_label(name, reader, features)
+                introduced = _claims(label, class_names) - self._known
+            except (BadLabel, ConfigError, SourceError):
+                record.check()  # what is damaged looks like any fault
+                raise
+            if introduced:
+                record.check()
+        except BadLabel as error:
+            listing.reject(name, "bad-label", str(error))
             return
-        if introduced and not _is_record_intact(record, read):
-            refused = _corrupt(record.at)
-            listing.reject(name, refused.kind, refused.reason)
+        except SourceError as fault:
+            listing.reject(name, fault.kind, fault.reason)
             return
         for class_number, text in class_names.items():
             listing.name_class(class_number, text)
-        offset = listing.spill(record.data) if record.data else record.at + HEADER_BYTES
+        offset = listing.spill(record.stored) if is_copied else record.at + _HEADER_BYTES
         items = listing.items
-        listing.add(name, label, offset=offset, size_bytes=record.size_bytes + CRC_BYTES)
+        listing.add(name, label, offset=offset, size_bytes=record.size_bytes + _CRC_BYTES)
         if listing.items > items and len(self._known) < CLASSES_MAX:
             self._known |= introduced
 
@@ -201,27 +217,70 @@ class TFRecords:
         return {number: text for number, text in pairs if text and isinstance(number, int)}
 
 
+def is_intact(data: bytes) -> bool:
+    """Return whether the masked CRC-32C in the last four of ``data`` is that of the others."""
+    crc: int = google_crc32c.value(data[:-_CRC_BYTES])
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
+    return masked == int.from_bytes(data[-_CRC_BYTES:], "little")
+
+
+def _walk_records(content: Content) -> Iterator[_Record]:
+    """Yield the records of a TFRecord file, whose data are read only if it is a stream.
+
+    Raises DatasetError for what is no TFRecord file or has no records, for a wrong CRC of a length,
+    and for a file that ends within a record; behind the latter two nothing can be read.
+    """
+    where, at = content.where, 0
+    header = content.read(_HEADER_BYTES)
+    if not header:
+        raise DatasetError(f"{where} is empty: {_MEND}")
+    while header:
+        size = int.from_bytes(header[:8], "little")
+        start = at + _HEADER_BYTES
+        stop = start + size + _CRC_BYTES
+        if len(header) < _HEADER_BYTES:
+            raise _truncated(at, where)
+        if not is_intact(header):
+            raise DatasetError(
+                f"{where} is damaged: the length of the record at byte {at} has a wrong CRC, so "
+                f"nothing behind it can be read: {_MEND}"
+                if at
+                else f"{where} is no TFRecord file, or its start is damaged: the CRC of the first "
+                "record's length is wrong"
+            )
+        if content.size_bytes is not None and stop > content.size_bytes:
+            raise _truncated(at, where)
+        read = _reader(content, start)
+        if content.size_bytes is None and size <= FILE_BYTES_MAX:
+            data = content.read(size + _CRC_BYTES)
+            if len(data) < size + _CRC_BYTES:
+                raise _truncated(at, where)
+            read = _reader_of(data)
+        yield _Record(at, size, read)
+        if content.seek(stop) < stop:
+            raise _truncated(at, where)
+        at = stop
+        header = content.read(_HEADER_BYTES)
+
+
+def _reader(content: Content, start: int) -> ReadAt:
+    def read(at: int, size: int) -> bytes:
+        content.seek(start + at)
+        return content.read(size)
+
+    return read
+
+
+def _reader_of(data: bytes) -> ReadAt:
+    return lambda at, size: data[at : at + size]
+
+
+def _truncated(at: int, where: str) -> DatasetError:
+    return DatasetError(f"{where} ends within the record that begins at byte {at}: {_MEND}")
+
+
 def _corrupt(at: int) -> SourceError:
     return SourceError("corrupt", f"the CRC of the data of its record at byte {at} is wrong")
-
-
-def _is_record_intact(record: Record, read: ReadAt) -> bool:
-    if record.data:  # its CRC has been checked
-        return True
-    return is_intact(read(record.at + HEADER_BYTES, record.size_bytes + CRC_BYTES))
-
-
-def _refused(
-    record: Record, read: ReadAt, error: BadExample | BadLabel | ConfigError | SourceError
-) -> SourceError:
-    """Return why a record is rejected: ``error`` if it is intact; raise that if a ConfigError."""
-    if not _is_record_intact(record, read):
-        return _corrupt(record.at)
-    if isinstance(error, ConfigError):
-        raise error
-    if isinstance(error, SourceError):
-        return error
-    return SourceError("bad-label" if isinstance(error, BadLabel) else "corrupt", str(error))
 
 
 def _claims(label: RawLabel, class_names: Mapping[int, str]) -> set[object]:
@@ -249,3 +308,20 @@ def _missing(field: str, reader: ExampleReader, option: str) -> str:
 def _texts(reader: ExampleReader, feature: Feature) -> list[str]:
     spans = reader.bytes_spans(feature)
     return [reader.read(span).decode("utf-8", "replace") for span in spans]
+
+
+def _begins_with_record(start: bytes, _: str) -> bool:
+    return len(start) >= _HEADER_BYTES and is_intact(start[:_HEADER_BYTES])
+
+
+KINDS: Final = {
+    "tfrecord": Kind(
+        open=TFRecords,
+        what="a TFRecord file",
+        plural="TFRecord files",
+        suffixes=("tfrecords?", "tfrec", "records?"),
+        names=r"\.(tfrecords?|tfrec)(\.(gz|zst))?([-_.]\d+)*(-of-\d+)?(\.(gz|zst))?$|-\d{5}-of-\d{5}$",
+        matches=_begins_with_record,
+        is_streamable=True,
+    )
+}

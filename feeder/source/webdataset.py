@@ -3,39 +3,49 @@
     n01440764/a1.jpg, n01440764/a1.cls, n01440764/a1.json       key n01440764/a1
 
 As in the package webdataset, a member's key is its path up to the first dot of the file name, and
-what follows, in lower case, is its extension. An item is called like its image's member.
+what follows, in lower case, is its extension. An item is called like its image's member. Its label
+is in another member:
+
+    --label        the member                       its label
+    (none)         .cls, else .txt, else .json      as below; of JSON, the first of _JSON_KEYS
+    cls, txt       .cls, .txt                       its text without white space around it
+    json.a.b       .json                            the value of the key "a.b", or of "b" in "a"
 """
 
+import json
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import path_from_text, printable
-from feeder.source.decompress import OpenContainer
-from feeder.source.extents import ContainerFiles
+from feeder.process.path_text import printable
 from feeder.source.item_bytes import SourceError
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
-from feeder.source.member_labels import LABEL_BYTES_MAX, LabelField, show_text
-from feeder.source.names import container_prefix
-from feeder.source.source import Item, SourceSpec
+from feeder.source.raw_labels import RawLabel
+from feeder.source.source import SourceSpec
 from feeder.source.tar_members import (
-    MemberImages,
+    SUFFIXES,
     TarMember,
+    TarSource,
     TarWalk,
     check_image,
     check_kind,
     is_readable,
+    is_tar,
 )
 
-IMAGE_EXTENSIONS: Final = frozenset(
+_IMAGE_EXTENSIONS: Final = frozenset(
     {
         *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"),
         *("ppm", "pgm", "pbm", "pnm", "jp2", "avif", "heic", "img", "image"),  # seen, never lost
     }
 )
-
+_LABEL_EXTENSIONS: Final = ("cls", "txt", "json")
+_JSON_KEYS: Final = ("label", "cls", "class", "class_id", "labels")
+_LABEL_BYTES_MAX: Final = 1 << 20
 _MEMBERS_MAX: Final = 256  # of one sample
+_SHOWN_CHARACTERS: Final = 80
 _BASE_AND_EXTENSION: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)
 _SKIPPED: Final = re.compile(r"__[^/]*__($|/)")  # webdataset's own members
 
@@ -50,7 +60,7 @@ class _Member(NamedTuple):
     """Of a label."""
 
 
-class WebDataset:
+class WebDataset(TarSource):
     """Tars of a WebDataset; ``--image`` and ``--label`` name extensions."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
@@ -60,52 +70,39 @@ class WebDataset:
                 "--labels has no meaning for a WebDataset, which has its labels in its tars: name "
                 "their member with --label (cls, txt, json.KEY)"
             )
-        self._spec = spec
-        self._files = ContainerFiles(spec, work_folder)
-        self._images = _parse_extensions(spec.image)
-        self._label = LabelField(spec)
+        super().__init__(spec, work_folder)
+        self._images = _parse_extensions(spec.image)  # the preferred first; none: not given
+        self._labels, self._json_path = _parse_label(spec.label)
         self._takes_labels = spec.label_kind != "none"
         self._labelled_by: set[str] = set()  # the extensions that gave labels
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
-        prefix = container_prefix(self._spec, container)
+        prefix = self.prefix(container)
         listing.base = self._spec.label_base or 0
         self._labelled_by.clear()
-        path = path_from_text(self._spec.containers[container])
-        with OpenContainer(path, listing.stamp) as opened:
-            images = MemberImages(opened, listing)
-            walk = TarWalk(opened.content, opened.where)
+        with self.open_tar(container, listing) as walk:
             unlabelled = 0
-            for key, members in self._group(walk, images, prefix):
+            for key, members in self._group(walk, prefix, listing):
                 self._add(key, members, prefix, listing)
                 unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
             is_other = self._takes_labels and unlabelled == listing.rejected and not listing.items
             if unlabelled and is_other:
                 raise DatasetError(
-                    f"{opened.where} holds images in folders ({show_text(members[0].name)}) and no "
+                    f"{walk.where} holds images in folders ({_show(members[0].name)}) and no "
                     "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
                     "and pack that folder"
                 )
-            walk.note_end(listing)
-        listing.field = " and ".join(f".{show_text(each)}" for each in sorted(self._labelled_by))
-
-    def read_item(self, item: Item) -> bytes:
-        """Return the bytes of a sample's image; SourceError if they cannot be read."""
-        return self._files.read_item(item)
-
-    def close(self) -> None:
-        """Close what is open; idempotent."""
-        self._files.close()
+        listing.field = " and ".join(f".{_show(each)}" for each in sorted(self._labelled_by))
 
     def _group(
-        self, walk: TarWalk, images: MemberImages, prefix: str
+        self, walk: TarWalk, prefix: str, listing: ItemListing
     ) -> Iterator[tuple[str, list[_Member]]]:
         """Yield the key and the members of each sample, with the data of its labels."""
         key = ""
         members: list[_Member] = []
         for member in walk:
-            name = None if _SKIPPED.match(member.name) else images.name(member, prefix)
+            name = None if _SKIPPED.match(member.name) else self.name(member, prefix, listing)
             if name is None:
                 continue
             match = _BASE_AND_EXTENSION.fullmatch(name)
@@ -119,8 +116,8 @@ class WebDataset:
                 offset, data = member.offset, b""
                 if all(each.extension != extension for each in members) and is_readable(member):
                     if self._is_image(extension):
-                        offset = images.place(walk, member)
-                    elif self._is_label(extension) and member.size_bytes <= LABEL_BYTES_MAX:
+                        offset = self.place(walk, member, listing)
+                    elif self._is_label(extension) and member.size_bytes <= _LABEL_BYTES_MAX:
                         data = walk.read(member)
                 members.append(_Member(name, extension, member, offset, data))
         if members:
@@ -129,10 +126,10 @@ class WebDataset:
     def _is_image(self, extension: str) -> bool:
         if self._images:
             return extension in self._images
-        return extension.rpartition(".")[2] in IMAGE_EXTENSIONS
+        return extension.rpartition(".")[2] in _IMAGE_EXTENSIONS
 
     def _is_label(self, extension: str) -> bool:
-        return self._takes_labels and extension in self._label.extensions
+        return self._takes_labels and extension in self._labels
 
     def _add(self, key: str, members: list[_Member], prefix: str, listing: ItemListing) -> None:
         name = key
@@ -152,10 +149,10 @@ class WebDataset:
             raise SourceError("corrupt", f"it has {_MEMBERS_MAX} members or more")
         images = [member for member in members if self._is_image(member.extension)]
         if not images:
-            found = ", ".join(sorted(show_text(member.extension) for member in members)[:8])
+            found = ", ".join(sorted(_show(member.extension) for member in members)[:8])
             wanted = f" ({';'.join(self._images)})" if self._images else ""
             raise SourceError("no-image", f"it has no image{wanted}, only {found}")
-        found = " and ".join(show_text(image.extension) for image in images[:4])
+        found = " and ".join(_show(image.extension) for image in images[:4])
         if len({image.extension for image in images}) < len(images):
             raise SourceError("two-images", f"it has the same member twice ({found})")
         if len(images) > 1 and not self._images:
@@ -166,25 +163,65 @@ class WebDataset:
         return image
 
     def _read_label(self, members: list[_Member]) -> object:
-        for extension in self._label.extensions:
+        for extension in self._labels:
             found = [member for member in members if member.extension == extension]
             if len(found) > 1:
-                raise SourceError("bad-label", f"it has the member {show_text(extension)} twice")
+                raise SourceError("bad-label", f"it has the member {_show(extension)} twice")
             if found:
                 check_kind(found[0].member, "label")
                 size_bytes = found[0].member.size_bytes
                 self._labelled_by.add(extension)
-                return self._label.parse(extension, found[0].data, size_bytes)
-        *others, last = self._label.extensions
+                if size_bytes > _LABEL_BYTES_MAX:
+                    raise SourceError("bad-label", f"its {_show(extension)} has {size_bytes} bytes")
+                return self._parse(extension, found[0].data)
+        *others, last = self._labels
         wanted = f"{', '.join(others)} or {last}" if others else last
         raise SourceError(
             "no-label",
             f"it has no {wanted} beside its image (--label-kind none packs it without)",
         )
 
+    def _parse(self, extension: str, data: bytes) -> RawLabel:
+        """Return the label in a member's data; SourceError (bad-label, no-label)."""
+        shown = _show(extension)
+        try:
+            text = data.decode("utf-8-sig")
+            if extension.rpartition(".")[2] != "json":
+                return text
+            label = self._find_value(json.loads(text))
+        except UnicodeDecodeError:
+            raise SourceError("bad-label", f"its {shown} is not UTF-8") from None
+        except RecursionError:
+            raise SourceError("bad-label", f"its {shown} is nested too deeply") from None
+        except ValueError as error:
+            raise SourceError("bad-label", f"its {shown} is no JSON ({error})") from None
+        if isinstance(label, dict):
+            raise SourceError("bad-label", "its label is a JSON object")
+        return cast(RawLabel, label)  # what it is, the listing checks
+
+    def _find_value(self, content: object) -> object:
+        path = self._json_path
+        if not path:
+            if not isinstance(content, dict):
+                return content
+            path = next((key for key in _JSON_KEYS if key in content), "")
+            if not path:
+                wanted = ", ".join(_JSON_KEYS)
+                raise SourceError(
+                    "no-label", f"its JSON has none of the keys {wanted}: see --label"
+                )
+        value = content
+        is_key = isinstance(content, dict) and path in content  # a key may have a dot
+        for step in (path,) if is_key else path.split("."):
+            if not isinstance(value, dict) or step not in value:
+                raise SourceError("no-label", f"its JSON has no {_show(path)}")
+            value = value[step]
+        if value is None:
+            raise SourceError("no-label", f"its JSON has null as {_show(path)}")
+        return value
+
 
 def _parse_extensions(image: str) -> tuple[str, ...]:
-    """Return the extensions that --image names, the preferred first; none: not given."""
     extensions = tuple(each.strip().lstrip(".").lower() for each in image.split(";"))
     if image and not all(extensions):
         raise ConfigError(
@@ -192,3 +229,36 @@ def _parse_extensions(image: str) -> tuple[str, ...]:
             "several as jpg;png"
         )
     return extensions if image else ()
+
+
+def _parse_label(label: str) -> tuple[tuple[str, ...], str]:
+    """Return the extensions of the members that may hold a label, the preferred first.
+
+    With the key in them, if --label names one, or "".
+    """
+    if not label:
+        return _LABEL_EXTENSIONS, ""
+    before, is_json, path = f".{label.lstrip('.')}".partition(".json")
+    if not is_json or (path and not path.startswith(".")):  # such as jsonl
+        before, is_json, path = label, "", ""
+    extension = f"{before}{is_json}".lstrip(".").lower()
+    if not extension or "/" in extension:
+        raise ConfigError(f"--label {printable(label)} names no member: give cls, txt or json.KEY")
+    return (extension,), path[1:]
+
+
+def _show(text: str) -> str:
+    """Return a short text of the source's for a reason."""
+    return printable(text)[:_SHOWN_CHARACTERS] or "''"
+
+
+KINDS: Final = {
+    "webdataset": Kind(
+        open=WebDataset,
+        what="a tar",
+        plural="tar files",
+        suffixes=SUFFIXES,
+        matches=lambda start, name: is_tar(start),
+        is_streamable=True,
+    )
+}

@@ -34,7 +34,7 @@ from feeder.errors import FeederError
 from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
 from feeder.pack.task_pool import MakePool
-from feeder.source.item_bytes import SourceChangedError
+from feeder.source.location.storage import SourceChangedError
 from tests.source.tar_writer import tar_bytes
 from tests.source.tf_writer import encode_example, frame
 from tests.support.sources import InlinePool, encoded, image, silent, write_parquet

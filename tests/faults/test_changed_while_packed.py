@@ -11,7 +11,7 @@ import pytest
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError
 from feeder.pack.task_pool import TaskPool
-from feeder.source.item_bytes import SourceChangedError
+from feeder.source.location.storage import SourceChangedError
 from tests.faults.changed_source import KINDS, PARTS, WAYS, ActingPool, Attack, attack_kind
 from tests.support.sources import InlinePool
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import encode_name
-from feeder.source.decompress import OpenContainer
+from feeder.source.decompress import open_container
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import TarMember, TarWalk
 from tests.fuzz.mutate import mutate_bytes
@@ -107,8 +107,8 @@ class _Walked:
 
 def _walk(path: Path) -> _Walked:
     walked, data, refused = [], [], ""
-    with OpenContainer(path) as opened:
-        walk = TarWalk(opened.content, "a.tar")
+    with open_container(path) as content:
+        walk = TarWalk(content, "a.tar")
         try:
             for each in walk:
                 walked.append(each)
@@ -167,8 +167,8 @@ def _check_stream(data: bytes) -> bool:
     path = _folder() / "stream"
     path.write_bytes(data)
     try:
-        with OpenContainer(path) as opened:
-            while opened.content.read(70_000):
+        with open_container(path) as content:
+            while content.read(70_000):
                 pass
     except DatasetError as error:
         _checked(str(error))

@@ -9,8 +9,8 @@ import pytest
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text
 from feeder.source.class_folder import ClassFolder
-from feeder.source.item_bytes import SourceError, stamp_path
-from feeder.source.names import unpacked_name
+from feeder.source.item_bytes import SourceError, unpacked_name
+from feeder.source.location.storage import stamp_path
 from feeder.source.source import SourceSpec
 from tests.source.listings import Listed, list_container
 from tests.support.sources import encoded, image
@@ -205,8 +205,7 @@ def test_images_without_permission_are_not_called_something_else(
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("feeder.source.item_bytes.open_regular", refuse)
-    monkeypatch.setattr("feeder.source.location.file_format.read_regular", refuse)
+    monkeypatch.setattr("feeder.source.location.storage.open_regular", refuse)
     with pytest.raises(DatasetError, match=r"x.jpg cannot be read: Permission denied; add some"):
         list_folder(source)
 

@@ -14,7 +14,7 @@ from shutil import which
 import pytest
 
 from feeder.errors import DatasetError, ResourceError
-from feeder.source.decompress import OpenContainer
+from feeder.source.decompress import open_container
 from feeder.source.tar_members import TarWalk
 from tests.source.tar_writer import tar_bytes
 
@@ -33,8 +33,8 @@ def zstd(data: bytes, **options: bool) -> bytes:
 
 
 def read_all(path: Path, size: int = 70_001) -> bytes:
-    with OpenContainer(path) as opened:
-        return b"".join(iter(lambda: opened.content.read(size), b""))
+    with open_container(path) as content:
+        return b"".join(iter(lambda: content.read(size), b""))
 
 
 Put = Callable[[bytes], Path]
@@ -67,16 +67,14 @@ def test_everything_compressed_is_read(put: Put, form: str) -> None:
     path = put(FORMS[form])
     assert read_all(path) == DATA
     assert read_all(path, 1 << 20) == DATA
-    with OpenContainer(path) as opened:
-        assert not opened.content.is_seekable
-        assert opened.stored_bytes == len(FORMS[form])
+    with open_container(path) as content:
+        assert content.size_bytes is None
+        assert content.stored_bytes == len(FORMS[form])
 
 
 def test_what_is_not_compressed_can_seek(put: Put) -> None:
     path = put(DATA)
-    with OpenContainer(path) as opened:
-        content = opened.content
-        assert content.is_seekable
+    with open_container(path) as content:
         assert content.size_bytes == len(DATA)
         for position, size in ((799_990, 100), (5, 3), (8_000, 300), (100, 20_000), (8_190, 4)):
             content.seek(position)
@@ -128,15 +126,15 @@ def test_something_else_after_the_stream_is_an_error(put: Put, form: str) -> Non
 def test_damage_in_a_tar_is_reported_with_the_member_and_the_byte(put: Put) -> None:
     tar = tar_bytes({"a.jpg": DATA[:100_000], "b\n.jpg": DATA[:200_000]})
     path = put(gzip.compress(tar)[:150_000])
-    with OpenContainer(path) as opened, pytest.raises(DatasetError) as raised:
-        for _ in TarWalk(opened.content, "a.tar"):
+    with open_container(path) as content, pytest.raises(DatasetError) as raised:
+        for _ in TarWalk(content, "a.tar"):
             pass
     assert str(raised.value) == (
         f"{path} is cut at byte 150000: its gzip stream ends too early: copy it again, or make it "
         r"again (after b\n.jpg)"
     )
-    with OpenContainer(path) as opened:
-        walk = TarWalk(opened.content, "a.tar")
+    with open_container(path) as content:
+        walk = TarWalk(content, "a.tar")
         members = iter(walk)
         assert walk.read(next(members)) == DATA[:100_000]
         with pytest.raises(DatasetError, match=r"ends too early: .* \(in b\\n\.jpg\)"):
@@ -148,22 +146,22 @@ def test_zeros_that_were_compressed_a_thousandfold_do_not_fill_memory(put: Put, 
     zeros = bytes(64 << 20)
     path = put(gzip.compress(zeros) if form == "gzip" else zstd(zeros))
     del zeros
-    with OpenContainer(path) as opened:
+    with open_container(path) as content:
         tracemalloc.start()
-        opened.content.seek(64 << 20)
+        content.seek(64 << 20)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert opened.content.tell() == 64 << 20
-        assert opened.content.read(1) == b""
+        assert content.tell() == 64 << 20
+        assert content.read(1) == b""
     assert peak < 4 << 20
 
 
 def test_a_stream_does_not_go_back(put: Put) -> None:
-    with OpenContainer(put(FORMS["gzip"])) as opened:
-        opened.content.seek(10)
-        assert opened.content.read(5) == DATA[10:15]
+    with open_container(put(FORMS["gzip"])) as content:
+        content.seek(10)
+        assert content.read(5) == DATA[10:15]
         with pytest.raises(ValueError, match="cannot go back"):
-            opened.content.seek(3)
+            content.seek(3)
 
 
 @pytest.mark.parametrize("form", ["gzip", "zstd", "plain"])
@@ -174,9 +172,9 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, form: str) -> None:
     writer = threading.Thread(target=path.write_bytes, args=(data,))
     writer.start()
     try:
-        with OpenContainer(path) as opened:
-            assert not opened.content.is_seekable
-            assert opened.content.read(len(DATA) + 1) == DATA
+        with open_container(path) as content:
+            assert content.size_bytes is None
+            assert content.read(len(DATA) + 1) == DATA
     finally:
         writer.join()
 

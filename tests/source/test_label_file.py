@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
-from feeder.source.label_files import json_files, text_lines
-from feeder.source.label_files.label_file import open_label_file
-from feeder.source.label_files.row import BadCellError
-from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
+from feeder.source.label_files import tables, text_lines
+from feeder.source.label_files.cells import BadCellError
+from feeder.source.label_files.label_file import LabelFile
+from feeder.source.label_files.names import NameKeys, RowTable, hash_name
 
 
 def read(
@@ -30,9 +30,7 @@ def read(
     uncertain: Uncertain | str = "",
 ) -> list[tuple[int, str, object]]:
     """Return number, file and label of all rows."""
-    file = open_label_file(
-        path, image=image, label=label, label_kind=label_kind, uncertain=uncertain
-    )
+    file = LabelFile(path, image=image, label=label, label_kind=label_kind, uncertain=uncertain)
     for row in file.rows():
         file.observe(row)
     return [(row.number, row.file, row.fault or file.read_label(row)) for row in file.rows()]
@@ -40,7 +38,7 @@ def read(
 
 def _labels(path: Path, **options: Any) -> list[object]:
     """Return the labels of all rows, or why they have none."""
-    file = open_label_file(path, **options)
+    file = LabelFile(path, **options)
     for row in file.rows():
         file.observe(row)
     found: list[object] = []
@@ -231,7 +229,7 @@ def test_a_class_in_each_column(
             assert expected in str(label)
         else:
             assert label == (list(expected) if expected == "ab" else expected)
-    assert open_label_file(path, label="a,b", label_kind=kind).classes == ("a", "b")
+    assert LabelFile(path, label="a,b", label_kind=kind).classes == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +308,7 @@ def test_json_a_line_may_be_called_json(tmp_path: Path) -> None:
 def test_long_files_of_json_have_to_be_a_row_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_files, "JSON_BYTES_MAX", 100)
+    monkeypatch.setattr(tables, "JSON_BYTES_MAX", 100)
     monkeypatch.setattr(text_lines, "LINE_BYTES_MAX", 100)
     lines = [json.dumps({"file": f"{number}.jpg", "label": number}) for number in range(20)]
     assert len(read(write(tmp_path, "\n".join(lines), "x.json"))) == 20
@@ -322,9 +320,9 @@ def test_long_files_of_json_have_to_be_a_row_a_line(
 
 def test_a_file_that_is_gone_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"gone.csv cannot be read: No such file"):
-        open_label_file(tmp_path / "gone.csv")
+        LabelFile(tmp_path / "gone.csv")
     with pytest.raises(DatasetError, match="cannot be read: Is a directory"):
-        open_label_file(tmp_path)
+        LabelFile(tmp_path)
 
 
 @given(

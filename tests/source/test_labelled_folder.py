@@ -9,8 +9,9 @@ import pytest
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import path_to_text
-from feeder.source.item_bytes import SourceError, stamp_path
+from feeder.source.item_bytes import SourceError
 from feeder.source.labelled_folder import LabelledFolder
+from feeder.source.location.storage import stamp_path
 from feeder.source.raw_labels import Form
 from feeder.source.source import SourceSpec
 from tests.source.listings import Listed, list_container

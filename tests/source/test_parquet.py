@@ -1,7 +1,6 @@
 """Parquet files: which columns are found, which rows become items, and what is refused."""
 
 import base64
-import builtins
 import hashlib
 import json
 import os
@@ -238,7 +237,7 @@ _NO_IMAGES = "has no images, only texts in its column {}: if they are paths of f
             {"image": IMAGES, "fine_label": [0] * 5, "coarse_label": [0] * 5},
             {},
             ConfigError,
-            "several columns of labels: choose one with --label (fine_label, coarse_label)",
+            "the labels may be in fine_label, coarse_label: choose one with --label",
         ),
         (
             {"image": IMAGES, "label": [{"x": 1}] * 5},
@@ -394,14 +393,7 @@ def test_without_pyarrow_the_command_that_installs_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, {"image": IMAGES, "label": [0] * 5})
-    imported = builtins.__import__
-
-    def fail(name: str, *arguments: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-        return imported(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", fail)
+    monkeypatch.setitem(sys.modules, "feeder.source.parquet_rows", None)
     with pytest.raises(ResourceError) as caught:
         list_file(path)
     assert "pip install pyarrow` (the extra parquet)" in str(caught.value)

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.source.location.file_format import look_at_file
-from feeder.source.location.folder_contents import look_at_folder
+from feeder.source.contents import look_at_folder, recognise_file
 from feeder.source.recognise import recognise
-from feeder.source.source import SourceSpec
+from feeder.source.source import SourceSpec, open_source
 from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())
@@ -104,12 +103,12 @@ def test_an_old_tar_without_a_magic_number_is_a_tar(here: Path) -> None:
 def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None:
     path = tmp_path / "records"
     path.write_bytes(_RECORDS)
-    assert look_at_file(path).name == "tfrecord"
+    assert recognise_file(path)[0] == "tfrecord"
     for bit in range(12 * 8):
         flipped = bytearray(_RECORDS)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        assert look_at_file(path).name != "tfrecord"
+        assert recognise_file(path)[0] != "tfrecord"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +325,7 @@ def test_options_without_a_meaning_are_refused(
 ) -> None:
     put(here, {"d/a/x.jpg": _JPEG, "x.csv": _CSV, "y.csv": _CSV})
     with pytest.raises(ConfigError, match=problem):
-        recognise(**{"location": "d", **arguments})
+        open_source(recognise(**{"location": "d", **arguments}), str(here))
 
 
 def test_options_reach_the_description(here: Path) -> None:
@@ -361,15 +360,15 @@ def test_what_a_folder_holds_does_not_depend_on_its_order(
     plain = look_at_folder(here / "source")
     assert plain.labels[:2] == ["a0.json", "a1.json"]
     assert plain.folders == ["y", "z"]
-    assert plain.containers["tar"] == sorted(plain.containers["tar"])
+    assert plain.containers["tar files"] == sorted(plain.containers["tar files"])
     scandir = os.scandir
 
     class Reversed:
-        def __init__(self, path: Path) -> None:
+        def __init__(self, path: bytes) -> None:
             with scandir(path) as entries:
                 self._entries = sorted(entries, key=lambda entry: entry.name, reverse=True)
 
-        def __enter__(self) -> "list[os.DirEntry[str]]":
+        def __enter__(self) -> "list[os.DirEntry[bytes]]":
             return self._entries
 
         def __exit__(self, *error: object) -> None:
@@ -381,7 +380,7 @@ def test_what_a_folder_holds_does_not_depend_on_its_order(
 
 def test_a_file_that_cannot_be_read_is_one_line(here: Path) -> None:
     with pytest.raises(DatasetError, match="gone cannot be read: No such file"):
-        look_at_file(here / "gone")
+        recognise_file(here / "gone")
 
 
 def test_a_file_of_labels_is_refused_where_the_container_has_them(tmp_path: Path) -> None:
@@ -389,7 +388,7 @@ def test_a_file_of_labels_is_refused_where_the_container_has_them(tmp_path: Path
     labels.write_text("a,b\n")
     for name in ("imagenet.tfrecord", "classes.parquet"):
         with pytest.raises(ConfigError, match="--labels has no meaning for"):
-            recognise(str(Path(__file__).parent / "golden" / name), labels_file=str(labels))
+            open_source(recognise(str(_GOLDEN / name), labels_file=str(labels)), str(tmp_path))
 
 
 def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:

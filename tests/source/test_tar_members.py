@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from feeder.source.decompress import OpenContainer
+from feeder.source.decompress import open_container
 from feeder.source.tar_members import TarMember, TarWalk
 from tests.source.tar_writer import tar_bytes
 
@@ -19,8 +19,8 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 def walk(path: Path) -> list[TarMember]:
-    with OpenContainer(path) as opened:
-        return list(TarWalk(opened.content, path.name))
+    with open_container(path) as content:
+        return list(TarWalk(content, path.name))
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_data_is_where_the_walk_finds_it(put: Put, form: int) -> None:
     sizes = (0, 1, 511, 512, 513, 1024, 70_001)
     files = {f"d/{size}.bin": os.urandom(size) for size in sizes}
     path = put(tar_bytes(files, form=form))
-    with OpenContainer(path) as opened:
-        tar = TarWalk(opened.content, path.name)
+    with open_container(path) as content:
+        tar = TarWalk(content, path.name)
         read = {member.name: tar.read(member) for member in tar}
         assert tar.has_end_marker
     assert read == files
@@ -82,8 +82,8 @@ def test_the_number_of_members_does_not_take_memory(put: Put) -> None:
     path = put(tar_bytes(dict.fromkeys(names, b"1")))
     peaks = []
     for count in (300, 3000):
-        with OpenContainer(path) as opened:
-            members = iter(TarWalk(opened.content, path.name))
+        with open_container(path) as content:
+            members = iter(TarWalk(content, path.name))
             tracemalloc.start()
             for _ in range(count):
                 next(members)
@@ -111,8 +111,8 @@ def test_without_end_marker_whole_members_are_accepted_and_it_is_noticed(
 ) -> None:
     whole = tar_bytes({"a.jpg": b"x" * 700, "b.jpg": b"y" * 512})
     path = put(whole[: [0, 3, 5][members] * _BLOCK])
-    with OpenContainer(path) as opened:
-        tar = TarWalk(opened.content, path.name)
+    with open_container(path) as content:
+        tar = TarWalk(content, path.name)
         assert len(list(tar)) == members
         assert not tar.has_end_marker
 
@@ -213,8 +213,8 @@ def test_a_tar_in_a_tar_is_read_in_place(put: Put) -> None:
     path = put(tar_bytes(outer))
     stored = path.read_bytes()
     found = {}
-    with OpenContainer(path) as opened:
-        tar = TarWalk(opened.content, path.name)
+    with open_container(path) as content:
+        tar = TarWalk(content, path.name)
         for member in tar:
             for image in tar.inner(member):
                 data = stored[image.offset : image.offset + image.size_bytes]
@@ -226,8 +226,8 @@ def test_a_tar_in_a_tar_is_read_in_place(put: Put) -> None:
 def test_a_cut_tar_in_a_tar_ends_at_its_own_end(put: Put) -> None:
     inner = tar_bytes({"x.JPEG": bytes(5000), "y.JPEG": bytes(5000)})
     path = put(tar_bytes({"n1.tar": inner[:9000], "n2.tar": inner}))
-    with OpenContainer(path) as opened:
-        tar = TarWalk(opened.content, path.name)
+    with open_container(path) as content:
+        tar = TarWalk(content, path.name)
         member = next(iter(tar))
         with pytest.raises(DatasetError, match=r"^n1\.tar in a\.tar is cut: .* of y\.JPEG"):
             list(tar.inner(member))
@@ -235,8 +235,8 @@ def test_a_cut_tar_in_a_tar_ends_at_its_own_end(put: Put) -> None:
 
 def test_a_file_that_shrinks_while_it_is_read_is_cut(put: Put) -> None:
     path = put(tar_bytes({"a.jpg": bytes(100_000)}))
-    with OpenContainer(path) as opened:
-        tar = TarWalk(opened.content, path.name)
+    with open_container(path) as content:
+        tar = TarWalk(content, path.name)
         member = next(iter(tar))
         os.truncate(path, 50_000)
         with pytest.raises(DatasetError, match=r"is cut: .* in the data of a\.jpg"):

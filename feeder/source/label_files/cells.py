@@ -13,7 +13,6 @@ from typing import Final
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import printable
-from feeder.source.label_files.row import BadCellError
 
 HOT_KINDS: Final = ("multi", "one-hot", "multi-hot")
 """Kinds of labels for which a column, or a place in a list, is a class."""
@@ -36,6 +35,10 @@ def parse_decimal(text: str) -> float | None:
 def is_missing_word(text: str) -> bool:
     """Return whether a text stands for no value in tables: NA, NaN, None, ? and their like."""
     return text.lower() in _MISSING_WORDS
+
+
+class BadCellError(ValueError):
+    """Raised for a label without a meaning as its kind; the message is the reason."""
 
 
 class CellMeaning:

@@ -1,4 +1,4 @@
-"""Chooses the columns, or the fields of JSON objects, that hold images' names and labels.
+"""Chooses the columns of a table that hold images, labels and the splits of rows.
 
 A column that the user named wins. Else it is the only one that has a usual name; for images also
 the only one whose first value looks like an image's file name, for labels the only other one. Where
@@ -7,15 +7,13 @@ more than one would do, none is chosen.
 
 import fnmatch
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
-from feeder.source.label_files.row import FieldChoice
-from feeder.source.label_files.split_column import SplitColumn
-from feeder.source.location.splits import is_split
+from feeder.source.location.splits import is_split, split_of
 
 IMAGE_SUFFIXES: Final = frozenset(
     {
@@ -24,6 +22,7 @@ IMAGE_SUFFIXES: Final = frozenset(
         *(".heic", ".avif", ".jp2", ".tga"),  # not packed, but no label files
     }
 )
+# Usual names, the most usual first.
 _FILE_NAMES: Final = (
     frozenset({"file", "file_name", "filename", "file_path", "filepath", "image_file"}),
     frozenset({"image", "image_name", "image_path", "img", "img_name", "img_path", "path"}),
@@ -31,66 +30,133 @@ _FILE_NAMES: Final = (
 )
 _LABEL_NAMES: Final = (
     frozenset({"label", "labels", "class", "classes", "target", "targets", "category"}),
-    frozenset({"label_id", "class_id", "class_index", "category_id", "label_index", "cls"}),
+    frozenset(
+        {"label_id", "class_id", "class_index", "category_id", "label_index", "cls", "class_label"}
+        | {"fine_label", "coarse_label"}
+    ),
     frozenset({"label_name", "class_name", "categories", "tag", "tags", "y"}),
 )
 _CONFIDENCE_NAMES: Final = ("confidence", "score", "probability")
+_SPLIT_NAMES: Final = frozenset(
+    {"split", "splits", "splitname", "datasplit", "datasetsplit", "dataset", "set", "subset"}
+    | {"partition", "fold", "phase", "usage"}
+)
+_SPLIT_FLAG: Final = re.compile(r"is[-_ ]?(.+)", re.IGNORECASE | re.DOTALL)
+_YES: Final = frozenset({"1", "1.0", "true", "t", "yes", "y"})
+_NO: Final = frozenset({"0", "0.0", "false", "f", "no", "n"})
+_REST: Final = "rest"
+"""The split of rows that are not of the one that a column of yes and no is about."""
 _SHOWN_COLUMNS: Final = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """The columns that matter, by name."""
+class SplitColumn:
+    """The column, or the field, of the split that a row belongs to: train, val, test.
 
-    image: str
-    labels: tuple[str, ...]
-    """Empty where the kind of labels is "none"."""
-    is_split: bool
-    """Whether the label is in several columns."""
+    split, set, subset, partition, fold, phase, usage      holds splits if one value is called so
+    is_train, is_test, is_valid, …                         yes or no
+    any other                                              holds splits if all values are called so
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        flag = _SPLIT_FLAG.fullmatch(name.strip())
+        self._flag = (split_of(flag[1]) or "") if flag and is_split(flag[1]) else ""
+        self.is_usual = bool(self._flag) or re.sub(r"[\W_]", "", name.lower()) in _SPLIT_NAMES
+        """Whether a column of this name is expected to hold splits."""
+
+    def read(self, cell: object) -> str:
+        """Return the split that a cell names, as it is written; empty where it names none."""
+        text = str(cell).strip() if isinstance(cell, (str, int, float)) else ""
+        if self._flag and text.lower() in _YES:
+            return self._flag
+        return _REST if self._flag and text.lower() in _NO else text
+
+    def holds_splits(self, values: Collection[str]) -> bool:
+        """Return whether ``values``, which ``read`` returned, are splits."""
+        if self.is_usual:
+            return any(split_of(value) for value in values)
+        return bool(values) and all(is_split(value) for value in values)
 
 
 def choose_columns(
     names: Sequence[str],
-    first: Sequence[object],
-    choice: FieldChoice,
-    *,
+    first: Mapping[str, object],
+    image: str,
+    label: str,
+    label_kind: str | None,
     where: str,
-) -> Columns:
-    """Return the columns to use of ``names``; ``first`` are the values of the first row.
+) -> tuple[str, tuple[str, ...], bool]:
+    """Return the columns of images and of labels, and whether a label is in several columns.
 
-    Raises ConfigError, which begins with ``where``.
+    ``first`` has the values of the first row by column, ``image`` and ``label`` are the user's
+    choices, if any. There are no columns of labels where their kind is "none". Raises ConfigError,
+    which begins with ``where``.
     """
-    image_column = _choose_image(names, first, choice.image, where)
-    if choice.label_kind == "none":
-        return Columns(image=image_column, labels=(), is_split=False)
-    others = [name for name in names if name != image_column]
-    if choice.label:
-        labels = _find_named(others, choice.label, where)
-        is_split = len(labels) > 1 or choice.label not in others
-    else:
-        labels = (_choose_label(others, dict(zip(names, first, strict=False)), where),)
-        is_split = False
-    if is_split and choice.label_kind not in ("multi", "one-hot", "multi-hot", "float"):
+    if not image:
+        image = _choose_image(names, first, where)
+    elif image not in names:
+        raise ConfigError(
+            f"{where}: --image {printable(image)} is none of its columns: {_show(names)}"
+        )
+    if label_kind == "none":
+        return image, (), False
+    others = [name for name in names if name != image]
+    if not label:
+        usual = choose_label(others, where)
+        return image, (usual or _choose_other(others, first, where),), False
+    labels = _find_named(others, label, where)
+    is_split = len(labels) > 1 or label not in others
+    if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
         raise ConfigError(
             f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
             "of their values, one-hot or multi for a class each"
         )
-    return Columns(image=image_column, labels=labels, is_split=is_split)
+    return image, labels, is_split
 
 
-def describe_columns(columns: Columns) -> str:
-    """Return where labels are, for a message: "column label"."""
-    names = [printable(name) for name in columns.labels]
-    if len(names) < 2:
-        return "".join(name if name.startswith("column ") else f"column {name}" for name in names)
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"columns {', '.join(names[:3])}{more}"
+def choose_label(names: Sequence[str], where: str, declared: Collection[str] = ()) -> str:
+    """Return the column of labels that has the most usual name, or is declared as such; or "".
+
+    Raises ConfigError, which begins with ``where``, for several.
+    """
+    for number, tier in enumerate(_LABEL_NAMES):
+        usual = [name for name in names if _fold(name) in tier or (not number and name in declared)]
+        if len(usual) > 1:
+            raise ConfigError(
+                f"{where}: the labels may be in {_show(usual)}: choose one with --label"
+            )
+        if usual:
+            return usual[0]
+    return ""
 
 
-def find_confidence(names: Sequence[str]) -> int | None:
+def choose_split_column(
+    names: Sequence[str], first: Mapping[str, object], taken: Collection[str]
+) -> SplitColumn | None:
+    """Return the column that may hold splits, by names and first values.
+
+    The columns ``taken`` hold something else.
+    """
+    others = [SplitColumn(name) for name in names if name not in taken]
+    usual = [column for column in others if column.is_usual]
+    likely = [column for column in others if is_split(column.read(first.get(column.name)))]
+    both = [column for column in usual if column in likely]
+    return next(iter((*both, *likely, *usual)), None)
+
+
+def describe_columns(names: Sequence[str], what: str) -> str:
+    """Return where labels are, for a message: "column label", ``what`` being a column."""
+    shown = [printable(name) for name in names]
+    if len(shown) < 2:
+        return "".join(name if name.startswith("column ") else f"{what} {name}" for name in shown)
+    more = f" and {len(shown) - 3:,} more" if len(shown) > 3 else ""
+    return f"{what}s {', '.join(shown[:3])}{more}"
+
+
+def find_confidence(names: Sequence[str]) -> str | None:
     """Return the column with the confidence of each row's label, None without one."""
-    folded = [_fold(name) for name in names]
-    return next((folded.index(name) for name in _CONFIDENCE_NAMES if name in folded), None)
+    folded = {_fold(name): name for name in reversed(names)}
+    return next((folded[name] for name in _CONFIDENCE_NAMES if name in folded), None)
 
 
 def looks_like_image(value: object) -> bool:
@@ -103,14 +169,8 @@ def has_image_suffix(name: str) -> bool:
     return os.path.splitext(name.strip())[1].lower() in IMAGE_SUFFIXES
 
 
-def _choose_image(names: Sequence[str], first: Sequence[object], image: str, where: str) -> str:
-    if image:
-        if image not in names:
-            raise ConfigError(
-                f"{where}: --image {printable(image)} is none of its columns: {_show(names)}"
-            )
-        return image
-    looking = [name for name, value in zip(names, first, strict=False) if looks_like_image(value)]
+def _choose_image(names: Sequence[str], first: Mapping[str, object], where: str) -> str:
+    looking = [name for name in names if looks_like_image(first.get(name))]
     for tier in _FILE_NAMES:
         usual = [name for name in names if _fold(name) in tier]
         likely = [name for name in usual if name in looking] or usual
@@ -128,45 +188,34 @@ def _choose_image(names: Sequence[str], first: Sequence[object], image: str, whe
     )
 
 
-def _choose_label(others: Sequence[str], first: Mapping[str, object], where: str) -> str:
-    for tier in _LABEL_NAMES:
-        usual = [name for name in others if _fold(name) in tier]
-        if len(usual) == 1:
-            return usual[0]
-        if usual:
-            raise ConfigError(
-                f"{where}: the labels may be in {_show(usual)}: choose one with --label"
-            )
-    splits = [name for name in others if _holds_splits(name, first.get(name))]
-    others = [name for name in others if name not in splits]
-    if len(others) == 1:
-        return others[0]
-    if splits and not others:
+def _choose_other(others: Sequence[str], first: Mapping[str, object], where: str) -> str:
+    """Return the only column that may hold labels, though its name does not say so."""
+    columns = [SplitColumn(name) for name in others]
+    splits = [
+        each.name for each in columns if each.is_usual and is_split(each.read(first.get(each.name)))
+    ]
+    rest = [name for name in others if name not in splits]
+    if len(rest) == 1:
+        return rest[0]
+    if splits and not rest:
         raise ConfigError(
             f"{where} has no column of labels: {_show(splits)} looks like a split of the rows; "
             "name the labels' column with --label, or give --label-kind none"
         )
-    if not others:
+    if not rest:
         raise ConfigError(f"{where} has no column of labels: give one, or --label-kind none")
-    raise ConfigError(f"{where}: the labels may be in {_show(others)}: choose one with --label")
-
-
-def _holds_splits(name: str, first: object) -> bool:
-    column = SplitColumn(name)
-    return column.is_usual and is_split(column.read(first))
+    raise ConfigError(f"{where}: the labels may be in {_show(rest)}: choose one with --label")
 
 
 def _find_named(others: Sequence[str], label: str, where: str) -> tuple[str, ...]:
+    """Return the columns that --label names, with commas between them; each may be a pattern."""
     if label in others:
         return (label,)
     found: list[str] = []
     for each in label.split(","):
         pattern = each.strip()
-        matching = (
-            [pattern]
-            if pattern in others
-            else [name for name in others if fnmatch.fnmatchcase(name, pattern)]
-        )
+        is_name = pattern in others
+        matching = [pattern] if is_name else fnmatch.filter(others, pattern)
         if not matching:
             raise ConfigError(
                 f"{where}: --label {printable(pattern)} is none of its columns: {_show(others)}"

@@ -1,58 +1,136 @@
-"""Opens a file of labels: CSV, JSON or JSONL, by its name and its first characters."""
+"""A file with a label for each image: CSV, TSV, JSON or JSONL, as rows of one form."""
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from feeder.errors import DatasetError
+from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.label_files.csv_file import CsvLabels
-from feeder.source.label_files.json_files import JsonFile, JsonLines, load_line
-from feeder.source.label_files.row import FieldChoice, LabelFile
+from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
+from feeder.source.label_files.columns import (
+    choose_columns,
+    choose_split_column,
+    describe_columns,
+    find_confidence,
+)
+from feeder.source.label_files.tables import (
+    KEY,
+    VALUE,
+    Table,
+    begins_with_object,
+    read_csv,
+    read_json,
+    read_json_lines,
+)
 
 _START_BYTES: Final = 1 << 16
 _LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
-_JSON_SUFFIXES: Final = frozenset({".json", *_LINE_SUFFIXES})
 
 
-def open_label_file(
-    path: Path,
-    *,
-    image: str = "",
-    label: str = "",
-    label_kind: LabelChoice | None = None,
-    uncertain: Uncertain | Literal[""] = "",
-) -> LabelFile:
-    """Return the rows of the file at ``path``; ``image`` and ``label`` name columns or fields.
+class LabelRow(NamedTuple):
+    """What one row of a file of labels holds."""
 
-    Raises DatasetError for a file that cannot be read, ConfigError where the columns to use are not
-    clear.
-    """
+    number: int
+    """The line where it begins, or which entry of a JSON file it is; from 1."""
+    file: str
+    """As it is written; empty where there is none."""
+    label: Sequence[Any]
+    """Its cells or values, not yet interpreted."""
+    fault: str
+    """Why the row is unusable; empty where it is not."""
+    confidence: str = ""
+    """Of the label, where there is a column of it, as in tables with a row for each label."""
+    split: str = ""
+    """What ``LabelFile.split`` says about it."""
+
+
+class LabelFile:
+    """A file of labels: which columns or fields of its table count, and what they mean."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        image: str = "",
+        label: str = "",
+        label_kind: LabelChoice | None = None,
+        uncertain: Uncertain | Literal[""] = "",
+    ) -> None:
+        """``image`` and ``label`` name columns or fields, the latter several with commas between.
+
+        Raises DatasetError for a file that cannot be read, ConfigError where the columns to use are
+        not clear.
+        """
+        where = printable(path_to_text(path))
+        self._table = table = _open_table(path, where, can_have_spaces=label_kind != "none")
+        names = [name for name in table.names if name]  # pandas writes its index without one
+        if VALUE in names and (image or label):
+            raise ConfigError(f"{where} has no fields that --image or --label could name")
+        image, label = image or KEY * (KEY in names), label or VALUE * (VALUE in names)
+        self._columns = choose_columns(names, table.first, image, label, label_kind, where)
+        self._image, self._labels, self._is_split = self._columns
+        for name in (self._image, *self._labels):
+            if table.names.count(name) > 1:
+                raise ConfigError(f"{where} has two columns {printable(name)}: rename one")
+        self.unit = table.unit
+        """What ``LabelRow.number`` counts: "line" or "entry"."""
+        self.split = choose_split_column(names, table.first, (self._image, *self._labels))
+        """The column that may hold the rows' splits."""
+        is_class_each = self._is_split and label_kind in HOT_KINDS
+        self.classes = self._labels if is_class_each else ()
+        """Classes that the file names apart from its labels: those with a column each."""
+        self.field = "" if VALUE in names else describe_columns(self._labels, table.column)
+        """Where labels are, for the summary: "column label"; empty where that has no name."""
+        self._confidence = find_confidence(names)
+        self._meaning: CellMeaning | None = None
+        if self._is_split or table.column == "column":  # else values have types
+            self._meaning = CellMeaning(
+                label_kind, self._labels, is_split=self._is_split, uncertain=uncertain, where=where
+            )
+
+    def rows(self) -> Iterator[LabelRow]:
+        """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
+        for number, values, fault in self._table.rows():
+            file = values.get(self._image)
+            is_name = isinstance(file, (str, int)) and not isinstance(file, bool)
+            name = str(file) if is_name else ""
+            if fault:
+                yield LabelRow(number, name, (), fault)
+                continue
+            label = [values.get(column) for column in self._labels]
+            split = "" if self.split is None else self.split.read(values.get(self.split.name))
+            confidence = "" if self._confidence is None else values.get(self._confidence)
+            yield LabelRow(number, name, label, "", str(confidence or ""), split)
+
+    def observe(self, row: LabelRow) -> None:
+        """Take note of a row's label; of every row, before the first ``read_label``."""
+        if self._meaning is not None and row.label:
+            self._meaning.observe([str(cell) for cell in row.label])
+
+    def read_label(self, row: LabelRow) -> object:
+        """Return the label of a row as it is there, a RawLabel; None where it has none.
+
+        Raises BadCellError, and ConfigError where only an option can decide what a cell means.
+        """
+        if self._meaning is None or not row.label:
+            return row.label[0] if row.label else None
+        return self._meaning.read([str(cell) for cell in row.label])
+
+
+def _open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
+    """Return the rows of a file, whose format is known by its name and its first characters."""
     suffix = path.suffix.lower()
-    start = _read_start(path)
-    is_json = suffix in _JSON_SUFFIXES or start.startswith(("{", "["))
-    kind: type[JsonLines] | type[JsonFile] | type[CsvLabels] = CsvLabels
-    if suffix in _LINE_SUFFIXES or (is_json and _begins_with_a_row(start)):
-        kind = JsonLines
-    elif is_json:
-        kind = JsonFile
-    return kind(path, FieldChoice(image, label, label_kind, uncertain))
-
-
-def _read_start(path: Path) -> str:
     try:
         data = read_regular(path, _START_BYTES)
     except OSError as error:
-        raise DatasetError(
-            f"{printable(path_to_text(path))} cannot be read: {error.strerror}"
-        ) from None
-    return data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
-
-
-def _begins_with_a_row(start: str) -> bool:
-    """Return whether the first line is an object and another line follows it."""
-    line, _, rest = start.partition("\n")
-    return bool(rest.strip()) and isinstance(load_line(line), Mapping)
+        raise DatasetError(f"{where} cannot be read: {error.strerror}") from None
+    start = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
+    is_json = suffix == ".json" or start.startswith(("{", "["))
+    if suffix in _LINE_SUFFIXES or (is_json and begins_with_object(start)):
+        return read_json_lines(path, where)
+    if is_json:
+        return read_json(path, where)
+    return read_csv(path, where, can_have_spaces=can_have_spaces)

@@ -1,4 +1,4 @@
-"""Where a source is: from what the user typed to files, and what these are by their first bytes.
+"""Where a source is: from what the user typed to files and folders, and how these are read.
 
-May import: errors, process, source.label_files.
+May import: errors, process.
 """

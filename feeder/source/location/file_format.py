@@ -1,29 +1,19 @@
-"""What a file is, by its first bytes: a tar, TFRecords, Parquet, or something that is no source."""
+"""Files that are no source: what they are by their first bytes, and how compressed ones begin."""
 
 import re
-import struct
 import zlib
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import open_regular_file, read_regular
+from feeder.source.location.storage import StoredFile
 
-FormatName = Literal[
-    "tar", "imagenet-train", "imagenet-val", "tfrecord", "parquet", "compressed", "other"
-]
+GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
+"""A frame, or one to be skipped, with which pzstd's files begin."""
 _START_BYTES: Final = 1 << 16
-_BLOCK_BYTES: Final = 512
-_MEMBERS_MAX: Final = 8
-_CHECKSUM: Final = slice(148, 156)
-_RECORD: Final = struct.Struct("<QI")
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
-_CLASS_TAR: Final = re.compile(r"n\d{8}\.tar", re.ASCII)
-_CLASS_IMAGE: Final = re.compile(r"n\d{8}_\d+\.\w+", re.ASCII)
-_VALIDATION_IMAGE: Final = re.compile(r"ILSVRC2012_val_\d{8}\.\w+", re.ASCII)
+_INFLATED_BYTES: Final = 1024
 _UNPACK: Final = "unpack it, or compress it as .gz or .zst"
 _USE_PYTHON: Final = "read it in Python and give its images to feeder.pack_samples"
 CONVERT: Final = "convert it to PNG or JPEG"
@@ -74,140 +64,48 @@ _BY_SUFFIX: Final = (
 )
 
 
-class FileFormat(NamedTuple):
-    """What a file is."""
-
-    name: FormatName
-    what: str
-    """For a message: "a tar"."""
-    remedy: str
-    """What to do where it is no source; may be empty."""
-
-
-def look_at_file(path: Path) -> FileFormat:
-    """Return what the regular file at ``path`` is; DatasetError if it cannot be read."""
-    found = _look_into(path)
-    for suffix, what in _BY_SUFFIX if found.name in ("other", "compressed") else ():
-        if suffix.search(path.name):
-            return FileFormat("other", what, _USE_PYTHON)
-    return found
-
-
-def _look_into(path: Path) -> FileFormat:
+def read_start(path: Path) -> bytes:
+    """Return the first 64 KiB of a regular file; DatasetError if it cannot be read."""
     try:
-        start = read_regular(path, _START_BYTES)
+        with StoredFile(path) as file:
+            return file.read(0, _START_BYTES)
     except OSError as error:
         shown = printable(path_to_text(path))
         raise DatasetError(f"source {shown} cannot be read: {error.strerror}") from None
-    if not start:
-        return FileFormat("other", "empty", "")
-    if start.startswith(_ZSTD) or _ZSTD_SKIPPABLE.match(start):
-        return _by_name(path)
-    content = _inflate(start)
-    found = _recognise_content(content)
-    if found is not None and found.name == "tar" and content is start:
-        return _find_imagenet(path) or found
-    if found is None and content is not start:
-        return FileFormat("compressed", "compressed, but neither a tar nor TFRecords", "")
-    return found or recognise_other(start)
 
 
-def describe_file(path: Path) -> str:
-    """Return what the file at ``path`` is and what to do about it: "is a QOI image: convert it"."""
-    try:
-        found = look_at_file(path)
-    except DatasetError as error:
-        return str(error).removeprefix(f"source {printable(path_to_text(path))} ")
-    return f"is {found.what}: {found.remedy}" if found.remedy else f"is {found.what}"
+def is_zstd(start: bytes) -> bool:
+    """Return whether a file that begins so is compressed by zstd."""
+    return _ZSTD.match(start) is not None
 
 
-def _has_valid_length(header: bytes) -> bool:
-    """Return whether 12 bytes can begin a TFRecord: a length and the masked CRC-32C of it."""
-    _, stored = _RECORD.unpack(header)
-    crc = _crc32c(header[:8])
-    return bool(stored == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def is_zlib(start: bytes) -> bool:
+    """Return whether a file that begins so may be compressed as ZLIB."""
+    return start[:1] == b"\x78" and int.from_bytes(start[:2], "big") % 31 == 0
 
 
-def _recognise_content(start: bytes) -> FileFormat | None:
-    if _is_tar(start[:_BLOCK_BYTES]):
-        return FileFormat("tar", "a tar", "")
-    if len(start) >= _RECORD.size and _has_valid_length(start[: _RECORD.size]):
-        return FileFormat("tfrecord", "a TFRecord file", "")
-    if start.startswith((b"PAR1", b"PARE")):  # the latter is encrypted, as its reader reports
-        return FileFormat("parquet", "a Parquet file", "")
-    return None
-
-
-def recognise_other(start: bytes) -> FileFormat:
-    """Return what a file is that begins with ``start`` and is no source."""
-    for pattern, what, remedy in _OTHERS:
-        if re.match(pattern, start, re.DOTALL):
-            return FileFormat("other", what, remedy)
-    return FileFormat("other", "of no known format", "")
-
-
-def _is_tar(block: bytes) -> bool:
-    """Return whether a block is a tar's header, of any age, or its end."""
-    if len(block) < _BLOCK_BYTES:
-        return False
-    if not any(block):
-        return True
-    digits = block[_CHECKSUM].strip(b" \x00")
-    if not digits or not all(0x30 <= digit <= 0x37 for digit in digits):
-        return False
-    others = block[: _CHECKSUM.start] + b" " * 8 + block[_CHECKSUM.stop :]
-    signed = sum(others) - 256 * sum(each > 127 for each in others)  # as old programs added
-    return int(digits, 8) in (sum(others), signed)
-
-
-def _inflate(start: bytes) -> bytes:
-    """Return the beginning of what is compressed by gzip or zlib, else ``start`` itself."""
-    is_zlib = start[0] == 0x78 and int.from_bytes(start[:2], "big") % 31 == 0
-    if not start.startswith(_GZIP) and not is_zlib:
+def inflate_start(start: bytes) -> bytes:
+    """Return the first KiB of what gzip or zlib compressed, else ``start`` itself."""
+    if not start.startswith(GZIP) and not is_zlib(start):
         return start
-    engine = zlib.decompressobj(wbits=47)  # either of both
+    engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # either of both
     try:
-        return engine.decompress(start, 2 * _BLOCK_BYTES)
+        return engine.decompress(start, _INFLATED_BYTES)
     except zlib.error:
-        return b"" if start.startswith(_GZIP) else start
+        return b"" if start.startswith(GZIP) else start
 
 
-def _by_name(path: Path) -> FileFormat:
-    """Return what a file compressed by zstd holds by its name: the library may be missing."""
-    name = path.name.lower()
-    if ".tar" in name or name.endswith(".tzst"):
-        return FileFormat("tar", "a tar", "")
-    if "tfrec" in name:
-        return FileFormat("tfrecord", "a TFRecord file", "")
-    return FileFormat("compressed", "compressed by zstd", "name it .tar.zst if it is a tar")
+def recognise_other(start: bytes, name: str = "") -> tuple[str, str]:
+    """Return what a file of this name is that begins with ``start`` and is no source, for messages.
 
-
-def _find_imagenet(path: Path) -> FileFormat | None:
-    """Return which of ImageNet's archives a tar is, by its first files."""
-    import tarfile  # only here: worker processes import this module, and never need it
-
-    try:
-        with open_regular_file(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            for _ in range(_MEMBERS_MAX):
-                member = archive.next()
-                if member is None or member.isreg():
-                    break
-    except (OSError, tarfile.TarError, ValueError, EOFError, OverflowError):
-        return None  # its reader reports what is wrong with it
-    name = member.name.rpartition("/")[2] if member is not None else ""
-    is_class = _CLASS_TAR.fullmatch(path.name) and _CLASS_IMAGE.fullmatch(name)
-    if is_class or _CLASS_TAR.fullmatch(name):
-        return FileFormat("imagenet-train", "of ImageNet's training archive", "")
-    if _VALIDATION_IMAGE.fullmatch(name):
-        return FileFormat("imagenet-val", "ImageNet's validation archive", "")
-    return None
-
-
-def _crc32c(data: bytes) -> int:
-    """Return the CRC-32C of a few bytes; a library, for many, may be missing."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
+    With a remedy, or "" where none is known.
+    """
+    if name and is_zstd(start):
+        what, remedy = "compressed by zstd", "name it .tar.zst if it is a tar"
+    elif name and inflate_start(start) is not start:
+        what, remedy = "compressed, but neither a tar nor TFRecords", ""
+    else:
+        others = (other for other in _OTHERS if re.match(other[0], start, re.DOTALL))
+        _, what, remedy = next(others, (b"", "of no known format" if start else "empty", ""))
+    special = next((special for suffix, special in _BY_SUFFIX if suffix.search(name)), "")
+    return (special, _USE_PYTHON) if special else (what, remedy)

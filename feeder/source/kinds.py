@@ -1,0 +1,62 @@
+"""What each kind of source is, as its module declares it in KINDS, by its name.
+
+MODULES says which modules there are. To recognise a source all of them are imported; to read one,
+only its own. So they import libraries that are extras on demand.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from feeder.source.source import Source, SourceSpec
+
+
+MODULES: Final = {
+    "class-folder": "class_folder",
+    "labelled-folder": "labelled_folder",
+    "webdataset": "webdataset",
+    "tfrecord": "tfrecord",
+    "parquet": "parquet",
+    "imagenet-train": "imagenet",
+    "imagenet-val": "imagenet",
+}
+"""The module of each kind; Of two kinds that a file can be, the
+later one counts: ImageNet's archives are tars of their own."""
+
+
+class Kind(NamedTuple):
+    """What a kind of source is, besides how it is read."""
+
+    open: Callable[["SourceSpec", str], "Source"]
+    """Returns the source of a spec; takes the work folder, too. Raises ConfigError for options
+    that have no meaning for the kind."""
+    what: str = ""
+    """A container, for messages: "a tar". Empty for loose files, which are in a folder."""
+    plural: str = ""
+    """Several of them: "tar files"."""
+    suffixes: tuple[str, ...] = ()
+    """Of containers, besides those of a compression. By them a folder of containers is known, and
+    one that is compressed by zstd; the names of its items do not have them."""
+    names: str = ""
+    """A pattern of other names that containers have."""
+    matches: Callable[[bytes, str], bool] | None = None
+    """Whether the file of this name is a container: takes how it begins, or what is compressed in
+    it, and the name."""
+    is_streamable: bool = False
+    """Whether a container can be a pipe."""
+    count_splits: Callable[["SourceSpec"], tuple[str, Mapping[str, int]]] | None = None
+    """Returns the column that holds the split of each row, "" without one, and the rows of each."""
+
+    def has_name(self, name: str) -> bool:
+        """Return whether a file is called as containers of this kind are."""
+        usual = rf"\.({'|'.join(self.suffixes)})(\.(gz|zst))?$"
+        patterns = [usual] * bool(self.suffixes) + [self.names] * bool(self.names)
+        return any(re.search(pattern, name, re.IGNORECASE) for pattern in patterns)
+
+
+def find_kind(name: str) -> Kind:
+    """Return what the module of a kind declares."""
+    module = importlib.import_module(f"feeder.source.{MODULES[name]}")
+    return cast(Kind, module.KINDS[name])

@@ -1,0 +1,210 @@
+"""Tables of labels as rows of named values, whatever their format.
+
+    CSV     columns separated by , ; or tab, or "name label" with spaces; a line of columns' names,
+            or, without one, "column 1", "column 2", …: then the first row has an image's name
+    JSONL   an object a line, as metadata.jsonl of Hugging Face's image folders
+    JSON    {"x.jpg": 3, …}, {"x.jpg": {"label": 3, …}, …}, [["x.jpg", 3], …] or a list of objects,
+            also as the value of "labels"
+
+CSV and JSONL are streamed, however long they are; a JSON file is held in memory.
+"""
+
+import csv
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from feeder.errors import DatasetError
+from feeder.process.path_text import printable
+from feeder.source.label_files.columns import looks_like_image
+from feeder.source.label_files.text_lines import read_lines, read_text
+
+JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
+KEY: Final = "(key)"
+"""The field that stands for the key of an object within an object."""
+VALUE: Final = "(value)"
+"""The field that stands for a value without a name."""
+_SPACES: Final = " "
+"""A delimiter: the last word is the label, ``my image.jpg 3``."""
+_SAMPLE_LINES: Final = 20
+
+Rows = Iterator[tuple[int, Mapping[str, Any], str]]
+"""The number of each row, its values by column, and why it cannot be read, or ""."""
+
+
+class Table(NamedTuple):
+    """A table of labels."""
+
+    unit: str
+    """What rows are counted in: "line" or "entry"."""
+    column: str
+    """What a column is called: "column", which has texts, or "field", whose values have types."""
+    names: Sequence[str]
+    """Of the columns, in order."""
+    first: Mapping[str, object]
+    """The values of the first row; empty where there is none."""
+    rows: Callable[[], Rows]
+    """Begins with the first row on each call; raises DatasetError where the file is damaged."""
+
+
+def read_csv(path: Path, where: str, *, can_have_spaces: bool) -> Table:
+    """Return the table in a CSV file; DatasetError if it has no rows or is damaged."""
+    sample = list(itertools.islice(read_lines(path), _SAMPLE_LINES))
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else _find_delimiter(sample, can_have_spaces)
+    # The sample may end within quotes, so parse the file itself, and only as far as needed.
+    begin = [cells for _, cells in itertools.islice(_parse(read_lines(path), delimiter, where), 2)]
+    if not begin:
+        raise DatasetError(f"{where} has no rows")
+    names, has_header = begin[0], not any(map(looks_like_image, begin[0]))
+    if not has_header:
+        names = [f"column {number}" for number in range(1, len(names) + 1)]
+    first = begin[int(has_header)] if len(begin) > has_header else []
+
+    def rows() -> Rows:
+        parsed = _parse(read_lines(path), delimiter, where)
+        width = len(names)
+        for line, cells in itertools.islice(parsed, int(has_header), None):
+            fault = ""
+            if len(cells) < width or any(cells[width:]):
+                fault = f"it has {len(cells)} cells, the first line {width}"
+            yield line, dict(zip(names, cells, strict=False)), fault
+
+    return Table("line", "column", names, dict(zip(names, first, strict=False)), rows)
+
+
+def read_json_lines(path: Path, where: str) -> Table:
+    """Return the table in a JSONL file; DatasetError if its first line is no object."""
+
+    def rows() -> Rows:
+        for number, line in enumerate(read_lines(path), 1):
+            if line.strip():
+                yield number, *_as_object(_load(line))
+
+    for number, first, fault in rows():
+        if fault:
+            raise DatasetError(
+                f"line {number} of {where} is no JSON object: the file has to hold one a line"
+            )
+        return Table("line", "field", list(first), first, rows)
+    raise DatasetError(f"{where} has no rows")
+
+
+def read_json(path: Path, where: str) -> Table:
+    """Return the table in a JSON file; DatasetError if it holds none or over JSON_BYTES_MAX."""
+    entries = _find_entries(path, where)
+    if not entries:
+        raise DatasetError(f"{where} has no entries")
+    keys: Sequence[str | None] = [None] * len(entries)
+    if isinstance(entries, dict):
+        keys, values = list(entries), list(entries.values())
+    elif isinstance(entries[0], list):
+        pairs = [each if _is_pair(each) else ("", None) for each in entries]
+        keys, values = [name for name, _ in pairs], [label for _, label in pairs]
+    else:
+        values = entries
+    has_objects = isinstance(values[0], Mapping)
+    if not has_objects and keys[0] is None:
+        raise DatasetError(f"entry 1 of {where} is neither an object nor [file, label]")
+
+    def rows() -> Rows:
+        for number, (key, value) in enumerate(zip(keys, values, strict=True), 1):
+            fields, fault = _as_object(value) if has_objects else ({VALUE: value}, "")
+            yield number, fields if key is None else {KEY: key, **fields}, fault
+
+    _, first, _ = next(rows())
+    return Table("entry", "field", list(first), first, rows)
+
+
+def begins_with_object(start: str) -> bool:
+    """Return whether the first line is a JSON object and another line follows it."""
+    line, _, rest = start.partition("\n")
+    return bool(rest.strip()) and isinstance(_load(line), Mapping)
+
+
+def _parse(lines: Iterable[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of CSV that are not empty, with the number of their first line."""
+    if delimiter == _SPACES:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, line.rsplit(maxsplit=1)
+        return
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = 1
+    try:
+        for cells in reader:
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped):
+                yield number, stripped
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise DatasetError(
+            f"line {number} of {where} is no CSV ({printable(str(error))}): mend its quotes, or "
+            "write it again with a CSV library"
+        ) from None
+
+
+def _find_delimiter(sample: list[str], can_have_spaces: bool) -> str:
+    """Return the delimiter that makes the most columns, the same number in most lines."""
+    best, best_score = ",", (0, 1)
+    for delimiter in (",", ";", "\t"):
+        try:
+            rows = [row for row in csv.reader(sample, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        if not rows:
+            continue
+        width, lines = Counter(len(row) for row in rows).most_common(1)[0]
+        is_regular = lines == len(rows)
+        if len(rows[0]) > 1 and (score := (is_regular, width)) > best_score:
+            best, best_score = delimiter, score
+    words = [line.split() for line in sample if line.strip()]
+    is_spaced = bool(words) and all(len(line) > 1 for line in words)
+    return _SPACES if best_score == (0, 1) and can_have_spaces and is_spaced else best
+
+
+def _load(line: str) -> object:
+    """Return the value of a line of JSON; None for what is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
+    return (value, "") if isinstance(value, Mapping) else ({}, "it is no JSON object")
+
+
+def _find_entries(path: Path, where: str) -> dict[str, Any] | list[Any]:
+    text = read_text(path, JSON_BYTES_MAX)
+    if text is None:
+        raise DatasetError(
+            f"{where} has over {JSON_BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
+            "which is not held in memory"
+        )
+    try:
+        value = json.loads(text, object_pairs_hook=_keep_repeats)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{where} is no JSON: {error}") from None
+    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
+        raise DatasetError(
+            f"{where} seems to have COCO's annotations, which are of objects and not of images: "
+            "write a CSV file with a label for each image"
+        )
+    if isinstance(value, dict) and isinstance(value.get("labels"), (dict, list)):
+        value = value["labels"]  # as in StyleGAN's dataset.json
+    if not isinstance(value, (dict, list)):
+        raise DatasetError(f"{where} holds neither an object nor a list")
+    return value
+
+
+def _keep_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any] | list[list[Any]]:
+    """Return an object; as pairs if a key repeats, for a file that is listed twice."""
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else [list(pair) for pair in pairs]
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
