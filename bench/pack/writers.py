@@ -41,14 +41,16 @@ WRITERS: Final = (
     ),
     Writer(
         name="webdataset",
-        script=SCRIPTS / "webdataset_writer.py",
+        script=SCRIPTS / "copying_writer.py",
         environment="webdataset",
         work=_COPIES,
+        variant="webdataset",
     ),
     Writer(
         name="mds",
-        script=SCRIPTS / "streaming_writer.py",
+        script=SCRIPTS / "copying_writer.py",
         environment="streaming",
         work=_COPIES,
+        variant="mds",
     ),
 )

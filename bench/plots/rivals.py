@@ -5,8 +5,7 @@ from typing import Any, Final
 import altair as alt
 
 from ..report import RATE, Result
-from ..rivals.conclusion import ALL_CORES, comparisons, is_on, words_of
-from ..rivals.report import RivalsReport
+from ..rivals.report import ALL_CORES, RivalsReport, is_on, words_of
 from .style import (
     BLUE,
     GREY,
@@ -34,7 +33,7 @@ def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the subtitle."""
     title = [
         f"On {each.cores}, Feeder is {each.describe(kind=False)}"
-        for each in comparisons(report)
+        for each in report.comparisons()
         if "other" in each.kind
     ]
     sentences = report.conclusion()

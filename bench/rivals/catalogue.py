@@ -6,12 +6,11 @@ the table shows them because a loader may be faster by doing less.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
-OURS: Final = "feeder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +39,14 @@ class Quality:
     source: str = "original"
     """The bytes that it decodes: the original JPEG's, or coefficients re-coded or re-quantised."""
 
-    def describe(self) -> str:
-        """Return it in one line."""
-        return (
-            f"{self.resize}; decodes {self.decodes}; IDCT {self.idct}; chroma {self.chroma}; "
-            f"{self.source}"
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     """One row of the table."""
 
     name: str
+    words: str
+    """What sentences and the picture call it."""
     script: Path
     quality: Quality
     environment: str | None = None
@@ -134,54 +128,59 @@ _OURS = Quality(
 )
 
 
-def _rival(name: str, script: str, environment: str, quality: Quality, variant: str) -> Contender:
+def _rival(
+    name: str, words: str, script: str, environment: str, quality: Quality, variant: str = ""
+) -> Contender:
     return Contender(
         name=f"peers/{name}",
-        script=SCRIPTS / f"{script}.py",
+        words=words,
+        script=SCRIPTS / f"{script}_loader.py",
         environment=environment,
         quality=quality,
         variant=variant,
     )
 
 
+def _ours(name: str, words: str, variant: str, *, all_cores: bool) -> Contender:
+    return Contender(
+        name=f"peers/{name}",
+        words=words,
+        script=SCRIPTS / "ours.py",
+        quality=_OURS,
+        variant=variant,
+        works_ahead=False,
+        all_cores=all_cores,
+    )
+
+
 _TF = Quality(resize=_PLAIN, decodes=_REGION, idct="fast")
-_TF_AA = Quality(resize=_ANTIALIASED, decodes=_REGION, idct="fast")
+_TF_AA = replace(_TF, resize=_ANTIALIASED)
 _DALI = Quality(resize=_PLAIN, decodes=_REGION)
-_DALI_AA = Quality(resize=_ANTIALIASED, decodes=_REGION)
+_DALI_AA = replace(_DALI, resize=_ANTIALIASED)
 _FFCV = Quality(resize="area when shrinking, bilinear otherwise", decodes=_WHOLE, idct="fast")
-_FFCV_LOSSY = Quality(
-    resize=_FFCV.resize, decodes=_WHOLE, idct="fast", source="re-encoded at quality 90, lossy"
-)
+_FFCV_LOSSY = replace(_FFCV, source="re-encoded at quality 90, lossy")
 _FFMPEG = Quality(resize=_ANTIALIASED, decodes=_WHOLE, idct="FFmpeg's", chroma="swscale's")
 
 CONTENDERS: Final = (
-    Contender(
-        name="peers/feeder",
-        script=SCRIPTS / "feeder_reader.py",
-        quality=_OURS,
-        works_ahead=False,
-        all_cores=False,  # a single process; on all cores the daemon is our contender
+    # A single process; on all cores the daemon is our contender.
+    _ours("feeder", "Feeder", "reader", all_cores=False),
+    _ours("feeder-daemon", "Feeder's daemon", "daemon", all_cores=True),
+    _rival("tfdata", "tf.data", "tfdata", "tensorflow", _TF),
+    _rival("tfdata-antialias", "tf.data, antialiased", "tfdata", "tensorflow", _TF_AA, "antialias"),
+    _rival("tfdata-service", "tf.data service", "tfdata", "tensorflow", _TF, "service"),
+    _rival("ffcv", "FFCV", "ffcv", "ffcv", _FFCV, "original"),
+    _rival(
+        "ffcv-reencoded", "FFCV, re-encoded with loss", "ffcv", "ffcv", _FFCV_LOSSY, "reencoded"
     ),
-    Contender(
-        name="peers/feeder-daemon",
-        script=SCRIPTS / "feeder_daemon.py",
-        quality=_OURS,
-        works_ahead=False,
-    ),
-    _rival("tfdata", "tfdata_loader", "tensorflow", _TF, ""),
-    _rival("tfdata-antialias", "tfdata_loader", "tensorflow", _TF_AA, "antialias"),
-    _rival("tfdata-service", "tfdata_loader", "tensorflow", _TF, "service"),
-    _rival("ffcv", "ffcv_loader", "ffcv", _FFCV, "original"),
-    _rival("ffcv-reencoded", "ffcv_loader", "ffcv", _FFCV_LOSSY, "reencoded"),
-    _rival("dali", "dali_loader", "dali", _DALI, ""),
-    _rival("dali-antialias", "dali_loader", "dali", _DALI_AA, "antialias"),
-    _rival("torchvision", "torch_loader", "torchvision", _PILLOW, "torchvision"),
-    _rival("pillow", "torch_loader", "torchvision", _PILLOW, "pillow"),
-    _rival("pillow-simd", "torch_loader", "pillow-simd", _PILLOW, "pillow"),
-    _rival("spdl", "spdl_loader", "spdl", _FFMPEG, ""),
-    _rival("streaming", "streaming_loader", "streaming", _PILLOW, ""),
-    _rival("webdataset", "webdataset_loader", "webdataset", _PILLOW, ""),
-    _rival("grain", "grain_loader", "grain", _PILLOW, ""),
+    _rival("dali", "DALI", "dali", "dali", _DALI),
+    _rival("dali-antialias", "DALI, antialiased", "dali", "dali", _DALI_AA, "antialias"),
+    _rival("torchvision", "PyTorch, torchvision", "torch", "torchvision", _PILLOW, "torchvision"),
+    _rival("pillow", "PyTorch, Pillow", "torch", "torchvision", _PILLOW, "pillow"),
+    _rival("pillow-simd", "PyTorch, Pillow-SIMD", "torch", "pillow-simd", _PILLOW, "pillow"),
+    _rival("spdl", "SPDL", "spdl", "spdl", _FFMPEG),
+    _rival("streaming", "MosaicML Streaming", "torch", "streaming", _PILLOW, "streaming"),
+    _rival("webdataset", "WebDataset", "torch", "webdataset", _PILLOW, "webdataset"),
+    _rival("grain", "Grain", "grain", "grain", _PILLOW),
 )
 
 

@@ -18,11 +18,9 @@ from typing import Final
 from PIL import Image
 
 from feeder.errors import DatasetError
-from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
 
-from ..data.material import SYNTHETIC_CLASSES, pack
-from ..data.synthetic import write_synthetic
+from ..data.material import pack, source_or_synthetic
 
 _SYNTHETIC_IMAGES: Final = 256
 """Few, because drawing an image takes longer than repeating one."""
@@ -57,14 +55,12 @@ def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMater
 
     They are removed afterwards. Raises DatasetError when ``source`` holds none.
     """
-    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as name:
+    with (
+        source_or_synthetic(source, images=min(images, _SYNTHETIC_IMAGES)) as given,
+        tempfile.TemporaryDirectory(prefix="feeder-bench-") as name,
+    ):
         folder = Path(name)
-        if source is None:
-            source = folder / "synthetic"
-            count = min(images, _SYNTHETIC_IMAGES)
-            classes = min(SYNTHETIC_CLASSES, count)
-            write_synthetic(source, images=count, classes=classes, jobs=usable_cpus().count)
-        found, left_out = _find_images(source, images)
+        found, left_out = _find_images(given, images)
         linked = _link(found, folder / "source", images)
         listing = folder / "images.tsv"
         lines = [f"{each.path}\t{each.label}\t{each.size[0]}\t{each.size[1]}\n" for each in linked]

@@ -7,17 +7,16 @@ the bench: every wait has a deadline.
 """
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 
 from ..line_process import LineProcess
@@ -33,24 +32,11 @@ class RivalFailure(Exception):  # noqa: N818 -- a result for the table, not an e
     """Raised with the reason why a contender cannot be measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
-    """A contender's versions, and the levels of its first batch."""
+class Introduction(msgspec.Struct, frozen=True):
+    """A contender's versions, and the mean level (0–255) of its first batch."""
 
-    versions: Mapping[str, str]
+    versions: dict[str, str]
     mean: float
-    """Of all levels (0–255)."""
-    deviation: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """The result of a contender's turn."""
-
-    rate: float
-    """Images per second."""
-    cpu_rate: float
-    """Images per second of CPU time of all its processes: other users of the cores do not count."""
 
 
 class RivalProcess(LineProcess):
@@ -80,19 +66,18 @@ class RivalProcess(LineProcess):
         """Wait until it has started and made a first batch, then stop it if it works ahead."""
         text = self._await("ready ")
         try:
-            fields = json.loads(text)
-            introduction = Introduction(
-                versions={str(name): str(value) for name, value in fields["versions"].items()},
-                mean=float(fields["mean"]),
-                deviation=float(fields["deviation"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            introduction = msgspec.json.decode(text, type=Introduction)
+        except msgspec.MsgspecError:
             raise RivalFailure(f"sent an invalid introduction: {text[:100]!r}") from None
         self._pause()
         return introduction
 
-    def take_turn(self, images: int) -> Turn:
-        """Have it deliver ``images`` images or a few more; return its rates."""
+    def take_turn(self, images: int) -> tuple[float, float]:
+        """Have it deliver ``images`` images or a few more.
+
+        Return its images per second, and per second of CPU time of all its processes: other users
+        of the cores do not count in that.
+        """
         busy_before_s = self._busy_s()
         began_s = time.perf_counter()
         if self._works_ahead:
@@ -107,7 +92,7 @@ class RivalProcess(LineProcess):
         if not text.isdigit() or int(text) < images:
             raise RivalFailure(f"delivered {text[:20]!r} images instead of {images}")
         busy_s = max(self._busy_s() - busy_before_s, _CPU_TICK_S)
-        return Turn(rate=int(text) / taken_s, cpu_rate=int(text) / busy_s)
+        return int(text) / taken_s, int(text) / busy_s
 
     def dismiss(self) -> None:
         """Have it end by itself, without waiting for that."""

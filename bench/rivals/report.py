@@ -2,7 +2,7 @@
 
 The JSON has one more key than the other benches':
 
-     "contenders": [{"name", "versions": {…}, "quality": {…}, "antialiased", "missing"}, …]
+     "contenders": [{"name", "versions": {…}, "quality": {…}, "antialiased", "ours", "missing"}, …]
 
 ``missing`` is null, or why this contender has no rate: it is not installed, or it failed. Rows
 called ``cpu/…`` are the same turns per second of CPU time, which a busy machine distorts less.
@@ -11,16 +11,29 @@ rival's is below 1 where we are ahead; the table shows the inverse, "feeder is �
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from ..report import RATE, Report, Result, header_lines, summarise
-from .conclusion import ALL_CORES, conclude, is_on, short_name
+from ..report import (
+    BRACKETS,
+    FEWEST_ROUNDS,
+    RATE,
+    Report,
+    Result,
+    align,
+    format_ratio,
+    header_lines,
+    summarise,
+)
+from .catalogue import CONTENDERS
 
-CPU_RATE = "images/s of CPU time"
+CPU_RATE: Final = "images/s of CPU time"
+ALL_CORES: Final = "/all-cores"
+"""The end of the names of rows that were measured on all cores."""
 
 _COLUMNS: Final = 79
+_WORDS: Final = {contender.name: contender.words for contender in CONTENDERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +49,27 @@ class ContenderNotes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Feeder and the fastest of some other loaders, on one set of cores."""
+
+    cores: str
+    """"one core" or "all cores"."""
+    rival: str
+    kind: str
+    """Of which loaders it is the fastest."""
+    row: Result
+    """Feeder's, with the rival's as its baseline."""
+
+    def describe(self, *, kind: bool = True) -> str:
+        """Return how Feeder compares, "… as fast as …", with the ``kind`` or without."""
+        rival = f"{self.rival}, {self.kind}" if kind else self.rival
+        times = format_ratio(self.row)
+        if self.row.interval is not None and self.row.is_within_noise:
+            return f"as fast as {rival}{',' * kind} within the noise: {times} times"
+        return f"{times} times as fast as {rival}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RivalsReport(Report):
     """A report with the contenders' notes."""
 
@@ -43,7 +77,6 @@ class RivalsReport(Report):
 
     def to_text(self) -> str:
         """Return the conclusion, header, rates on each set of cores, and quality of the pixels."""
-        rates = {result.name: result for result in self.results}
         lines = [
             line
             for sentence in self.conclusion()
@@ -53,31 +86,91 @@ class RivalsReport(Report):
         for suffix, title in (("", "one core"), (ALL_CORES, "all cores")):
             notes = [each for each in self.contenders if is_on(each.name, suffix)]
             if notes:
-                lines += ["", title, *_table(_rate_rows(notes, rates)), *self._summary(suffix)]
-        lines += ["", "what their pixels are made of", *_table(self._quality_rows())]
-        return "\n".join(lines) + "\n"
-
-    def conclusion(self) -> list[str]:
-        """Return a sentence for each set of cores, and what was measured."""
-        return conclude(self, [each.name for each in self.contenders if each.missing is not None])
-
-    def _summary(self, suffix: str) -> list[str]:
-        """Return a line for each comparison with the fastest."""
-        lines = []
-        for result in self.results:
-            if "-against-fastest" in result.name and is_on(result.name, suffix):
-                kind = " that resizes antialiased, as we do" if "antialias" in result.name else ""
-                lines.append(
-                    f"  {result.name}: {result.ratio:.2f} × {result.baseline}, the fastest rival"
-                    f"{kind}"
-                )
-        return lines
-
-    def _quality_rows(self) -> list[tuple[str, ...]]:
+                lines += ["", title, *_table(self._rate_rows(notes), left={0, 4, 6, 7})]
+                for row in self._against_fastest(suffix):
+                    kind = " that resizes antialiased, as we do" * ("antialias" in row.name)
+                    times = f"{row.ratio:.2f} × {row.baseline}"
+                    lines.append(f"  {row.name}: {times}, the fastest rival{kind}")
         rows: list[tuple[str, ...]] = [("", "resizes", "decodes", "IDCT", "chroma", "source")]
         for each in self.contenders:
             if is_on(each.name, ""):
                 rows.append((short_name(each.name), *each.quality.values()))
+        lines += ["", "what their pixels are made of", *_table(rows, left=range(6))]
+        return "\n".join(lines) + "\n"
+
+    def conclusion(self) -> list[str]:
+        """Return a sentence for each set of cores, and what was measured."""
+        sentences = []
+        for cores in ("one core", "all cores"):
+            comparisons = [each for each in self.comparisons() if each.cores == cores]
+            if len({each.rival for each in comparisons}) == 1:
+                comparisons = comparisons[:1]
+            if comparisons:
+                text = ", and ".join(each.describe() for each in comparisons)
+                sentences.append(f"On {cores}, Feeder is {text}.")
+        return [*(sentences or ["No other loader was measured."]), self._describe_measured()]
+
+    def comparisons(self) -> list[Comparison]:
+        """Return those with the fastest, then with the fastest antialiased, by set of cores."""
+        return [
+            Comparison(
+                cores="all cores" if suffix else "one core",
+                rival=words_of(row.baseline or ""),
+                kind="the fastest with the same resizing"
+                if "antialias" in row.name
+                else "the fastest other loader",
+                row=row,
+            )
+            for suffix in ("", ALL_CORES)
+            for row in self._against_fastest(suffix)
+            if row.unit == RATE
+        ]
+
+    def _against_fastest(self, suffix: str) -> list[Result]:
+        return [
+            row
+            for row in self.results
+            if "-against-fastest" in row.name and is_on(row.name, suffix)
+        ]
+
+    def _describe_measured(self) -> str:
+        text = ""
+        missing = [words_of(each.name) for each in self.contenders if each.missing is not None]
+        if missing:
+            names = ", ".join(dict.fromkeys(missing))
+            text = f"Not measured, for the reasons in the table: {names}. "
+        rounds, batches, size = map(self.measured.get, ("rounds", "batches", "batch size"))
+        if not isinstance(rounds, int):
+            return f"{text}Values are medians."
+        what = f"{batches} batch{'es' * (batches != 1)} of {size} images"
+        if rounds == 1:
+            return f"{text}Measured once, with {what}: no spread is known."
+        noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
+        if rounds >= FEWEST_ROUNDS:
+            noise = BRACKETS
+        return (
+            f"{text}Values are medians of {rounds} rounds with {what}; ratios are of the same "
+            f"rounds. {noise}"
+        )
+
+    def _rate_rows(self, contenders: Sequence[ContenderNotes]) -> list[tuple[str, ...]]:
+        """Return the cells of the rates, fastest first, then the contenders without a rate."""
+        rates = {result.name: result for result in self.results}
+        baseline = next(each.name for each in contenders if each.ours)
+        ahead = f"{short_name(baseline)} is"
+        rows: list[tuple[str, ...]] = [
+            ("", RATE, "min", "max", ahead, "per CPU s", ahead, "versions")
+        ]
+        present = [each for each in contenders if each.missing is None]
+        for each in sorted(present, key=lambda each: -rates[each.name].value):
+            row, cpu = rates[each.name], rates[_cpu_name(each.name)]
+            versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
+            numbers = (f"{value:,.0f}" for value in (row.value, row.min, row.max))
+            cells = (*numbers, _times(row), f"{cpu.value:,.0f}", _times(cpu), versions)
+            rows.append((short_name(each.name), *cells))
+        for each in contenders:
+            if each.missing is not None:
+                rows.append((short_name(each.name), "—", "", "", "", "", "", each.missing))
         return rows
 
 
@@ -91,92 +184,61 @@ def build_results(
 
     ``unit`` is RATE or CPU_RATE; the rows of the latter are ``cpu/…`` instead of ``peers/…``.
     """
-    if unit == CPU_RATE:
-        contenders = [replace(each, name=_cpu_name(each.name)) for each in contenders]
-        rates = {_cpu_name(name): values for name, values in rates.items()}
-    baseline_name = next(each.name for each in contenders if each.ours)
-    baseline = summarise(baseline_name, unit, rates[baseline_name])
-    rows = [baseline]
-    for name, values in rates.items():
-        if name != baseline_name:
-            rows.append(
+    label = _cpu_name if unit == CPU_RATE else str
+    values = {label(name): row for name, row in rates.items()}
+    base = label(next(each.name for each in contenders if each.ours))
+    baseline = summarise(base, unit, values[base])
+    rows = {base: baseline}
+    for name in values:
+        if name != base:
+            rows[name] = summarise(
+                name, unit, values[name], baseline=baseline, baseline_values=values[base]
+            )
+    results = [*rows.values()]
+    stem = base.removesuffix(ALL_CORES)
+    for which, only_antialiased in (("", False), ("-antialiased", True)):
+        rivals = [
+            rows[label(each.name)]
+            for each in contenders
+            if not each.ours and each.name in rates and (each.antialiased or not only_antialiased)
+        ]
+        if rivals:
+            fastest = max(rivals, key=lambda row: row.value)
+            name = f"{stem}-against-fastest{which}{base.removeprefix(stem)}"
+            results.append(
                 summarise(
-                    name, unit, values, baseline=baseline, baseline_values=rates[baseline_name]
+                    name,
+                    unit,
+                    values[base],
+                    baseline=fastest,
+                    baseline_values=values[fastest.name],
                 )
             )
-    rivals = [each for each in contenders if not each.ours and each.name in rates]
-    for label, names in (
-        ("against-fastest", [each.name for each in rivals]),
-        ("against-fastest-antialiased", [each.name for each in rivals if each.antialiased]),
-    ):
-        if names:
-            rows.append(_against_fastest(label, baseline, rates, rows, names))
-    return rows
+    return results
 
 
-def _against_fastest(
-    label: str,
-    baseline: Result,
-    rates: Mapping[str, Sequence[float]],
-    rows: Sequence[Result],
-    names: Sequence[str],
-) -> Result:
-    fastest = max((row for row in rows if row.name in names), key=lambda row: row.value)
-    stem = baseline.name.removesuffix(ALL_CORES)
-    ours = summarise(
-        f"{stem}-{label}{baseline.name.removeprefix(stem)}",
-        baseline.unit,
-        rates[baseline.name],
-        baseline=fastest,
-        baseline_values=rates[fastest.name],
-    )
-    return replace(ours, baseline=fastest.name)
+def words_of(name: str) -> str:
+    """Return what the contender of a row is called."""
+    return _WORDS.get(name.removesuffix(ALL_CORES), short_name(name))
 
 
-def _rate_rows(
-    contenders: Sequence[ContenderNotes], rates: Mapping[str, Result]
-) -> list[tuple[str, ...]]:
-    """Return the cells of the rates, fastest first, then the contenders without a rate."""
-    baseline = next(each.name for each in contenders if each.ours)
-    ahead = f"{short_name(baseline)} is"
-    head = ("", RATE, "min", "max", ahead, "per CPU s", ahead, "versions")
-    present = [each for each in contenders if each.missing is None]
-    present.sort(key=lambda each: -rates[each.name].value)
-    rows: list[tuple[str, ...]] = [head]
-    for each in present:
-        row = rates[each.name]
-        cpu = rates[_cpu_name(each.name)]
-        versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
-        numbers = (f"{value:,.0f}" for value in (row.value, row.min, row.max))
-        cells = (*numbers, _times(row), f"{cpu.value:,.0f}", _times(cpu), versions)
-        rows.append((short_name(each.name), *cells))
-    rows += [
-        (short_name(each.name), "—", "", "", "", "", "", each.missing)
-        for each in contenders
-        if each.missing is not None
-    ]
-    return rows
+def is_on(name: str, suffix: str) -> bool:
+    """Return whether row ``name`` is of the set of cores with ``suffix`` ("" or ALL_CORES)."""
+    return name.endswith(ALL_CORES) == bool(suffix)
+
+
+def short_name(name: str) -> str:
+    """Return the contender's name in a row's."""
+    return name.removeprefix("peers/").removesuffix(ALL_CORES)
+
+
+def _cpu_name(name: str) -> str:
+    return name.replace("peers/", "cpu/", 1)
 
 
 def _times(row: Result) -> str:
     return "" if row.ratio is None else f"{1 / row.ratio:.2f} ×"
 
 
-_NUMERIC = (RATE, "min", "max", "per CPU s")
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    numeric = {column for column, cell in enumerate(rows[0]) if cell in _NUMERIC}
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if column in numeric else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _cpu_name(name: str) -> str:
-    return name.replace("peers/", "cpu/", 1)
+def _table(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
+    return [f"  {line}" for line in align(rows, left=left)]

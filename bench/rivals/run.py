@@ -10,9 +10,9 @@ a row with the reason.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,11 @@ from feeder.host.topology import format_cpulist
 from feeder.pack.progress import ProgressLine
 
 from ..machine import choose_core, describe_machine
-from ..report import Result
+from ..report import RATE, Result
 from .catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
-from .conclusion import ALL_CORES
 from .material import RivalMaterial, prepare_material
-from .process import Introduction, RivalFailure, RivalProcess, Turn
-from .report import CPU_RATE, ContenderNotes, RivalsReport, build_results
+from .process import Introduction, RivalFailure, RivalProcess
+from .report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
 from .setup import why_missing
 
 BATCH_SIZE: Final = 128
@@ -36,49 +35,40 @@ _MEAN_TOLERANCE: Final = 30.0
 """Levels: the means of two batches of 128 photographs differ by less; black or noise does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RivalsOptions:
-    """The contenders, for how long they are measured, and where."""
-
-    contenders: Sequence[Contender]
-    folder: Path
-    """Of the rivals' environments."""
-    rounds: int
-    batches: int
-    """In a turn."""
-    deadline_s: float
-    """For a contender's start, and for each of its turns."""
-    cores: Mapping[str, frozenset[int]]
-    """The sets of cores to measure on, by the suffix of their rows: "" for one, ALL_CORES."""
-
-
-def measure_rivals(material: RivalMaterial, options: RivalsOptions) -> RivalsReport:
+def run(arguments: argparse.Namespace) -> RivalsReport:
     """Measure all contenders; ResourceError when one of our own fails."""
-    machine = describe_machine()
-    machine["cores_used"] = {
-        name: format_cpulist(options.cores[suffix])
-        for suffix, name in (("", "one core"), (ALL_CORES, "all cores"))
-        if suffix in options.cores
-    }
-    machine["images"] = {
-        "read": material.images,
-        "distinct": material.distinct,
-        "left out": material.left_out,
-        "bytes each": round(material.mean_bytes),
-    }
-    results: list[Result] = []
-    notes: list[ContenderNotes] = []
-    for suffix, cores in options.cores.items():
-        race = _Race(material, options, cores, suffix)
-        turns = race.run()
-        notes += race.notes()
-        rates = {name: [turn.rate for turn in taken] for name, taken in turns.items()}
-        results += build_results(rates, race.notes())
-        rates = {name: [turn.cpu_rate for turn in taken] for name, taken in turns.items()}
-        results += build_results(rates, race.notes(), unit=CPU_RATE)
+    every = frozenset(os.sched_getaffinity(0))
+    sets = {"": frozenset({choose_core(arguments.core)}), ALL_CORES: every}
+    if arguments.cores == "one" or (arguments.cores == "both" and len(every) == 1):
+        del sets[ALL_CORES]
+    elif arguments.cores == "all":
+        del sets[""]
+    contenders = choose_contenders(arguments.only)
+    with prepare_material(arguments.dataset, images=arguments.images) as material:
+        machine = describe_machine() | {
+            "cores_used": {
+                "all cores" if suffix else "one core": format_cpulist(cores)
+                for suffix, cores in sets.items()
+            },
+            "images": {
+                "read": material.images,
+                "distinct": material.distinct,
+                "left out": material.left_out,
+                "bytes each": round(material.mean_bytes),
+            },
+        }
+        results: list[Result] = []
+        notes: list[ContenderNotes] = []
+        for suffix, cores in sets.items():
+            race = _Race(material, arguments, contenders, cores, suffix)
+            turns = race.run()
+            notes += race.notes()
+            for number, unit in enumerate((RATE, CPU_RATE)):
+                rates = {name: [turn[number] for turn in taken] for name, taken in turns.items()}
+                results += build_results(rates, race.notes(), unit=unit)
     measured = {
-        "rounds": options.rounds,
-        "batches": options.batches,
+        "rounds": arguments.rounds,
+        "batches": arguments.batches,
         "batch size": BATCH_SIZE,
     }
     return RivalsReport(
@@ -90,32 +80,38 @@ class _Race:
     """All contenders on one set of cores, from their start to their rates."""
 
     def __init__(
-        self, material: RivalMaterial, options: RivalsOptions, cores: frozenset[int], suffix: str
+        self,
+        material: RivalMaterial,
+        arguments: argparse.Namespace,
+        contenders: Sequence[Contender],
+        cores: frozenset[int],
+        suffix: str,
     ) -> None:
         self._material = material
-        self._options = options
+        self._arguments = arguments
         self._cores = cores
         self._contenders = {
             f"{contender.name}{suffix}": contender
-            for contender in options.contenders
+            for contender in contenders
             if contender.all_cores or not suffix
         }
         self._missing: dict[str, str] = {}
         self._introductions: dict[str, Introduction] = {}
         self._running: dict[str, RivalProcess] = {}
 
-    def run(self) -> dict[str, list[Turn]]:
-        """Return the turns, one a round, of the contenders that did not fail."""
-        turns: dict[str, list[Turn]] = {name: [] for name in self._contenders}
+    def run(self) -> dict[str, list[tuple[float, float]]]:
+        """Return the rates of each turn, one a round, of the contenders that did not fail."""
+        turns: dict[str, list[tuple[float, float]]] = {name: [] for name in self._contenders}
+        rounds = self._arguments.rounds
+        images = self._arguments.batches * BATCH_SIZE
         with ExitStack() as processes:
             self._each("starting", lambda name: self._start(name, processes))
-            images = self._options.batches * BATCH_SIZE
             warm_up = max(images, _WARM_UP_BATCHES * BATCH_SIZE)
-            self._each("warming up", lambda name: self._turn(name, warm_up))
-            for number in range(self._options.rounds):
+            self._each("warming up", lambda name: self._running[name].take_turn(warm_up))
+            for number in range(rounds):
                 self._each(
-                    f"round {number + 1} of {self._options.rounds},",
-                    lambda name: turns[name].append(self._turn(name, images)),
+                    f"round {number + 1} of {rounds},",
+                    lambda name: turns[name].append(self._running[name].take_turn(images)),
                     first=number,
                 )
             for process in self._running.values():
@@ -158,12 +154,12 @@ class _Race:
             self._running.pop(name).close()
 
     def _start(self, name: str, processes: ExitStack) -> None:
-        contender = self._contenders[name]
+        contender, folder = self._contenders[name], self._arguments.environments.absolute()
         if contender.environment is not None:
-            reason = why_missing(contender.environment, self._options.folder)
+            reason = why_missing(contender.environment, folder)
             if reason is not None:
                 raise RivalFailure(reason)
-        python = interpreter(contender, self._options.folder, sys.executable)
+        python = interpreter(contender, folder, sys.executable)
         material = self._material
         command = [str(python), str(contender.script), str(material.listing), str(material.folder)]
         command += [str(BATCH_SIZE), str(len(self._cores)), contender.variant]
@@ -173,7 +169,7 @@ class _Race:
             variables=variables(len(self._cores)),
             log=material.folder / f"{name.replace('/', '-')}.log",
             works_ahead=contender.works_ahead,
-            deadline_s=self._options.deadline_s,
+            deadline_s=self._arguments.deadline,
         )
         self._running[name] = processes.enter_context(process)
         self._introductions[name] = introduction = process.introduce()
@@ -183,9 +179,6 @@ class _Race:
                 f"does not deliver these images: its mean level is {introduction.mean:.0f}, ours "
                 f"{ours.mean:.0f}"
             )
-
-    def _turn(self, name: str, images: int) -> Turn:
-        return self._running[name].take_turn(images)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -220,24 +213,3 @@ def choose_contenders(only: str | None) -> list[Contender]:
         if name not in named:
             raise ConfigError(f"--only {name} is no contender: name some of {', '.join(named)}")
     return [each for name, each in named.items() if name in asked or each.environment is None]
-
-
-def run(arguments: argparse.Namespace) -> RivalsReport:
-    """Do what the command line asks."""
-    one = frozenset({choose_core(arguments.core)})
-    every = frozenset(os.sched_getaffinity(0))
-    cores = {"": one, ALL_CORES: every}
-    if arguments.cores == "one" or (arguments.cores == "both" and len(every) == 1):
-        del cores[ALL_CORES]
-    elif arguments.cores == "all":
-        del cores[""]
-    options = RivalsOptions(
-        contenders=choose_contenders(arguments.only),
-        folder=arguments.environments.absolute(),
-        rounds=arguments.rounds,
-        batches=arguments.batches,
-        deadline_s=arguments.deadline,
-        cores=cores,
-    )
-    with prepare_material(arguments.dataset, images=arguments.images) as material:
-        return measure_rivals(material, options)

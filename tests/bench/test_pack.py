@@ -37,9 +37,10 @@ def write(work):
         threading.Event().wait()
     print("a line outside the protocol")
     work.out.write_bytes(b"".join(Path(path).read_bytes() for path in work.paths))
+    return {{"fake": "1.2"}}
 
 if sys.argv[3] != "silent":
-    serve_writing(write, versions={{"fake": "1.2"}})
+    serve_writing(write)
 """
 
 

@@ -32,11 +32,12 @@ class _Images:
             return image.convert("RGB"), self._work.labels[index]
 
 
-def _write(work: Writing) -> None:
+def _write(work: Writing) -> dict[str, str]:
     image = RGBImageField(jpeg_quality=90, **_OPTIONS[work.variant])
     fields = {"image": image, "label": IntField()}
     DatasetWriter(str(work.out), fields, num_workers=1).from_indexed_dataset(_Images(work))
+    return {"ffcv": version("ffcv")}
 
 
 if __name__ == "__main__":
-    serve_writing(_write, versions={"ffcv": version("ffcv")})
+    serve_writing(_write)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import grain
-from pillow_image import make_sample, versions
+from pillow_image import VERSIONS, make_sample
 from protocol import Pixels, Work, die_with_parent, serve
 
 
@@ -24,4 +24,4 @@ def _batches(work: Work) -> Iterator[Pixels]:
 
 if __name__ == "__main__":
     work = Work.from_command_line()
-    serve(_batches(work), versions={"grain": version("grain"), **versions()})
+    serve(_batches(work), versions={"grain": version("grain"), **VERSIONS})

@@ -3,9 +3,9 @@
 The bench writes to standard input, the script to the pipe whose number is in FEEDER_BENCH_FD, so
 that output of libraries cannot disturb it. Each message is a line:
 
-    script ─► ready {"versions": {…}, "mean": …, "deviation": …}   started, and made a first batch
-    bench  ─► go N                                                 deliver at least N images
-    script ─► done N                                               N images have been delivered
+    script ─► ready {"versions": {…}, "mean": …}   started, and made a first batch
+    bench  ─► go N                               deliver at least N images
+    script ─► done N                             N images have been delivered
 
 The script ends at the end of its input. Only the standard library and numpy are imported here,
 because this runs in every rival's environment.
@@ -102,22 +102,14 @@ def serve(batches: Iterator[Pixels], *, versions: dict[str, str]) -> None:
     serve_turns(lambda _images: batches, versions=versions)
 
 
-def serve_turns(
-    begin_turn: Callable[[int], Iterator[Pixels]],
-    *,
-    versions: dict[str, str],
-) -> None:
+def serve_turns(begin_turn: Callable[[int], Iterator[Pixels]], *, versions: dict[str, str]) -> None:
     """The same for a contender that needs the number of images before a turn begins."""
     die_with_parent()
     replies = os.fdopen(int(os.environ["FEEDER_BENCH_FD"]), "w", buffering=1)
     first = next(begin_turn(1))
     _check(first)
     levels = first.astype(np.float32) + (128 if first.dtype == np.int8 else 0)
-    ready = {
-        "versions": versions,
-        "mean": round(float(levels.mean()), 2),
-        "deviation": round(float(levels.std()), 2),
-    }
+    ready = {"versions": versions, "mean": round(float(levels.mean()), 2)}
     replies.write(f"ready {json.dumps(ready)}\n")
     for line in sys.stdin:
         wanted = int(line.removeprefix("go "))

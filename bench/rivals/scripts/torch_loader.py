@@ -1,6 +1,11 @@
-"""PyTorch's DataLoader: with torchvision's decode_jpeg and transforms v2, or with Pillow."""
+"""PyTorch's DataLoader around several kinds of samples, each of which loaders are used with.
+
+torchvision: files by its decode_jpeg and transforms v2. pillow: files by Pillow.
+webdataset: tars of the original files, Pillow. streaming: MDS shards of the original bytes, Pillow.
+"""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -8,40 +13,69 @@ import torch
 from protocol import SIZE_PX, Pixels, Work, die_with_parent, serve
 from torch.utils.data import DataLoader, Dataset
 
+_SHARDS = 16  # enough to go round on any machine
 
-class _PillowFiles(Dataset[Any]):
+
+class _Files(Dataset[Any]):
     def __init__(self, work: Work) -> None:
-        from pillow_image import make_sample
+        self._work = work
+        if work.variant == "pillow":
+            from pillow_image import make_sample
 
-        self._work, self._make = work, make_sample
-
-    def __len__(self) -> int:
-        return len(self._work.paths)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(self._make(self._work.paths[index])), self._work.labels[index]
-
-
-class _TorchvisionFiles(Dataset[Any]):
-    def __init__(self, work: Work) -> None:
+            self._make: Any = lambda path: torch.from_numpy(make_sample(path))
+            return
         from torchvision.io import ImageReadMode, decode_jpeg, read_file
         from torchvision.transforms import v2
 
-        self._work = work
-        self._decode = lambda path: decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
-        self._transform = v2.Compose(
-            [
-                v2.RandomResizedCrop(SIZE_PX, antialias=work.variant != "plain"),
-                v2.RandomHorizontalFlip(),
-            ]
+        transform = v2.Compose(
+            [v2.RandomResizedCrop(SIZE_PX, antialias=True), v2.RandomHorizontalFlip()]
         )
+        self._make = lambda path: transform(decode_jpeg(read_file(path), mode=ImageReadMode.RGB))
 
     def __len__(self) -> int:
         return len(self._work.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = self._decode(self._work.paths[index])
-        return self._transform(image), self._work.labels[index]
+        return self._make(self._work.paths[index]), self._work.labels[index]
+
+
+def _streaming(work: Work) -> Any:
+    from copying_writer import write_mds
+    from pillow_image import make_sample
+    from streaming import StreamingDataset
+
+    class Images(StreamingDataset):  # type: ignore[misc]  # ships no annotations
+        def __getitem__(self, index: int) -> Any:
+            sample = super().__getitem__(index)
+            return make_sample(sample["jpeg"]), sample["label"]
+
+    folder = work.folder / "streaming"
+    if not folder.exists():
+        write_mds(zip(work.paths, work.labels, strict=True), folder)
+    return Images(local=str(folder), batch_size=work.batch, shuffle=True)
+
+
+def _webdataset(work: Work) -> Any:
+    import webdataset
+    from copying_writer import write_webdataset
+    from pillow_image import make_sample
+
+    folder = work.folder / "webdataset"
+    if not folder.exists():
+        images = zip(work.paths, work.labels, strict=True)
+        write_webdataset(images, folder, maxcount=-(-len(work.paths) // _SHARDS))
+    shards = [str(path) for path in sorted(folder.iterdir())]
+    samples = (
+        webdataset.WebDataset(shards, shardshuffle=_SHARDS, empty_check=False)
+        .shuffle(256)
+        .to_tuple("jpg", "cls")
+        .map_tuple(make_sample, int)
+        .batched(work.batch, partial=False)
+        .repeat()
+    )
+    return webdataset.WebLoader(
+        samples, batch_size=None, num_workers=work.processes, worker_init_fn=_start_worker
+    )
 
 
 def _start_worker(_number: int) -> None:
@@ -50,32 +84,37 @@ def _start_worker(_number: int) -> None:
 
 
 def _batches(work: Work) -> Iterator[Pixels]:
-    files = _PillowFiles(work) if work.variant == "pillow" else _TorchvisionFiles(work)
-    loader = DataLoader(
-        files,
-        batch_size=work.batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=work.processes,
-        persistent_workers=work.processes > 0,
-        worker_init_fn=_start_worker,
-    )
+    if work.variant == "webdataset":
+        loader = _webdataset(work)
+    else:
+        is_streaming = work.variant == "streaming"
+        loader = DataLoader(
+            _streaming(work) if is_streaming else _Files(work),
+            batch_size=work.batch,
+            shuffle=None if is_streaming else True,  # it shuffles itself
+            drop_last=True,
+            num_workers=work.processes,
+            persistent_workers=work.processes > 0,
+            worker_init_fn=_start_worker,
+        )
     while True:
         for images, _labels in loader:
-            yield images.numpy()
+            yield np.asarray(images)
 
 
-def _versions(work: Work) -> dict[str, str]:
-    if work.variant == "pillow":
-        from pillow_image import versions
+def _versions(variant: str) -> dict[str, str]:
+    if variant == "torchvision":
+        return {"torch": torch.__version__, "torchvision": version("torchvision")}
+    from pillow_image import VERSIONS
 
-        return {"torch": torch.__version__, **versions()}
-    import torchvision
-
-    return {"torch": torch.__version__, "torchvision": torchvision.__version__}
+    if variant == "pillow":
+        return {"torch": torch.__version__, **VERSIONS}
+    package = {"streaming": "mosaicml-streaming"}.get(variant, variant)
+    return {package: version(package), **VERSIONS}
 
 
 if __name__ == "__main__":
     work = Work.from_command_line()
-    torch.set_num_threads(1 if work.processes else work.cores)
-    serve(_batches(work), versions=_versions(work))
+    if work.variant in ("torchvision", "pillow"):
+        torch.set_num_threads(1 if work.processes else work.cores)
+    serve(_batches(work), versions=_versions(work.variant))

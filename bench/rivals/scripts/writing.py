@@ -31,8 +31,8 @@ class Writing:
     variant: str
 
 
-def serve_writing(write: Callable[[Writing], None], *, versions: dict[str, str]) -> None:
-    """Call ``write`` with the work on the command line, and reply."""
+def serve_writing(write: Callable[[Writing], dict[str, str]]) -> None:
+    """Call ``write``, which returns versions, with the work on the command line, and reply."""
     die_with_parent()
     listing, out, variant, reply = sys.argv[1:]
     rows = [line.split("\t") for line in Path(listing).read_text(encoding="utf-8").splitlines()]
@@ -43,7 +43,7 @@ def serve_writing(write: Callable[[Writing], None], *, versions: dict[str, str])
         variant=variant,
     )
     began_s, busy_before_s = time.perf_counter(), _busy_s()
-    write(work)
+    versions = write(work)
     for child in multiprocessing.active_children():
         child.join()  # its CPU time is counted then
     result = {

@@ -1,0 +1,75 @@
+"""Feeder: its sample path in this process, or its daemon and a client.
+
+reader: ``SampleReader`` over the packed dataset, as a daemon's worker has it.
+daemon: ``feeder serve`` with a worker for each core, and a client on the same cores. Each turn
+requests only its own batches, so the daemon is idle between turns; the lease outlasts the others'.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import numpy as np
+from protocol import SIZE_PX, Pixels, Work, serve, serve_turns
+
+from feeder.bench.daemon import DATASET_NAME, running_daemon
+from feeder.bench.fetcher import BatchFetcher
+from feeder.daemon.config import ServeConfig
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+
+_CHUNK_IMAGES = ServeConfig().chunk_images
+_LONG_LEASE = ("--lease-s", "3600")
+
+
+def _read(work: Work, recipe: Recipe) -> Iterator[Pixels]:
+    check_libraries()
+    tune_allocator()
+    pixels = np.empty((work.batch, SIZE_PX, SIZE_PX, 3), np.int8)
+    labels = np.empty(work.batch, np.int64)
+    with Dataset.open(work.dataset) as dataset:
+        reader = SampleReader(dataset, recipe)
+        for epoch in itertools.count():
+            plan = recipe.plan_epoch(dataset.layout, seed=0, epoch=epoch)
+            for index in range(plan.batches):
+                for first in range(0, work.batch, _CHUNK_IMAGES):
+                    sample_ids = plan.samples(index, first, _CHUNK_IMAGES)
+                    rows = slice(first, first + len(sample_ids))
+                    reader.fill(
+                        sample_ids, seed=0, epoch=epoch, pixels=pixels[rows], labels=labels[rows]
+                    )
+                yield pixels
+
+
+def _serve_daemon(work: Work, recipe: Recipe, versions: dict[str, str]) -> None:
+    with Dataset.open(work.dataset) as dataset:
+        batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
+    keys = (divmod(number, batches) for number in itertools.count())
+    cores = frozenset(os.sched_getaffinity(0))
+    with (
+        running_daemon(
+            work.dataset, workers=work.cores, cores=cores, options=_LONG_LEASE
+        ) as daemon,
+        BatchFetcher(
+            daemon.ipc, dataset=DATASET_NAME, recipe=recipe, client="feeder-bench peers"
+        ) as fetcher,
+    ):
+
+        def begin_turn(images: int) -> Iterator[Pixels]:
+            wanted = list(itertools.islice(keys, -(-images // work.batch)))
+            return (batch.pixels for batch in fetcher.fetch(wanted))
+
+        serve_turns(begin_turn, versions=versions)
+
+
+if __name__ == "__main__":
+    work = Work.from_command_line()
+    recipe = Recipe.for_split("train", batch_size=work.batch)
+    # Those that determine the speed, as in the bench's header.
+    versions = {name: library_versions()[name] for name in ("feeder", "libjpeg-turbo")}
+    if work.variant == "daemon":
+        _serve_daemon(work, recipe, versions)
+    else:
+        serve(_read(work, recipe), versions=versions)
