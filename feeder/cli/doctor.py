@@ -50,8 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; ConfigError if an argument names nothing."""
     import shutil
 
-    from feeder.doctor.findings.conditions import find_all
-    from feeder.doctor.findings.finding import Severity
+    from feeder.doctor.findings.table import Severity, find_all
     from feeder.doctor.kernel_files import KernelFiles
     from feeder.doctor.read_machine import read_machine
     from feeder.doctor.read_mounts import check_datasets

@@ -30,7 +30,7 @@ from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import TURN_S, HostWatch
-from feeder.doctor.worst import find_worst
+from feeder.doctor.report import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import read_load
 from feeder.host.placement import check_placement, format_table

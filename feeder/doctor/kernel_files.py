@@ -16,19 +16,11 @@ class KernelFiles:
     """Reads /proc and /sys below ``root``, for the process ``process`` (its folder in /proc)."""
 
     def __init__(self, root: Path, process: str = "self") -> None:
-        """Open nothing."""
         self.root = root
         self.process = process
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the files are those of this machine and of this very process."""
-        return self.process == "self" and self.root == Path("/")
-
-    @property
-    def process_root(self) -> Path:
-        """Return the folder that the process sees as "/"."""
-        return self.root if self.process == "self" else self.root / "proc" / self.process / "root"
+        self.is_own = process == "self" and root == Path("/")
+        self.process_root = root if process == "self" else root / "proc" / process / "root"
+        """The folder that the process sees as "/"."""
 
     def text(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> str:
         """Return the beginning of a file, stripped; "" where it cannot be read."""
@@ -43,11 +35,9 @@ class KernelFiles:
         return self.text(f"proc/{self.process}/{name}", 16 * _BYTES_MAX)
 
     def number(self, path: str | Path) -> int | None:
-        """Return the number that a file holds, or None."""
         return to_number(self.text(path, 64))
 
     def cpus(self, path: str | Path) -> frozenset[int]:
-        """Return the CPUs or nodes that a file lists; none where it holds anything else."""
         return to_cpus(self.text(path))
 
     def entries(self, folder: str | Path) -> list[str]:
@@ -58,12 +48,10 @@ class KernelFiles:
             return []
 
     def fields(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> dict[str, str]:
-        """Return the lines "Name: value" of a file; of equal names the first."""
         return to_fields(self.text(path, bytes_max))
 
 
 def to_number(text: str) -> int | None:
-    """Return a decimal number, or None."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 

@@ -1,4 +1,8 @@
-"""Gathers all facts about a machine; never raises for what the kernel's files hold."""
+"""Gathers all facts about a machine; never raises for what the kernel's files hold.
+
+The versions of libraries are read from those that this process loads, not from package lists: a
+list may name one that has been overwritten. Importing them takes half a second.
+"""
 
 import os
 import time
@@ -7,18 +11,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from feeder.doctor.findings.facts import BusyProcess, Machine
+from feeder.doctor.findings.facts import BusyProcess, Libraries, Machine
 from feeder.doctor.kernel_files import KernelFiles
-from feeder.doctor.read_cpus import read_allowed, read_governors, read_nodes, read_processor
-from feeder.doctor.read_devices import read_accelerators, read_cards
-from feeder.doctor.read_libraries import read_libraries
-from feeder.doctor.read_memory import read_clock, read_kernel, read_limits, read_memory
+from feeder.doctor.read_hardware import (
+    read_accelerators,
+    read_allowed,
+    read_cards,
+    read_governors,
+    read_nodes,
+    read_processor,
+)
 from feeder.doctor.read_mounts import read_places
-from feeder.doctor.read_processes import read_load, read_processes
+from feeder.doctor.read_system import (
+    read_clock,
+    read_limits,
+    read_load,
+    read_memory,
+    read_processes,
+)
+from feeder.errors import FeederError, ResourceError
 from feeder.host.processes import NeighbourFinder
+from feeder.installation import install_command, missing_packages
 
 _LOOK_S: Final = 0.3
 """Between two looks at the CPU time of other processes, which is counted in ticks of 10 ms."""
+
+_REASON_LETTERS_MAX: Final = 200
 
 
 def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
@@ -35,7 +53,7 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
     finder, began_s = NeighbourFinder(), time.monotonic()
     if is_here:
         finder.look((), began_s)
-    libraries = read_libraries()  # takes half a second, time enough for another look
+    libraries = read_libraries()  # takes time enough for another look
     ours, daemons, swapped_bytes = read_processes(files)
     load = read_load(files)
     if is_here:
@@ -45,7 +63,7 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
         load = replace(load, busy=busy)
     return Machine(
         process=process,
-        kernel=read_kernel(files),
+        kernel=files.text("proc/sys/kernel/osrelease", 256),
         processor=read_processor(files),
         nodes=nodes,
         allowed=allowed,
@@ -82,3 +100,49 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
         clock=read_clock(files),
         datasets=read_places(files, datasets),
     )
+
+
+def read_libraries() -> Libraries:
+    """Return the libraries of this process, their builds, and the results of their own checks."""
+    found = Libraries(missing=missing_packages(), install=install_command("daemon"))
+    if found.missing:  # the imports below need most of them
+        return found
+    try:
+        import zmq
+
+        from feeder.security.crypto_library import find_crypto_library
+
+        versions = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
+        found = replace(found, versions=versions, crypto=find_crypto_library()[0])
+        from feeder.jpeg.libraries import check_libraries, library_versions, pillow_has_avx2
+
+        check_libraries()
+        from feeder.jpeg.decode import describe_decoder
+        from feeder.jpeg.installed_pillow import find_pillow
+
+        pillow = find_pillow()
+        return replace(
+            found,
+            versions={**library_versions(), **versions},
+            pillow_problems=pillow.warnings(),
+            pillow_is_simd=pillow.is_simd,
+            pillow_has_avx2=pillow_has_avx2(),
+            decoder=describe_decoder("own"),
+            self_test_problem=_run_self_test(),
+        )
+    except ResourceError as error:
+        return replace(found, problem=str(error))
+    except (ImportError, OSError) as error:
+        reason = " ".join(str(error).split())[:_REASON_LETTERS_MAX]
+        return replace(found, problem=f"a library does not load ({reason}): install it again")
+
+
+def _run_self_test() -> str:
+    """Return why the self-test fails, "" if it passes."""
+    from feeder.sample.self_test import compute_self_test
+
+    try:
+        compute_self_test()
+    except FeederError as error:
+        return str(error)
+    return ""

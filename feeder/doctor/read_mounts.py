@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from feeder.doctor.findings.datasets import may_hang
 from feeder.doctor.findings.facts import DatasetPlace
+from feeder.doctor.findings.file_systems import may_hang
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.errors import ConfigError
 from feeder.host.kernel_files import Mount, parse_mounts

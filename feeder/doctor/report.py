@@ -1,22 +1,26 @@
-"""A machine and its findings as text for a terminal, and as JSON."""
+"""A machine and its findings: as text for a terminal, as JSON, and as lines of a log."""
 
 import dataclasses
 import json
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
-from feeder.doctor.fact_rows import list_facts
-from feeder.doctor.findings.facts import Machine
-from feeder.doctor.findings.finding import Finding, Severity
+from feeder.doctor.findings.facts import UNLIMITED, Machine
+from feeder.doctor.findings.file_systems import describe_detour
+from feeder.doctor.findings.table import Finding, Severity, find_all
+from feeder.doctor.read_machine import read_for_serving
 from feeder.host.topology import format_cpulist
 from feeder.process.path_text import printable
+
+WARNINGS_MAX: Final = 3
+"""Lines that ``feeder serve`` logs when it starts."""
 
 _LABEL_WIDTH: Final = 14
 _WIDTH_MAX: Final = 100
 """Longer lines are hard to read, whatever the terminal's width."""
-
-_WORDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
 def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> str:
@@ -25,17 +29,36 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     process = "" if machine.process == "self" else f", for process {machine.process}"
     lines = [f"The machine as Feeder sees it{process}", ""]
     for label, text in list_facts(machine):
-        lines += _wrap_row(label, text, wrapped)
+        lines += _wrap(f"  {label:<{_LABEL_WIDTH}}", text, wrapped, break_long_words=False)
     problems = [finding for finding in findings if finding.severity > Severity.NOTE]
     notes = [finding for finding in findings if finding.severity == Severity.NOTE]
-    lines += ["", _headline(problems)]
+    headline = f"{len(problems)} problems, the worst first" if problems else "Nothing is wrong."
+    lines += ["", "1 problem" if len(problems) == 1 else headline]
     for number, finding in enumerate(problems, 1):
-        lines += ["", *_paragraph(f"{number}. ", finding, wrapped)]
-    if notes:
-        lines += ["", "Notes"]
-        for finding in notes:
-            lines += ["", *_paragraph("-  ", finding, wrapped)]
+        what = f"{finding.severity.name.lower()}: {finding.what}"
+        lines += ["", *_paragraph(f"{number}. ", what, finding, wrapped)]
+    lines += ["", "Notes"] if notes else []
+    for finding in notes:
+        what = finding.what[:1].upper() + finding.what[1:]
+        lines += ["", *_paragraph("-  ", what, finding, wrapped)]
     return "\n".join(printable(line.rstrip()) for line in lines)  # names come from anywhere
+
+
+def _paragraph(mark: str, what: str, finding: Finding, width: int) -> list[str]:
+    indent = " " * len(mark)
+    lines = _wrap(mark, what, width) + _wrap(indent, finding.detail, width)
+    return lines + [f"{indent}    {line}" for line in finding.mend]
+
+
+def _wrap(mark: str, text: str, width: int, *, break_long_words: bool = True) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_on_hyphens=False,
+        break_long_words=break_long_words,
+    )
 
 
 def format_json(machine: Machine, findings: Sequence[Finding]) -> str:
@@ -43,55 +66,186 @@ def format_json(machine: Machine, findings: Sequence[Finding]) -> str:
     value = {
         "machine": dataclasses.asdict(machine),
         "findings": [
-            dataclasses.asdict(finding) | {"severity": _WORDS[finding.severity]}
+            dataclasses.asdict(finding) | {"severity": finding.severity.name.lower()}
             for finding in findings
         ],
     }
-    return json.dumps(value, indent=2, default=_encode)
+    return json.dumps(value, indent=2, default=format_cpulist)
 
 
-def _encode(value: object) -> str:
-    if isinstance(value, frozenset):
-        return format_cpulist(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
+    """Return up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
+
+    Each states what is wrong and, where one line mends it, that line. Takes some milliseconds and
+    never raises: no fault in inspecting the machine may keep the daemon from serving.
+    """
+    try:
+        findings = find_all(read_for_serving(root, datasets))
+    except Exception as error:  # noqa: BLE001 -- see above
+        reason = ": ".join(filter(None, [type(error).__name__, str(error)]))
+        return [printable(f"the machine could not be inspected ({reason}); see `feeder doctor`")]
+    warnings = [finding for finding in findings if finding.severity >= Severity.WARNING]
+    lines = []
+    for finding in warnings[:WARNINGS_MAX]:
+        # The first line to type, with those that continue it.
+        command = "\n".join(finding.mend).replace("\\\n    ", "").partition("\n")[0]
+        text, _, comment = command.partition("   #")
+        remedy = f": {text.rstrip()}" + (f" ({comment.strip()})" if comment else "") if text else ""
+        lines.append(printable(f"{finding.what}{remedy}; see `feeder doctor`"))
+    if len(warnings) > WARNINGS_MAX:
+        lines[-1] += f", with {len(warnings) - WARNINGS_MAX} more"
+    return lines
 
 
-def _headline(problems: Sequence[Finding]) -> str:
-    if not problems:
-        return "Nothing is wrong."
-    if len(problems) == 1:
-        return "1 problem"
-    return f"{len(problems)} problems, the worst first"
+def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each row of the report; what is not known has none."""
+    if machine.kernel:
+        yield "kernel", machine.kernel
+    yield from _list_cpus(machine)
+    yield from _list_load(machine)
+    yield from _list_devices(machine)
+    yield from _list_memory(machine)
+    soft, hard = machine.limits.files_soft, machine.limits.files_hard
+    if hard is not None:
+        raised = f"{_limit(hard)} hard (the daemon raises its soft limit to this)"
+        raised = raised if soft is None else f"{_limit(soft)} soft, {raised}"
+        yield "open files", _limit(hard) if soft == hard else raised
+    locked = machine.limits.locked_bytes
+    if locked is not None:
+        yield "locked memory", "unlimited" if locked == UNLIMITED else _size(locked)
+    if machine.clock.current:
+        others = [name for name in machine.clock.available if name != machine.clock.current]
+        yield "clock", machine.clock.current + (f" (also: {', '.join(others)})" if others else "")
+    for place in machine.datasets:
+        detour = describe_detour(place.kind, place.source)
+        yield "dataset", _join(f"{place.path}: {place.kind} at {place.mount}", detour)
+    yield from _list_libraries(machine)
+    if machine.daemons:
+        numbers = [str(number) for number in machine.daemons]
+        hint = "" if machine.process in numbers else "; --pid shows its limits, cgroup and CPUs"
+        yield "daemon", f"process {', '.join(numbers)}{hint}"
 
 
-def _paragraph(mark: str, finding: Finding, width: int) -> list[str]:
-    word = "" if finding.severity == Severity.NOTE else f"{_WORDS[finding.severity]}: "
-    what = finding.what[:1].upper() + finding.what[1:] if not word else finding.what
-    indent = " " * len(mark)
-    lines = textwrap.wrap(
-        f"{word}{what}",
-        width,
-        initial_indent=mark,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
-    if finding.detail:
-        lines += textwrap.wrap(
-            finding.detail,
-            width,
-            initial_indent=indent,
-            subsequent_indent=indent,
-            break_on_hyphens=False,
+def _list_cpus(machine: Machine) -> Iterator[tuple[str, str]]:
+    processor, allowed = machine.processor, machine.allowed
+    if processor.model or processor.vectors:
+        virtual = "virtual machine" if processor.is_virtual else ""
+        yield "CPU", _join(processor.model or "CPU", processor.vectors, virtual)
+    if processor.online:
+        cores = ""
+        if processor.cores is not None and processor.threads is not None:
+            threads = "threads (SMT)" if processor.threads > 1 else "thread"
+            cores = f"{processor.cores} cores of {processor.threads} {threads}"
+        yield "CPUs", _join(f"{processor.online} CPUs", cores)
+    usable = "not known"
+    if allowed.cpus:
+        cpuset = f"; cpuset {allowed.cpuset}" if allowed.cpuset else ""
+        usable = f"{allowed.reason or allowed.count}: {format_cpulist(allowed.cpus)}{cpuset}"
+    yield "usable CPUs", usable
+    governors = []
+    for governor in machine.governors:
+        clocks = ""
+        if governor.least_khz and governor.most_khz:
+            clocks = f"{governor.least_khz // 1000:,} to {governor.most_khz // 1000:,} MHz"
+        facts = _join(governor.driver or "driver not known", governor.preference, clocks)
+        governors.append(f"{governor.name} ({facts})")
+    yield "governor", "; ".join(governors) or "none (no cpufreq)"
+    for node in machine.nodes:
+        is_known = any(other.memory_bytes for other in machine.nodes)
+        memory = _size(node.memory_bytes) if node.memory_bytes else "no memory"
+        memory = memory if is_known else "memory not known"
+        if node.memory_node not in (None, node.id):
+            memory += f" (uses that of node {node.memory_node})"
+        yield (
+            f"node {node.id}",
+            _join(
+                f"CPUs {format_cpulist(node.cpus)}" if node.cpus else "no CPUs",
+                memory,
+                *(card.name for card in machine.cards if card.node == node.id and card.is_up),
+                *_count(each.name for each in machine.accelerators if each.node == node.id),
+            ),
         )
-    return lines + [f"{indent}    {line}" for line in finding.mend]
 
 
-def _wrap_row(label: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"  {label:<{_LABEL_WIDTH}}",
-        subsequent_indent=" " * (_LABEL_WIDTH + 2),
-        break_on_hyphens=False,
-        break_long_words=False,
+def _list_load(machine: Machine) -> Iterator[tuple[str, str]]:
+    load = machine.load
+    shares = (("CPUs", load.cpu), ("memory", load.memory), ("storage", load.io))
+    pressure = [f"{name} {100 * share:.0f} %" for name, share in shares if share is not None]
+    parts = (
+        "" if load.average is None else f"average {load.average:g}",
+        f"pressure (waits in the last 10 s): {_join(*pressure)}" if pressure else "",
     )
+    if any(parts):
+        yield "load", "; ".join(filter(None, parts))
+    if load.busy:
+        names = (f"{each.name} (process {each.pid}) {each.cpus:.1f} CPUs" for each in load.busy)
+        yield "others", _join(*names)
+
+
+def _list_devices(machine: Machine) -> Iterator[tuple[str, str]]:
+    for card in machine.cards:
+        node = "node not known" if card.node is None else f"node {card.node}"
+        speed = "speed not known" if card.speed_mbit is None else f"{card.speed_mbit} Mb/s"
+        if (card.speed_mbit or 0) >= 1000:
+            speed = f"{(card.speed_mbit or 0) / 1000:g} Gb/s"
+        yield "network card", _join(card.name, speed if card.is_up else "down", node)
+    nodes = {node.id for node in machine.nodes}
+    for text in _count(each.name for each in machine.accelerators if each.node not in nodes):
+        yield "accelerator", f"{text}, node not known"
+
+
+def _list_memory(machine: Machine) -> Iterator[tuple[str, str]]:
+    memory = machine.memory
+    if memory.total_bytes is not None:
+        available, limit = memory.available_bytes, memory.limit_bytes
+        free = "" if available is None else f"{_size(available)} available"
+        allowed = "" if limit is None else f"; the cgroup allows {_size(limit)}"
+        yield "memory", _join(_size(memory.total_bytes), free) + allowed
+    pages = [f"transparent: {memory.transparent}"] if memory.transparent else []
+    pages += [
+        f"{pool.total:,} of {_size(pool.size_bytes)} reserved, {pool.free:,} free"
+        for pool in memory.reserved
+    ]
+    if pages:
+        yield "huge pages", "; ".join(pages)
+    devices = (
+        f"{device.name} ({_size(device.size_bytes)}, {_size(device.used_bytes)} in use)"
+        for device in memory.swap
+    )
+    limit = memory.swap_limit_bytes
+    allowed = "" if limit is None else f"; the cgroup allows {_size(limit)}"
+    yield "swap", _join(*devices) + allowed if memory.swap else "none"
+
+
+def _list_libraries(machine: Machine) -> Iterator[tuple[str, str]]:
+    libraries = machine.libraries
+    versions = dict(libraries.versions)
+    for name in ("pillow", "libjpeg-turbo", "libzmq"):
+        if name in versions:
+            crypto = f"encrypting with {libraries.crypto}" if libraries.crypto else ""
+            yield name, _join(versions.pop(name), crypto if name == "libzmq" else "")
+    if versions:
+        yield "others", _join(*(f"{name} {version}" for name, version in versions.items()))
+    if libraries.decoder:
+        result = "failed" if libraries.self_test_problem else "passed"
+        yield "decoder", f"{libraries.decoder}, self-test {result}"
+
+
+def _join(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _count(names: Iterable[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        yield name if count == 1 else f"{count} × {name}"
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number == UNLIMITED else f"{number:,}"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if size_bytes >= 1 << power:
+            return f"{size_bytes / (1 << power):.4g} {unit}"
+    return f"{size_bytes / 1024:.4g} KiB" if size_bytes else "0"

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feeder.doctor.findings.conditions import find_all
+from feeder.doctor.findings.table import find_all
 from feeder.doctor.read_machine import read_machine
-from feeder.doctor.report import format_json, format_report
-from feeder.doctor.worst import find_worst
+from feeder.doctor.report import find_worst, format_json, format_report
 from tests.doctor.conftest import DESCRIPTIONS
 from tests.support.machine_tree import read_description, write_tree
 

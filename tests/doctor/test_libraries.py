@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from feeder.doctor.read_libraries import read_libraries
+from feeder.doctor.read_machine import read_libraries
 from feeder.errors import ResourceError
 from feeder.installation import DAEMON_MODULES
 from feeder.jpeg import libraries
@@ -28,20 +28,14 @@ def test_this_environment_is_sound() -> None:
     assert found.crypto == "libsodium", "pyzmq's wheels have it"
 
 
-def fail(*_: object) -> None:
-    raise ResourceError("it is broken: mend it")
-
-
-def test_all_libraries_of_the_daemon_are_looked_for() -> None:
+def test_all_libraries_of_the_daemon_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     needed = project["dependencies"] + project["optional-dependencies"]["daemon"]
     assert [*DAEMON_MODULES] == [re.split("[<>=]", line)[0] for line in needed]
-
-
-@pytest.mark.parametrize("name", DAEMON_MODULES)
-def test_each_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(sys.modules, DAEMON_MODULES[name], None)
-    assert read_libraries().missing == (name,)
+    for name, module in DAEMON_MODULES.items():  # each that is missing is named
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            assert read_libraries().missing == (name,)
 
 
 def test_the_report_needs_none_of_them() -> None:
@@ -60,21 +54,19 @@ def test_the_report_needs_none_of_them() -> None:
     assert "  memory        " in result.stdout
 
 
-def test_a_library_that_is_damaged_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+def test_what_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ResourceError("it is broken: mend it")
+
+    def damage() -> None:
         raise ImportError("xxhash: undefined symbol:\nXXH3 " + "x" * 1000)
 
-    monkeypatch.setattr(libraries, "check_libraries", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(self_test, "compute_self_test", refuse)
+        assert read_libraries().self_test_problem == "it is broken: mend it"
+    monkeypatch.setattr(libraries, "check_libraries", refuse)
+    assert read_libraries().problem == "it is broken: mend it"
+    monkeypatch.setattr(libraries, "check_libraries", damage)
     problem = read_libraries().problem
     assert problem.startswith("a library does not load (xxhash: undefined symbol: XXH3 x")
     assert len(problem) < 300
-
-
-def test_a_library_that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "check_libraries", fail)
-    assert read_libraries().problem == "it is broken: mend it"
-
-
-def test_a_failed_self_test_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_test, "compute_self_test", fail)
-    assert read_libraries().self_test_problem == "it is broken: mend it"

@@ -4,12 +4,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from feeder.doctor.findings.conditions import find_all
 from feeder.doctor.findings.facts import UNLIMITED, Machine
-from feeder.doctor.findings.finding import Severity
+from feeder.doctor.findings.table import Severity, find_all
 from feeder.doctor.read_machine import read_machine
 from feeder.doctor.report import format_report
-from tests.doctor.conftest import DESCRIPTIONS
 from tests.support.machine_tree import cgroup_v2, write_tree
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
@@ -39,10 +37,7 @@ def test_each_machine_has_exactly_its_problems_and_notes(trees: dict[str, Path],
     problems = [each.name for each in findings if each.severity > Severity.NOTE]
     notes = [each.name for each in findings if each.severity == Severity.NOTE]
     assert " ".join([*problems, "|", *notes]) == FOUND[name]
-
-
-def test_every_description_is_tested() -> None:
-    assert {path.stem for path in DESCRIPTIONS.glob("*.txt")} == {*FOUND}
+    assert {*trees} == {*FOUND}, "every description is tested"
 
 
 def test_eight_nodes_of_two_sockets(trees: dict[str, Path]) -> None:
@@ -93,13 +88,6 @@ def test_a_card_whose_driver_sets_no_state_is_up(tmp_path: Path, state: str, is_
     write_tree(tmp_path, {f"{folder}/operstate": state, f"{folder}/device/vendor": "0x1af4"})
     (card,) = read_machine(tmp_path).cards
     assert card.is_up == is_up
-
-
-def test_the_energy_preference_is_read(trees: dict[str, Path]) -> None:
-    (governor,) = look(trees, "desktop").governors
-    assert (governor.name, governor.preference) == ("powersave", "balance_power")
-    report = format_report(look(trees, "desktop"), (), 160)
-    assert "powersave (intel_pstate, balance_power, 800 to 4,900 MHz)\n" in report
 
 
 def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:

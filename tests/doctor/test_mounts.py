@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from feeder.doctor.findings.datasets import describe_detour, is_remote, may_hang
+from feeder.doctor.findings.file_systems import describe_detour, is_remote, may_hang
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.doctor.read_mounts import check_datasets, read_places, resolve
 from feeder.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from feeder.doctor.kernel_files import KernelFiles
-from feeder.doctor.read_processes import read_load, read_processes
+from feeder.doctor.read_system import read_load, read_processes
 from tests.support.machine_tree import cgroup_v2, write_tree
 
 

@@ -1,70 +1,74 @@
-"""The report at several widths, and as JSON."""
+"""The report at several widths, as JSON, and as the warnings of ``feeder serve``."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from feeder.doctor.findings.conditions import find_all
+from feeder.doctor import report
 from feeder.doctor.findings.facts import Libraries, Machine
+from feeder.doctor.findings.table import find_all
 from feeder.doctor.read_machine import read_machine
-from feeder.doctor.report import format_json, format_report
+from feeder.doctor.report import find_worst, format_json, format_report
 from tests.doctor.test_machines import DATASETS, FOUND
+from tests.support.daemon import Daemon, pack_small
+from tests.support.machine_tree import write_tree
+from tests.support.sources import REPOSITORY
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-@pytest.mark.parametrize("name", FOUND)
-def test_lines_fit_the_terminal(trees: dict[str, Path], name: str, width: int) -> None:
-    machine = read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
-    findings = find_all(machine)
-    report = format_report(machine, findings, width)
-    commands = {line.strip() for finding in findings for line in finding.mend}
-    prose = [line for line in report.splitlines() if line.strip() not in commands]
-    words = [line for line in prose if len(line.split()) > 2]  # a long word cannot be broken
-    assert max(map(len, words)) <= max(width, 40)
-    assert commands <= {line.strip() for line in report.splitlines()}, "commands are whole"
-    if width >= 80:
-        assert max(map(len, report.splitlines())) <= 80 + 20
+def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
+    for name in FOUND:
+        machine = read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
+        findings = find_all(machine)
+        lines = format_report(machine, findings, width).splitlines()
+        commands = {line.strip() for finding in findings for line in finding.mend}
+        assert commands <= {line.strip() for line in lines}, "commands are whole"
+        prose = [line for line in lines if line.strip() not in commands]
+        words = [line for line in prose if len(line.split()) > 2]  # a long word cannot be broken
+        assert max(map(len, words)) <= max(width, 40), name
+        assert width < 80 or max(map(len, lines)) <= 80 + 20
+        facts = "\n".join(lines).split("\n\n")[1].splitlines()
+        assert all(re.match(r"  (\S.{13}|\s{14})\S", line) for line in facts), "they are aligned"
 
 
-def test_the_limit_of_locked_memory_is_a_fact(trees: dict[str, Path]) -> None:
-    for name, limit in (("container-v2", "8 MiB"), ("epyc-nps4", "unlimited")):
-        assert f"  locked memory {limit}\n" in format_report(read_machine(trees[name]), (), 80)
-
-
-def test_the_soft_limit_of_files_is_the_daemon_s_to_raise(trees: dict[str, Path]) -> None:
-    raised = "1,024 soft, 1,048,576 hard (the daemon raises its soft limit to this)"
-    for name, text in (("desktop", raised), ("epyc-nps4", "65,536")):
-        assert f"  open files    {text}\n" in format_report(read_machine(trees[name]), (), 100)
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("container-v2", "locked memory 8 MiB"),
+        ("epyc-nps4", "locked memory unlimited"),
+        (
+            "desktop",
+            "open files    1,024 soft, 1,048,576 hard (the daemon raises its soft limit to this)",
+        ),
+        ("epyc-nps4", "open files    65,536"),
+        ("docker-host", "daemon        process 4711; --pid shows its limits, cgroup and CPUs"),
+        ("desktop", "governor      powersave (intel_pstate, balance_power, 800 to 4,900 MHz)"),
+    ],
+)
+def test_a_row_of_the_facts(trees: dict[str, Path], name: str, row: str) -> None:
+    assert f"\n  {row}\n" in format_report(read_machine(trees[name]), (), 160)
 
 
 def test_the_daemon_that_is_shown_needs_no_option_to_show_it(trees: dict[str, Path]) -> None:
-    root = trees["docker-host"]
-    text = "  daemon        process 4711"
-    assert f"{text}; --pid shows its limits, cgroup and CPUs\n" in (
-        format_report(read_machine(root), (), 100)
-    )
-    assert f"{text}\n" in format_report(read_machine(root, process="4711"), (), 100)
-
-
-def test_labels_are_aligned(trees: dict[str, Path]) -> None:
-    machine = read_machine(trees["xeon-snc"])
-    facts = format_report(machine, (), 80).split("\n\n")[1]
-    assert all(re.match(r"  (\S.{13}|\s{14})\S", line) for line in facts.splitlines())
+    machine = read_machine(trees["docker-host"], process="4711")
+    assert "\n  daemon        process 4711\n" in format_report(machine, (), 100)
 
 
 def test_problems_are_numbered_and_notes_come_last(trees: dict[str, Path]) -> None:
     machine = read_machine(trees["container-v2"], [Path("/data/in")])
-    report = format_report(machine, find_all(machine), 80)
-    assert "\n4 problems, the worst first\n" in report
-    assert re.findall(r"^(\d)\. warning: ", report, re.MULTILINE) == [*"1234"]
+    text = format_report(machine, find_all(machine), 80)
+    assert "\n4 problems, the worst first\n" in text
+    assert re.findall(r"^(\d)\. warning: ", text, re.MULTILINE) == [*"1234"]
     machine = read_machine(trees["epyc-nps4"])
-    report = format_report(machine, find_all(machine), 80)
-    assert "\n1 problem\n" in report
-    assert report.index("\n1. warning: ") < report.index("\nNotes\n") < report.index("\n-  Acc")
+    text = format_report(machine, find_all(machine), 80)
+    assert "\n1 problem\n" in text
+    assert text.index("\n1. warning: ") < text.index("\nNotes\n") < text.index("\n-  Acc")
 
 
 def test_libraries_are_shown_with_their_builds() -> None:
@@ -74,10 +78,10 @@ def test_libraries_are_shown_with_their_builds() -> None:
         decoder="own (avx2)",
         self_test_problem="other pixels",
     )
-    report = format_report(Machine(libraries=libraries), (), 80)
-    assert "4.3.5, encrypting with libsodium" in report
-    assert "own (avx2), self-test failed" in report
-    assert "numpy 2.4" in report
+    text = format_report(Machine(libraries=libraries), (), 80)
+    assert "4.3.5, encrypting with libsodium" in text
+    assert "own (avx2), self-test failed" in text
+    assert "numpy 2.4" in text
 
 
 def test_json_has_all_facts_and_findings(trees: dict[str, Path]) -> None:
@@ -88,3 +92,56 @@ def test_json_has_all_facts_and_findings(trees: dict[str, Path]) -> None:
     first = value["findings"][0]
     assert (first["name"], first["severity"]) == ("swap", "warning")
     assert {*first} == {"name", "severity", "what", "detail", "mend"}
+
+
+def test_the_worst_come_first_in_one_line_each(
+    trees: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = find_worst(trees["container-v2"], [Path("/data/in")])
+    assert [" ".join(line.split()[:3]) for line in lines] == [
+        "swap is enabled",
+        "the dataset /data/in",
+        "the CPU mask",
+    ]
+    end = ": sudo systemctl set-property feeder MemorySwapMax=0; see `feeder doctor`"
+    assert lines[0].endswith(end)
+    (line,) = find_worst(trees["epyc-nps4"], [])  # a command of two lines, in one
+    command = "sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    assert line.endswith(f": echo performance | {command}; see `feeder doctor`")
+    assert len(find_worst(trees["container-v1"], [])) == 2, "a note is worth no line"
+    assert not [line for line in find_worst(trees["desktop"], []) if "governor" in line]
+    monkeypatch.setattr(report, "WARNINGS_MAX", 1)
+    (line,) = find_worst(trees["container-v2"], [Path("/data/in")])
+    assert line.endswith("see `feeder doctor`, with 2 more")
+
+
+def test_finding_the_worst_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(report, "read_for_serving", fail)
+    assert find_worst(Path("/"), []) == [
+        "the machine could not be inspected (MemoryError); see `feeder doctor`"
+    ]
+
+
+def test_the_supervisor_loads_no_library_for_it() -> None:
+    code = (
+        "import sys; from pathlib import Path; from feeder.doctor.report import find_worst; "
+        "find_worst(Path('/'), [Path('/')]); "
+        "print({'zmq', 'numpy', 'PIL', 'turbojpeg'} & {*sys.modules})"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=REPOSITORY, text=True)
+    assert output == "set()\n"
+
+
+def test_the_daemon_warns_once_at_its_start_and_serves(tmp_path: Path) -> None:
+    clock = "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    machine = write_tree(tmp_path / "machine", {clock: "hpet"})
+    data = f"d={pack_small(tmp_path)}"
+    options = ("--workers", "1", "--bind", f"ipc://{tmp_path}/socket", "--topology-root", machine)
+    with Daemon("--data", data, *options) as daemon:
+        warning = daemon.wait_line("the clock source is hpet")
+        assert warning.rstrip().endswith("; see `feeder doctor`")
+        assert sum("the clock source" in line for line in daemon.lines) == 1
+        assert daemon.stop()[0] == 0

@@ -1,4 +1,4 @@
-"""Facts about a machine in, findings out. Pure.
+"""Facts about a machine in, findings out: ``table`` lists them. Pure.
 
 May import: nothing.
 """

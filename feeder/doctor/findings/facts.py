@@ -1,8 +1,14 @@
-"""The facts about a machine. Each has a value that means "not known", which causes no finding."""
+"""The facts about a machine. Each has a value that means "not known", which causes no finding.
 
-from collections.abc import Mapping
+`feeder doctor --json` prints them under these names.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+Texts = Iterator[tuple[str, ...]]
+"""What a condition yields for each occurrence: what is wrong, what it costs, and lines to type."""
 
 UNLIMITED: Final = 2**63 - 1
 """A limit that is "unlimited"."""
@@ -23,13 +29,11 @@ class Processor:
     """The CPUs of the machine. ``cores`` and ``threads`` are None where sysfs shows no siblings."""
 
     model: str = ""
-    vectors: str = ""
-    """The widest of "AVX-512", "AVX2", "SSE4" and "SSE2"; empty if not x86 or not known."""
+    vectors: str = ""  # the widest of "AVX-512", "AVX2", "SSE4" and "SSE2"
     is_virtual: bool = False
     online: int = 0
     cores: int | None = None
-    threads: int | None = None
-    """Most threads of a core."""
+    threads: int | None = None  # the most of a core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,30 +42,27 @@ class Allowed:
 
     cpus: frozenset[int] = frozenset()
     memory_nodes: frozenset[int] = frozenset()
-    quota: float | None = None
-    """In CPUs."""
+    quota: float | None = None  # in CPUs
     count: int = 0
     reason: str = ""
-    cpuset: str = ""
-    """The cgroup's cpuset in the kernel's list syntax; empty if there is none."""
+    cpuset: str = ""  # in the kernel's list syntax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Governor:
-    """A cpufreq governor, and how many of the usable CPUs it governs; clocks in kHz."""
+    """A cpufreq governor, and how many of the usable CPUs it governs."""
 
     name: str
     driver: str
     cpus: int
     least_khz: int | None
     most_khz: int | None
-    preference: str = ""
-    """What the hardware is told to favour, such as balance_power; empty if it sets no clock."""
+    preference: str = ""  # of the hardware, such as balance_power; empty if it sets no clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCard:
-    """A network interface with a device of its own. ``node`` is None where it has none."""
+    """A network interface with a device of its own."""
 
     name: str
     is_up: bool
@@ -103,21 +104,17 @@ class Memory:
     total_bytes: int | None = None
     available_bytes: int | None = None
     limit_bytes: int | None = None
-    transparent: str = ""
-    """Mode of transparent huge pages: always, madvise or never."""
+    transparent: str = ""  # huge pages: always, madvise or never
     reserved: tuple[HugePages, ...] = ()
     swap: tuple[SwapDevice, ...] = ()
-    swap_limit_bytes: int | None = None
-    """What the cgroup may swap out; None for no limit."""
-    cgroup_version: int | None = None
-    """1 or 2, of the memory controller."""
-    feeder_swapped_bytes: int = 0
-    """Memory of Feeder's processes that is swapped out."""
+    swap_limit_bytes: int | None = None  # of the cgroup; None for no limit
+    cgroup_version: int | None = None  # of the memory controller
+    feeder_swapped_bytes: int = 0  # memory of Feeder's processes that is swapped out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resource limits of the process; None: not known."""
+    """Resource limits of the process."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -153,47 +150,43 @@ class BusyProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How busy the machine is now; None: not known."""
+    """How busy the machine is now.
 
-    average: float | None = None
-    """The load average of the last minute: tasks that run or wait for a CPU or a disk."""
+    Pressure is the share of the last 10 s in which some task waited, 0 to 1: that of the machine or
+    of the process's cgroup, whichever is higher.
+    """
+
+    average: float | None = None  # of the last minute: tasks that run or wait for a CPU or a disk
     cpu: float | None = None
-    """Pressure: the share of the last 10 s in which some task waited for a CPU, 0 to 1. That of the
-    machine or of the process's cgroup, whichever is higher; so are the next two."""
     memory: float | None = None
     io: float | None = None
-    busy: tuple[BusyProcess, ...] = ()
-    """Those that use most CPU time, the busiest first."""
+    busy: tuple[BusyProcess, ...] = ()  # the busiest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """The libraries of this process, and how they were built. Empty where not looked at."""
+    """The libraries of this process, and how they were built. Empty where not looked at.
+
+    Problems are one line with its remedy.
+    """
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    """Distributions that the daemon needs and that are not installed."""
-    install: str = ""
-    """The command that installs them."""
-    problem: str = ""
-    """Why the daemon would refuse to start; one line with its remedy."""
-    pillow_problems: tuple[str, ...] = ()
-    """Of a Pillow that works nevertheless; each one line with its remedy."""
+    missing: tuple[str, ...] = ()  # distributions that the daemon needs
+    install: str = ""  # the command that installs them
+    problem: str = ""  # why the daemon would refuse to start
+    pillow_problems: tuple[str, ...] = ()  # of a Pillow that works nevertheless
     pillow_is_simd: bool = True
     pillow_has_avx2: bool | None = None
-    decoder: str = ""
-    """Our own decoder with its vector version, as "own (avx2)"."""
+    decoder: str = ""  # our own, with its vector version, as "own (avx2)"
     self_test_problem: str = ""
-    crypto: str = ""
-    """What libzmq encrypts with: libsodium, tweetnacl, none or unknown."""
+    crypto: str = ""  # what libzmq encrypts with: libsodium, tweetnacl, none or unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """All facts."""
+    """All facts. CPU mask, cgroup and limits are those of ``process``, a folder in /proc."""
 
     process: str = "self"
-    """The process that has this CPU mask, cgroup and these limits: its folder in /proc."""
     kernel: str = ""
     processor: Processor = Processor()
     nodes: tuple[Node, ...] = ()
@@ -206,8 +199,6 @@ class Machine:
     clock: Clock = Clock()
     load: Load = Load()
     datasets: tuple[DatasetPlace, ...] = ()
-    daemons: tuple[int, ...] = ()
-    """Process numbers of ``feeder serve`` on this machine."""
+    daemons: tuple[int, ...] = ()  # process numbers of ``feeder serve`` on this machine
     libraries: Libraries = field(default_factory=Libraries)
-    unreadable: tuple[str, ...] = ()
-    """Kernel files that cannot be parsed, a line each."""
+    unreadable: tuple[str, ...] = ()  # kernel files that cannot be parsed, a line each

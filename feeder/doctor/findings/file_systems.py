@@ -1,10 +1,6 @@
-"""Findings about the file systems that datasets are on."""
+"""What a file system's kind and source show: where its data is, and whether a read may hang."""
 
 import re
-from collections.abc import Iterator
-
-from feeder.doctor.findings.facts import DatasetPlace, Machine
-from feeder.doctor.findings.finding import Finding, Severity
 
 _REMOTE_KINDS = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "beegfs", "beegfs_nodev", "gpfs"),
@@ -25,8 +21,6 @@ _HOST_KINDS = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "fuse.vmhgfs-fuse
 
 _LOCAL_FUSE = {"fuseblk", "fuse.mergerfs", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"}
 """File systems in user space that are local without doubt, so that they answer."""
-
-_PLAIN = re.compile(r"[\w./+@:,-]+")
 
 
 def is_remote(kind: str, source: str) -> bool:
@@ -61,52 +55,3 @@ def may_hang(kind: str) -> bool:
 
 def _is_fuse(kind: str) -> bool:
     return kind in ("fuse", "fuseblk") or kind.startswith("fuse.")
-
-
-def find_remote_datasets(machine: Machine) -> Iterator[Finding]:
-    """Yield a finding for each dataset on a network file system."""
-    for place in machine.datasets:
-        if is_remote(place.kind, place.source):
-            yield Finding(
-                name="remote-dataset",
-                severity=Severity.WARNING,
-                what=(
-                    f"the dataset {place.path} is on a network file system ({place.kind}, "
-                    f"{place.source}, mounted at {place.mount})"
-                ),
-                detail=(
-                    "Crops are read one by one in random order, so each read that the page cache "
-                    "does not answer waits for the network, in every epoch. If that server does "
-                    "not answer, neither do the dataset's batches."
-                ),
-                mend=_copy(place),
-            )
-
-
-def find_indirect_datasets(machine: Machine) -> Iterator[Finding]:
-    """Yield a note for each dataset that is read through a local process or the host."""
-    for place in machine.datasets:
-        detour = describe_detour(place.kind, place.source)
-        if detour and not is_remote(place.kind, place.source):
-            yield Finding(
-                name="indirect-dataset",
-                severity=Severity.NOTE,
-                what=(
-                    f"the dataset {place.path} is read {detour} ({place.kind}, {place.source}, "
-                    f"mounted at {place.mount})"
-                ),
-                detail=(
-                    "Each read that the page cache does not answer waits for "
-                    + ("the virtual machine's host" if "host" in detour else "another process")
-                    + ", which may be slow. The cost was not measured."
-                ),
-            )
-
-
-def _copy(place: DatasetPlace) -> tuple[str, ...]:
-    path = place.path.rstrip("/") or "/"
-    name = path.rpartition("/")[2] or "dataset"
-    quoted = path
-    if not _PLAIN.fullmatch(path):
-        quoted = "'" + path.replace("'", "'\\''") + "'"
-    return (f"cp -r {quoted} /LOCAL/DISK/   # then serve /LOCAL/DISK/{name}",)

@@ -1,12 +1,16 @@
-"""Reads memory, swap, huge pages, resource limits and the clock source."""
+"""Reads memory, limits and the clock, finds Feeder's processes, and how loaded the machine is."""
 
 import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
 
 from feeder.doctor.findings.facts import (
     UNLIMITED,
     Clock,
     HugePages,
     Limits,
+    Load,
     Memory,
     SwapDevice,
 )
@@ -14,9 +18,16 @@ from feeder.doctor.kernel_files import KernelFiles, to_bytes, to_number
 from feeder.errors import FeederError
 from feeder.host.kernel_files import cgroup_folders
 
-_CHOSEN = re.compile(r"\[(\w+)\]")
-_SIZE = re.compile(r"hugepages-([0-9]{1,12})kB")
-_NO_LIMIT = 1 << 60  # cgroup v1 writes the largest number of pages for no limit
+_CHOSEN: Final = re.compile(r"\[(\w+)\]")
+_SIZE: Final = re.compile(r"hugepages-([0-9]{1,12})kB")
+_LIMIT: Final = re.compile(r"^(Max [a-z ]+?)  +([a-z]+|[0-9]+) +([a-z]+|[0-9]+)", re.MULTILINE)
+_NO_LIMIT: Final = 1 << 60  # cgroup v1 writes the largest number of pages for no limit
+_PROCESSES_MAX: Final = 20_000
+_WITH_VALUE: Final = ("-W", "-X")
+"""Options of Python that may have their value in the next word."""
+
+_AVERAGE: Final = re.compile(r"([0-9]{1,6}\.[0-9]{1,6}) ")
+_PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
 
 
 def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
@@ -92,24 +103,17 @@ def _read_swap(files: KernelFiles) -> tuple[SwapDevice, ...]:
 
 def read_limits(files: KernelFiles) -> Limits:
     """Return the process's limits of open files and of locked memory, from /proc."""
-    rows: dict[str, list[str]] = {}
-    for line in files.own("limits").splitlines():
-        name, _, rest = line.partition("  ")
-        rows[name.strip()] = rest.split()
+    rows = {name: columns for name, *columns in _LIMIT.findall(files.own("limits"))}
+
+    def read_column(name: str, column: int) -> int | None:
+        text = rows.get(name, ("", ""))[column]
+        return UNLIMITED if text == "unlimited" else to_number(text)
+
     return Limits(
-        files_soft=_limit(rows.get("Max open files", []), 0),
-        files_hard=_limit(rows.get("Max open files", []), 1),
-        locked_bytes=_limit(rows.get("Max locked memory", []), 1),
+        files_soft=read_column("Max open files", 0),
+        files_hard=read_column("Max open files", 1),
+        locked_bytes=read_column("Max locked memory", 1),
     )
-
-
-def _limit(words: list[str], column: int) -> int | None:
-    if len(words) <= column:
-        return None
-    if words[column] == "unlimited":
-        return UNLIMITED
-    number = to_number(words[column])
-    return number if number is not None and number >= 0 else None
 
 
 def read_clock(files: KernelFiles) -> Clock:
@@ -121,6 +125,54 @@ def read_clock(files: KernelFiles) -> Clock:
     )
 
 
-def read_kernel(files: KernelFiles) -> str:
-    """Return the kernel's release."""
-    return files.text("proc/sys/kernel/osrelease", 256)
+def read_processes(files: KernelFiles) -> tuple[set[int], tuple[int, ...], int]:
+    """Return the numbers of Feeder's processes, those of its daemons, and its swapped bytes."""
+    ours: dict[int, str] = {}
+    swapped = 0
+    names = [name for name in files.entries("proc") if name.isascii() and name.isdigit()]
+    for number in names[:_PROCESSES_MAX]:
+        # Each word ends with a zero byte.
+        program = _find_program(files.text(f"proc/{number}/cmdline", 4096).split("\0"))
+        if program in ("feeder serve", "feeder.node", "feeder.worker"):
+            ours[int(number)] = program
+            swapped += to_bytes(files.fields(f"proc/{number}/status").get("VmSwap", "")) or 0
+    daemons = sorted(number for number, program in ours.items() if program == "feeder serve")
+    return {*ours}, tuple(daemons), swapped
+
+
+def read_load(files: KernelFiles) -> Load:
+    """Return the load average and pressures."""
+    average = _AVERAGE.match(files.text("proc/loadavg", 256))
+    try:
+        folders = cgroup_folders(files.root, "cpu", files.process)
+        groups = [folder for folder, is_unified in folders if is_unified][-1:]
+    except FeederError:  # reported by ``read_allowed``
+        groups = []
+
+    def read_pressure(name: str) -> float | None:
+        paths = [Path(f"proc/pressure/{name}"), *(group / f"{name}.pressure" for group in groups)]
+        matches = [_PRESSURE.match(files.text(path, 256)) for path in paths]
+        shares = [min(1.0, float(match[1]) / 100) for match in matches if match]
+        return max(shares, default=None)
+
+    return Load(
+        average=float(average[1]) if average else None,
+        cpu=read_pressure("cpu"),
+        memory=read_pressure("memory"),
+        io=read_pressure("io"),
+    )
+
+
+def _find_program(words: Sequence[str]) -> str:
+    """Return Feeder's module that a command line runs, or "feeder serve"; "" if it runs neither.
+
+    The first word decides: sudo, timeout and shells that start a daemon have its words, too.
+    """
+    at = 0
+    if PurePosixPath(words[0]).name.startswith("python"):
+        at = 1
+        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+            at += 2 if words[at] in _WITH_VALUE else 1
+        at += at < len(words) and words[at] == "-m"
+    name, *rest = [PurePosixPath(word).name for word in words[at : at + 2]] or [""]
+    return "feeder serve" if name == "feeder" and rest == ["serve"] else name

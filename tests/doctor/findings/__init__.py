@@ -1,4 +1,0 @@
-"""What is wrong with a machine, by its facts.
-
-May import: the product, bench, tests.
-"""

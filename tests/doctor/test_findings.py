@@ -1,0 +1,347 @@
+"""Each finding by its facts: what triggers it, what does not, and the line that mends it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.daemon.config import load_config
+from feeder.daemon.node_plan import plan_descriptors
+from feeder.doctor.findings.facts import (
+    Accelerator,
+    Allowed,
+    BusyProcess,
+    Clock,
+    DatasetPlace,
+    Governor,
+    HugePages,
+    Libraries,
+    Limits,
+    Load,
+    Machine,
+    Memory,
+    NetworkCard,
+    Node,
+    Processor,
+    SwapDevice,
+)
+from feeder.doctor.findings.system import FILES_WANTED
+from feeder.doctor.findings.table import TABLE, Finding, Severity, find_all
+from tests.support.sources import REPOSITORY
+
+NODES = tuple(
+    Node(id=n, cpus=frozenset({2 * n, 2 * n + 1}), memory_bytes=1 << 30, memory_node=n)
+    for n in range(2)
+)
+BARE = (NODES[0], replace(NODES[1], memory_bytes=0))
+ALL = Allowed(cpus=frozenset(range(4)), memory_nodes=frozenset({0, 1}), count=4)
+GPU = Accelerator(address="0000:01:00.0", name="NVIDIA 0x20b0", node=1)
+CARD = NetworkCard(name="eth0", is_up=True, speed_mbit=100_000, node=0)
+SLOW = replace(CARD, speed_mbit=1000)
+PLAIN = "plain Pillow 13.0.0 is installed in place of Pillow-SIMD: slower; run `make setup`"
+WITHOUT = "this Pillow was built without libwebp: packing quarantines WebP images; install it"
+BURN = BusyProcess(name="burn", pid=71, cpus=1.25)
+
+
+def swap(*devices: str, used: int = 0, **fields: int) -> Machine:
+    pages = (SwapDevice(name=name, size_bytes=1 << 30, used_bytes=used) for name in devices)
+    return Machine(memory=Memory(swap=tuple(pages), **fields))
+
+
+def load(**fields: object) -> Machine:
+    return Machine(allowed=ALL, load=Load(**fields))  # type: ignore[arg-type]
+
+
+def governed(
+    name: str, driver: str, least: int | None = 800_000, preference: str = "", cpus: int = 4
+) -> Machine:
+    governor = Governor(
+        name=name,
+        driver=driver,
+        cpus=cpus,
+        least_khz=least,
+        most_khz=3_200_000,
+        preference=preference,
+    )
+    return Machine(governors=(governor,))
+
+
+def clock(*names: str) -> Machine:
+    return Machine(clock=Clock(current=names[0], available=names))
+
+
+def libraries(vectors: str = "AVX2", **fields: object) -> Machine:
+    found = Libraries(install="pip install it", **fields)  # type: ignore[arg-type]
+    return Machine(processor=Processor(vectors=vectors), libraries=found)
+
+
+def pool(free: int) -> Machine:
+    pages = HugePages(size_bytes=1 << 30, total=free + 1, free=free)
+    return Machine(memory=Memory(total_bytes=20 << 30, reserved=(pages,)))
+
+
+def dataset(kind: str, path: str = "/d/in") -> Machine:
+    return Machine(datasets=(DatasetPlace(path=path, mount="/d", kind=kind, source="s:/x"),))
+
+
+def allowed(online: int = 0, **fields: object) -> Machine:
+    own = replace(ALL, **fields)  # type: ignore[arg-type]
+    return Machine(allowed=own, processor=Processor(online=online))
+
+
+FOUND: list[tuple[Machine, str, str]] = [
+    (
+        load(average=7.9, cpu=0.95, busy=(BURN,)),
+        "warning cpu-pressure",
+        r"CPUs 95 % of the last 10 s, load average 7\.9 on 4 CPUs; most CPU time is used by burn "
+        r"\(process 71, 1\.2 CPUs\).* renice -n 19 -p 71",
+    ),
+    (
+        load(average=7.9, cpu=0.95),
+        "warning cpu-pressure",
+        "no process that can be seen here uses much.*CPUWeight=1000",
+    ),
+    (load(average=7.9), "warning cpu-pressure", r"the load average is 7\.9 on 4 CPUs"),
+    (load(memory=0.25), "warning memory-pressure", "memory 25 % of the last 10 s.* ps -eo"),
+    (load(io=0.6), "warning storage-pressure", "storage 60 % of the last 10 s.* iotop"),
+    (governed("powersave", "acpi-cpufreq"), "warning cpu-governor", r"800 .* 4\.0 times"),
+    (governed("powersave", "intel_cpufreq"), "warning cpu-governor", r"800 .* 4\.0 times"),
+    (governed("powersave", "amd-pstate", None), "warning cpu-governor", "at its lowest"),
+    (governed("userspace", "x"), "warning cpu-governor", "wherever a program has set it"),
+    (governed("schedutil", ""), "warning cpu-governor", "schedutil on 4 of 4 usable CPUs;"),
+    (
+        governed("powersave", "intel_pstate", preference="balance_performance"),
+        "note cpu-governor",
+        r"sets the clock by the load.* not measured\.$",
+    ),
+    (
+        governed("powersave", "amd-pstate-epp", preference="balance_power"),
+        "note cpu-governor",
+        "sets the clock by the load.*energy preference is balance_power",
+    ),
+    (
+        allowed(16, quota=8.5),
+        "warning cpu-mask",
+        r"4 CPUs, but the quota allows 8\.5.* 4 more could run.*set-property feeder AllowedCPUs=",
+    ),
+    (
+        allowed(quota=1.5, count=1),
+        "note cpu-quota",
+        r"a quota of 1\.5 CPUs is spread over 4 CPUs.*1 worker\b",
+    ),
+    (
+        Machine(nodes=BARE, allowed=ALL),
+        "warning node-without-memory",
+        "node 1 has CPUs but no memory.*dmidecode",
+    ),
+    (
+        Machine(nodes=NODES, allowed=replace(ALL, memory_nodes=frozenset({0}))),
+        "warning memory-mask",
+        "node 1 has usable CPUs, but .*AllowedMemoryNodes=0,1 .*--cpuset-mems 0,1",
+    ),
+    (
+        Machine(nodes=(NODES[0], replace(NODES[1], cpus=frozenset()))),
+        "note node-without-cpus",
+        r"node 1 has memory \(1 GiB\) but no CPUs",
+    ),
+    (
+        Machine(processor=Processor(vectors="SSE4", is_virtual=True)),
+        "warning cpu-vectors",
+        "virtual machine shows no AVX2.* 2,230 .*-cpu host",
+    ),
+    (
+        Machine(processor=Processor(vectors="SSE2")),
+        "note cpu-vectors",
+        "this CPU has no AVX2.* 2,230 ",
+    ),
+    (
+        Machine(nodes=NODES, allowed=replace(ALL, cpus=frozenset({2})), cards=(CARD,)),
+        "note card-node",
+        "eth0 is on node 0, where Feeder has no usable CPU",
+    ),
+    (
+        Machine(nodes=NODES, allowed=ALL, cards=(CARD,), accelerators=(GPU,)),
+        "note accelerator-node",
+        "accelerators on node 1 have no network card on their node; the cards are on node 0;",
+    ),
+    (
+        Machine(allowed=ALL, cards=(SLOW,)),
+        "note card-bandwidth",
+        "at most 830 images/s .*; 1 of 4 cores make",
+    ),
+    (
+        Machine(allowed=ALL, cards=(SLOW,), processor=Processor(cores=2)),
+        "note card-bandwidth",
+        "1 of 2 cores make",
+    ),
+    (swap("/dev/sda2"), "warning swap", r"1\.0 GiB, none in use.*MemorySwapMax=0"),
+    (
+        swap("/dev/sda2", feeder_swapped_bytes=16 << 20, swap_limit_bytes=0),
+        "warning swap",
+        "16 MiB of Feeder's processes are swapped out",
+    ),
+    (
+        swap("/dev/sda2", used=12 << 10, feeder_swapped_bytes=12 << 10),
+        "warning swap",
+        r"swap is enabled \(1\.0 GiB, 0\.0117 MiB in use\) and may take Feeder's memory",
+    ),
+    (
+        swap("/dev/sda2", cgroup_version=1),
+        "warning swap",
+        r"memory\. sudo swapoff -a .*docker run .* the same figure twice$",
+    ),
+    (swap("/dev/zram0", "/dev/sda2"), "warning swap", r"swap is enabled \(1\.0 GiB, none in use\)"),
+    (
+        swap("/dev/zram0"),
+        "note swap",
+        r"swap is enabled in compressed memory \(zram, 1\.0 GiB, none in use\)",
+    ),
+    (
+        swap("/dev/zram0", feeder_swapped_bytes=20 << 20),
+        "note swap",
+        r"20 MiB of Feeder's processes are swapped out to compressed memory \(zram\)",
+    ),
+    (pool(2), "warning huge-pages", r"2\.0 GiB, 10%.*echo 1 .*hugepages-1048576kB/"),
+    (Machine(unreadable=("/x is odd",)), "error kernel-files", "/x is odd.*cat /x "),
+    (dataset("nfs4"), "warning remote-dataset", r"/d/in is on .*nfs4.*cp -r /d/in "),
+    (
+        dataset("cifs", "/d/it's $A"),
+        "warning remote-dataset",
+        r"cp -r '/d/it'\\''s \$A' /LOCAL/DISK/ ",  # quoted for the shell
+    ),
+    (
+        dataset("fuse.squashfuse"),
+        "note indirect-dataset",
+        r"/d/in is read through user space \(fuse\.squashfuse, .*waits for another process",
+    ),
+    (
+        dataset("9p"),
+        "note indirect-dataset",
+        r"/d/in is read through the host \(9p, .*waits for the virtual machine's host",
+    ),
+    (
+        clock("hpet", "tsc"),
+        "warning clock-source",
+        "source is hpet.*280 ns.*echo tsc . sudo tee .*/current_clocksource",
+    ),
+    (clock("acpi_pm"), "warning clock-source", "dmesg.*tsc=reliable"),
+    (Machine(limits=Limits(files_hard=1024)), "warning open-files", "1,024.*LimitNOFILE="),
+    (libraries(problem="no lib"), "error libraries", "no lib.*pip install it"),
+    (
+        libraries(missing=("psutil", "xxhash")),
+        "error libraries",
+        "these libraries are not installed in this environment: psutil, xxhash;.*pip install it",
+    ),
+    (
+        libraries(self_test_problem="other pixels"),
+        "error self-test",
+        'other pixels.*decoder = "turbojpeg"',
+    ),
+    (
+        libraries(pillow_problems=(PLAIN,), pillow_is_simd=False, pillow_has_avx2=False),
+        "warning pillow",
+        r"plain Pillow 13\.0\.0 .*31\.4 ms.*pip uninstall -y pillow CC='cc -mavx2' pip install",
+    ),
+    (
+        libraries("AVX", pillow_problems=(WITHOUT,)),
+        "warning pillow-formats",
+        r"without libwebp; Packing quarantines WebP images\. .*libwebp-dev pip install",
+    ),
+    (
+        libraries("AVX-512", pillow_has_avx2=False),
+        "warning pillow-vectors",
+        r"built for SSE4.*4\.8 ms.*-mavx2",
+    ),
+    (libraries(crypto="none"), "warning crypto", "without encryption.*pyzmq"),
+    (libraries(crypto="tweetnacl"), "warning crypto", "tweetnacl.*pyzmq"),
+]
+SOUND: dict[str, Machine] = {
+    "nothing is known": Machine(),
+    "busy": load(average=5.9, cpu=0.3, memory=0.05, io=0.2, busy=(BURN,)),
+    "busy by Feeder alone": replace(load(average=9.0, cpu=0.9), daemons=(7,)),
+    "performance": governed("performance", "acpi-cpufreq"),
+    "a quota of all": allowed(quota=4.0),
+    "a quota beyond the machine": allowed(4, quota=64.0),
+    "no memory on an unused node": Machine(
+        nodes=BARE, allowed=replace(ALL, cpus=frozenset({0}), count=1)
+    ),
+    "memory not known": Machine(
+        nodes=tuple(replace(node, memory_bytes=0) for node in NODES), allowed=ALL
+    ),
+    "ARM": Machine(processor=Processor(is_virtual=True)),
+    "a card that is down": Machine(
+        nodes=NODES, allowed=ALL, cards=(replace(CARD, is_up=False),), accelerators=(GPU,)
+    ),
+    "a speed that is not known": Machine(
+        allowed=ALL, cards=(SLOW, replace(CARD, name="b", speed_mbit=None))
+    ),
+    "swap for others": swap("/dev/sda2", swap_limit_bytes=0, feeder_swapped_bytes=12 << 10),
+    "few reserved pages": pool(1),
+    "a local dataset": dataset("ext4"),
+    "an automounter": dataset("autofs"),
+    "a fast clock": clock("tsc", "hpet"),
+    "a fast clock of ARM": clock("arch_sys_counter"),
+    "enough files": Machine(limits=Limits(files_hard=FILES_WANTED)),
+    "Pillow-SIMD for an old CPU": libraries("AVX", pillow_has_avx2=False),
+    "libsodium": libraries(crypto="libsodium"),
+    "encryption not known": libraries(crypto="unknown"),
+}
+
+
+def text_of(finding: Finding) -> str:
+    return " ".join(f"{finding.what}; {finding.detail} {' '.join(finding.mend)}".split())
+
+
+@pytest.mark.parametrize(("machine", "kind", "pattern"), FOUND)
+def test_a_fault_is_found_and_explained(machine: Machine, kind: str, pattern: str) -> None:
+    (finding,) = find_all(machine)
+    assert f"{finding.severity.name.lower()} {finding.name}" == kind
+    assert re.search(pattern, text_of(finding)), text_of(finding)
+    assert bool(finding.mend) == (finding.severity > Severity.NOTE)
+    assert max(map(len, finding.mend), default=0) <= 80 - 7, "it fits a terminal, indented"
+    for line in finding.mend:
+        assert not re.match(r"[A-Z]\w+=.*#", line), "systemd would take a comment as the value"
+
+
+@pytest.mark.parametrize("machine", SOUND.values(), ids=SOUND)
+def test_a_sound_machine_has_no_finding(machine: Machine) -> None:
+    assert find_all(machine) == ()
+
+
+def test_every_row_of_the_table_is_tested_and_on_the_page() -> None:
+    rows = {f"{severity.name.lower()} {name}" for name, severity, _ in TABLE}
+    assert {kind for _, kind, _ in FOUND} == rows
+    page = (REPOSITORY / "docs/doctor.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note)", page, re.MULTILINE)
+    assert sorted(listed) == sorted({name for name, *_ in TABLE})
+
+
+def test_each_kind_of_governor_counts_its_own_cpus() -> None:
+    both = governed("ondemand", "acpi-cpufreq").governors
+    both += governed("powersave", "intel_pstate", cpus=3).governors
+    first, second = find_all(Machine(governors=both))
+    assert "ondemand on 4 of 7 usable CPUs" in first.what
+    assert "powersave on 3 of 7 usable CPUs" in second.what
+
+
+@given(st.lists(st.sampled_from([machine for machine, *_ in FOUND]), max_size=4))
+def test_the_worst_come_first(machines: list[Machine]) -> None:
+    merged = Machine(
+        governors=tuple(governor for machine in machines for governor in machine.governors),
+        unreadable=tuple(line for machine in machines for line in machine.unreadable),
+        datasets=tuple(place for machine in machines for place in machine.datasets),
+        allowed=next((each.allowed for each in machines if each.allowed.quota), Allowed()),
+    )
+    severities = [finding.severity for finding in find_all(merged)]
+    assert severities == sorted(severities, reverse=True)
+
+
+@pytest.mark.parametrize("workers", [1, 16, 128])
+def test_wanted_files_are_enough_for_the_defaults(workers: int) -> None:
+    binds = ("tcp://127.0.0.1:5555", "ipc:///run/feeder/socket")
+    config = load_config(None, {"data": {"d": "/d"}, "serve.bind": binds})
+    plan = plan_descriptors(FILES_WANTED, config, workers)
+    assert plan.memories_max >= 512
+    assert plan.open_shards == 512
