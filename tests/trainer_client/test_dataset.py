@@ -1,6 +1,5 @@
 """What a loader knows of its dataset, and classes that must agree."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,6 @@ from tests.trainer_client.test_loader import BATCH, make_loader
 from trainer_client import DatasetInfo
 
 INFO = DatasetInfo(name="val", classes=("ant", "bee", "cat"), fingerprint="f" * 32, samples=97)
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as fake:
-        yield fake
-        assert fake.problems == []
 
 
 def test_a_loader_has_what_scripts_and_frameworks_look_for(node: FakeNode) -> None:

@@ -16,7 +16,7 @@ from bench.demo.feeder import serving
 from bench.fetcher import BatchFetcher
 from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ResourceError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
@@ -25,7 +25,7 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from tests.support.daemon import DEADLINE_S, command_of
 from tests.trainer_client.test_loader import TensorBatch
-from trainer_client import FeederLoader
+from trainer_client import FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
 
 SAMPLES, CLASSES = 47, 3
@@ -231,61 +231,31 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
         assert torch.equal(batches[0].images, expected)
 
 
-def test_an_invalid_field_of_the_recipe_is_refused(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match=r"rand_augment_magnitude must be a whole number 0 \.\."):
-        make_loader(endpoint, recipe={"rand_augment_magnitude": 31})
-    with pytest.raises(ConfigError, match="no field 'color_jitter'"):
-        make_loader(endpoint, recipe={"color_jitter": 0.4})
-
-
-def test_breaking_out_of_and_jumping_between_epochs(packed: Packed, endpoint: str) -> None:
-    with make_loader(endpoint, window=3) as loader:
-        for epoch, stop in ((0, 3), (7, 1), (7, 7), (1, 5)):
-            loader.set_epoch(epoch)
-            for index, batch in enumerate(loader):
-                assert (batch.epoch, batch.index) == (epoch, index)
-                packed.check(batch, loader)
-                if index == stop:
-                    break
-            assert index == min(stop, len(loader) - 1)
-        assert loader.statistics().reconnects == 0
-
-
-def test_an_unknown_dataset_is_refused_with_the_known_ones(endpoint: str) -> None:
-    with pytest.raises(DatasetError, match=r"no dataset 'shape' here.*: shapes$"):
-        make_loader(endpoint, dataset="shape")
-
-
-def test_the_daemon_refuses_more_lanes_than_batches_in_one_line(endpoint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_loader(endpoint, recipe={"lanes": 8})
-    assert str(caught.value).endswith(
-        ": recipe: lanes 8 is more than the 7 whole batches of 6 in 47 samples: use at most 7, or "
-        "0 to choose by size"
-    )
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"dataset": "shape"}, DatasetError, r"no dataset 'shape' here.*: shapes$"),
+        ({"batch_size": SAMPLES + 1}, ConfigError, "batch_size 48 is larger than dataset 'shapes'"),
+        (
+            {"recipe": {"lanes": 8}},
+            ConfigError,
+            ": recipe: lanes 8 is more than the 7 whole batches of 6 in 47 samples: use at most 7, "
+            "or 0 to choose by size$",
+        ),
+        (
+            {"recipe": {"rand_augment_magnitude": 31}},
+            ConfigError,
+            r"rand_augment_magnitude must be a whole number 0 \.\.",
+        ),
+        ({"recipe": {"color_jitter": 0.4}}, ConfigError, "no field 'color_jitter'"),
+    ],
+)
+def test_what_the_daemon_refuses_is_one_line(
+    endpoint: str, options: dict[str, object], kind: type[FeederError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        make_loader(endpoint, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_the_daemon_refuses_a_batch_larger_than_the_dataset(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match="batch_size 48 is larger than dataset 'shapes'"):
-        make_loader(endpoint, batch_size=SAMPLES + 1)
-
-
-def test_the_loader_survives_a_stop_and_start_of_the_daemon(packed: Packed, tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    datasets = {"shapes": packed.path}
-    with contextlib.ExitStack() as stack:
-        with serving(datasets, endpoint):
-            loader = stack.enter_context(make_loader(endpoint, window=2))
-            batches = iter(loader)
-            seen = [next(batches) for _ in range(2)]
-        with serving(datasets, endpoint):
-            seen += batches
-            assert loader.statistics().reconnects == 1
-            loader.close()
-    assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
-    for batch in seen:
-        packed.check(batch, loader)
 
 
 def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
@@ -316,6 +286,7 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
                 list(hasty_batches)
         with serving(datasets, endpoint):
             seen += batches
+            assert patient.statistics().reconnects == 1
             patient.close()
             hasty.close()
     assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
@@ -333,3 +304,76 @@ def test_the_plan_in_the_log_says_how_batches_come(
             list(loader)
         (line,) = [each.getMessage() for each in caplog.records if "rank 0" in each.getMessage()]
         assert f"; 1 feeder, batches are {way}" in line
+
+
+# --- Arrays ---------------------------------------------------------------------------------------
+
+
+def make_numpy_loader(endpoint: str, **options: object) -> NumpyLoader:
+    settings = {"dataset": "shapes", "batch_size": 3, "image_size": SIDE, "seed": SEED}
+    return NumpyLoader(endpoint, **(settings | options))  # type: ignore[arg-type]
+
+
+def is_view(images: np.ndarray) -> bool:
+    """Whether an array lies in a mapping that the kernel lets nobody write to."""
+    address = images.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(text, 16) for text in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[1][1] == "-"
+    raise AssertionError("no mapping has it")
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+@pytest.mark.parametrize("make", [make_loader, make_numpy_loader])
+def test_all_parts_of_kept_batches_stay_as_they_were(
+    endpoint: str, make: Callable[..., Any], share_memory: bool
+) -> None:
+    with make(endpoint, share_memory=share_memory, batch_size=3) as loader:
+        batches = list(loader)
+        assert len(batches) == SAMPLES // 3 > 2 * 6, "more than the slots that there are"
+        loader.set_epoch(0)
+        for kept, batch in zip(batches, loader, strict=True):
+            for name in ("images", "labels", "sample_ids"):
+                assert bool((getattr(kept, name) == getattr(batch, name)).all()), name
+            assert (kept.valid, kept.epoch, kept.index) == (batch.valid, 0, batch.index)
+        assert (loader.statistics().batches_lent > 0) == share_memory
+
+
+def test_views_lie_in_the_feeders_memory_and_are_taken_again_once_they_are_dropped(
+    endpoint: str,
+) -> None:
+    with make_numpy_loader(endpoint) as loader:
+        kept = [batch.images for batch in loader]
+        lie_in_slots = [is_view(images) for images in kept]
+        assert lie_in_slots == [True] * 3 + [False] * (len(kept) - 3), "half of 4 + 2 slots"
+        kept.clear()
+        assert all(is_view(images) for images, _ in loader)
+    with make_numpy_loader(endpoint, copy=False) as loader:
+        batch = next(iter(loader))
+        images = batch.images
+        assert is_view(images)
+        assert loader.statistics().batches_lent > 0
+        with pytest.raises(ValueError, match="read-only"):
+            images[0] = 0
+    assert images.sum() == images.sum(), "it stays mapped after close()"
+    with pytest.raises(ConfigError, match="or the loader closed"):
+        _ = batch.images
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_float32_arrays_are_the_tensors(endpoint: str, channels: int) -> None:
+    options: dict[str, Any] = {"channels": channels, "split": "val", "batch_size": 6}
+    recipe = {"resize_size": SIDE + 4}
+    with (
+        make_loader(endpoint, **options) as tensors,
+        make_numpy_loader(endpoint, dtype="float32", recipe=recipe, **options) as loader,
+    ):
+        count = 0
+        for expected, batch in zip(tensors, loader, strict=True):
+            assert np.array_equal(batch.images, expected.images.permute(0, 2, 3, 1).numpy())
+            assert batch.labels.tolist() == expected.labels.tolist()
+            assert batch.sample_ids.tolist() == expected.sample_ids.tolist()
+            count += batch.valid
+        assert count == SAMPLES
+        assert loader.statistics().copied_because is None

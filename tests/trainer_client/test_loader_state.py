@@ -50,6 +50,7 @@ anything = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(state=states)
 def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> None:
     assert LoaderState.parse(state).to_dict() == state
@@ -65,6 +66,7 @@ def test_the_largest_state_is_below_a_kilobyte() -> None:
     assert all(type(value) in (int, str) for value in json.loads(text).values())
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(name=st.sampled_from(sorted(GOOD)), value=anything)
 def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, value: object) -> None:
     if type(value) is type(GOOD[name]):  # it may be in range
@@ -77,17 +79,18 @@ def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, valu
     assert len(str(caught.value)) < 400
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(state=anything)
 def test_invalid_states_are_refused(state: Any) -> None:
     with pytest.raises(ConfigError, match="load the unchanged result of a loader's state"):
         LoaderState.parse(state)
 
 
-@pytest.mark.parametrize("name", sorted(GOOD))
-def test_a_missing_field_is_named(name: str) -> None:
-    state = {key: value for key, value in GOOD.items() if key != name}
-    with pytest.raises(ConfigError, match=f"missing required field `{name}`"):
-        LoaderState.parse(state)
+def test_a_missing_field_is_named() -> None:
+    for name in GOOD:
+        state = {key: value for key, value in GOOD.items() if key != name}
+        with pytest.raises(ConfigError, match=f"missing required field `{name}`"):
+            LoaderState.parse(state)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,11 @@ def test_a_missing_field_is_named(name: str) -> None:
     [
         ({"more": 1}, "unknown field `more`"),
         ({"version": 4}, "the state has version 4, this trainer_client reads up to 3: install"),
+        (
+            {"version": 1},  # it had no lanes
+            r"^the state has version 1, and the order of epochs has changed since: begin the epoch "
+            r"again with set_epoch\(\), without the state, or install the version that saved it$",
+        ),
         ({"version": 0}, r"Expected `int` >= 2 - at `\$.version`"),
         ({"version": True}, r"got `bool` - at `\$.version`"),
         ({"epoch": -1}, r"`int` >= 0 - at `\$.epoch`"),
@@ -114,17 +122,6 @@ def test_a_missing_field_is_named(name: str) -> None:
 def test_the_refusal_names_the_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LoaderState.parse(GOOD | change)
-
-
-def test_a_state_of_the_earlier_order_is_refused_with_what_to_do() -> None:
-    # as FeederLoader.state_dict() returned it before version 2
-    earlier = {key: value for key, value in GOOD.items() if key != "lanes"} | {"version": 1}
-    with pytest.raises(ConfigError) as caught:
-        LoaderState.parse(earlier)
-    assert str(caught.value) == (
-        "the state has version 1, and the order of epochs has changed since: begin the epoch "
-        "again with set_epoch(), without the state, or install the version that saved it"
-    )
 
 
 def state(**changes: object) -> LoaderState:
@@ -281,31 +278,22 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursor = CursorMachine.TestCase
-TestCursor.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCursor.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+)
 
 
-def test_loading_after_the_start_raises_and_changes_nothing() -> None:
-    cursor = Cursor()
-    cursor.start()
-    with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 0: call"):
-        cursor.load(Position(2, 2))
-    assert cursor.at == Position(0, 0)
-
-
-def test_the_last_loaded_state_counts() -> None:
+def test_a_state_is_loaded_before_the_start_only_and_the_last_one_counts() -> None:
     cursor = Cursor()
     cursor.load(Position(2, 2))
     cursor.load(Position(1, 4))
-    cursor.start()
+    cursor.check(5)
+    with pytest.raises(ConfigError, match="step 4 of epoch 1, but epochs have 4 steps here"):
+        cursor.check(4)
+    assert cursor.start() == cursor.at == Position(1, 4)
+    with pytest.raises(ConfigError, match="has started, it is at step 4 of epoch 1: call"):
+        cursor.load(Position(2, 2))
     assert cursor.at == Position(1, 4)
-
-
-def test_a_step_past_the_epoch_is_refused() -> None:
-    cursor = Cursor()
-    cursor.load(Position(0, 5))
-    cursor.check(6)
-    with pytest.raises(ConfigError, match="step 5 of epoch 0, but epochs have 5 steps here"):
-        cursor.check(5)
 
 
 def test_choosing_another_epoch_after_loading_discards_the_loaded_step() -> None:

@@ -1,15 +1,13 @@
-"""``NumpyLoader``: the same batches as arrays, without torch."""
+"""``NumpyLoader``: the same batches as arrays, without torch; ``test_loader_daemon`` has more."""
 
 import copy
-import functools
 import json
 import logging
 import operator
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,23 +16,11 @@ import pytest
 from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 from tests.support.fake_node import FakeNode, sample_pixels
-from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
-from tests.trainer_client.test_loader_daemon import SAMPLES, endpoint, packed
-from tests.trainer_client.test_loader_daemon import make_loader as make_real_loader
+from tests.trainer_client.test_loader import BATCH, ROOT, SIDE, STEPS, make_loader
 from tests.trainer_client.test_staging import make_buffer
 from trainer_client import NumpyLoader
 from trainer_client._feed import Delivery
 from trainer_client._numpy_loader import ArrayStage
-
-__all__ = ["endpoint", "packed"]  # fixtures: a real daemon
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as fake:
-        yield fake
-        assert fake.problems == []
 
 
 def make_numpy_loader(where: str, **options: Any) -> NumpyLoader:
@@ -53,84 +39,55 @@ def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bo
             assert (labels.dtype, images.flags.writeable) == (np.int64, copy is True)
             seen.append(labels.tolist())
         batches = [(batch.sample_ids, batch.images.copy()) for batch in loader]
-        assert len(seen) == len(batches) == len(loader) == 12 + (split == "val")
+        assert len(seen) == len(batches) == len(loader) == STEPS + (split == "val")
     for ids, images in batches:
         assert (images == sample_pixels(ids, 1, SIDE)).all()
     assert len(batches[-1][0]) == (1 if split == "val" else BATCH)
 
 
-def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode) -> None:
+OPERATIONS: dict[str, Callable[[Any], object]] = {
+    "images": lambda batch: batch.images,
+    "pickle": pickle.dumps,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "batch + ()": lambda batch: operator.add(batch, ()),
+    "() + batch": lambda batch: operator.add((), batch),
+    "() += batch": lambda batch: operator.iadd((), batch),
+    "batch * 1": lambda batch: batch * 1,
+    "1 * batch": lambda batch: 1 * batch,
+    "__getnewargs__": operator.methodcaller("__getnewargs__"),
+    "reversed": lambda batch: [*reversed(batch)],
+    "list": lambda batch: [*batch],
+    "[0]": lambda batch: batch[0],
+    "[:1]": lambda batch: batch[:1],
+    "batch == batch": lambda batch: batch == batch,
+}
+COMPARISONS: dict[str, Callable[[Any], object]] = {  # which arrays may refuse by themselves
+    "!=": lambda batch: batch != (1, 2),
+    "<": lambda batch: batch < (1, 2),
+    ">=": lambda batch: batch >= (1, 2),
+    "in": lambda batch: 1 in batch,
+    "count": lambda batch: batch.count(1),
+}
+
+
+def test_no_operation_of_a_tuple_shows_another_batchs_pixels(node: FakeNode) -> None:
     with make_numpy_loader(node.endpoint, copy=False) as loader:
-        batches = iter(loader)
-        first = next(batches)
-        second = next(batches)
-        for use in (lambda: first.images, lambda: list(first), lambda: first[0]):
-            with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
-                use()
-        assert (first.index, first.valid) == (0, BATCH), "what needs no memory is still there"
-        assert (second.images == sample_pixels(second.sample_ids, 0, SIDE)).all()
-
-
-def reversed_list(batch: Sequence[object]) -> list[object]:
-    return list(reversed(batch))
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        pickle.dumps,
-        copy.copy,
-        copy.deepcopy,
-        lambda batch: operator.add(batch, ()),
-        lambda batch: operator.add((), batch),
-        lambda batch: operator.iadd((), batch),
-        lambda batch: batch * 1,
-        lambda batch: 1 * batch,
-        operator.methodcaller("__getnewargs__"),
-        reversed_list,
-        lambda batch: [*batch],
-        lambda batch: batch[0],
-        lambda batch: batch[:1],
-    ],
-)
-def test_no_operation_of_a_tuple_shows_another_batchs_pixels(
-    node: FakeNode, use: Callable[[object], object]
-) -> None:
-    with make_numpy_loader(node.endpoint, copy=False) as loader:
-        batches = iter(loader)
-        first = next(batches)
-        use(first)
-        assert "array(" in repr(first)
-        next(batches)
-        with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
-            use(first)
-        assert repr(first) == "<batch 0 of epoch 0, given back>"
-
-
-@pytest.mark.parametrize(
-    "compare",
-    [
-        lambda batch: batch == batch,
-        lambda batch: batch != (1, 2),
-        lambda batch: batch < (1, 2),
-        lambda batch: batch >= (1, 2),
-        lambda batch: 1 in batch,
-        lambda batch: batch.count(1),
-    ],
-)
-def test_a_batch_that_was_given_back_compares_with_nothing(
-    node: FakeNode, compare: Callable[[Any], object]
-) -> None:
-    with make_numpy_loader(node.endpoint, copy=False) as loader:
-        batches = iter(loader)
-        first = next(batches)
-        assert first == first
-        assert first.images in first
-        with pytest.raises(TypeError, match="unhashable"):
-            hash(first)
-        next(batches)
-        with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
-            compare(first)
+        for epoch, use in enumerate((OPERATIONS | COMPARISONS).values()):
+            batches = iter(loader)
+            first = next(batches)
+            if use in OPERATIONS.values():
+                use(first)
+            assert "array(" in repr(first)
+            assert first.images in first
+            with pytest.raises(TypeError, match="unhashable"):
+                hash(first)
+            second = next(batches)
+            with pytest.raises(ConfigError, match=f"batch 0 of epoch {epoch} was used after the"):
+                use(first)
+            assert repr(first) == f"<batch 0 of epoch {epoch}, given back>"
+            assert (first.index, first.valid) == (0, BATCH), "what needs no memory is still there"
+            assert (second.images == sample_pixels(second.sample_ids, epoch, SIDE)).all()
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 1}, {"copy": True}], ids=str)
@@ -148,27 +105,6 @@ def test_what_is_kept_of_an_epoch_stays_as_it_was(
         loader.set_epoch(1)
         for kept, batch in zip(images, loader, strict=True):
             assert (kept == batch.images).all()
-
-
-@pytest.mark.parametrize("share_memory", [True, False])
-@pytest.mark.parametrize(
-    "make",
-    [make_real_loader, functools.partial(make_numpy_loader, recipe={})],
-    ids=["torch", "numpy"],
-)
-def test_all_parts_of_kept_batches_stay_as_they_were(
-    endpoint: str, make: Callable[..., Any], share_memory: bool
-) -> None:
-    options: dict[str, Any] = {"dataset": "shapes", "batch_size": 3, "image_size": 32, "seed": 5}
-    with make(endpoint, share_memory=share_memory, **options) as loader:
-        batches = list(loader)
-        assert len(batches) == SAMPLES // 3 > 2 * 6, "more than the slots that there are"
-        loader.set_epoch(0)
-        for kept, batch in zip(batches, loader, strict=True):
-            for name in ("images", "labels", "sample_ids"):
-                assert bool((getattr(kept, name) == getattr(batch, name)).all()), name
-            assert (kept.valid, kept.epoch, kept.index) == (batch.valid, 0, batch.index)
-        assert (loader.statistics().batches_lent > 0) == share_memory
 
 
 def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
@@ -191,66 +127,6 @@ def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
     assert stage.finish() == [1]
 
 
-def test_views_are_taken_again_once_they_are_dropped(endpoint: str) -> None:
-    options: dict[str, Any] = {"dataset": "shapes", "batch_size": 3, "image_size": 32}
-    with make_numpy_loader(endpoint, recipe={}, **options) as loader:
-        kept = [batch.images for batch in loader]
-        lie_in_slots = [is_view(images) for images in kept]
-        assert lie_in_slots == [True] * 3 + [False] * (len(kept) - 3), "half of 4 + 2 slots"
-        kept.clear()
-        assert all(is_view(images) for images, _ in loader)
-
-
-def is_view(images: np.ndarray) -> bool:
-    """Whether an array lies in a mapping that the kernel lets nobody write to."""
-    address = images.__array_interface__["data"][0]
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(text, 16) for text in line.split()[0].split("-"))
-        if first <= address < last:
-            return line.split()[1][1] == "-"
-    raise AssertionError("no mapping has it")
-
-
-@pytest.mark.parametrize("channels", [3, 4])
-def test_float32_batches_are_those_of_the_torch_client(endpoint: str, channels: int) -> None:
-    options: dict[str, Any] = {"channels": channels, "split": "val"}
-    arrays = {"dataset": "shapes", "batch_size": 6, "image_size": 32, "seed": 5}
-    with (
-        make_real_loader(endpoint, **options) as tensors,
-        make_numpy_loader(
-            endpoint, dtype="float32", recipe=tensors_recipe(tensors), **arrays, **options
-        ) as loader,
-    ):
-        count = 0
-        for expected, batch in zip(tensors, loader, strict=True):
-            nhwc = expected.images.permute(0, 2, 3, 1).numpy()
-            assert np.array_equal(batch.images, nhwc)
-            assert batch.labels.tolist() == expected.labels.tolist()
-            assert batch.sample_ids.tolist() == expected.sample_ids.tolist()
-            count += batch.valid
-        assert count == SAMPLES
-        assert loader.statistics().copied_because is None
-
-
-def tensors_recipe(loader: Any) -> dict[str, object]:
-    return {"resize_size": loader.recipe.resize_size}
-
-
-def test_views_lie_in_the_feeders_memory(endpoint: str) -> None:
-    with make_numpy_loader(
-        endpoint, dataset="shapes", batch_size=6, image_size=32, recipe={}, copy=False
-    ) as loader:
-        batch = next(iter(loader))
-        images = batch.images
-        assert is_view(images)
-        assert loader.statistics().batches_lent > 0
-        with pytest.raises(ValueError, match="read-only"):
-            images[0] = 0
-    assert images.sum() == images.sum(), "it stays mapped after close()"
-    with pytest.raises(ConfigError, match="or the loader closed"):
-        _ = batch.images
-
-
 def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> None:
     with make_loader(node) as tensors:
         for batch in tensors:
@@ -262,16 +138,6 @@ def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> No
         assert [batch.index for batch in loader] == [*range(5, 12)]
         assert {batch.epoch for batch in loader} == {1}
         assert loader.state_dict()["epoch"] == 2
-
-
-def test_it_survives_the_loss_of_its_session(node: FakeNode) -> None:
-    with make_numpy_loader(node.endpoint, copy=True) as loader:
-        seen = []
-        for batch in loader:
-            seen.append(batch.index)
-            if batch.index == 3:
-                node.forget_sessions()
-    assert seen == [*range(12)]
 
 
 def test_ranks_must_be_given_where_a_launcher_has_started_several(

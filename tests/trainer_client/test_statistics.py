@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +14,6 @@ from trainer_client import EpochTimes
 from trainer_client._statistics import StepClock
 
 BATCH_BYTES = BATCH * (SIDE * SIDE * 3 + 16)
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as fake:
-        yield fake
-        assert fake.problems == []
 
 
 class Clock:
@@ -98,11 +90,6 @@ def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
     assert all("sets the pace" in line and "\n" not in line for line in lines)
 
 
-def test_a_summary_is_a_function(node: FakeNode) -> None:
-    with pytest.raises(ConfigError, match=r"^summary must be a function that takes a line.*True$"):
-        make_loader(node, summary=True)
-
-
 def test_the_summary_of_a_loaders_first_step_claims_nothing(node: FakeNode) -> None:
     lines: list[str] = []
     with make_loader(node, summary=lines.append) as loader:
@@ -110,6 +97,21 @@ def test_the_summary_of_a_loaders_first_step_claims_nothing(node: FakeNode) -> N
         list(loader.skip_first_batches(11))
     assert lines[0].startswith("epoch 0: no step was timed: ")
     assert lines[1].startswith("epoch 1: 1 steps in ")
+
+
+def test_statistics_of_an_evaluation(node: FakeNode) -> None:
+    with make_loader(node, split="val") as loader:
+        assert loader.statistics().first_batch_s is None
+        list(loader)
+        after = loader.statistics()
+        loader.close()
+        assert loader.statistics().batches == after.batches
+    assert (after.batches, after.images) == (13, 97)
+    assert after.received_bytes >= 13 * BATCH_BYTES
+    assert (after.reconnects, after.chunks_discarded, after.compile_failures) == (0, 0, 0)
+    assert after.first_batch_s is not None
+    assert 0 < after.first_batch_s < 20
+    assert 0 < after.wait_s < 20
 
 
 class FakeBar:
