@@ -12,7 +12,6 @@ _TOUCHED_BYTES = 16 << 20
 
 
 def main(cpu_node: int, memory_node: int) -> None:
-    """Apply the placement, touch memory, report it, wait for the end of the input."""
     cpus = read_topology()[cpu_node].cpus
     apply_placement(NodePlacement(node_id=cpu_node, cpus=cpus, memory_node=memory_node, workers=1))
     touched = bytearray(_TOUCHED_BYTES)

@@ -54,7 +54,6 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The supervisor's pid."""
         return self._process.pid
 
     def descendants(self) -> list[int]:
@@ -67,12 +66,10 @@ class Daemon:
         return sorted(found)
 
     def stop(self) -> int:
-        """Send SIGTERM and return the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOP_DEADLINE_S)
 
     def messages(self) -> str:
-        """The daemon's log."""
         return self._log.read_text()
 
     def _await_ready(self, listener: socket.socket) -> None:

@@ -23,7 +23,7 @@ from tests.numa.daemon import Daemon
 from tests.numa.processes import node_processes, processors
 from tests.numa.processes import workers as workers_of
 from tests.numa.report import Report
-from tests.support.wire_client import WireClient
+from tests.support.raw_client import RawClient
 
 BASE_PORT = 5555
 BATCH_SIZE = 16
@@ -48,11 +48,12 @@ def fetch(endpoint: str, done: threading.Event, may_close: threading.Event) -> F
     fetched = Fetched(digests=[], images=0)
     recipes = [Recipe.for_split("train", batch_size=BATCH_SIZE)]
     recipes.append(Recipe.for_split("val", batch_size=BATCH_SIZE))
-    with WireClient(endpoint) as train, WireClient(endpoint) as val:
+    with RawClient(endpoint) as train, RawClient(endpoint) as val:
         for client, recipe in zip((train, val), recipes, strict=True):
-            welcome = client.hello("set", recipe, seed=7, window=WINDOW)
+            welcome = client.hello(recipe, dataset="set", seed=7, window=WINDOW)
             for index in range(welcome.batches):
-                batch = client.fetch(1, index)
+                client.want((1, index), release=((1, index - 1),) if index else ())
+                batch = client.take((1, index))
                 digest = xxhash.xxh3_128()
                 for part in (batch.pixels, batch.labels, batch.sample_ids):
                     digest.update(part.tobytes())
@@ -188,7 +189,6 @@ def check_end(report: Report, daemon: Daemon) -> None:
 
 
 def main(dataset: str) -> None:
-    """Run all checks against the packed dataset in the guest's folder `dataset`."""
     report = Report()
     numa_nodes = read_topology()
     seen = {node.id: format_cpulist(node.cpus) for node in numa_nodes}

@@ -30,6 +30,7 @@ def main() -> None:
                 raise OSError(ctypes.get_errno(), f"mounting {where}")
         _loopback_up()
         with open(REPORT, "w") as report:
+            print("process 1 starts the check", file=report, flush=True)
             status = subprocess.run(
                 [sys.executable, "-m", "tests.numa.guest_check", *sys.argv[1:]],
                 stdout=report,

@@ -9,7 +9,6 @@ def node_processes(supervisor: int) -> list[int]:
 
 
 def workers(node: int) -> list[int]:
-    """Return the pids of a node process's workers."""
     return [pid for pid in children(node) if "feeder.worker" in command(pid)]
 
 

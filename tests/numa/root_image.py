@@ -1,7 +1,8 @@
-"""Builds the guest's root as an initramfs: files of this machine at their own paths.
+"""Builds the guest's root as an initramfs: files of this machine, most of them at their own paths.
 
-Because paths are the same, the interpreter finds its library, the virtual environment its packages
-and the loader its libraries. Only what is added exists in the guest.
+So the interpreter finds its library, and the loader its libraries. The checkout and the virtual
+environment are in PROJECT and PYTHON's folder whatever their paths are here, because the guest's
+systemd mounts a /tmp of its own. Only what is added exists in the guest.
 
 Source of the format: Documentation/driver-api/early-userspace/buffer-format.rst (newc).
 """
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+PROJECT = "/opt/project"
+PYTHON = "/opt/python/bin/python"
 _TRAILER = "TRAILER!!!"
 _SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip"}
 _SKIPPED_FOLDERS |= {"site-packages", "dist-packages", "f2py"}
@@ -63,23 +66,27 @@ class RootImage:
                 return
             self._sources[str(current)] = current
 
-    def add_tree(self, folder: Path) -> None:
+    def add_tree(self, folder: Path, target: str = "") -> None:
         """Add a folder's files, except those that a daemon never imports (tests, headers)."""
         for where, folders, files in os.walk(folder):
             folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
             for name in files:
-                if not _SKIPPED_SUFFIXES & {Path(name).suffix}:
-                    self.add(Path(where) / name)
+                path = Path(where) / name
+                if path.suffix in _SKIPPED_SUFFIXES:
+                    continue
+                if target:
+                    self.add_at(path, f"{target}/{path.relative_to(folder)}")
+                else:
+                    self.add(path)
 
-    def add_at(self, source: Path, target: str) -> None:
-        """Add a file or empty folder at another path, whose parent must exist in the guest."""
+    def add_at(self, source: Path | _Made, target: str) -> None:
+        """Add a file or empty folder at another path, and its parents."""
+        for folder in Path(target).parents:
+            self._sources.setdefault(str(folder), _Made(stat.S_IFDIR, b""))
         self._sources[target] = source
 
     def add_text(self, target: str, text: str, mode: int = 0o644) -> None:
-        """Add a file with this text, and its parents."""
-        for folder in Path(target).parents:
-            self._sources.setdefault(str(folder), _Made(stat.S_IFDIR, b""))
-        self._sources[target] = _Made(stat.S_IFREG | mode, text.encode())
+        self.add_at(_Made(stat.S_IFREG | mode, text.encode()), target)
 
     def add_shared_libraries(self) -> None:
         """Add the libraries that the collected programs and libraries load, as ldd reports them."""
@@ -91,8 +98,10 @@ class RootImage:
         answer = subprocess.run(
             ["ldd", *objects], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ).stdout
+        own = Path(sysconfig.get_path("platlib")).resolve()  # loaded by relative paths
         for library in set(re.findall(r"(?:=> |^\t)(/\S+) \(0x", answer, re.MULTILINE)):
-            self.add(Path(library))
+            if not Path(library).resolve().is_relative_to(own):
+                self.add(Path(library))
 
     def write(self, path: Path) -> None:
         """Write the archive, folders before their content."""
@@ -106,25 +115,29 @@ class RootImage:
 
 def python_and_daemon(image: RootImage, project: Path) -> None:
     """Add this interpreter, its library, the daemon's packages and the project's own code."""
-    image.add(Path(sys.executable))
-    image.add(Path(sys.prefix) / "pyvenv.cfg")
+    interpreter = Path(sys.executable).resolve()
+    image.add(interpreter)
+    image.add_at(_Made(stat.S_IFLNK | 0o777, os.fsencode(interpreter)), PYTHON)
+    environment = Path(PYTHON).parents[1]
+    image.add_text(f"{environment}/pyvenv.cfg", f"home = {interpreter.parent}\n")
     for kind in ("stdlib", "platstdlib"):
         image.add_tree(Path(sysconfig.get_path(kind, vars={"base": sys.base_prefix})))
     packages = Path(sysconfig.get_path("platlib"))
+    target = environment / packages.relative_to(sys.prefix)
     for name in (*_DAEMON_PACKAGES, *_BUNDLED_LIBRARIES):
         entry = packages / name
         if entry.is_dir():
-            image.add_tree(entry)
+            image.add_tree(entry, f"{target}/{name}")
         elif entry.exists():
-            image.add(entry)
+            image.add_at(entry, f"{target}/{name}")
     for entry in packages.glob("*.dist-info/METADATA"):
         if entry.parent.name.partition("-")[0].lower() in _METADATA:
-            image.add(entry)
-    image.add_text(str(packages / "project.pth"), f"{project}\n")
-    image.add_tree(project / "feeder")
-    for name in ("__init__.py", "support/__init__.py", "support/wire_client.py"):
-        image.add(project / "tests" / name)
-    image.add_tree(project / "tests/numa")
+            image.add_at(entry, f"{target}/{entry.parent.name}/METADATA")
+    image.add_text(f"{target}/project.pth", f"{PROJECT}\n")
+    for name in ("feeder", "tests/numa"):
+        image.add_tree(project / name, f"{PROJECT}/{name}")
+    for name in ("__init__.py", "support/__init__.py", "support/raw_client.py"):
+        image.add_at(project / "tests" / name, f"{PROJECT}/tests/{name}")
     for library in _turbojpeg():
         image.add(library)
     image.add_shared_libraries()

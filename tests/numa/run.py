@@ -1,4 +1,4 @@
-"""`make test-numa`: boots a guest with two NUMA nodes and prints the results of its checks.
+"""`make test-numa`, `make test-systemd`: boots a guest with two NUMA nodes, prints its report.
 
 usage: python -m tests.numa.run [placement | unit]
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.numa.root_image import RootImage, python_and_daemon
+from tests.numa.root_image import PYTHON, RootImage, python_and_daemon
 from tests.numa.unit_root import SYSTEMD, add_systemd
 from tests.numa.virtual_machine import CannotRunError, boot, check_host, fetch_kernel
 
@@ -25,15 +25,19 @@ CACHE = PROJECT / ".build" / "numa"
 IMAGES = 61  # a prime: not divisible by batch size or number of shards
 GUEST_DEADLINE_S = 480.0
 CONSOLE_LINES = 40
-INIT = {
-    "placement": "/init -- /dataset",
-    "unit": f"{SYSTEMD} systemd.show_status=0 systemd.journald.forward_to_console=1",
+GUESTS = {
+    "placement": ("test-numa", "/init -- /dataset"),
+    "unit": (
+        "test-systemd",
+        f"{SYSTEMD} systemd.show_status=1 systemd.journald.forward_to_console=1",
+    ),
 }
-"""Process 1 of each guest, with the rest of the kernel's command line."""
+"""The make target of each guest, and its process 1 with the rest of the kernel's command line."""
 
 
 def main(guest: str = "placement") -> int:
-    """Boot one of the guests of INIT; return the exit status."""
+    """Boot one of GUESTS; return the exit status."""
+    target, init = GUESTS[guest]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends qemu too
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="feeder-numa-") as folder:
@@ -43,25 +47,25 @@ def main(guest: str = "placement") -> int:
             kernel = fetch_kernel(CACHE)
             root_image = build_root(Path(folder), guest)
         except CannotRunError as error:
-            sys.stderr.write(f"test-numa: cannot run here: {error}\n")
+            sys.stderr.write(f"{target}: cannot run here: {error}\n")
             return 2
         megabytes = root_image.stat().st_size / 1e6
-        log(f"test-numa: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
-        in_time = boot(
+        log(f"{target}: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
+        stopped = boot(
             kernel,
             root_image,
-            INIT[guest],
+            init,
             console=console,
             report=report,
             deadline_s=GUEST_DEADLINE_S,
         )
-        good = in_time and show_report(report)
+        good = show_report(report) and not stopped
         if not good:
-            how = "ended" if in_time else f"was killed after {GUEST_DEADLINE_S:.0f} s"
-            log(f"test-numa: the guest {how}; the end of its console:")
-            lines = console.read_text(errors="replace").replace("\r", "").splitlines()
+            log(f"{target}: the guest {stopped or 'ended'}; the end of its console:")
+            text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", console.read_text(errors="replace"))
+            lines = [line for line in text.splitlines() if line.strip() not in ("", "M")]
             log("\n".join(lines[-CONSOLE_LINES:]))
-    log(f"test-numa: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
+    log(f"{target}: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
     return 0 if good else 1
 
 
@@ -83,17 +87,14 @@ def build_root(folder: Path, guest: str) -> Path:
         add_systemd(image, PROJECT)
     else:
         code = (PROJECT / "tests/numa/guest_init.py").read_text()
-        image.add_text("/init", f"#!{sys.executable}\n{code}", 0o755)
+        image.add_text("/init", f"#!{PYTHON}\n{code}", 0o755)
     python_and_daemon(image, PROJECT)
-    image.add_at(dataset, "/dataset")
-    for file in dataset.iterdir():
-        image.add_at(file, f"/dataset/{file.name}")
+    image.add_tree(dataset, "/dataset")
     image.write(folder / "root.cpio")
     return folder / "root.cpio"
 
 
 def log(line: str) -> None:
-    """Print a line and flush."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -104,10 +105,10 @@ def run_python(module: str, *arguments: str) -> None:
         [sys.executable, "-m", module, *arguments], cwd=PROJECT, capture_output=True, text=True
     )
     if answer.returncode:
-        raise SystemExit(f"test-numa: {module} failed:\n{answer.stdout}{answer.stderr}")
+        raise SystemExit(f"{module} failed:\n{answer.stdout}{answer.stderr}")
 
 
 if __name__ == "__main__":
-    if not set(sys.argv[1:]) <= set(INIT) or len(sys.argv) > 2:
-        sys.exit(f"usage: python -m tests.numa.run [{' | '.join(INIT)}]")
+    if not set(sys.argv[1:]) <= set(GUESTS) or len(sys.argv) > 2:
+        sys.exit(f"usage: python -m tests.numa.run [{' | '.join(GUESTS)}]")
     sys.exit(main(*sys.argv[1:]))

@@ -12,7 +12,7 @@ from feeder.host.topology import read_topology
 from feeder.plan.recipe import Recipe
 from tests.numa.processes import children, node_processes, workers
 from tests.numa.report import Report
-from tests.support.wire_client import WireClient
+from tests.support.raw_client import RawClient
 
 ENDPOINTS = (
     "tcp://127.0.0.1:5555",
@@ -31,7 +31,6 @@ def systemctl(*arguments: str) -> str:
 
 
 def main() -> None:
-    """Run all checks, then print the summary."""
     report = Report()
     state = systemctl("show", "-P", "ActiveState")
     report.check(state == "active", "systemd has started the service", state)
@@ -44,9 +43,10 @@ def main() -> None:
     check_sandbox(report, supervisor)
     check_nodes(report, supervisor)
     for endpoint in ENDPOINTS:
-        with WireClient(endpoint) as client:
-            client.hello("set", Recipe.for_split("train", batch_size=8))
-            images = int((client.fetch(0, 0).sample_ids >= 0).sum())
+        with RawClient(endpoint) as client:
+            client.hello(Recipe.for_split("train", batch_size=8), dataset="set")
+            client.want((0, 0))
+            images = int((client.take((0, 0)).sample_ids >= 0).sum())
             report.check(images == 8, f"serves at {endpoint}", f"{images} images")
     mode = os.stat("/run/feeder/feeder").st_mode & 0o777
     report.check(mode == 0o660, "its ipc socket is open to its group only", f"{mode:o}")

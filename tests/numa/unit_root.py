@@ -3,10 +3,9 @@
 The unit is the shipped one, byte for byte; the files that it names are put at their paths.
 """
 
-import sys
 from pathlib import Path
 
-from tests.numa.root_image import RootImage
+from tests.numa.root_image import PYTHON, RootImage
 from tests.numa.virtual_machine import CannotRunError
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -25,6 +24,14 @@ import sys
 from feeder.__main__ import start
 sys.exit(start())
 """
+_BOOTED = """\
+[Unit]
+Before=feeder.service
+[Service]
+Type=oneshot
+ExecStart={python} -c "print('systemd starts the units')"
+StandardOutput=file:/dev/ttyS1
+"""
 _CHECK = """\
 [Unit]
 After=feeder.service
@@ -39,7 +46,7 @@ _TARGET = """\
 [Unit]
 Requires=basic.target
 After=basic.target
-Wants=feeder.service check.service
+Wants=booted.service feeder.service check.service
 """
 
 
@@ -62,9 +69,10 @@ def add_systemd(image: RootImage, project: Path) -> None:
     image.add_text("/etc/machine-id", "")
     units = "/etc/systemd/system"
     image.add_text(f"{units}/default.target", _TARGET)
-    image.add_text(f"{units}/check.service", _CHECK.format(python=sys.executable))
+    image.add_text(f"{units}/booted.service", _BOOTED.format(python=PYTHON))
+    image.add_text(f"{units}/check.service", _CHECK.format(python=PYTHON))
     image.add_at(project / "systemd/feeder.service", f"{units}/feeder.service")
-    image.add_text("/opt/feeder/bin/feeder", _FEEDER.format(python=sys.executable), 0o755)
+    image.add_text("/opt/feeder/bin/feeder", _FEEDER.format(python=PYTHON), 0o755)
     endpoints = '"tcp://127.0.0.1:5555", "ipc:///run/feeder/feeder"'
     shipped = (project / "systemd/feeder.toml").read_text()
     configured = shipped.replace('bind = ["tcp://127.0.0.1:5555"]', f"bind = [{endpoints}]")

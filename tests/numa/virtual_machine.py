@@ -4,11 +4,13 @@ Software emulation runs on any machine and in any container. apt downloads the k
 .build/; it is not installed.
 """
 
+import contextlib
 import platform
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 QEMU = "qemu-system-x86_64"
@@ -17,6 +19,7 @@ MIB_PER_NODE = 1024
 
 _KERNEL_PACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")
 _STEP_DEADLINE_S = 180
+_BOOT_SILENCE_S = 60.0  # of the console, until the report has a line
 
 
 class CannotRunError(Exception):
@@ -60,8 +63,8 @@ def boot(
     console: Path,
     report: Path,
     deadline_s: float,
-) -> bool:
-    """Run the guest until it powers off; return False if it was killed at the deadline.
+) -> str:
+    """Run the guest until it powers off; return "", or what it did when it was killed.
 
     `init` is the path of process 1, with further options of the kernel's command line. The kernel's
     console goes to `console`, the guest's second serial line to `report`.
@@ -77,15 +80,31 @@ def boot(
     command += ["-numa", "dist,src=0,dst=1,val=21"]
     command += ["-serial", f"file:{console}", "-serial", f"file:{report}"]
     command += ["-kernel", str(kernel), "-initrd", str(root_image)]
-    command += ["-append", f"console=ttyS0 quiet panic=-1 rdinit={init}"]
+    command += ["-append", f"console=ttyS0 panic=-1 rdinit={init}"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=console.open("ab")) as qemu:
         try:
-            qemu.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            return False
+            return _watch(qemu, console, report, deadline_s)
         finally:
             qemu.kill()
-    return True
+
+
+def _watch(qemu: "subprocess.Popen[bytes]", console: Path, report: Path, deadline_s: float) -> str:
+    began_s = printed_s = time.monotonic()
+    printed = 0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            qemu.wait(0.5)
+            return ""
+        now_s = time.monotonic()
+        if now_s - began_s > deadline_s:
+            return f"had not ended after {deadline_s:.0f} s"
+        has_booted = report.exists() and report.stat().st_size > 0
+        if printed != (printed := console.stat().st_size):
+            printed_s = now_s
+        if not has_booted and now_s - printed_s > _BOOT_SILENCE_S:
+            text = console.read_text(errors="replace")
+            where = "process 1" if "as init process" in text else "the kernel" if text else "qemu"
+            return f"did not boot: it printed nothing for {_BOOT_SILENCE_S:.0f} s, in {where}"
 
 
 def _kernel_package() -> str:
