@@ -3,10 +3,15 @@
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from feeder.dataset.opened import Dataset
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
 
@@ -59,3 +64,20 @@ def imagenet_sample() -> Path:
     if not _SAMPLE.is_dir():
         pytest.skip(f"the ImageNet sample is not at {_SAMPLE.name} beside the checkout (../shared)")
     return _SAMPLE
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 53 small images in 5 shards, which tests only read."""
+    from tests.support.daemon import pack_small  # here: imports that few tests need
+
+    return pack_small(tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture(scope="session")
+def dataset(packed: Path) -> "Iterator[Dataset]":
+    """``packed``, opened."""
+    from feeder.dataset.opened import Dataset
+
+    with Dataset.open(packed) as opened:
+        yield opened

@@ -65,7 +65,7 @@ def test_without_descriptors_a_context_is_refused() -> None:
         open_context("job", 1)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 2, 5, 9, 10, 12, 16, 20])
+@pytest.mark.parametrize("spare", [0, 1, 5, 10, 20])
 def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> None:
     with FakeNode() as node:
         loader = make_loader(node, timeout_s=DEADLINE_S)

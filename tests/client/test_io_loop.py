@@ -48,7 +48,6 @@ class Script:
         )
 
     def run(self, *endpoints: str) -> None:
-        """Serve until ``stop``."""
         self.loop.listed = dict.fromkeys(endpoints, "")
         try:
             while not self._is_over:
@@ -59,7 +58,6 @@ class Script:
             self._waker.close()
 
     def stop(self) -> None:
-        """End after this turn."""
         self._is_over = True
 
     def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:

@@ -4,56 +4,38 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from bench.fetcher import BatchFetcher
 from feeder.client.host_memory import LentMemory, claim_slots
 from feeder.dataset.opened import Dataset
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Lent, decode_from_node
 from feeder.wire.slot_layout import SlotLayout
-from tests.node.test_claim_listener import mapping_of
 from tests.support.daemon import (
     Arrived,
     Daemon,
     RawClient,
     check_batch,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
 from tests.support.lent_client import BATCH, SIDE, digest, expected, make_loader
 from trainer_client._staging import PageLocks
 
-KEYS = [(epoch, index) for epoch in range(2) for index in range(5)]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("shared"))
-
 
 @pytest.fixture(scope="module")
 def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     ipc = f"ipc://{tmp_path_factory.mktemp('run')}/node"
-    with Daemon(
-        *("--data", f"d={packed}", "--bind", ipc, "--bind", "tcp://127.0.0.1:0"),
-        *("--workers", "2", "--chunk-images", "4"),
-    ) as running:
+    options = ("--bind", "tcp://127.0.0.1:0", "--chunk-images", "4")
+    with serve(packed, *options, bind=ipc) as running:
         yield running
 
 
-def fetcher(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
-    return BatchFetcher(
-        endpoint, dataset="d", recipe=small_recipe(), seed=3, share_memory=share_memory
-    )
-
-
 def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
-    """Map the slots of a raw client's session."""
     path = claim_path(daemon.endpoints[0])
     assert path is not None
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
@@ -61,11 +43,11 @@ def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
 
 
 def test_a_lent_batch_costs_the_socket_one_small_frame_and_has_the_right_bytes(
-    daemon: Daemon, packed: Path
+    daemon: Daemon, dataset: Dataset
 ) -> None:
     recipe = small_recipe()
     sent_before = daemon.counters()["bytes_sent"]
-    with Dataset.open(packed) as dataset, RawClient(daemon.endpoints[0]) as client:
+    with RawClient(daemon.endpoints[0]) as client:
         client.hello(recipe, window=2)
         memory = claim(client, daemon, 2)
         client.want((0, 0), (0, 1))
@@ -87,30 +69,6 @@ def decode(frame: bytes) -> Lent:
     message = decode_from_node(frame)
     assert isinstance(message, Lent)
     return message
-
-
-def test_the_fetcher_reads_in_place_the_same_as_it_is_sent(daemon: Daemon) -> None:
-    with (
-        fetcher(daemon.endpoints[0]) as lent,
-        fetcher(daemon.endpoints[0], share_memory=False) as copied,
-        fetcher(daemon.endpoints[1]) as over_tcp,
-    ):
-        assert lent.session.copied_because is None
-        assert copied.session.copied_because == "share_memory is off"
-        assert over_tcp.session.copied_because == "it is no ipc endpoint"
-        places = set()
-        for one, *others in zip(
-            lent.fetch(KEYS), copied.fetch(KEYS), over_tcp.fetch(KEYS), strict=True
-        ):
-            for other in others:
-                assert (one.key, one.valid) == (other.key, other.valid)
-                assert np.array_equal(one.pixels, other.pixels)
-                assert np.array_equal(one.labels, other.labels)
-                assert np.array_equal(one.sample_ids, other.sample_ids)
-            address = one.pixels.__array_interface__["data"][0]
-            assert mapping_of(address) == "r--s /memfd:feeder-slots (deleted)"
-            places.add(address)
-        assert len(places) <= lent.welcome.window, "slots are used again"
 
 
 def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
@@ -160,20 +118,18 @@ def test_a_client_that_cannot_claim_slots_gets_copies_and_logs_the_reason(
     assert daemon.counters()["batches_lent"] == before
 
 
-def test_evaluation_and_ranks_are_lent_too(daemon: Daemon) -> None:
-    settings = {"split": "val", "world_size": 4}
-    for rank in (1, 3):
-        with (
-            make_loader(daemon.endpoints[0], rank=rank, **settings) as lent,
-            make_loader(daemon.endpoints[1], rank=rank, **settings) as copied,
-        ):
-            assert [digest(a) for a in lent] == [digest(b) for b in copied]
-            assert lent.statistics().copied_because is None
-
-
-@pytest.mark.parametrize("packing", ["uint8-chw-rgb", "int8-hwc-rgbx"])
-def test_other_packings_are_lent_too(daemon: Daemon, packing: str) -> None:
-    settings = {"recipe": {"resize_size": 36, "packing": packing}}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"split": "val", "world_size": 4, "rank": 1},
+        {"split": "val", "world_size": 4, "rank": 3},
+        {"recipe": {"resize_size": 36, "packing": "uint8-chw-rgb"}},
+        {"recipe": {"resize_size": 36, "packing": "int8-hwc-rgbx"}},
+    ],
+)
+def test_ranks_of_an_evaluation_and_other_packings_are_lent_too(
+    daemon: Daemon, settings: dict[str, Any]
+) -> None:
     with (
         make_loader(daemon.endpoints[0], **settings) as lent,
         make_loader(daemon.endpoints[1], **settings) as copied,
@@ -195,10 +151,7 @@ def test_leaving_an_epoch_and_starting_again_reads_the_right_slots(daemon: Daemo
 
 
 def test_one_slot_is_enough(packed: Path, tmp_path: Path) -> None:
-    with Daemon(
-        *("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", "--workers", "1"),
-        *("--window-max", "1"),
-    ) as tight:
+    with serve(packed, "--window-max", "1", bind=f"ipc://{tmp_path}/node", workers=1) as tight:
         with make_loader(tight.endpoint) as loader:
             batches = [digest(batch) for batch in loader]
             assert loader.statistics().copied_because is None

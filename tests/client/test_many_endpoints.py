@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,9 +14,10 @@ from tests.daemon.test_neighbours import CPUS, two_nodes
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
+    customised,
     failed_batches,
-    pack_small,
     resume,
+    serve,
     wait_until,
 )
 from tests.support.lent_client import digest, expected, make_loader
@@ -25,14 +27,8 @@ from trainer_client import LoaderStatistics
 BATCHES = 24  # of five an epoch
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("many"))
-
-
-def serve(packed: Path, bind: str, **environ: str) -> Daemon:
-    options = ("--data", f"d={packed}", "--bind", bind, "--workers", "1", "--chunk-images", "4")
-    return Daemon(*options, environ=environ)
+def one_worker(packed: Path, bind: str, **settings: Any) -> Daemon:
+    return serve(packed, "--chunk-images", "4", bind=bind, workers=1, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +38,7 @@ def daemons(
     """Return two daemons, which each test leaves running."""
     folder = tmp_path_factory.mktemp("daemons")
     tcp = f"tcp://127.0.0.1:{free_port()}"  # reserved while the daemon is down
-    with serve(packed, f"ipc://{folder}/a") as a, serve(packed, tcp) as b:
+    with one_worker(packed, f"ipc://{folder}/a") as a, one_worker(packed, tcp) as b:
         yield a, b
 
 
@@ -55,7 +51,6 @@ class Taker:
     """A loader whose batches are taken one epoch after the other, and hashed."""
 
     def __init__(self, endpoints: str | list[str], feeders: int = 1) -> None:
-        """Wait until ``feeders`` serve it."""
         self.taken: list[str] = []
         self.loader = make_loader(endpoints)
         self._stream = (batch for _ in iter(int, 1) for batch in self.loader)
@@ -68,16 +63,13 @@ class Taker:
         self.loader.close()
 
     def wait_for(self, feeders: int) -> None:
-        """Wait until ``feeders`` serve it."""
         wait_until(lambda: self.statistics().feeders == feeders, f"{feeders} feeders")
 
     def take(self, until: int) -> None:
-        """Take batches until there are ``until``."""
         while len(self.taken) < until:
             self.taken.append(digest(next(self._stream)))
 
     def statistics(self) -> LoaderStatistics:
-        """Return the loader's."""
         return self.loader.statistics()
 
 
@@ -98,20 +90,6 @@ def test_two_daemons_share_the_work_and_the_bytes_are_the_same(
     for daemon, so_far in zip(daemons, before, strict=True):
         assert daemon.counters()["batches"] > so_far + 4
         wait_until(lambda d=daemon: d.counters()["sessions"] == 0, "it has sent Bye to both")  # type: ignore[misc]
-
-
-def test_killed_node_processes_change_no_byte(
-    daemons: tuple[Daemon, Daemon], undisturbed: list[str]
-) -> None:
-    with Taker(both(daemons), 2) as taker:
-        for deaths, victim in enumerate(daemons, 1):
-            taker.take(len(taker.taken) + 5)
-            victim.node.kill()
-            taker.take(len(taker.taken) + 5)
-            wait_until(lambda n=deaths: taker.statistics().reconnects == n, "it is back")  # type: ignore[misc]
-        taker.take(BATCHES)
-        assert (taker.statistics().feeders, taker.statistics().reconnects) == (2, 2)
-    assert taker.taken == undisturbed
 
 
 def test_batches_of_a_stopped_node_process_come_from_another(
@@ -155,12 +133,12 @@ def test_a_third_daemon_replaces_one_that_drains_and_one_that_dies(
     packed: Path, tmp_path: Path, undisturbed: list[str]
 ) -> None:
     binds = [f"ipc://{tmp_path}/{name}" for name in "ab"]
-    with serve(packed, binds[1]) as other:
-        with serve(packed, binds[0]) as first, Taker(binds, 2) as taker:
+    with one_worker(packed, binds[1]) as other:
+        with one_worker(packed, binds[0]) as first, Taker(binds, 2) as taker:
             taker.take(6)
             assert first.stop()[0] == 0
             taker.take(12)
-            with serve(packed, binds[0]) as successor:
+            with one_worker(packed, binds[0]) as successor:
                 taker.wait_for(2)
                 taker.take(18)
                 assert successor.counters()["batches"] > 0
@@ -199,7 +177,7 @@ def test_data_that_one_feeder_cannot_read_comes_from_another(
         content = bytearray(shard.read_bytes())
         content[64 + 3000] ^= 0xFF
         shard.write_bytes(content)
-    with serve(damaged, f"ipc://{tmp_path}/b") as broken:
+    with one_worker(damaged, f"ipc://{tmp_path}/b") as broken:
         with Taker([daemons[0].endpoint, broken.endpoint], 2) as taker:
             taker.take(BATCHES)
             assert taker.statistics().batches_asked_again > 0
@@ -217,19 +195,17 @@ if "feeder.worker" in sys.orig_argv or "feeder.node" in sys.orig_argv:
 """
 
 
-@pytest.fixture
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have loaders wait for all of their feeders' answers, on a busy machine too."""
-    monkeypatch.setattr("feeder.client.transport.GATHER_S", DEADLINE_S)
-
-
-@pytest.mark.usefixtures("_patient")
-def test_feeders_that_would_give_other_bytes_are_not_mixed(
-    packed: Path, tmp_path: Path, daemons: tuple[Daemon, Daemon]
+def test_feeders_of_other_bytes_or_other_datasets_are_not_mixed(
+    packed: Path,
+    tmp_path: Path,
+    daemons: tuple[Daemon, Daemon],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(OTHER_LIBRARY)
-    good = daemons[0].endpoint
-    with serve(packed, f"ipc://{tmp_path}/b", PYTHONPATH=str(tmp_path)) as bad:
+    # Loaders wait for all of their feeders' answers, on a busy machine too.
+    monkeypatch.setattr("feeder.client.transport.GATHER_S", DEADLINE_S)
+    environ = customised(tmp_path / "site", OTHER_LIBRARY)
+    good, bind = daemons[0].endpoint, f"ipc://{tmp_path}/b"
+    with one_worker(packed, bind, environ=environ) as bad:
         with pytest.raises(ProtocolError, match="would make different batches") as refused:
             make_loader([good, bad.endpoint])
         for name in (good, bad.endpoint, "self-test", "libraries of equal versions"):
@@ -242,16 +218,9 @@ def test_feeders_that_would_give_other_bytes_are_not_mixed(
             wait_until(lambda: taker.statistics().feeders_left_out == 1, "it is left out")
             taker.take(12)
         assert bad.counters()["batches"] == 0
-
-
-@pytest.mark.usefixtures("_patient")
-def test_feeders_of_other_datasets_of_the_same_name_are_refused(
-    tmp_path: Path, daemons: tuple[Daemon, Daemon]
-) -> None:
-    other = tmp_path / "other"
-    pack(make_source(tmp_path / "source", 31, side=72), other, shards=5)
+    pack(make_source(tmp_path / "source", 31, side=72), tmp_path / "other", shards=5)
     with (
-        serve(other, f"ipc://{tmp_path}/b") as different,
+        one_worker(tmp_path / "other", bind) as different,
         pytest.raises(DatasetError, match="is not the one of"),
     ):
-        make_loader([daemons[0].endpoint, different.endpoint])
+        make_loader([good, different.endpoint])

@@ -106,23 +106,23 @@ def test_an_endpoint_without_a_name_stays_as_it_is(endpoint: str) -> None:
     assert threading.active_count() == before
 
 
-def test_a_name_becomes_its_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("addresses", "endpoint"),
+    [
+        (["2001:db8::1", "192.0.2.1", "192.0.2.2"], "tcp://192.0.2.1:5555"),
+        (["2001:db8::1"], "tcp://[2001:db8::1]:5555"),
+    ],
+)
+def test_a_name_becomes_its_first_ipv4_address_or_else_ipv6(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], endpoint: str
+) -> None:
     assert resolve_endpoint("tcp://localhost:5555", 60.0) == "tcp://127.0.0.1:5555"
     rows = [
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.2", 0)),
+        (socket.AF_INET6 if ":" in text else socket.AF_INET, socket.SOCK_STREAM, 6, "", (text, 0))
+        for text in addresses
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: rows)
-    assert resolve_endpoint("tcp://both.example:5555", 60.0) == "tcp://192.0.2.1:5555", "the first"
-
-
-def test_a_name_that_has_only_an_ipv6_address_becomes_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    assert resolve_endpoint("tcp://six.example:5555", 60.0) == "tcp://[2001:db8::1]:5555"
+    assert resolve_endpoint("tcp://host.example:5555", 60.0) == endpoint
 
 
 def test_a_name_without_an_address_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

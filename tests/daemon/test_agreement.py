@@ -3,13 +3,14 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from feeder.errors import DisagreementError
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.agreement import Agreement, Producer, find_disagreement
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small, run_status
+from tests.support.daemon import DEADLINE_S, Daemon, customised, run_status, serve
 from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -29,11 +30,6 @@ if "feeder.worker" in sys.orig_argv:
         _native.resize_pack = altered
 """
 """A sitecustomize: all workers but the first one get a library that is off by one."""
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("agreement"))
 
 
 def test_equal_hashes_agree_whatever_the_versions() -> None:
@@ -62,12 +58,11 @@ def test_every_maker_is_compared_with_the_first() -> None:
     assert agreement.self_test == "a" * 32
 
 
-def serve(packed: Path, folder: Path, *options: str, is_ready: bool = True) -> Daemon:
+def altered(packed: Path, folder: Path, *options: str, **settings: Any) -> Daemon:
     """Start a daemon whose workers, except the first, make different bytes."""
-    (folder / "sitecustomize.py").write_text(ALTERED_AFTER_THE_FIRST)
-    environ = {"PYTHONPATH": str(folder), "FIRST_WORKER": str(folder / "first")}
-    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *options)
-    return Daemon(*arguments, environ=environ, is_ready=is_ready)
+    environ = customised(folder, ALTERED_AFTER_THE_FIRST)
+    environ["FIRST_WORKER"] = str(folder / "first")
+    return serve(packed, *options, environ=environ, **settings)
 
 
 def check_refusal(daemon: Daemon, kind: str) -> None:
@@ -81,20 +76,20 @@ def check_refusal(daemon: Daemon, kind: str) -> None:
 
 def test_status_and_ready_line_contain_the_hash(packed: Path) -> None:
     expected = compute_self_test()
-    with Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0") as daemon:
+    with serve(packed) as daemon:
         assert run_status(daemon.endpoint)["self_test"] == expected
         assert f"\nfeeder: self-test: {expected[:12]}\n" in daemon.ready
 
 
 def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:
-    with serve(packed, tmp_path, "--workers", "2", is_ready=False) as daemon:
+    with altered(packed, tmp_path, is_ready=False) as daemon:
         check_refusal(daemon, "worker")
 
 
 def test_a_successor_that_makes_different_bytes_ends_the_daemon(
     packed: Path, tmp_path: Path
 ) -> None:
-    with serve(packed, tmp_path, "--workers", "1") as daemon:
+    with altered(packed, tmp_path, workers=1) as daemon:
         daemon.workers()[0].kill()
         check_refusal(daemon, "worker")
 
@@ -104,5 +99,5 @@ def test_node_processes_that_disagree_do_not_start(packed: Path, tmp_path: Path)
     tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[1]), 1 << 20)
     machine = write_tree(tmp_path / "machine", tree)
     options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}")
-    with serve(packed, tmp_path, *options, is_ready=False) as daemon:
+    with altered(packed, tmp_path, *options, is_ready=False) as daemon:
         check_refusal(daemon, "node process")

@@ -1,41 +1,20 @@
 """The decoded cache in the real daemon: several workers fill it, and its counters show that."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
 from tests.support.daemon import (
     SAMPLES,
-    Daemon,
     RawClient,
     check_batch,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
 
 BATCHES = -(-SAMPLES // 10)
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture
-def dataset(packed: Path) -> Iterator[Dataset]:
-    with Dataset.open(packed) as opened:
-        yield opened
-
-
-def serve(packed: Path, *arguments: str) -> Daemon:
-    return Daemon(
-        *("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2"), *arguments
-    )
 
 
 def take_epoch(client: RawClient, dataset: Dataset, recipe: Recipe, epoch: int) -> list[bytes]:

@@ -8,15 +8,10 @@ from feeder.dataset.opened import Dataset
 from feeder.jpeg.decode import describe_decoder
 from feeder.jpeg.libraries import library_versions
 from feeder.sample.self_test import compute_self_test
-from tests.support.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe
-from tests.support.sources import error_line, run_feeder
+from tests.support.daemon import RawClient, check_batch, serve, small_recipe
+from tests.support.sources import call_feeder
 
 BATCHES = 5
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("decoder"))
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +21,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def serve(packed: Path, *arguments: str | Path) -> Daemon:
-    return Daemon(
-        *("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "1"), *arguments
-    )
-
-
 def test_turbojpeg_serves_an_epoch_of_the_bytes_and_terms_of_our_own_decoder(
-    packed: Path, file: Path
+    packed: Path, dataset: Dataset, file: Path
 ) -> None:
     recipe = small_recipe(batch_size=10)
     with (
-        serve(packed, "--config", file) as daemon,
+        serve(packed, "--config", file, workers=1) as daemon,
         RawClient(daemon.endpoint) as client,
-        Dataset.open(packed) as dataset,
     ):
         welcome = client.hello(recipe, window=BATCHES)
         assert (welcome.self_test, welcome.libraries) == (compute_self_test(), library_versions())
@@ -48,24 +36,14 @@ def test_turbojpeg_serves_an_epoch_of_the_bytes_and_terms_of_our_own_decoder(
             check_batch(dataset, recipe, (0, index), client.take((0, index)))
         client.bye()
         assert "\nfeeder: decoder: turbojpeg\n" in daemon.ready
-        lines = run_feeder("status", daemon.endpoint, "--counters").stdout.splitlines()
+        lines = call_feeder("status", daemon.endpoint, "--counters").stdout.splitlines()
         assert ["decoder", "turbojpeg"] in [line.split(maxsplit=1) for line in lines]
 
 
-def test_the_command_line_overrides_the_file(packed: Path, file: Path) -> None:
-    with serve(packed, "--config", file, "--decoder", "own") as daemon:
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_the_default_is_our_own_decoder_and_the_command_line_overrides_the_file(
+    packed: Path, file: Path, is_in_file: bool
+) -> None:
+    options = ("--config", file, "--decoder", "own") if is_in_file else ()
+    with serve(packed, *options, workers=1) as daemon:
         assert daemon.counters()["decoder"] == describe_decoder("own")
-
-
-def test_the_default_is_our_own_decoder(packed: Path) -> None:
-    with serve(packed) as daemon:
-        assert daemon.counters()["decoder"] == describe_decoder("own")
-
-
-def test_an_unknown_decoder_is_refused_in_one_line(packed: Path) -> None:
-    done = run_feeder("serve", "--data", f"d={packed}", "--decoder", "pillow")
-    assert done.returncode == 2
-    assert error_line(done) == (
-        'feeder: error: command line: serve.decoder is "pillow": allowed is one of "own", '
-        '"turbojpeg"'
-    )

@@ -36,7 +36,7 @@ from tests.support.daemon import (
     Daemon,
     RawClient,
     check_batch,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
@@ -48,20 +48,13 @@ SOME_MORE = [
     pytest.param(
         files, marks=pytest.mark.extensive("more limits than the one that make test tries")
     )
-    for files in (128, 256)
+    for files in (128, 1024)
 ]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("descriptors"))
 
 
 @pytest.fixture
 def daemon(packed: Path) -> Iterator[Daemon]:
-    with Daemon(
-        "--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"
-    ) as running:
+    with serve(packed, workers=1) as running:
         yield running
 
 
@@ -107,9 +100,9 @@ def test_a_refused_session_names_the_limit_to_raise(daemon: Daemon) -> None:
         assert other.hello(small_recipe()).session
 
 
-def test_a_worker_is_replaced_once_a_descriptor_is_free(daemon: Daemon, packed: Path) -> None:
+def test_a_worker_is_replaced_once_a_descriptor_is_free(daemon: Daemon, dataset: Dataset) -> None:
     node = daemon.node
-    with RawClient(daemon.endpoint) as client, Dataset.open(packed) as dataset:
+    with RawClient(daemon.endpoint) as client:
         client.hello(small_recipe())
         with no_file_more(daemon):
             daemon.workers()[0].kill()
@@ -122,10 +115,7 @@ def test_a_worker_is_replaced_once_a_descriptor_is_free(daemon: Daemon, packed: 
 
 def test_connections_leave_descriptors_for_sessions(packed: Path) -> None:
     with (
-        Daemon(
-            *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"),
-            prefix=("prlimit", "--nofile=128:128"),
-        ) as daemon,
+        limited(packed, 128, "tcp://127.0.0.1:0") as daemon,
         contextlib.ExitStack() as connections,
         RawClient(daemon.endpoint) as client,
     ):
@@ -139,16 +129,13 @@ def test_connections_leave_descriptors_for_sessions(packed: Path) -> None:
         assert client.hello(small_recipe()).session
 
 
-def limited(packed: Path, files: int, endpoint: str, *arguments: str) -> Daemon:
+def limited(packed: Path, files: int, endpoint: str, soft: int = 0) -> Daemon:
     """Start a daemon whose processes may open ``files`` files."""
-    return Daemon(
-        *("--data", f"d={packed}", "--workers", "1", "--bind", endpoint, *arguments),
-        prefix=("prlimit", f"--nofile={files}:{files}"),
-    )
+    prefix = ("prlimit", f"--nofile={soft or files}:{files}")
+    return serve(packed, workers=1, bind=endpoint, prefix=prefix)
 
 
 def lent_client(endpoint: str) -> BatchFetcher:
-    """Return a client that reads its batches in place."""
     return BatchFetcher(endpoint, dataset="d", recipe=small_recipe())
 
 
@@ -165,16 +152,12 @@ def flood(endpoint: str, count: int, client: RawClient) -> None:
                 connection.connect(path)
 
 
-@pytest.mark.parametrize("files", [64, *SOME_MORE, 1024])
+@pytest.mark.parametrize("files", [64, *SOME_MORE])
 def test_a_flood_of_connections_ends_neither_the_node_process_nor_a_session(
-    packed: Path, tmp_path: Path, files: int
+    packed: Path, dataset: Dataset, tmp_path: Path, files: int
 ) -> None:
     endpoint = f"ipc://{tmp_path}/s"
-    with (
-        limited(packed, files, endpoint) as daemon,
-        RawClient(endpoint) as client,
-        Dataset.open(packed) as dataset,
-    ):
+    with limited(packed, files, endpoint) as daemon, RawClient(endpoint) as client:
         node = daemon.node
         assert client.hello(small_recipe()).session
         with enough_files_for(2600):
@@ -190,7 +173,6 @@ def test_a_flood_of_connections_ends_neither_the_node_process_nor_a_session(
 
 @contextlib.contextmanager
 def enough_files_for(count: int) -> Iterator[None]:
-    """Raise this process's limit of open files."""
     former = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(former[0], count), former[1]))
     yield
@@ -235,7 +217,7 @@ def test_datasets_are_checked_with_descriptors_over_1024(packed: Path) -> None:
         check_readable({"dataset d": packed})
 
 
-@pytest.mark.parametrize("files", [12, 16, 40])
+@pytest.mark.parametrize("files", [12, 40])
 def test_too_few_files_for_one_session_is_a_one_line_error(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
@@ -251,20 +233,15 @@ def test_too_few_files_for_one_session_is_a_one_line_error(
 
 def test_a_soft_limit_is_raised(packed: Path, tmp_path: Path) -> None:
     with (
-        Daemon(
-            *("--data", f"d={packed}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s"),
-            prefix=("prlimit", "--nofile=32:4096"),
-        ) as daemon,
+        limited(packed, 4096, f"ipc://{tmp_path}/s", soft=32) as daemon,
         RawClient(daemon.endpoint) as client,
     ):
         assert client.hello(small_recipe()).session
 
 
 def test_the_plan_reserves_what_processes_have_open(packed: Path, tmp_path: Path) -> None:
-    endpoints = ("--bind", f"ipc://{tmp_path}/s", "--bind", "tcp://127.0.0.1:0")
-    with Daemon(
-        *("--data", f"d={packed}", "--workers", "2", "--decoded-bytes", "2000000", *endpoints)
-    ) as daemon:
+    options = ("--decoded-bytes", "2000000", "--bind", "tcp://127.0.0.1:0")
+    with serve(packed, *options, bind=f"ipc://{tmp_path}/s") as daemon:
         assert daemon.node.num_fds() <= _NODE_FILES + 2 * 2 + 2
         assert daemon.workers()[0].num_fds() < _WORKER_FILES
         before = daemon.node.num_fds()

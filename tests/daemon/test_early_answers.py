@@ -36,7 +36,6 @@ def config(folder: Path, **keys: object) -> Config:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """An endpoint of a daemon that packs."""
     with answer_early(config(tmp_path), progress, Notifier({})):
         yield f"ipc://{tmp_path}/s"
 

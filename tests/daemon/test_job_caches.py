@@ -1,15 +1,12 @@
-"""Jobs of one dataset with different seeds share its page cache and its decoded cache."""
+"""Jobs of one dataset with different seeds share its decoded cache."""
 
-import contextlib
-import itertools
-import os
 from pathlib import Path
 
 import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
-from tests.support.daemon import Daemon, RawClient, check_batch, small_recipe
+from tests.support.daemon import RawClient, check_batch, serve, small_recipe
 from tests.support.sources import make_source, pack
 
 SAMPLES = 53
@@ -35,41 +32,6 @@ def take_epoch(endpoint: str, packed: Path, recipe: Recipe, *, seed: int, epoch:
         client.bye()
 
 
-def serve(packed: Path, *options: str) -> Daemon:
-    served = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2")
-    return Daemon(*served, *options)
-
-
-def drop_pages(folder: Path) -> None:
-    """Have the kernel forget the contents of a dataset's files."""
-    for path in folder.iterdir():
-        with contextlib.ExitStack() as stack:
-            fd = os.open(path, os.O_RDONLY)
-            stack.callback(os.close, fd)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def io_of(pids: list[int]) -> tuple[int, int]:
-    """Return the bytes that processes have had from storage, and all that they have read."""
-    storage = requested = 0
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-        fields = {name: int(text) for name, _, text in (line.partition(":") for line in lines)}
-        storage += fields["read_bytes"]
-        requested += fields["rchar"]
-    return storage, requested
-
-
-def has_storage(folder: Path) -> bool:
-    """Whether files of this folder come from storage once their pages are dropped."""
-    drop_pages(folder)
-    before, _ = io_of([os.getpid()])
-    for path in folder.iterdir():
-        path.read_bytes()
-    return io_of([os.getpid()])[0] > before
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_other_seeds_find_all_images_decoded(packed: Path, split: str) -> None:
     is_train = split == "train"
@@ -93,23 +55,3 @@ def test_other_seeds_find_all_images_decoded(packed: Path, split: str) -> None:
     assert after["cache_used_bytes"] == first["cache_used_bytes"]
     assert after["cache.hits"] - first["cache.hits"] == 2 * SAMPLES
     assert after["stage_seconds.decode"] == first["stage_seconds.decode"]
-
-
-def test_other_seeds_read_nothing_from_storage(packed: Path) -> None:
-    if not has_storage(packed):
-        pytest.skip("files in the folder for tests are in memory, as on tmpfs")
-    recipe = small_recipe(image_size=160, resize_size=160, last_batch="pad")
-    with serve(packed) as daemon:
-        pids = [worker.pid for worker in daemon.workers()]
-        drop_pages(packed)
-        totals = [io_of(pids)]
-        for seed in (1, 2, 3):
-            take_epoch(daemon.endpoint, packed, recipe, seed=seed)
-            totals.append(io_of(pids))
-    pairs = list(itertools.pairwise(totals))
-    storage = [after[0] - before[0] for before, after in pairs]
-    requested = [after[1] - before[1] for before, after in pairs]
-    blobs = sum(path.stat().st_size for path in packed.iterdir())
-    assert storage[0] > 0.5 * blobs, "the first job reads the dataset from storage"
-    assert max(storage[1:]) < 0.05 * storage[0]
-    assert min(requested) > 0.5 * max(requested), "all three read as much from the page cache"

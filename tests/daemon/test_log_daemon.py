@@ -13,14 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.daemon import DEADLINE_S, Daemon, node_processes, pack_small, wait_until
+from tests.support.daemon import DEADLINE_S, node_processes, serve, wait_until
 from tests.support.sources import REPOSITORY, feeder_command
 from trainer_client import NumpyLoader
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("logged"))
 
 
 @contextmanager
@@ -111,8 +106,7 @@ def test_a_session_has_the_same_id_in_both_logs(
     packed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    options = ("--data", f"d={packed}", "--workers", "1", "--log-level", "debug")
-    with Daemon(*options, "--bind", f"ipc://{tmp_path}/s") as daemon:
+    with serve(packed, "--log-level", "debug", workers=1, bind=f"ipc://{tmp_path}/s") as daemon:
         loader = NumpyLoader(
             daemon.endpoint,
             dataset="d",

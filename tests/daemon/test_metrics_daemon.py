@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,35 +11,25 @@ from pathlib import Path
 import pytest
 
 from feeder.client.stats import request_report
-from feeder.errors import ConfigError, ResourceError
 from feeder.metrics.report import HostReport
 from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
     Daemon,
     RawClient,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
-from tests.support.sources import error_line, run_feeder
 from trainer_client import NumpyLoader
 
 METRICS_LINE = r"^feeder: metrics: http://(127\.0\.0\.1:[0-9]+)/metrics$"
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("metrics"))
-
-
-@pytest.fixture(scope="module")
 def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     path = tmp_path_factory.mktemp("run") / "socket"
-    with Daemon(
-        *("--data", f"small={packed}", "--bind", f"ipc://{path}", "--workers", "1"),
-        *("--metrics", "127.0.0.1:0"),
-    ) as daemon:
+    with serve(packed, "--metrics", "127.0.0.1:0", workers=1, bind=f"ipc://{path}") as daemon:
         yield daemon
 
 
@@ -74,7 +63,7 @@ def test_images_that_a_client_takes_show_up_in_the_metrics(daemon: Daemon) -> No
     wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it is ready")
     wait_until(lambda: metric(address, 'feeder_images_total{node="0"}') == 0, "a heartbeat came")
     with RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe(batch_size=SAMPLES), dataset="small")
+        client.hello(small_recipe(batch_size=SAMPLES))
         client.want((0, 0))
         client.take((0, 0))
         wait_until(
@@ -95,7 +84,7 @@ def test_clients_get_the_supervisor_s_report(daemon: Daemon) -> None:
     assert found.pid == daemon.process.pid
     assert found.nodes[0].now is not None
     assert found.nodes[0].now.pid == daemon.node.pid
-    assert [(each.name, each.samples) for each in found.datasets] == [("small", SAMPLES)]
+    assert [(each.name, each.samples) for each in found.datasets] == [("d", SAMPLES)]
     wait_until(lambda: report().clock_s > found.clock_s, "there is a new one every second")
 
 
@@ -113,39 +102,8 @@ def test_a_node_process_that_dies_is_neither_ready_nor_counted_until_it_serves_a
     wait_until(lambda: metric(address, 'feeder_node_restarts_total{node="0"}') == 1, "counted")
 
 
-def test_a_port_in_use_ends_the_daemon_before_anything_starts(packed: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = run_feeder(
-            *("serve", "--data", f"small={packed}", "--bind", "tcp://127.0.0.1:0"),
-            *("--metrics", f"localhost:{port}"),
-        )
-    assert done.returncode == ResourceError.exit_status
-    line = error_line(done)
-    assert f"the metrics cannot listen on 127.0.0.1:{port}: Address already in use" in line
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (("--metrics", "nowhere"), "is not a numeric address"),
-        (("--metrics", "*:9464"), "would be open to the network: set metrics_token"),
-        (("--metrics", "*:9464", "--metrics-token", "/none"), "the metrics token /none cannot be"),
-    ],
-    ids=["address", "open", "token"],
-)
-def test_metrics_that_cannot_be_served_are_one_line(
-    packed: Path, options: tuple[str, ...], problem: str
-) -> None:
-    done = run_feeder(
-        *("serve", "--data", f"small={packed}", "--bind", "tcp://127.0.0.1:0", *options)
-    )
-    assert done.returncode == ConfigError.exit_status
-    assert problem in error_line(done)
-
-
 def test_a_loader_has_the_verdict_of_the_report(daemon: Daemon) -> None:
-    with NumpyLoader(daemon.endpoint, dataset="small", batch_size=10, image_size=32) as loader:
+    with NumpyLoader(daemon.endpoint, dataset="d", batch_size=10, image_size=32) as loader:
 
         def is_same() -> bool:
             for _ in loader:

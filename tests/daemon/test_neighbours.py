@@ -7,28 +7,24 @@ import psutil
 import pytest
 
 from feeder.cli.main import run
-from feeder.daemon.config import load_config
-from feeder.daemon.node_plan import plan_nodes
-from feeder.daemon.node_process import NodeProcess
-from feeder.dataset.manifest import load_manifest
-from feeder.host.placement import NodePlacement
-from feeder.node.messages import Neighbours, NodeReady
+from feeder.node.messages import Neighbours
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.messages import Hello, Welcome
-from tests.numa.processes import node_processes
-from tests.support.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.node.node_process import running_node
+from tests.support.daemon import (
+    Daemon,
+    RawClient,
+    customised,
+    node_processes,
+    serve,
+    small_recipe,
+)
 from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("neighbours"))
-
-
 def greet(endpoint: str) -> Welcome:
-    """Return a node process's Welcome."""
     with RawClient(endpoint) as client:
         answer = client.hello(small_recipe())
         client.bye()
@@ -78,7 +74,7 @@ def test_both_node_processes_and_a_successor_list_all_endpoints(
         incarnations = [welcome.incarnation for welcome in before]
         assert incarnations[0] == incarnations[1] != incarnations[2] == incarnations[3]
 
-        psutil.Process(node_processes(daemon.process.pid)[1]).kill()
+        node_processes(psutil.Process(daemon.process.pid))[1].kill()
         daemon.wait_line("node process 1 serves again")
         for was, is_now in zip(before[1:3], map(greet, daemon.endpoints[1:3]), strict=True):
             assert is_now.siblings == was.siblings
@@ -90,10 +86,9 @@ def test_both_node_processes_and_a_successor_list_all_endpoints(
 def test_a_named_feeder_has_the_same_name_at_another_address(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--data", f"d={packed}", "--workers", "1", "--name", "pod-1"]
     with (
-        Daemon(*options, "--bind", "tcp://127.0.0.1:0") as one,
-        Daemon(*options, "--bind", f"ipc://{tmp_path}/n") as other,
+        serve(packed, "--name", "pod-1", workers=1) as one,
+        serve(packed, "--name", "pod-1", workers=1, bind=f"ipc://{tmp_path}/n") as other,
     ):
         welcomes = [greet(daemon.endpoints[0]) for daemon in (one, other)]
         assert [welcome.node for welcome in welcomes] == ["pod-1/0"] * 2
@@ -106,8 +101,7 @@ def test_a_named_feeder_has_the_same_name_at_another_address(
 def test_no_client_is_welcomed_before_all_node_processes_are_ready(
     packed: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DIES_AT_FIRST)
-    environ = {"PYTHONPATH": str(tmp_path), "FIRST_NODE": str(tmp_path / "first")}
+    environ = customised(tmp_path, DIES_AT_FIRST) | {"FIRST_NODE": str(tmp_path / "first")}
     one, other = f"ipc://{tmp_path}/n", f"ipc://{tmp_path}/n.1"
     options = two_nodes(packed, tmp_path, one, "tcp://127.0.0.1:0")
     with Daemon(*options, environ=environ, is_ready=False) as daemon:
@@ -120,28 +114,16 @@ def test_no_client_is_welcomed_before_all_node_processes_are_ready(
         daemon.family()
 
 
-def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path) -> None:
-    settings = {"data": {"d": str(packed)}, "serve.bind": ("tcp://127.0.0.1:0",)}
-    placement = NodePlacement(
-        node_id=0, cpus=frozenset(CPUS[:1]), memory_node=None, workers=1, pinned=False
-    )
-    fingerprints = {"d": load_manifest(packed).fingerprint}
-    (config,) = plan_nodes(load_config(None, settings), fingerprints, [placement], 1024)
-    process = NodeProcess(config, placement)
-    board = os.memfd_create("board")
-    process.start(board)
-    try:
-        messages: list[object] = []
-        wait_until(lambda: messages.append(process.receive()) or messages[-1], "it is ready")
-        ready = messages[-1]
-        assert isinstance(ready, NodeReady)
-        with RawClient(ready.endpoints[0]) as client:
-            client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))
-            endpoints = (ready.endpoints, ("tcp://127.0.0.1:9999", "ipc:///elsewhere"))
-            process.send(Neighbours(endpoints=endpoints))
-            answer = client.receive()
-            assert isinstance(answer, Welcome)
-            assert answer.siblings == endpoints
-    finally:
-        process.end()
-        os.close(board)
+def test_a_hello_waits_until_the_node_process_knows_its_neighbours(
+    packed: Path, tmp_path: Path
+) -> None:
+    with (
+        running_node(packed, tmp_path, are_neighbours_sent=False) as node,
+        RawClient(node.endpoint) as client,
+    ):
+        client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))
+        endpoints = (node.ready.endpoints, ("tcp://127.0.0.1:9999", "ipc:///elsewhere"))
+        node.control.send(Neighbours(endpoints=endpoints))
+        answer = client.receive()
+        assert isinstance(answer, Welcome)
+        assert answer.siblings == endpoints

@@ -13,7 +13,6 @@ from feeder.errors import ResourceError
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A bound datagram socket, and the NOTIFY_SOCKET for it."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@feeder-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.settimeout(10)

@@ -16,10 +16,8 @@ import pytest
 
 from feeder.errors import DatasetError
 from feeder.plan.recipe import Recipe
-from tests.support.synthetic_sets import pack_synthetic
-from tests.support.wire_client import WireClient
+from tests.support.daemon import DEADLINE_S, SAMPLES, RawClient
 
-IMAGES = 7
 SANDBOXED = """\
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -27,27 +25,20 @@ libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
 libc.prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE; fails before Linux 6.3
 os.execv(sys.executable, [sys.executable, "-m", "feeder", "serve", *sys.argv[1:]])
 """
-DEADLINE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_synthetic(tmp_path_factory.mktemp("set"), images=IMAGES)
 
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """A datagram socket at tmp_path/notify, in place of systemd's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(DEADLINE_S)
         yield listener
 
 
-def start(folder: Path, dataset: Path) -> subprocess.Popen[str]:
+def start(folder: Path, packed: Path) -> subprocess.Popen[str]:
     config = folder / "feeder.toml"
     config.write_text(
-        f'[serve]\nbind = ["ipc://{folder}/socket"]\nworkers = 1\n[data]\nset = "{dataset}"\n'
+        f'[serve]\nbind = ["ipc://{folder}/socket"]\nworkers = 1\n[data]\nset = "{packed}"\n'
     )
     return subprocess.Popen(
         [sys.executable, "-c", SANDBOXED, "--config", str(config)],
@@ -58,17 +49,18 @@ def start(folder: Path, dataset: Path) -> subprocess.Popen[str]:
 
 
 def test_a_ready_daemon_serves_and_sigterm_reports_stopping(
-    tmp_path: Path, systemd: socket.socket, dataset: Path
+    tmp_path: Path, systemd: socket.socket, packed: Path
 ) -> None:
-    with start(tmp_path, dataset) as daemon:
+    with start(tmp_path, packed) as daemon:
         try:
             ready = systemd.recv(4096)
             assert ready.startswith(b"READY=1\nSTATUS="), ready
-            with WireClient(f"ipc://{tmp_path}/socket") as client:
-                welcome = client.hello("set", Recipe.for_split("val", batch_size=IMAGES))
-                assert welcome.samples == IMAGES
-                batch = client.fetch(0, 0)
-                assert sorted(batch.sample_ids) == list(range(IMAGES))
+            with RawClient(f"ipc://{tmp_path}/socket") as client:
+                recipe = Recipe.for_split("val", batch_size=SAMPLES)
+                assert client.hello(recipe, dataset="set").samples == SAMPLES
+                client.want((0, 0))
+                batch = client.take((0, 0))
+                assert sorted(batch.sample_ids) == list(range(SAMPLES))
                 assert batch.pixels.any()
             serves = f"1 worker serves set at ipc://{tmp_path}/socket"
             assert ready.decode() == f"READY=1\nSTATUS=ready, {serves}"
@@ -83,11 +75,11 @@ def test_a_ready_daemon_serves_and_sigterm_reports_stopping(
 
 
 def test_a_daemon_that_cannot_decode_is_never_ready(
-    tmp_path: Path, systemd: socket.socket, dataset: Path
+    tmp_path: Path, systemd: socket.socket, packed: Path
 ) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
-    for file in dataset.iterdir():
+    for file in packed.iterdir():
         data = bytearray(file.read_bytes())
         if file.suffix == ".fds":
             data[64:-64] = bytes(len(data) - 128)  # header and end stay, every sample is zeros

@@ -8,14 +8,11 @@ test-numa.
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
-from feeder.plan.recipe import Recipe
-from tests.numa.daemon import Daemon
-from tests.numa.processes import node_processes, workers
+from tests.support.daemon import Daemon, RawClient, node_processes, small_recipe
 from tests.support.machine_tree import node, write_tree
-from tests.support.synthetic_sets import pack_synthetic
-from tests.support.wire_client import WireClient
 
 ABSENT_NODE = 900
 CPUS = sorted(os.sched_getaffinity(0))
@@ -23,27 +20,28 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
 def test_a_refused_memory_policy_is_a_warning_and_both_nodes_serve_the_same_bytes(
-    tmp_path: Path,
+    packed: Path, tmp_path: Path
 ) -> None:
-    dataset = pack_synthetic(tmp_path, images=7)
     tree = node(0, str(CPUS[0]), 1 << 20) | node(ABSENT_NODE, str(CPUS[1]), 1 << 20)
     machine = write_tree(tmp_path / "machine", tree)
     socket = f"ipc://{tmp_path}/socket"
-    options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}", "--bind", socket)
-    with Daemon(str(dataset), *options) as daemon:
-        nodes = node_processes(daemon.pid)
-        for pid, cpu in zip(nodes, CPUS, strict=False):
-            (worker,) = workers(pid)
-            assert os.sched_getaffinity(pid) == os.sched_getaffinity(worker) == {cpu}
+    options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}")
+    with Daemon("--data", f"d={packed}", "--bind", socket, *options) as daemon:
+        nodes = node_processes(psutil.Process(daemon.process.pid))
+        for node_process, cpu in zip(nodes, CPUS, strict=False):
+            (worker,) = node_process.children()
+            assert node_process.cpu_affinity() == worker.cpu_affinity() == [cpu]
         batches = []
         for endpoint in (socket, f"{socket}.1"):
-            with WireClient(endpoint) as client:
-                client.hello("set", Recipe.for_split("train", batch_size=7), seed=3)
-                batches.append(client.fetch(2, 0))
+            with RawClient(endpoint) as client:
+                client.hello(small_recipe())
+                client.want((2, 0))
+                batches.append(client.take((2, 0)))
         one, other = batches
         assert one.pixels.tobytes() == other.pixels.tobytes()
         assert one.sample_ids.tolist() == other.sample_ids.tolist()
-        assert daemon.stop() == 0
-        messages = daemon.messages()
+        daemon.wait_line(
+            f"warning: memory of node {ABSENT_NODE} is not bound to node {ABSENT_NODE}"
+        )
+        assert daemon.stop()[0] == 0
     assert len(nodes) == 2
-    assert f"warning: memory of node {ABSENT_NODE} is not bound to node {ABSENT_NODE}" in messages

@@ -27,6 +27,8 @@ from feeder.wire.messages import (
     Pong,
     Refused,
     Request,
+    Stats,
+    StatsRequest,
     Welcome,
 )
 from tests.support.daemon import (
@@ -38,33 +40,19 @@ from tests.support.daemon import (
     listening_port,
     needs_ipv6,
     open_fds,
-    pack_small,
     run_status,
+    serve,
     small_recipe,
     wait_until,
 )
-from tests.support.sources import REPOSITORY, error_line, run_feeder
-from tests.support.wire_client import WireClient
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("serve"))
-
-
-@pytest.fixture(scope="module")
-def dataset(packed: Path) -> Iterator[Dataset]:
-    with Dataset.open(packed) as opened:
-        yield opened
+from tests.support.sources import REPOSITORY, call_feeder, error_line, run_feeder
 
 
 @pytest.fixture(scope="module")
 def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     path = tmp_path_factory.mktemp("socket") / "s"
-    with Daemon(
-        *("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--bind", f"ipc://{path}"),
-        *("--workers", "2", "--chunk-images", "4", "--slots-bytes", str(4 << 20)),
-    ) as running:
+    options = ("--bind", f"ipc://{path}", "--chunk-images", "4", "--slots-bytes", str(4 << 20))
+    with serve(packed, *options) as running:
         yield running
 
 
@@ -194,13 +182,20 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
 
 
 def test_an_oversized_frame_closes_its_connection_and_is_counted(daemon: Daemon) -> None:
-    with WireClient(daemon.endpoint) as observer, RawClient(daemon.endpoint) as client:
-        before = int(observer.stats()["connections_closed"])
+    with RawClient(daemon.endpoint) as observer, RawClient(daemon.endpoint) as client:
+        before = _closed(observer)
         client.hello(small_recipe())
         client.socket.send(bytes(MAX_HEADER_BYTES + 1))
         # The socket reconnects by itself, as a new peer without a session.
         client.await_no_session()
-        wait_until(lambda: int(observer.stats()["connections_closed"]) > before, "it is counted")
+        wait_until(lambda: _closed(observer) > before, "it is counted")
+
+
+def _closed(observer: RawClient) -> int:
+    observer.send(StatsRequest())
+    answer = observer.receive()
+    assert isinstance(answer, Stats)
+    return int(answer.counters["connections_closed"])
 
 
 def test_a_handshake_that_fails_is_counted(daemon: Daemon) -> None:
@@ -212,11 +207,11 @@ def test_a_handshake_that_fails_is_counted(daemon: Daemon) -> None:
 
 
 def test_bytes_that_are_not_zeromq_close_their_connection(daemon: Daemon) -> None:
-    with WireClient(daemon.endpoint) as observer:
-        before = int(observer.stats()["connections_closed"])
+    with RawClient(daemon.endpoint) as observer:
+        before = _closed(observer)
         with _connect(daemon) as stranger, contextlib.suppress(ConnectionError):
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: feeder\r\n\r\n" * 1000)
-        wait_until(lambda: int(observer.stats()["connections_closed"]) > before, "it is counted")
+        wait_until(lambda: _closed(observer) > before, "it is counted")
 
 
 def test_requests_over_the_window_are_refused(daemon: Daemon) -> None:
@@ -298,7 +293,7 @@ def test_an_idle_daemon_sleeps(daemon: Daemon) -> None:
 def test_status_prints_the_counters(daemon: Daemon) -> None:
     with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
         next(fetcher.fetch([(0, 1)]))
-    done = run_feeder("status", daemon.endpoint, "--counters")
+    done = call_feeder("status", daemon.endpoint, "--counters")
     assert done.returncode == 0
     assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
     assert re.search(r"^stage_seconds\.decode +\d+\.\d{3}$", done.stdout, re.MULTILINE)
@@ -306,63 +301,50 @@ def test_status_prints_the_counters(daemon: Daemon) -> None:
 
 @needs_ipv6
 def test_status_and_batches_work_over_ipv6(packed: Path, dataset: Dataset) -> None:
-    with Daemon("--data", f"d={packed}", "--bind", "tcp://[::1]:0", "--workers", "1") as daemon:
+    with serve(packed, bind="tcp://[::1]:0", workers=1) as daemon:
         assert daemon.endpoint.startswith("tcp://[::1]:")
-        assert run_feeder("status", daemon.endpoint).returncode == 0
+        assert call_feeder("status", daemon.endpoint).returncode == 0
         with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
             batch = next(fetcher.fetch([(0, 1)]))
             check_batch(dataset, small_recipe(), (0, 1), batch, seed=0)
 
 
 def test_status_without_a_daemon_names_endpoint_and_deadline() -> None:
-    done = run_feeder("status", "tcp://127.0.0.1:1", "--timeout", "0.3")
+    done = call_feeder("status", "tcp://127.0.0.1:1", "--timeout", "0.3")
     assert done.returncode == 5
     assert "no answer from tcp://127.0.0.1:1 within 0.3 s" in error_line(done)
 
 
-def test_a_port_in_use_is_a_one_line_error(packed: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "status", "problem"),
+    [
+        ((), 2, "nothing to serve"),
+        (("--data", "d=/none"), 3, "/none"),
+        (("--data", "d={packed}", "--bind", "tcp://127.0.0.1:{port}"), 4, "{port} is in use"),
+        (("--data", "d={packed}", "--bind", "{ipc}"), 4, "{ipc} is in use"),
+        (("--data", "d={packed}", "--bind", "ipc:///none/s"), 2, "there is no folder"),
+        (("--data", "imagenet"), 2, "NAME=FOLDER"),
+    ],
+)
+def test_what_cannot_be_served_is_a_one_line_error(
+    daemon: Daemon, packed: Path, arguments: tuple[str, ...], status: int, problem: str
+) -> None:
     with listening_port() as port:
-        done = run_feeder("serve", "--data", f"d={packed}", "--bind", f"tcp://127.0.0.1:{port}")
-    assert done.returncode == 4
-    assert f"tcp://127.0.0.1:{port} is in use" in error_line(done)
-
-
-def test_the_ipc_socket_of_a_running_daemon_is_in_use(daemon: Daemon, packed: Path) -> None:
-    ipc = next(text for text in daemon.endpoints if text.startswith("ipc"))
-    done = run_feeder("serve", "--data", f"d={packed}", "--bind", ipc)
-    assert done.returncode == 4
-    assert "is in use" in error_line(done)
-    assert daemon.counters()["node"]
-
-
-@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.1.2.3:5555"])
-def test_non_loopback_bind_is_refused(packed: Path, endpoint: str) -> None:
-    done = run_feeder("serve", "--data", f"d={packed}", "--bind", endpoint)
-    assert done.returncode == 2
-    assert "CURVE" in error_line(done)
+        places = {"packed": packed, "port": port, "ipc": daemon.endpoints[1]}
+        done = run_feeder("serve", *(word.format(**places) for word in arguments))
+    assert done.returncode == status
+    assert problem.format(**places) in error_line(done)
+    assert daemon.counters()["node"], "the running one is not disturbed"
 
 
 def test_a_closed_terminal_ends_the_daemon_except_under_nohup(packed: Path) -> None:
-    arguments = ("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0")
-    with Daemon(*arguments, prefix=("env", "--default-signal=HUP")) as daemon:
+    with serve(packed, workers=1, prefix=("env", "--default-signal=HUP")) as daemon:
         assert daemon.stop(signal.SIGHUP)[0] == 0
         daemon.wait_line("draining")
-    with Daemon(*arguments, prefix=("env", "--ignore-signal=HUP")) as daemon:
+    with serve(packed, workers=1, prefix=("env", "--ignore-signal=HUP")) as daemon:
         status = Path(f"/proc/{daemon.process.pid}/status").read_text()
         ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
         assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
-
-
-def test_nothing_to_serve_is_a_one_line_error() -> None:
-    done = run_feeder("serve")
-    assert done.returncode == 2
-    assert "nothing to serve" in error_line(done)
-
-
-def test_a_missing_dataset_is_a_one_line_error(tmp_path: Path) -> None:
-    done = run_feeder("serve", "--data", f"d={tmp_path / 'none'}")
-    assert done.returncode == 3
-    assert "none" in error_line(done)
 
 
 def test_more_datasets_than_fit_into_a_message_is_a_one_line_error(
@@ -407,20 +389,6 @@ def test_class_names_that_do_not_fit_into_a_welcome_are_a_one_line_error(
     done = run_feeder("serve", "--data", f"d={folder}", "--bind", "tcp://127.0.0.1:0")
     assert done.returncode == 3
     assert f"{folder} cannot be served: {len(classes):,} class names" in error_line(done)
-
-
-@pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])
-def test_data_without_name_or_folder_is_a_one_line_error(text: str) -> None:
-    done = run_feeder("serve", "--data", text)
-    assert done.returncode == 2
-    assert "NAME=FOLDER" in error_line(done)
-
-
-def test_a_missing_ipc_folder_is_a_one_line_error(packed: Path, tmp_path: Path) -> None:
-    bind = f"ipc://{tmp_path}/missing/s"
-    done = run_feeder("serve", "--data", f"d={packed}", "--bind", bind)
-    assert done.returncode == 2
-    assert "there is no folder" in error_line(done)
 
 
 def test_show_prints_the_effective_configuration(packed: Path) -> None:

@@ -76,7 +76,6 @@ def entry(source: Path, folder: Path) -> CacheEntry:
 
 
 def wait_for_parts(source: Path, folder: Path) -> None:
-    """Return once a part is finished."""
     found = entry(source, folder).folder
     wait_until(lambda: any(found.glob("*/.packing/part-*.json")), "a finished part")
 
@@ -243,7 +242,6 @@ def test_show_packs_nothing(source: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def port() -> int:
-    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -257,15 +255,20 @@ def test_a_port_in_use_is_found_before_anything_is_packed(source: Path, tmp_path
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_token_that_cannot_be_used_is_found_before_anything_is_packed(
-    source: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("metrics", "problem"),
+    [
+        (("nowhere",), "is not a numeric address"),
+        (("*:9464",), "would be open to the network: set metrics_token"),
+        (("127.0.0.1:0", "--metrics-token", "/none"), "the metrics token /none cannot be read"),
+    ],
+)
+def test_metrics_that_cannot_be_served_are_found_before_anything_is_packed(
+    source: Path, tmp_path: Path, metrics: tuple[str, ...], problem: str
 ) -> None:
-    done = run_feeder(
-        *("serve", *options(source, tmp_path)),
-        *("--metrics", "127.0.0.1:0", "--metrics-token", tmp_path / "none"),
-    )
+    done = run_feeder("serve", *options(source, tmp_path), "--metrics", *metrics)
     assert done.returncode == ConfigError.exit_status
-    assert f"the metrics token {tmp_path}/none cannot be read" in error_line(done)
+    assert problem in error_line(done)
     assert not (tmp_path / "cache").exists()
 
 

@@ -15,7 +15,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.host.placement import NodePlacement
 from feeder.process.stop_signals import SignalWakeup
 from feeder.worker.messages import DatasetSource
-from tests.support.daemon import SAMPLES, pack_small, wait_until
+from tests.support.daemon import SAMPLES, wait_until
 from tests.support.machine_tree import cgroup_v2, write_tree
 
 FILES = 65536
@@ -97,9 +97,16 @@ def test_a_wakeup_notices_signals_once(wakeup: SignalWakeup) -> None:
     assert not wakeup.take()
 
 
-def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
-    packed = pack_small(tmp_path)
+def test_datasets_are_opened_once_and_described_or_refused(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    original = Dataset.open
+    monkeypatch.setattr(
+        Dataset, "open", lambda path, **fields: opened.append(path) or original(path, **fields)
+    )
     again, small = describe_datasets({"small": packed, "again": packed})
+    assert opened == [packed, packed]
     assert again[1].startswith(f"data again: {SAMPLES} samples, 5 shards, 3 classes, ")
     report, line = small
     assert line.startswith("data small: ")
@@ -110,14 +117,3 @@ def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
         describe_datasets({})
     with pytest.raises(DatasetError):
         describe_datasets({"d": tmp_path / "missing"})
-
-
-def test_each_dataset_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = pack_small(tmp_path)
-    opened: list[Path] = []
-    original = Dataset.open
-    monkeypatch.setattr(
-        Dataset, "open", lambda path, **fields: opened.append(path) or original(path, **fields)
-    )
-    describe_datasets({"small": packed, "again": packed})
-    assert opened == [packed, packed]

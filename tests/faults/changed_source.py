@@ -210,7 +210,6 @@ class Attack:
                 os.utime(self.other / name, ns=(0, time_ns))
 
     def replace(self) -> None:
-        """Replace the source by the other one."""
         if self._way == "folder":
             self.source.rename(self.folder / "before")
             self.other.rename(self.source)
@@ -248,7 +247,6 @@ class Attack:
 
 
 def read_samples(dataset: Path) -> Samples:
-    """Return the samples of a dataset."""
     with Dataset.open(dataset) as opened:
         records = opened.read_records(np.arange(opened.layout.samples))
         return {
@@ -328,7 +326,6 @@ def attack_kind(kind: str, times: int, seed: int) -> Counter[str]:
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.changed_source")
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND")
     parser.add_argument("--times", type=int, default=50, help="for each kind")

@@ -2,6 +2,9 @@
 
     python -m tests.faults.client
 
+Its loader is a NumpyLoader: importing torch takes three seconds of a core. Tests compare its
+batches with those of a FeederLoader, which must have the same bytes.
+
 Commands: ``open OPTIONS`` (JSON for ``make_numpy_loader``, with ``endpoint``: one, or a list),
 ``take N``, ``statistics``, ``close``. Replies: ``opened``; ``batch WAITED_S EPOCH INDEX HASH`` for
 each batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` instead of any of
@@ -24,6 +27,9 @@ from feeder.errors import FeederError
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.lent_client import SLOTS, WAIT_S, digest, make_numpy_loader
 from tests.support.sources import REPOSITORY
+
+EPOCH = 5
+"""The batches of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,6 @@ class Client(LineProcess):
         self.write_line("open " + json.dumps({"endpoint": endpoint} | options))
 
     def opened(self) -> None:
-        """Return once the loader has its welcome."""
         assert self.reply() == "opened"
 
     def ask(self, batches: int = 1) -> None:
@@ -70,16 +75,13 @@ class Client(LineProcess):
         return Step(float(waited_s), text)
 
     def answers(self, batches: int) -> list[str]:
-        """Return the keys and hashes of requested batches."""
         return [self.answer().text for _ in range(batches)]
 
     def take(self, batches: int) -> list[str]:
-        """Request batches and return their keys and hashes."""
         self.ask(batches)
         return self.answers(batches)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the loader's statistics."""
         self.write_line("statistics")
         return dict(json.loads(self.reply()))
 
@@ -104,11 +106,41 @@ class Client(LineProcess):
         return self.next_line(WAIT_S + DEADLINE_S)
 
     def stop(self) -> None:
-        """Send SIGSTOP; return once the process has stopped."""
         stop(self.process)
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+@dataclass
+class Trainee:
+    """A client, and its position in the batches that an undisturbed one gets."""
+
+    client: Client
+    undisturbed: list[str]
+    taken: int = 0
+    requested: int = 0
+
+    def ask(self, batches: int) -> None:
+        self.client.ask(batches)
+        self.requested += batches
+
+    def receive(self) -> None:
+        """Receive all requested batches; check their content and waiting times."""
+        while self.taken < self.requested:
+            step = self.client.answer()
+            assert step.text == self.undisturbed[self.taken]
+            assert step.waited_s < WAIT_S
+            self.taken += 1
+
+    def take(self, batches: int) -> None:
+        """Request, receive and compare batches."""
+        self.ask(batches)
+        self.receive()
+
+    def take_to(self, index: int) -> None:
+        """Take batches, at least one, until the next one has ``index`` in its epoch."""
+        self.take((index - self.requested - 1) % EPOCH + 1)
 
 
 def stop(process: psutil.Process) -> None:
@@ -123,7 +155,6 @@ def _reply(line: str) -> None:
 
 
 def main() -> None:
-    """Execute commands until the end of the input."""
     loader: Any = None
     batches: Any = iter(())
     for line in sys.stdin:

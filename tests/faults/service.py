@@ -19,7 +19,6 @@ class Service:
     """Daemons at one endpoint, one after the other; leaving its context ends the last one."""
 
     def __init__(self, packed: Path, bind: str, *more: str) -> None:
-        """Start the first."""
         self.endpoint = bind
         self._arguments = ("--data", f"d={packed}", "--bind", bind, *more)
         self._arguments += ("--workers", str(WORKERS), "--chunk-images", "4")
@@ -34,7 +33,6 @@ class Service:
 
     @property
     def is_running(self) -> bool:
-        """Whether the supervisor lives."""
         return self.daemon.is_running
 
     def revive(self) -> None:
@@ -68,7 +66,6 @@ class Service:
         self.await_counters(sessions=0, slots_committed_bytes=0, slots_held_bytes=0)
 
     def end(self) -> None:
-        """End the daemon; whatever outlives it is an error."""
         self.daemon.__exit__(None)
 
     def __enter__(self) -> Self:

@@ -62,7 +62,6 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def copy_whole(served: Path, other: Path) -> None:
-    """Copy all of the shard."""
     overwrite(served / SHARD, (other / SHARD).read_bytes())
 
 

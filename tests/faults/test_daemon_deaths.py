@@ -3,7 +3,6 @@
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,44 +19,19 @@ from tests.support.daemon import (
     RawClient,
     check_batch,
     client_process,
+    customised,
     node_processes,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
 from tests.support.sources import error_line, run_feeder
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("deaths"))
-
-
-@pytest.fixture(scope="module")
-def dataset(packed: Path) -> Iterator[Dataset]:
-    with Dataset.open(packed) as opened:
-        yield opened
-
 
 AS_INIT = (
     *(sys.executable, "-c"),
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])",
 )
 """Makes a process the reaper of its orphaned descendants, as PID 1 of a container is."""
-
-
-def serve(
-    packed: Path,
-    *more: str,
-    bind: str = "tcp://127.0.0.1:0",
-    prefix: Sequence[str] = (),
-    **environ: str,
-) -> Daemon:
-    return Daemon(
-        *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more),
-        environ=environ,
-        prefix=prefix,
-    )
 
 
 def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dataset) -> None:
@@ -80,22 +54,12 @@ def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dat
         daemon.family()
 
 
-def test_slots_of_a_killed_client_are_reclaimed(packed: Path) -> None:
-    with serve(packed, "--lease-s", "20") as daemon:
-        with client_process(daemon.endpoint, small_recipe(), [(0, 0), (0, 1)]):
-            assert daemon.counters()["slots_committed_bytes"] > 0
-        wait_until(lambda: daemon.counters()["sessions"] == 0, "its session has ended")
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
-        counters = daemon.counters()
-        assert counters["sessions_expired"] + counters["sessions_lost"] == 1
-
-
 def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
     packed: Path, dataset: Dataset
 ) -> None:
     large = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
     recipe = small_recipe()
-    with serve(packed, "--lease-s", "6") as daemon:
+    with serve(packed, "--chunk-images", "4", "--lease-s", "3") as daemon:
         keys = [(epoch, index) for epoch in range(3) for index in range(3)]
         with client_process(daemon.endpoint, large, keys[:8]) as client:
             client.send_signal(signal.SIGSTOP)
@@ -113,17 +77,6 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
-def test_node_process_with_a_session_notices_its_own_stalls(packed: Path, tmp_path: Path) -> None:
-    """It wakes up without being asked to, over ipc too; ``test_service`` has what follows."""
-    with (
-        serve(packed, "--lease-s", "600", bind=f"ipc://{tmp_path}/s") as daemon,
-        RawClient(daemon.endpoint) as client,
-    ):
-        client.hello(small_recipe())
-        before = daemon.node.num_ctx_switches().voluntary
-        wait_until(lambda: daemon.node.num_ctx_switches().voluntary > before + 9, "it wakes up")
-
-
 def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
     bind = f"ipc://{tmp_path}/s"
     with serve(packed, bind=bind) as daemon:
@@ -137,39 +90,38 @@ def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path
     assert not (tmp_path / "s").exists()
 
 
-def test_missing_library_is_one_error_line_without_restarts(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "turbojpeg.py").write_text("raise ModuleNotFoundError(name='turbojpeg')\n")
-    environ = {"PYTHONPATH": str(tmp_path)}
-    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
-    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
-        line = daemon.wait_line("^feeder: error: ")
-        assert "turbojpeg is not installed" in line
+@pytest.mark.parametrize(
+    ("module", "code", "message"),
+    [
+        ("feeder.worker", "sys.modules['turbojpeg'] = None", "turbojpeg is not installed"),
+        (
+            "feeder.worker",
+            "os._exit(7)",
+            "workers in a row ended while starting, the last one ended with status 7",
+        ),
+        (
+            "feeder.node",
+            "os.kill(os.getpid(), 11)",
+            "crashed 6 times within 60 s; the last one was ended by signal 11",
+        ),
+    ],
+    ids=["missing library", "workers die at their start", "node processes crash"],
+)
+def test_what_no_restart_mends_ends_the_daemon_with_one_error_line(
+    packed: Path, tmp_path: Path, module: str, code: str, message: str
+) -> None:
+    code = f"""
+import os, sys
+if {module!r} in sys.orig_argv:
+    {code}
+if "feeder" in sys.orig_argv:
+    import feeder.process.backoff
+    feeder.process.backoff.BACKOFF_MAX_S = 0.5
+"""
+    with serve(packed, environ=customised(tmp_path, code), is_ready=False) as daemon:
+        assert message in daemon.wait_line("^feeder: error: ")
         assert daemon.process.wait(DEADLINE_S) == 4
-        assert len([line for line in daemon.lines if "error" in line]) == 1
-
-
-def test_daemon_ends_when_workers_keep_dying_at_start(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'feeder.worker' in sys.orig_argv:\n    os._exit(7)\n"
-    )
-    environ = {"PYTHONPATH": str(tmp_path)}
-    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
-    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
-        line = daemon.wait_line("^feeder: error: ")
-        assert "workers in a row ended while starting, the last one ended with status 7" in line
-        assert daemon.process.wait(DEADLINE_S) == 4
-
-
-def test_daemon_ends_when_node_processes_keep_crashing(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'feeder.node' in sys.orig_argv:\n    os.kill(os.getpid(), 11)\n"
-    )
-    environ = {"PYTHONPATH": str(tmp_path)}
-    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
-    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
-        line = daemon.wait_line("^feeder: error: ", 60)
-        assert "crashed 6 times within 60 s; the last one was ended by signal 11" in line
-        assert daemon.process.wait(DEADLINE_S) == 4
+        assert sum(line.startswith("feeder: error: ") for line in daemon.lines) == 1
 
 
 def test_a_dataset_that_was_replaced_is_not_served_by_a_node_process_that_restarts(
@@ -230,12 +182,12 @@ def test_worker_restart_is_retried_until_it_succeeds(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing"
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        f"if 'feeder.worker' in sys.orig_argv and os.path.exists({str(missing)!r}):\n"
-        "    sys.modules['turbojpeg'] = None\n"
-    )
-    with serve(packed, PYTHONPATH=str(tmp_path)) as daemon:
+    code = f"""
+import os, sys
+if 'feeder.worker' in sys.orig_argv and os.path.exists({str(missing)!r}):
+    sys.modules['turbojpeg'] = None
+"""
+    with serve(packed, environ=customised(tmp_path, code)) as daemon:
         first, second = daemon.workers()
         missing.touch()
         first.kill()
@@ -283,23 +235,10 @@ def test_damaged_sample_fails_its_batch_with_the_shards_name(packed: Path, tmp_p
     assert error_line(done)
 
 
-def test_workers_and_node_process_ignore_a_terminal_interrupt(packed: Path) -> None:
-    with serve(packed) as daemon:
-        before = {process.pid for process in daemon.family()}
-        for process in [daemon.node, *daemon.workers()]:
-            process.send_signal(signal.SIGINT)
-        for process in daemon.workers():
-            process.send_signal(signal.SIGTERM)
-        assert daemon.counters()["worker_restarts"] == 0
-        assert {process.pid for process in daemon.family()} == before
-        status, _ = daemon.stop(signal.SIGINT)
-        assert status == 0
-        daemon.wait_gone()
-
-
-def test_processes_that_are_starting_ignore_a_terminal_interrupt(packed: Path) -> None:
-    options = ("--workers", "3", "--bind", f"ipc://{packed.parent}/s")
-    with Daemon("--data", f"d={packed}", *options, is_ready=False) as daemon:
+def test_processes_ignore_a_terminal_interrupt_also_while_they_start(
+    packed: Path, tmp_path: Path
+) -> None:
+    with serve(packed, bind=f"ipc://{tmp_path}/s", workers=3, is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
         wait_until(lambda: node_processes(supervisor), "a node process has started")
         (node,) = node_processes(supervisor)
@@ -308,4 +247,14 @@ def test_processes_that_are_starting_ignore_a_terminal_interrupt(packed: Path) -
         for worker in node.children():
             worker.send_signal(signal.SIGTERM)
         daemon.wait_line("ready")
+        before = {process.pid for process in daemon.family()}
+        for process in [node, *daemon.workers()]:
+            process.send_signal(signal.SIGINT)
+        for process in daemon.workers():
+            process.send_signal(signal.SIGTERM)
+        daemon.endpoints = [f"ipc://{tmp_path}/s"]
+        assert daemon.counters()["worker_restarts"] == 0
+        assert {process.pid for process in daemon.family()} == before
         assert not any("ended" in line or "KeyboardInterrupt" in line for line in daemon.lines)
+        assert daemon.stop(signal.SIGINT)[0] == 0
+        daemon.wait_gone()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from tests.support.daemon import Daemon, failed_batches, pack_small, wait_until
+from tests.support.daemon import Daemon, failed_batches, serve, wait_until
 from tests.support.lent_client import digest, expected, make_loader
 
 EPOCH = 5  # batches
@@ -17,14 +17,14 @@ SHARD = "shard-00002.fds"
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("disk"))
+def own(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, which the tests damage."""
+    return shutil.copytree(packed, tmp_path_factory.mktemp("disk") / "own")
 
 
 @pytest.fixture(scope="module")
-def daemon(packed: Path) -> Iterator[Daemon]:
-    bind = f"ipc://{packed.parent}/node"
-    with Daemon("--data", f"d={packed}", "--bind", bind, "--workers", "1") as running:
+def daemon(own: Path) -> Iterator[Daemon]:
+    with serve(own, bind=f"ipc://{own.parent}/node", workers=1) as running:
         yield running
 
 
@@ -35,16 +35,15 @@ def undisturbed(daemon: Daemon) -> list[str]:
 
 
 @pytest.fixture
-def shard(packed: Path, undisturbed: list[str], tmp_path: Path) -> Iterator[Path]:
+def shard(own: Path, undisturbed: list[str], tmp_path: Path) -> Iterator[Path]:
     """A shard, restored after the test."""
-    path = packed / SHARD
+    path = own / SHARD
     shutil.copy(path, tmp_path / SHARD)
     yield path
     path.write_bytes((tmp_path / SHARD).read_bytes())
 
 
 def overwrite(path: Path) -> None:
-    """Change sample bytes in place; size and index stay."""
     with path.open("r+b") as file:
         content = bytearray(file.read())
         file.seek(64)
@@ -52,7 +51,6 @@ def overwrite(path: Path) -> None:
 
 
 def truncate(path: Path) -> None:
-    """Keep little more than the header."""
     os.truncate(path, 500)
 
 
@@ -77,11 +75,11 @@ def test_shard_damaged_after_it_was_read_gives_one_error_and_no_wrong_bytes(
 
 
 def test_replaced_shard_is_served_until_a_new_worker_refuses_the_other_file(
-    daemon: Daemon, packed: Path, shard: Path, undisturbed: list[str], tmp_path: Path
+    daemon: Daemon, own: Path, shard: Path, undisturbed: list[str], tmp_path: Path
 ) -> None:
     """The name then leads to another file, which does not match the manifest."""
     other = tmp_path / "other"
-    shutil.copy(packed / "shard-00001.fds", other)
+    shutil.copy(own / "shard-00001.fds", other)
     intact = tmp_path / "intact"
     shard.rename(intact)
     other.rename(shard)

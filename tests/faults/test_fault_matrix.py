@@ -9,6 +9,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -16,49 +17,16 @@ import pytest
 
 from bench.footprint import mapped_slot_memories
 from feeder.client.stats import request_counters
-from tests.faults.client import Client, stop
+from tests.faults.client import EPOCH, Client, Trainee, stop
 from tests.faults.service import Service, await_fds, shared_names
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small, runs, wait_until
-from tests.support.lent_client import WAIT_S, expected
+from tests.support.daemon import DEADLINE_S, Daemon, runs, wait_until
+from tests.support.lent_client import expected
 
-EPOCH: Final = 5  # batches
 EPOCHS: Final = 120
 """More than all cases take together."""
 
 PHASES: Final = ("start", "mid-batch", "slot lent", "epoch end", "drain")
 VICTIMS: Final = ("worker", "node process", "supervisor")
-
-
-@dataclass
-class Trainee:
-    """A client, and its position in the batches that an undisturbed one gets."""
-
-    client: Client
-    undisturbed: list[str]
-    taken: int = 0
-    requested: int = 0
-
-    def ask(self, batches: int) -> None:
-        """Request batches."""
-        self.client.ask(batches)
-        self.requested += batches
-
-    def receive(self) -> None:
-        """Receive all requested batches; check their content and waiting times."""
-        while self.taken < self.requested:
-            step = self.client.answer()
-            assert step.text == self.undisturbed[self.taken]
-            assert step.waited_s < WAIT_S
-            self.taken += 1
-
-    def take(self, batches: int) -> None:
-        """Request, receive and compare batches."""
-        self.ask(batches)
-        self.receive()
-
-    def take_to(self, index: int) -> None:
-        """Take batches, at least one, until the next one has ``index`` in its epoch."""
-        self.take((index - self.requested - 1) % EPOCH + 1)
 
 
 @dataclass
@@ -89,10 +57,10 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("matrix")
     bind = f"ipc://{folder}/node"
-    with Client() as client, Service(pack_small(folder), bind, "--lease-s", "3") as service:
+    with Client() as client, Service(packed, bind, "--lease-s", "3") as service:
         survivor = Trainee(client, expected(bind, EPOCH * EPOCHS))
         service.await_none_held()
         client.open(bind)

@@ -1,34 +1,21 @@
 """Clients that map slots and die, stop or outlive the daemon: no slot leaks, no byte is wrong."""
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.client import stop
-from tests.support.daemon import Daemon, pack_small, resume, wait_until
-from tests.support.lent_client import SLOTS, LentClient, digest, expected, make_loader
+from tests.faults.client import Client, stop
+from tests.support.daemon import Daemon, resume, serve, wait_until
+from tests.support.lent_client import SLOTS, digest, expected, make_loader
 from trainer_client import FeederLoader
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("lent"))
-
-
-def serve(packed: Path, folder: Path, *more: str) -> Daemon:
-    return Daemon(
-        *("--data", f"d={packed}", "--bind", f"ipc://{folder}/node"),
-        *("--workers", "2", "--chunk-images", "4", *more),
-    )
 
 
 @pytest.fixture
 def daemon(packed: Path, tmp_path: Path) -> Iterator[Daemon]:
-    with serve(packed, tmp_path) as running:
+    with serve(packed, "--chunk-images", "4", bind=f"ipc://{tmp_path}/node") as running:
         yield running
 
 
@@ -44,7 +31,6 @@ def all_free(daemon: Daemon) -> None:
 
 @contextlib.contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """Stop a process in this context."""
     stop(process)
     try:
         yield
@@ -71,7 +57,9 @@ def test_slots_of_a_killed_client_are_free_at_once_and_others_continue(daemon: D
         batches = iter(other)
         taken = [digest(next(batches))]
         all_lent(daemon, 1 + SLOTS)
-        with LentClient(daemon.endpoint) as killed:
+        with Client() as killed:
+            killed.open(daemon.endpoint)
+            killed.opened()
             assert killed.take(1) == undisturbed[:1] == taken
             all_lent(daemon, 2 * (1 + SLOTS))
             held = daemon.counters()["slots_held_bytes"]
@@ -95,14 +83,16 @@ def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
     packed: Path, tmp_path: Path
 ) -> None:
     with (
-        serve(packed, tmp_path, "--lease-s", "5") as daemon,
-        LentClient(daemon.endpoint) as client,
+        serve(packed, "--lease-s", "3", bind=f"ipc://{tmp_path}/node") as daemon,
+        Client() as client,
     ):
         undisturbed = expected(daemon.endpoint, 12)
+        client.open(daemon.endpoint)
+        client.opened()
         assert client.take(1) == undisturbed[:1]
         all_lent(daemon, 1 + SLOTS)
         held = daemon.counters()["slots_held_bytes"]
-        client.send_signal(signal.SIGSTOP)
+        client.stop()
         with make_loader(daemon.endpoint) as other:
             assert take(other, 12) == undisturbed
             wait_until(lambda: daemon.counters()["sessions_expired"], "its lease has expired")
@@ -111,9 +101,11 @@ def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
             "the other client's slots are free",
         )
         assert daemon.counters()["slots_held_bytes"] == held, "it may still read them"
-        client.send_signal(signal.SIGCONT)
+        client.process.resume()
         assert client.take(11) == undisturbed[1:]
-        assert client.finish() == "None", "the new session's slots were mapped too"
+        copied = client.statistics()["copied_because"]
+        assert copied is None, "the new session's slots were mapped too"
+        client.close()
         all_free(daemon)
 
 
@@ -141,7 +133,7 @@ def test_client_outlives_node_process_and_workers_with_its_lent_slots(
 
 
 def test_lent_slots_stay_readable_after_a_clean_daemon_exit(packed: Path, tmp_path: Path) -> None:
-    with serve(packed, tmp_path) as first:
+    with serve(packed, bind=f"ipc://{tmp_path}/node") as first:
         loader = make_loader(first.endpoint)
         with loader:
             batches = iter(loader)
@@ -152,7 +144,7 @@ def test_lent_slots_stay_readable_after_a_clean_daemon_exit(packed: Path, tmp_pa
             taken += [digest(next(batches)) for _ in range(4)]
             assert next(batches, None) is None
             assert loader.statistics().reconnects == 0
-            with serve(packed, tmp_path) as second:
+            with serve(packed, bind=f"ipc://{tmp_path}/node") as second:
                 taken += take(loader, 5)
                 assert taken == expected(second.endpoint, 10)
                 assert loader.statistics().reconnects == 1

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from bench.daemon import free_port
 from feeder.errors import PeerError
 from tests.faults.client import stop
 from tests.faults.service import Service
-from tests.support.daemon import DEADLINE_S, happens_within, pack_small, resume, wait_until
+from tests.support.daemon import DEADLINE_S, happens_within, resume, wait_until
 from tests.support.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -44,14 +45,13 @@ class Pair:
         return longest_s
 
     def await_both(self) -> None:
-        """Return once the client is served by both."""
         wait_until(lambda: self.loader.statistics().feeders == 2, "both serve the client")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("two")
-    packed, port = pack_small(folder), free_port()
+    port = free_port()
     with (
         Service(packed, f"tcp://127.0.0.1:{port}", "--lease-s", "3") as struck,
         Service(packed, f"ipc://{folder}/node") as other,
@@ -64,46 +64,23 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         other.await_none_held()
 
 
-def kill_supervisor(pair: Pair) -> None:
-    pair.struck.daemon.process.kill()
-    pair.struck.daemon.wait_gone()
+STRIKES: dict[str, Callable[[Pair], object]] = {
+    "kill_supervisor": lambda pair: pair.struck.daemon.kill(),
+    "drain": lambda pair: pair.struck.end(),
+    "kill_node": lambda pair: pair.struck.daemon.node.kill(),
+    "stop_node": lambda pair: stop(pair.struck.daemon.node),
+    "stop_workers": lambda pair: [stop(worker) for worker in pair.struck.daemon.workers()],
+    "cut": lambda pair: pair.proxy.cut(),
+    "stall": lambda pair: pair.proxy.stall(),
+}
 
 
-def drain(pair: Pair) -> None:
-    pair.struck.end()
-
-
-def kill_node(pair: Pair) -> None:
-    pair.struck.daemon.node.kill()
-
-
-def stop_node(pair: Pair) -> None:
-    stop(pair.struck.daemon.node)
-
-
-def stop_workers(pair: Pair) -> None:
-    for worker in pair.struck.daemon.workers():
-        stop(worker)
-
-
-def cut(pair: Pair) -> None:
-    pair.proxy.cut()
-
-
-def stall(pair: Pair) -> None:
-    pair.proxy.stall()
-
-
-@pytest.mark.parametrize(
-    "strike", [kill_supervisor, drain, kill_node, stop_node, stop_workers, cut, stall]
-)
-def test_wait_for_a_batch_stays_within_the_promised_gap(
-    pair: Pair, strike: Callable[[Pair], None]
-) -> None:
+@pytest.mark.parametrize("strike", STRIKES)
+def test_wait_for_a_batch_stays_within_the_promised_gap(pair: Pair, strike: str) -> None:
     def strike_once() -> float:
         pair.await_both()
         pair.take(1)
-        strike(pair)
+        STRIKES[strike](pair)
         longest_s = pair.take(2)
         pair.proxy.mend()
         for process in pair.struck.daemon.family():

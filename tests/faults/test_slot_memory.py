@@ -8,7 +8,7 @@ import pytest
 
 from feeder.errors import PeerError
 from feeder.wire.slot_layout import SlotLayout
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small, wait_until
+from tests.support.daemon import DEADLINE_S, serve, wait_until
 from tests.support.lent_client import BATCH, SLOTS, digest, expected, make_loader
 
 EPOCH: Final = 5  # batches
@@ -16,17 +16,12 @@ SIDE: Final = 224
 LARGE: Final = {"image_size": SIDE, "recipe": {"resize_size": 236}}
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("memory"))
-
-
 def test_client_without_room_for_its_slots_waits_or_gets_the_reason(
     packed: Path, tmp_path: Path
 ) -> None:
     budget = SLOTS * SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
-    options = ("--workers", "1", "--slots-bytes", str(budget))
-    with Daemon("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", *options) as daemon:
+    options = ("--slots-bytes", str(budget))
+    with serve(packed, *options, bind=f"ipc://{tmp_path}/node", workers=1) as daemon:
         undisturbed = expected(daemon.endpoint, EPOCH)
         # Slots still held would leave the next client a smaller window, and so room for others.
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
@@ -34,8 +29,8 @@ def test_client_without_room_for_its_slots_waits_or_gets_the_reason(
             with make_loader(daemon.endpoint, **LARGE) as first:
                 batches = iter(first)
                 taken = [digest(next(batches))]
-                with pytest.raises(PeerError, match=r"no welcome .* within 3 s: .*slots_bytes"):
-                    make_loader(daemon.endpoint, timeout_s=3.0)
+                with pytest.raises(PeerError, match=r"no welcome .* within 1.5 s: .*slots_bytes"):
+                    make_loader(daemon.endpoint, timeout_s=1.5)
                 refused = daemon.counters()["refused.memory"]
                 patient = pool.submit(make_loader, daemon.endpoint)
                 wait_until(

@@ -60,19 +60,17 @@ def test_only_processes_and_threads_of_the_suite_stop_and_starve() -> None:
         assert tool.wait() == 0
 
 
-def test_process_stopped_by_a_test_stays_stopped() -> None:
-    with starved("test_process_stopped_before_stays_stopped") as tool:
-        assert tool.wait() == 0
-
-
-def test_process_killed_while_stopped_is_reaped() -> None:
-    with starved("test_process_killed_while_stopped_is_reaped") as tool:
-        assert tool.wait() == 0
-
-
-def test_exit_status_is_that_of_pytest() -> None:
-    with starved("test_that_fails") as tool:
-        assert tool.wait() == pytest.ExitCode.TESTS_FAILED
+@pytest.mark.parametrize(
+    ("test", "status"),
+    [
+        ("test_process_stopped_before_stays_stopped", 0),
+        ("test_process_killed_while_stopped_is_reaped", 0),
+        ("test_that_fails", pytest.ExitCode.TESTS_FAILED),
+    ],
+)
+def test_exit_status_is_that_of_pytest(test: str, status: int) -> None:
+    with starved(test) as tool:
+        assert tool.wait() == status
 
 
 def test_suite_that_exceeds_its_time_is_interrupted(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,37 +10,36 @@ import pytest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed
 from tests.support.daemon import (
-    Daemon,
     RawClient,
     check_batch,
+    customised,
     failed_batches,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
 
 KILLS = 20
-OPTIONS = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--chunk-images", "2")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("kills"))
-
-
-@pytest.fixture(scope="module")
-def dataset(packed: Path) -> Iterator[Dataset]:
-    with Dataset.open(packed) as opened:
-        yield opened
+OPTIONS = ("--chunk-images", "2", "--lease-s", "600", "--decoded-bytes", "0")
+SHORT_PAUSES = """
+import sys
+if "feeder.node" in sys.orig_argv:
+    import feeder.node.worker_pool
+    feeder.node.worker_pool._BACKOFF_MAX_S = 0.4
+"""
+"""Else the pauses before the next worker, which reach 5 s, are most of the time."""
 
 
 def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
-    packed: Path, dataset: Dataset
+    packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     """Each kill comes as soon as another worker exists, whether ready or still starting."""
     recipe, rng = small_recipe(), random.Random(11)
-    options = (*OPTIONS, "--lease-s", "600", "--decoded-bytes", "0")
-    with Daemon("--data", f"d={packed}", *options) as daemon, RawClient(daemon.endpoint) as client:
+    environ = customised(tmp_path, SHORT_PAUSES)
+    with (
+        serve(packed, *OPTIONS, environ=environ) as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
         client.hello(recipe)
         killed: set[psutil.Process] = set()
         epoch = 0
@@ -66,10 +64,10 @@ def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
 
 
 def test_workers_killed_while_starting_do_not_end_the_daemon(
-    packed: Path, dataset: Dataset
+    packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     recipe = small_recipe()
-    with Daemon("--data", f"d={packed}", *OPTIONS) as daemon:
+    with serve(packed, environ=customised(tmp_path, SHORT_PAUSES)) as daemon:
         for killed in range(1, 7):  # 3 in a row used to end it
             wait_until(daemon.workers, "a worker is starting")
             for worker in daemon.workers():
@@ -96,19 +94,16 @@ def test_sample_that_kills_every_worker_is_blamed(
     packed: Path, dataset: Dataset, tmp_path: Path, number: signal.Signals, words: str
 ) -> None:
     recipe = small_recipe("val")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if 'feeder.worker' in sys.orig_argv:\n"
-        "    from feeder.dataset.opened import Dataset\n"
-        "    read = Dataset.read_blob\n"
-        "    def read_blob(self, place, into):\n"
-        "        if place.sample_id == 17:\n"
-        f"            os.kill(os.getpid(), {int(number)})\n"
-        "        return read(self, place, into)\n"
-        "    Dataset.read_blob = read_blob\n"
-    )
-    environ = {"PYTHONPATH": str(tmp_path)}
-    options = (*OPTIONS, "--lease-s", "600", "--decoded-bytes", "0")
+    code = f"""{SHORT_PAUSES}
+import os
+if "feeder.worker" in sys.orig_argv:
+    from feeder.dataset.opened import Dataset
+    def read_blob(self, place, into, read=Dataset.read_blob):
+        if place.sample_id == 17:
+            os.kill(os.getpid(), {int(number)})
+        return read(self, place, into)
+    Dataset.read_blob = read_blob
+"""
     plan = recipe.plan_epoch(dataset.layout, seed=3, epoch=0)
     batch, row = next(
         (index, list(plan.samples(index)).index(17))
@@ -117,7 +112,7 @@ def test_sample_that_kills_every_worker_is_blamed(
     )
     other = (batch + 1) % plan.batches
     with (
-        Daemon("--data", f"d={packed}", *options, environ=environ) as daemon,
+        serve(packed, *OPTIONS, environ=customised(tmp_path, code)) as daemon,
         RawClient(daemon.endpoint) as client,
     ):
         client.hello(recipe)

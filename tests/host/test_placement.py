@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.host import placement
 from feeder.host.placement import (
     NodePlacement,
     PlacementCheck,
@@ -47,80 +45,64 @@ def given_cpus(cpus: Sequence[int], count: int | None = None) -> UsableCpus:
     return UsableCpus(affinity=frozenset(cpus), quota=quota, count=count, reason=reason)
 
 
-def workers(plan: Sequence[NodePlacement]) -> dict[int, int]:
-    return {node.node_id: node.workers for node in plan}
-
-
 TWO = machine(range(4), range(4, 8))
 
 
-def test_each_node_gets_its_cpus_its_memory_and_a_worker_for_each_cpu() -> None:
-    first, second = plan_placement(TWO, given_cpus(range(8)), None, AUTO)
-    assert first == NodePlacement(node_id=0, cpus=frozenset(range(4)), memory_node=0, workers=4)
-    assert second == NodePlacement(node_id=1, cpus=frozenset(range(4, 8)), memory_node=1, workers=4)
+FOUR, NEXT = frozenset(range(4)), frozenset(range(4, 8))
+EIGHT = given_cpus(range(8))
 
 
-def test_workers_go_where_the_usable_cpus_are() -> None:
-    plan = plan_placement(TWO, given_cpus([0, 4, 5, 6]), None, AUTO)
-    assert workers(plan) == {0: 1, 1: 3}
-    assert plan[0].cpus == {0}
+@pytest.mark.parametrize(
+    ("nodes", "usable", "count", "pin", "plan"),
+    [
+        (TWO, EIGHT, None, "auto", [(0, FOUR, 0, 4), (1, NEXT, 1, 4)]),
+        (TWO, given_cpus([0, 4, 5, 6]), None, "auto", [(0, {0}, 0, 1), (1, {4, 5, 6}, 1, 3)]),
+        (TWO, given_cpus(range(8), count=2), None, "auto", [(0, FOUR, 0, 1), (1, NEXT, 1, 1)]),
+        (TWO, EIGHT, 11, "auto", [(0, FOUR, 0, 6), (1, NEXT, 1, 5)]),
+        (TWO, EIGHT, 1, "auto", [(0, FOUR, 0, 1)]),
+        (machine(range(2), ()), given_cpus(range(2)), None, "auto", [(0, {0, 1}, 0, 2)]),
+        (machine(range(2)), given_cpus(range(2)), None, "auto", [(0, {0, 1}, 0, 2)]),
+        (TWO, EIGHT, None, "off", [(0, FOUR | NEXT, None, 8)]),
+        (TWO, EIGHT, None, "3-4,6", [(0, {3}, 0, 1), (1, {4, 6}, 1, 2)]),
+        (machine([90]), given_cpus([0, 1]), None, "auto", [(0, {0, 1}, None, 2)]),
+    ],
+    ids=[
+        *("a worker for each CPU", "workers go where the usable CPUs are"),
+        *("a quota spreads and keeps all CPUs", "more workers than CPUs"),
+        *("a node without a worker", "a node of memory only", "one node is bound, too"),
+        *("off: one process", "a list", "CPUs on no node that sysfs shows"),
+    ],
+)
+def test_plan(
+    nodes: Sequence[NumaNode],
+    usable: UsableCpus,
+    count: int | None,
+    pin: str,
+    plan: list[tuple[int, frozenset[int], int | None, int]],
+) -> None:
+    assert [*plan_placement(nodes, usable, count, parse_pin(pin))] == [
+        NodePlacement(
+            node_id=node,
+            cpus=frozenset(cpus),
+            memory_node=memory_node,
+            workers=workers,
+            pinned=pin != "off",
+        )
+        for node, cpus, memory_node, workers in plan
+    ]
 
 
-def test_quota_spreads_over_nodes_and_keeps_all_their_cpus() -> None:
-    plan = plan_placement(TWO, given_cpus(range(8), count=2), None, AUTO)
-    assert workers(plan) == {0: 1, 1: 1}
-    assert [len(node.cpus) for node in plan] == [4, 4]
-
-
-def test_more_workers_than_cpus_are_allowed_when_asked_for() -> None:
-    assert workers(plan_placement(TWO, given_cpus(range(8)), 11, AUTO)) == {0: 6, 1: 5}
-
-
-def test_node_without_a_worker_gets_no_process() -> None:
-    assert workers(plan_placement(TWO, given_cpus(range(8)), 1, AUTO)) == {0: 1}
-
-
-def test_memory_only_node_gets_no_process() -> None:
-    cxl = machine(range(2), ())
-    (only,) = plan_placement(cxl, given_cpus(range(2)), None, AUTO)
-    assert (only.node_id, only.memory_node) == (0, 0)
-
-
-def test_one_node_is_pinned_and_bound_like_many() -> None:
-    (only,) = plan_placement(machine(range(2)), given_cpus(range(2)), None, AUTO)
-    assert (only.memory_node, only.pinned) == (0, True)
-
-
-def test_pin_off_is_one_unpinned_process_with_all_workers() -> None:
-    (only,) = plan_placement(TWO, given_cpus(range(8)), None, OFF)
-    assert (only.workers, only.pinned, only.memory_node) == (8, False, None)
-
-
-def test_pin_list_restricts_cpus_and_workers() -> None:
-    plan = plan_placement(TWO, given_cpus(range(8)), None, parse_pin("3-4,6"))
-    assert {node.node_id: sorted(node.cpus) for node in plan} == {0: [3], 1: [4, 6]}
-    assert workers(plan) == {0: 1, 1: 2}
-
-
-def test_pin_outside_the_affinity_is_refused() -> None:
-    with pytest.raises(ConfigError, match="asks for CPUs 6-7, but this process may only use 0-5"):
-        plan_placement(TWO, given_cpus(range(6)), None, parse_pin("5-7"))
-
-
-def test_cpus_on_no_node_that_sysfs_shows_still_serve() -> None:
-    (only,) = plan_placement(machine([90]), given_cpus([0, 1]), None, AUTO)
-    assert (sorted(only.cpus), only.memory_node, only.workers) == ([0, 1], None, 2)
-
-
-def test_zero_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="workers is 0"):
-        plan_placement(TWO, given_cpus(range(8)), 0, AUTO)
-
-
-@pytest.mark.parametrize("text", ["", "Auto", "on", "3-1", "-1"])
-def test_malformed_pin_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="pin is"):
-        parse_pin(text)
+@pytest.mark.parametrize(
+    ("count", "pin", "message"),
+    [
+        (None, "5-7", "asks for CPUs 6-7, but this process may only use 0-5"),
+        (0, "auto", "workers is 0"),
+        *((None, text, "pin is") for text in ("", "Auto", "on", "3-1", "-1")),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(count: int | None, pin: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_placement(TWO, given_cpus(range(6)), count, parse_pin(pin))
 
 
 @given(
@@ -131,7 +113,7 @@ def test_workers_are_spread_in_proportion(sizes: list[int], total: int) -> None:
     first = [sum(sizes[:i]) for i in range(len(sizes))]
     nodes = [range(start, start + size) for start, size in zip(first, sizes, strict=True)]
     plan = plan_placement(machine(*nodes), given_cpus(range(sum(sizes))), total, AUTO)
-    assert sum(workers(plan).values()) == total
+    assert sum(node.workers for node in plan) == total
     for node in plan:
         exact = total * sizes[node.node_id] / sum(sizes)
         assert 0 < node.workers < exact + 1
@@ -183,23 +165,25 @@ def ours(memory_node: int | None = None) -> NodePlacement:
     return NodePlacement(node_id=0, cpus=cpus, memory_node=memory_node, workers=1)
 
 
-def test_missing_memory_node_is_a_warning() -> None:
-    warning = apply_placement(ours(memory_node=900)) or ""
-    assert "not bound to node 900: set_mempolicy failed: Invalid argument" in warning
-
-
-def test_refusal_in_a_container_names_the_missing_capability(
+@pytest.mark.parametrize(
+    ("attribute", "replaced", "node", "message"),
+    [
+        (None, None, 900, "not bound to node 900: set_mempolicy failed: Invalid argument"),
+        ("feeder.host.placement._bind_memory", lambda node: errno.EPERM, 0, "--cap-add SYS_NICE"),
+        ("platform.machine", lambda: "riscv64", 0, os.strerror(errno.ENOSYS)),
+    ],
+    ids=["no such node", "in a container", "an unknown machine"],
+)
+def test_memory_that_cannot_be_bound_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
+    attribute: str | None,
+    replaced: object,
+    node: int,
+    message: str,
 ) -> None:
-    monkeypatch.setattr(placement, "_bind_memory", lambda node: errno.EPERM)
-    warning = apply_placement(ours(memory_node=0)) or ""
-    assert "--cap-add SYS_NICE" in warning
-
-
-def test_unknown_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    warning = apply_placement(ours(memory_node=0)) or ""
-    assert os.strerror(errno.ENOSYS) in warning
+    if attribute is not None:
+        monkeypatch.setattr(attribute, replaced)
+    assert message in (apply_placement(ours(memory_node=node)) or "")
 
 
 def test_placement_imports_nothing_heavy() -> None:

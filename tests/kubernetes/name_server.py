@@ -61,7 +61,6 @@ class NameServer:
         self._close()
 
     def publish(self, name: str, addresses: Iterable[str]) -> None:
-        """Set the addresses of a name from now on."""
         self._records = {**self._records, name: list(addresses)}
 
     def _close(self) -> None:

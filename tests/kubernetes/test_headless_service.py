@@ -6,7 +6,6 @@ The client has a resolv.conf of its own, as the kubelet writes it, in a mount na
 import contextlib
 import itertools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -16,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from bench.daemon import READY_LINE
-from bench.line_process import LineProcess
 from feeder.client.endpoints import INTERVALS_S
+from tests.faults.client import Client
 from tests.kubernetes.name_server import NameServer
-from tests.support.daemon import Daemon, pack_small, wait_until
-from tests.support.lent_client import WAIT_S, digest, make_numpy_loader
+from tests.support.daemon import Daemon, customised, serve, wait_until
+from tests.support.lent_client import digest, make_numpy_loader
 from tests.support.sources import REPOSITORY
 
 SERVICE = "feeder.training.svc"
@@ -34,13 +33,14 @@ options ndots:5 timeout:1 attempts:1
 """
 WITH_RESOLVER = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"')
 
-CLIENT = """
+
+INTERVAL = """
 import sys
-from feeder.client.endpoints import INTERVALS_S
-INTERVALS_S["dns"] = float(sys.argv.pop())
-from tests.support.lent_client import main
-main()
+if "tests.faults.client" in sys.orig_argv:
+    from feeder.client.endpoints import INTERVALS_S
+    INTERVALS_S["dns"] = {}
 """
+"""A sitecustomize: how often the client looks names up."""
 
 READ = """
 import json, sys
@@ -99,24 +99,16 @@ def undisturbed(endpoint: str, batches: int) -> list[str]:
 class Trainer:
     """A client process that takes batches while the test waits for something."""
 
-    def __init__(self, process: LineProcess) -> None:
+    def __init__(self, client: Client) -> None:
         self.taken: list[str] = []
-        self._process = process
+        self._client = client
 
     def take_until(self, holds: Callable[[], bool], what: str) -> None:
         """Take batches until ``holds()``."""
-
-        def step() -> bool:
-            self.take(1)
-            return holds()
-
-        wait_until(step, what)
+        wait_until(lambda: self.take(1) or holds(), what)
 
     def take(self, batches: int) -> None:
-        """Take some batches."""
-        for _ in range(batches):
-            self._process.write_line("")
-            self.taken.append(self._process.next_line(WAIT_S))
+        self.taken += self._client.take(batches)
 
 
 @pytest.mark.parametrize(
@@ -133,29 +125,26 @@ class Trainer:
     ids=["a look-up a second", "as it is"],
 )
 def test_a_client_follows_the_changes_of_a_headless_service(
-    server: NameServer, prefix: tuple[str, ...], interval_s: float, tmp_path: Path
+    packed: Path, server: NameServer, prefix: tuple[str, ...], interval_s: float, tmp_path: Path
 ) -> None:
-    packed, port = pack_small(tmp_path), common_port()
+    port = common_port()
 
     def start(address: str, name: str) -> Daemon:
-        bind = f"tcp://{address}:{port}"
-        options = ("--data", f"d={packed}", "--name", name, "--workers", "1", "--chunk-images", "4")
-        pod = stack.enter_context(Daemon(*options, "--bind", bind, is_ready=False))
+        bind, options = f"tcp://{address}:{port}", ("--name", name, "--chunk-images", "4")
+        pod = serve(packed, *options, bind=bind, workers=1, is_ready=False)
         pod.endpoints = [bind]
-        return pod
+        return stack.enter_context(pod)
 
-    program = [sys.executable, "-c", CLIENT, f"dns://{SERVICE}:{port}", str(interval_s)]
-    command = [*prefix, *program]
     with contextlib.ExitStack() as stack:
         a, b, c = (start(address, f"node-{number}") for number, address in enumerate(PODS[:3]))
         for pod in (a, b, c):
             pod.wait_line(READY_LINE)
         server.publish(FULL_NAME, PODS[:2])
-        process = LineProcess(
-            command, environ=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=REPOSITORY
-        )
-        stack.callback(process.kill)
-        trainer = Trainer(process)
+        environ = customised(tmp_path / "site", INTERVAL.format(interval_s))
+        client = stack.enter_context(Client(prefix=prefix, environ=environ))
+        client.open(f"dns://{SERVICE}:{port}")
+        client.opened()
+        trainer = Trainer(client)
 
         trainer.take_until(lambda: sessions(a) == sessions(b) == 1, "it has found both pods")
         assert sessions(c) == 0

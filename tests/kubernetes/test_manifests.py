@@ -22,7 +22,7 @@ from feeder.client.stats import request_counters
 from feeder.daemon.config import ServeConfig
 from feeder.errors import ConfigError
 from feeder.security.keys import ClientKeys, read_client_keys, read_public_keys, read_secret_key
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small
+from tests.support.daemon import DEADLINE_S, Daemon
 from tests.support.key_pairs import KeyPair
 from tests.support.sources import REPOSITORY, error_line, run_feeder
 
@@ -97,13 +97,12 @@ def test_there_is_time_to_drain_before_the_kubelet_kills() -> None:
     assert POD["terminationGracePeriodSeconds"] >= 2 * (ServeConfig().drain_s + 1)
 
 
-def test_the_keys_of_the_example_are_refused(tmp_path: Path) -> None:
+def test_the_keys_of_the_example_are_refused(packed: Path, tmp_path: Path) -> None:
     """Otherwise a feeder could serve with keys that are public."""
     for name, text in ALL["secret Secret feeder-keys"]["stringData"].items():
         (tmp_path / name).touch(0o600)
         (tmp_path / name).write_text(text)
     keys = ("--secret-key", tmp_path / "server", "--client-keys", tmp_path / "clients.pub")
-    packed = pack_small(tmp_path / "packed")
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", "tcp://*:0", *keys)
     assert done.returncode == ConfigError.exit_status
     assert f"{tmp_path}/clients.pub:1 is neither" in error_line(done)
@@ -149,7 +148,6 @@ class Pod:
         return self.get(get["path"])
 
     def get(self, path: str, **headers: str) -> int:
-        """Return the status of the daemon's answer."""
         url = f"http://127.0.0.1:{self.metrics_port}{path}"
         try:
             with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
@@ -160,9 +158,8 @@ class Pod:
 
 
 @pytest.fixture(scope="module")
-def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
-    folder = tmp_path_factory.mktemp("pod")
-    pod = Pod(folder, pack_small(folder))
+def pod(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    pod = Pod(tmp_path_factory.mktemp("pod"), packed)
     with pod.daemon:
         yield pod
 

@@ -69,7 +69,6 @@ def node_snapshot(
 
 
 def node_in(state: str, number: int = 0, since_s: float = 0.0) -> NodeReport:
-    """Return a node process without snapshots."""
     return NodeReport(number=number, state=state, since_s=since_s)  # type: ignore[arg-type]
 
 

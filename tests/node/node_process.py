@@ -56,7 +56,6 @@ class NodeUnderTest:
                 return message
 
     def snapshot(self) -> NodeRecord:
-        """Return its next snapshot."""
         return self.receive(Heartbeat).snapshot
 
     def snapshot_when(self, holds: Callable[[NodeRecord], bool], what: str) -> NodeRecord:

@@ -106,7 +106,6 @@ def running(endpoint: str, job: str, recipe: dict[str, Any], how: str) -> Iterat
 
 
 def read(daemon: Daemon) -> dict[str, tuple[float, int]]:
-    """Return the workers' time and the images of each job so far."""
     now = request_report(daemon.endpoint, DEADLINE_S).nodes[0].now
     assert now is not None
     return {job.name: (job.worker_s, job.images) for job in now.jobs}

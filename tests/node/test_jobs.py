@@ -13,8 +13,8 @@ from feeder.metrics.fields import growth
 from feeder.metrics.records import BOUNDS_S, Histogram, JobRecord, NodeRecord
 from feeder.plan.recipe import Recipe
 from tests.node.greedy_jobs import GreedyClients, GreedyJob
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small, small_recipe, wait_until
-from tests.support.sources import run_feeder
+from tests.support.daemon import DEADLINE_S, Daemon, customised, serve, small_recipe, wait_until
+from tests.support.sources import call_feeder
 
 ROWS = 1_600
 """The fewest over which shares are counted."""
@@ -37,24 +37,16 @@ it, so that jobs wait for workers also on a busy machine."""
 LOAD_DEADLINE_S = 600.0
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("jobs"))
-
-
 def recipe(image_size: int = 32) -> Recipe:
     return small_recipe(batch_size=48, image_size=image_size, resize_size=image_size)
 
 
-def serve(packed: Path, folder: Path, weights: str = "") -> Daemon:
-    """Start a daemon with one slow worker."""
+def serve_slowly(packed: Path, folder: Path, weights: str = "") -> Daemon:
     config = folder / "feeder.toml"
-    config.write_text(weights)
-    (folder / "sitecustomize.py").write_text(SLOW)
-    served = ["--data", f"d={packed}", "--bind", f"ipc://{folder}/n"]
-    limits = ["--workers", "1", "--chunk-images", "8", "--lease-s", "600"]
-    environ = {"PYTHONPATH": str(folder)}
-    return Daemon("--config", config, *served, *limits, environ=environ)
+    config.write_text(f'[weights."user {os.getuid()}"]\n{weights}\n' if weights else "")
+    options = ("--config", config, "--chunk-images", "8", "--lease-s", "600")
+    environ = customised(folder, SLOW)
+    return serve(packed, *options, bind=f"ipc://{folder}/n", workers=1, environ=environ)
 
 
 def time_shares(daemon: Daemon, jobs: list[GreedyJob]) -> tuple[list[float], list[JobRecord]]:
@@ -103,48 +95,45 @@ def by_name(record: NodeRecord) -> dict[str, JobRecord]:
     return {job.name: job for job in record.jobs}
 
 
-@pytest.mark.parametrize("sessions", [1, 8])
-def test_two_jobs_get_the_same_whatever_their_sessions(
-    packed: Path, tmp_path: Path, sessions: int
+@pytest.mark.parametrize(
+    ("weights", "jobs", "shares"),
+    [
+        (
+            "half = 0.5",
+            [
+                GreedyJob("small", recipe(32), sessions=2),
+                GreedyJob("large", recipe(96), seed=4),
+                GreedyJob("half", recipe(40), sessions=4, seed=5),
+            ],
+            [0.4, 0.4, 0.2],
+        ),
+        (
+            "three = 3",
+            [GreedyJob("three", recipe()), GreedyJob("", recipe(), sessions=8, seed=4)],
+            [0.75, 0.25],
+        ),
+        pytest.param(
+            "",
+            [GreedyJob("one", recipe()), GreedyJob("many", recipe(), sessions=8, seed=4)],
+            [0.5, 0.5],
+            marks=pytest.mark.extensive("equal weights; make test has unequal ones"),
+        ),
+    ],
+    ids=["time rather than images", "unnamed sessions are one job", "equal"],
+)
+def test_jobs_share_the_workers_time_by_weight_whatever_their_sessions(
+    packed: Path, tmp_path: Path, weights: str, jobs: list[GreedyJob], shares: list[float]
 ) -> None:
-    jobs = [GreedyJob("one", recipe()), GreedyJob("many", recipe(), sessions=sessions, seed=4)]
-    with serve(packed, tmp_path) as daemon:
-        shares, _ = time_shares(daemon, jobs)
-    assert shares == pytest.approx([0.5, 0.5], abs=0.05)
-
-
-def test_unnamed_sessions_of_a_client_are_one_job(packed: Path, tmp_path: Path) -> None:
-    jobs = [GreedyJob("one", recipe()), GreedyJob("", recipe(), sessions=8, seed=4)]
-    with serve(packed, tmp_path) as daemon:
-        shares, _ = time_shares(daemon, jobs)
-    assert shares == pytest.approx([0.5, 0.5], abs=0.05)
-
-
-def test_weights_hold_for_jobs_of_one_and_of_eight_sessions(packed: Path, tmp_path: Path) -> None:
-    weights = f'[weights."user {os.getuid()}"]\nthree = 3\n'
-    jobs = [GreedyJob("three", recipe()), GreedyJob("one", recipe(), sessions=8, seed=4)]
-    with serve(packed, tmp_path, weights) as daemon:
-        shares, _ = time_shares(daemon, jobs)
-    assert shares == pytest.approx([0.75, 0.25], abs=0.05)
-
-
-def test_workers_time_is_shared_rather_than_images(packed: Path, tmp_path: Path) -> None:
-    """Of three jobs, one has batches that take several times as long; one has half the weight."""
-    weights = f'[weights."user {os.getuid()}"]\nhalf = 0.5\n'
-    jobs = [
-        GreedyJob("small", recipe(32), sessions=2),
-        GreedyJob("large", recipe(96), seed=4),
-        GreedyJob("half", recipe(40), sessions=4, seed=5),
-    ]
-    with serve(packed, tmp_path, weights) as daemon:
-        shares, got = time_shares(daemon, jobs)
-    assert shares == pytest.approx([0.4, 0.4, 0.2], abs=0.05)
-    assert got[0].images > 1.5 * got[1].images, "a job of small images gets more of them"
+    with serve_slowly(packed, tmp_path, weights) as daemon:
+        found, got = time_shares(daemon, jobs)
+    assert found == pytest.approx(shares, abs=0.05)
+    if jobs[0].name == "small":
+        assert got[0].images > 1.5 * got[1].images, "a job of small images gets more of them"
 
 
 def test_status_shows_what_each_job_has_got(packed: Path, tmp_path: Path) -> None:
     jobs = [GreedyJob("one", recipe()), GreedyJob("two", recipe(), sessions=2, seed=4)]
-    with serve(packed, tmp_path) as daemon:
+    with serve_slowly(packed, tmp_path) as daemon:
         with GreedyClients(daemon.endpoint, jobs) as clients:
             while not all(job.batches >= 3 * job.sessions for job in jobs):
                 clients.turn(DEADLINE_S)
@@ -159,8 +148,8 @@ def test_status_shows_what_each_job_has_got(packed: Path, tmp_path: Path) -> Non
             )
 
         wait_until(are_counted, "a report has the jobs")
-        shown = json.loads(run_feeder("status", daemon.endpoint, "--json").stdout)
-        text = run_feeder("status", daemon.endpoint).stdout
+        shown = json.loads(call_feeder("status", daemon.endpoint, "--json").stdout)
+        text = call_feeder("status", daemon.endpoint).stdout
     rates = {job["name"]: job for job in shown["rates"]["jobs"]}
     assert {rates[name]["account"] for name in batches} == {f"user {os.getuid()}"}
     assert all(rates[name]["batches"] >= number for name, number in batches.items())

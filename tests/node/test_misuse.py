@@ -14,7 +14,7 @@ from bench.fetcher import BatchFetcher
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import NodeMessage, Ping, Refused, Welcome, encode
-from tests.support.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.support.daemon import DEADLINE_S, Daemon, RawClient, serve, small_recipe, wait_until
 from tests.support.misuse import dial_zmtp, frame
 
 MEMORY_MAX = 1 << 30
@@ -25,13 +25,10 @@ CUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    folder = tmp_path_factory.mktemp("misuse")
-    with Daemon(
-        *("--data", f"d={pack_small(folder)}", "--workers", "1", "--chunk-images", "4"),
-        *("--bind", "tcp://127.0.0.1:0", "--bind", f"ipc://{folder}/s"),
-        *("--slots-bytes", str(4 << 20), "--client-sessions-max", "3", "--lease-s", "600"),
-    ) as running:
+def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    options = ("--bind", f"ipc://{tmp_path_factory.mktemp('misuse')}/s", "--chunk-images", "4")
+    limits = ("--slots-bytes", str(4 << 20), "--client-sessions-max", "3", "--lease-s", "600")
+    with serve(packed, *options, *limits, workers=1) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from feeder.node.connections import Connections
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import MAX_HEADER_BYTES
-from tests.support.daemon import wait_until
+from tests.support.daemon import happens_within, wait_until
 from tests.support.misuse import dial_zmtp, frame
 
 
@@ -50,7 +50,6 @@ def receive_peer(router: Router) -> bytes:
 
 
 def take_ended(router: Router) -> list[bytes]:
-    """Return the peers that have ended, and clear them."""
     ended, router.ended = router.ended, []
     return ended
 
@@ -207,16 +206,21 @@ def test_a_peer_counts_as_ended_once_its_last_messages_are_read(
     assert set(router.take_ended()) == {peer}
 
 
-def test_close_is_bounded_while_monitor_events_are_unread(router: Router, tmp_path: Path) -> None:
-    router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
-    with contextlib.suppress(BlockingIOError):  # the backlog is full
-        for _ in range(5000):
-            with socket.socket(socket.AF_UNIX) as caller:
-                caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
-                caller.connect(f"{tmp_path}/crowd")
-    begun_s = time.monotonic()
-    router.close()
-    assert time.monotonic() - begun_s < 5.0
+def test_close_is_bounded_while_monitor_events_are_unread(tmp_path: Path) -> None:
+    def close() -> float:
+        router = Router()
+        router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
+        with contextlib.suppress(BlockingIOError):  # the backlog is full
+            for _ in range(5000):
+                with socket.socket(socket.AF_UNIX) as caller:
+                    timeout = struct.pack("ll", 1, 0)
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+                    caller.connect(f"{tmp_path}/crowd")
+        begun_s = time.monotonic()
+        router.close()
+        return time.monotonic() - begun_s
+
+    happens_within(5.0, close)
 
 
 def test_ended_connection_beyond_the_maximum_is_not_cut_where_its_number_is_reused(

@@ -98,20 +98,16 @@ class Host:
         self.session = welcome.session
 
     def receive(self, message: ClientMessage, peer: bytes = b"peer") -> None:
-        """Handle a client's message."""
         self.service.clients.take(peer, encode(message), self.now_s)
 
     def take_ended(self) -> list[bytes]:
-        """Take the peers that have ended, as the router does."""
         return [] if self.router.has_unread else [self.router.ended.pop()]
 
     def turn(self, due_s: float) -> None:
-        """Take a turn that was due at ``due_s``."""
         self.service.begin_turn(self.now_s, due_s)
         self.service.run_due(self.now_s)
 
     def post(self, verdict: str = "idle", report: HostReport | None = None) -> None:
-        """Write a report to the board, as the supervisor does."""
         frame = encode(HostStats(report=report))
         write_board(self.board, Board(clock_s=self.now_s, verdict=verdict, frame=frame))
 
@@ -122,7 +118,6 @@ class Host:
             self.turn(self.now_s)
 
     def count(self, name: str) -> object:
-        """Return one of its counters."""
         return self.service.counters(self.now_s)[name]
 
     @property

@@ -44,7 +44,6 @@ NOW_S = 1000.0
 
 
 def open_sessions(*clients: str) -> list[Session]:
-    """Return sessions of clients of these names."""
     shell = Shell(limits(sessions_max=1000, slots_bytes=1 << 40))
     for number, name in enumerate(clients):
         hello = Hello(dataset="d", recipe=recipe(), seed=1, window=2, client=name)

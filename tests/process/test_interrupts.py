@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.commands import COMMANDS, SCRIPT, run_of
 from tests.support.daemon import DEADLINE_S
-from tests.support.sources import file_tree, make_source, pack
-
-SCRIPT = Path(sys.executable).with_name("feeder")
+from tests.support.sources import file_tree
 
 AT_EACH_IMPORT = """
 import _signal, os, sys
@@ -73,13 +72,6 @@ sys.addaudithook(interrupt)
 """
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("interrupts")
-    pack(make_source(folder / "source", 5), folder / "dataset", jobs=1)
-    return folder / "dataset"
-
-
 def run_with(
     customisation: str, *command: str | Path, folder: Path, every: int = 1
 ) -> "subprocess.CompletedProcess[str]":
@@ -103,31 +95,11 @@ def run_with(
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("pack", "keygen"),
-        *(
-            pytest.param(
-                name,
-                marks=pytest.mark.extensive("more commands; each takes a start for every import"),
-            )
-            for name in ("verify", "unpack", "preview", "status")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", [COMMANDS[0], "keygen", COMMANDS[1], *COMMANDS[3:6]])
 def test_a_signal_at_any_import_ends_a_command_with_a_line(
-    name: str, dataset: Path, tmp_path: Path
+    name: str, packed: Path, tmp_path: Path
 ) -> None:
-    arguments: dict[str, tuple[str | Path, ...]] = {
-        "pack": ("pack", dataset.parent / "source", tmp_path / "made", "--jobs", "1"),
-        "verify": ("verify", dataset, "--jobs", "1"),
-        "unpack": ("unpack", dataset, tmp_path / "made", "--jobs", "1"),
-        "preview": ("preview", dataset, "--out", tmp_path / "made"),
-        "status": ("status", f"ipc://{tmp_path}/none", "--timeout", "0.1"),
-        "keygen": ("keygen", tmp_path / "made"),
-    }
-    done = run_with(AT_EACH_IMPORT, SCRIPT, *arguments[name], folder=tmp_path)
+    done = run_with(AT_EACH_IMPORT, SCRIPT, *run_of(name, packed, tmp_path), folder=tmp_path)
     assert done.returncode == (5 if name == "status" else 0), done.stderr
     lines = (tmp_path / "notes").read_text().splitlines()
     assert len(lines) > (20 if name == "keygen" else 80)
@@ -148,15 +120,15 @@ def test_a_signal_at_any_import_ends_the_other_programs_with_a_line(
     assert {line.split(" ", 1)[1] for line in lines} == {rf"128 '{name}: interrupted\n'"}
 
 
-def test_a_signal_at_exit_ends_a_command_silently(dataset: Path) -> None:
-    done = run_with(AT_THE_END, SCRIPT, "serve", "--show", folder=dataset.parent)
+def test_a_signal_at_exit_ends_a_command_silently(tmp_path: Path) -> None:
+    done = run_with(AT_THE_END, SCRIPT, "serve", "--show", folder=tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert "[serve]" in done.stdout
 
 
-def test_daemon_interrupted_during_start_logs_a_line(dataset: Path, tmp_path: Path) -> None:
+def test_daemon_interrupted_during_start_logs_a_line(packed: Path, tmp_path: Path) -> None:
     """At that point its standard error is a pipe of its own, which a thread relays."""
-    serve = (SCRIPT, "serve", "--data", f"d={dataset}", "--bind", f"ipc://{tmp_path}/s")
+    serve = (SCRIPT, "serve", "--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/s")
     done = run_with(WHILE_SERVING_STARTS, *serve, folder=tmp_path)
     assert (done.returncode, done.stderr) == (143, "feeder: interrupted\n")
 

@@ -121,8 +121,6 @@ def test_lines_without_a_mark_get_one(
 
 
 class Relayed:
-    """A relay whose original stderr is a pipe; descriptor 2 is restored in the end."""
-
     def __init__(self, *, is_journal: bool, form: LogFormat = "text") -> None:
         self.reader, writer = os.pipe()
         self._former = os.dup(2)

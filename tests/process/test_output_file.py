@@ -20,8 +20,7 @@ from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.errors import FeederError, ResourceError
 from feeder.process.output_file import explain_write_errors, replace_file, write_output
 from feeder.process.regular_file import IrregularFileError
-from tests.support.daemon import pack_small
-from tests.support.sources import error_line, run_feeder
+from tests.support.sources import call_feeder, error_line
 from trainer_client.reference.checkpoints.checkpoint import save_checkpoint
 from trainer_client.reference.checkpoints.store import CheckpointFile
 from trainer_client.reference.command import write_json
@@ -272,24 +271,23 @@ def test_the_previous_checkpoint_of_a_link_is_the_one_before(tmp_path: Path) -> 
 
 
 def test_keygen_refuses_devices_and_follows_links(device: Path, tmp_path: Path) -> None:
-    line = error_line(run_feeder("keygen", device, "--force", "--name", "n"))
+    line = error_line(call_feeder("keygen", device, "--force", "--name", "n"))
     assert "cannot be written: it is a character device, not a regular file" in line
     assert device.is_char_device()
     assert not (tmp_path / "null.pub").exists()
     (tmp_path / "target").write_bytes(b"")
     (tmp_path / "target").chmod(0o644)
     (tmp_path / "key").symlink_to("target")
-    assert run_feeder("keygen", tmp_path / "key", "--force").returncode == 0
+    assert call_feeder("keygen", tmp_path / "key", "--force").returncode == 0
     assert (tmp_path / "key").is_symlink()
     assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o600
 
 
-def test_preview_and_survey_write_into_a_device(device: Path, tmp_path: Path) -> None:
-    packed = pack_small(tmp_path)
+def test_preview_and_survey_write_into_a_device(packed: Path, device: Path, tmp_path: Path) -> None:
     for command in ("preview", "survey"):
-        done = run_feeder(command, packed, "--out", device)
+        done = call_feeder(command, packed, "--out", device)
         assert done.returncode == 0, done.stderr
         assert device.is_char_device()
-    line = error_line(run_feeder("survey", packed, "--out", tmp_path / "none" / "page.html"))
+    line = error_line(call_feeder("survey", packed, "--out", tmp_path / "none" / "page.html"))
     assert "No such file or directory" in line
     assert ".tmp" not in line

@@ -12,20 +12,13 @@ from feeder.errors import FeederError
 from feeder.host.topology import read_topology
 from feeder.pack.work_folder import WorkFolder
 from feeder.process.regular_file import IrregularFileError, open_regular, read_regular
-from tests.support.daemon import pack_small
-from tests.support.sources import error_line, run_feeder
+from tests.support.sources import call_feeder, error_line, run_feeder
 
 PIPE = "it is a named pipe (FIFO), not a regular file"
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("regular"))
-
-
 @pytest.fixture
 def dataset(packed: Path, tmp_path: Path) -> Path:
-    """A copy of the dataset to damage."""
     return Path(shutil.copytree(packed, tmp_path / "dataset"))
 
 
@@ -89,7 +82,7 @@ def test_verify_and_unpack_name_an_irregular_file(
 ) -> None:
     path = replace(dataset / name)
     for arguments in (("verify", dataset), ("unpack", dataset, tmp_path / "out")):
-        done = run_feeder(*arguments)
+        done = call_feeder(*arguments)
         assert done.returncode == 3, done
         assert f"{path.name} cannot be" in done.stdout + done.stderr
         assert "not a regular file" in done.stdout + done.stderr
@@ -97,7 +90,7 @@ def test_verify_and_unpack_name_an_irregular_file(
 
 def test_verify_names_a_pipe_in_place_of_the_quarantine_list(dataset: Path) -> None:
     replace_by_pipe(dataset / "quarantine.jsonl")
-    done = run_feeder("verify", dataset)
+    done = call_feeder("verify", dataset)
     assert done.returncode == 3
     assert f"quarantine.jsonl: it cannot be read ({PIPE})" in done.stdout + done.stderr
 

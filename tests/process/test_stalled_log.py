@@ -25,20 +25,13 @@ from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
     check_batch,
-    pack_small,
     small_recipe,
     wait_until,
 )
 from tests.support.sources import REPOSITORY, feeder_command
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("stalled"))
-
-
 def fill(fd: int) -> None:
-    """Write until there is no room; then make the open file, which is shared, block again."""
     os.set_blocking(fd, False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -135,10 +128,9 @@ class UnreadDaemon:
         return False
 
 
-def replace_a_worker(daemon: UnreadDaemon, packed: Path) -> None:
-    """Kill a worker, and fetch batches until its replacement runs."""
+def replace_a_worker(daemon: UnreadDaemon, dataset: Dataset) -> None:
     before = daemon.workers()
-    with RawClient(daemon.endpoint) as client, Dataset.open(packed) as dataset:
+    with RawClient(daemon.endpoint) as client:
         client.hello(small_recipe())
         os.kill(min(before), signal.SIGKILL)
         epoch = 0
@@ -157,28 +149,18 @@ def replace_a_worker(daemon: UnreadDaemon, packed: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [full_pipe, full_socket, stopped_terminal])
-def test_unread_stderr_does_not_stop_the_daemon(
+def test_unread_stderr_and_stdout_do_not_stop_the_daemon(
     make: Callable[[], contextlib.AbstractContextManager[tuple[int, int]]],
+    dataset: Dataset,
     packed: Path,
     tmp_path: Path,
 ) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
     with make() as (_, writer):
         flags = fcntl.fcntl(writer, fcntl.F_GETFL)
-        with UnreadDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=writer) as daemon:
-            replace_a_worker(daemon, packed)
+        with UnreadDaemon(packed, f"ipc://{tmp_path}/s", stdout=writer, stderr=writer) as daemon:
+            replace_a_worker(daemon, dataset)
             assert daemon.end() == 0
         assert fcntl.fcntl(writer, fcntl.F_GETFL) == flags, "the open file is shared"
-
-
-def test_unread_stdout_does_not_stop_the_daemon(packed: Path, tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    with (
-        full_pipe() as (_, writer),
-        UnreadDaemon(packed, endpoint, stdout=writer, stderr=subprocess.DEVNULL) as daemon,
-    ):
-        replace_a_worker(daemon, packed)
-        assert daemon.end() == 0
 
 
 def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
@@ -251,14 +233,16 @@ def test_daemon_exits_with_its_status_if_stderr_is_not_read(
     assert done.returncode == status
 
 
-def test_lines_reach_a_file_in_order_and_whole(packed: Path, tmp_path: Path) -> None:
+def test_lines_reach_a_file_in_order_and_whole(
+    packed: Path, dataset: Dataset, tmp_path: Path
+) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     log = tmp_path / "log"
     with (
         log.open("ab") as file,
         UnreadDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=file.fileno()) as daemon,
     ):
-        replace_a_worker(daemon, packed)
+        replace_a_worker(daemon, dataset)
         assert daemon.end() == 0
     lines = log.read_text().splitlines()
     assert all(line.startswith("feeder: ") for line in lines)

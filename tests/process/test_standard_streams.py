@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemon import DEADLINE_S, Daemon, run_status
-from tests.support.sources import file_tree, make_source, pack
+from tests.process.commands import COMMANDS, SCRIPT, run_of
+from tests.support.daemon import DEADLINE_S, Daemon, run_status, serve
+from tests.support.sources import file_tree
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
-SCRIPT = Path(sys.executable).with_name("feeder")
-"""The installed command, as users start it: sys.path does not contain the working directory."""
 OUTPUT_ERROR = "feeder: error: standard output cannot be written (No space left on device)"
 
 
@@ -35,70 +35,20 @@ def in_shell(
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("streams")
-    pack(make_source(folder / "source", 7), folder / "dataset", jobs=1)
-    return folder / "dataset"
-
-
-@pytest.fixture(scope="module")
-def daemon(dataset: Path) -> Iterator[Daemon]:
-    with Daemon(
-        *("--data", f"d={dataset}", "--workers", "1", "--bind", f"ipc://{dataset.parent}/s")
-    ) as running:
+def daemon(packed: Path) -> Iterator[Daemon]:
+    with serve(packed, workers=1) as running:
         yield running
 
 
-def work(name: str, dataset: Path, folder: Path, endpoint: str) -> tuple[str | Path, ...]:
-    """The arguments of a successful run of the command ``name``."""
-    match name:
-        case "pack":
-            return "pack", dataset.parent / "source", folder / "made", "--jobs", "1"
-        case "verify":
-            return "verify", dataset, "--jobs", "1"
-        case "unpack":
-            return "unpack", dataset, folder / "made", "--jobs", "1"
-        case "status":
-            return "status", endpoint
-        case "preview":
-            return "preview", dataset, "--out", folder / "made"
-        case "keygen":
-            return "keygen", folder / "made"
-        case "serve":
-            return "serve", "--show", "--data", f"d={dataset}"
-        case _:
-            return (f"--{name}",)
-
-
-COMMANDS = ("pack", "verify", "unpack", "status", "preview", "keygen", "serve", "help", "version")
-
-
-@pytest.mark.parametrize(
-    ("name", "closings"),
-    [
-        *((name, CLOSED[-1:]) for name in COMMANDS),
-        ("verify", CLOSED[:-1]),
-        *(
-            pytest.param(
-                name,
-                CLOSED[:-1],
-                marks=pytest.mark.extensive(
-                    "all closings for each command; make test has all of them for verify"
-                ),
-            )
-            for name in COMMANDS
-            if name != "verify"
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_closed_streams_change_only_the_output(
-    name: str, closings: tuple[str, ...], dataset: Path, daemon: Daemon, tmp_path: Path
+    name: str, packed: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     results = []
-    for closed in ("", *closings):
+    for closed in ("", *(CLOSED if name == "verify" else CLOSED[-1:])):
         folder = tmp_path / f"run{len(results)}"
         folder.mkdir()
-        done = in_shell(f"$F {closed}", *work(name, dataset, folder, daemon.endpoint))
+        done = in_shell(f"$F {closed}", *run_of(name, packed, folder, daemon.endpoint))
         assert done.returncode == 0, (closed, done.stderr)
         assert "Traceback" not in done.stderr
         assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
@@ -110,7 +60,7 @@ def test_closed_streams_change_only_the_output(
 
 @pytest.mark.parametrize("closed", ["", *CLOSED])
 def test_no_file_gets_the_number_of_a_closed_stream(
-    closed: str, dataset: Path, tmp_path: Path
+    closed: str, packed: Path, tmp_path: Path
 ) -> None:
     """A hook at exit notes the files behind descriptors 0, 1 and 2."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -125,7 +75,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(
     notes = tmp_path / "notes"
     done = in_shell(
         f"$F {closed} {'' if '<&-' in closed else '</dev/null'}",
-        *("verify", dataset, "--jobs", "1"),
+        *("verify", packed, "--jobs", "1"),
         NOTES=str(notes),
         PYTHONPATH=str(tmp_path),
     )
@@ -139,9 +89,9 @@ def test_no_file_gets_the_number_of_a_closed_stream(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_full_standard_output_is_one_line_and_a_status(
-    name: str, dataset: Path, daemon: Daemon, tmp_path: Path
+    name: str, packed: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
-    done = in_shell("$F >/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
+    done = in_shell("$F >/dev/full", *run_of(name, packed, tmp_path, daemon.endpoint))
     assert done.returncode == 4
     *before, last = done.stderr.splitlines()
     assert last.startswith(OUTPUT_ERROR)
@@ -152,53 +102,34 @@ def test_full_standard_output_is_one_line_and_a_status(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_messages_to_a_full_standard_error_are_dropped(
-    name: str, dataset: Path, daemon: Daemon, tmp_path: Path
+    name: str, packed: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
-    done = in_shell("$F 2>/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
+    done = in_shell("$F 2>/dev/full", *run_of(name, packed, tmp_path, daemon.endpoint))
     assert (done.returncode, bool(done.stdout), done.stderr) == (0, True, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "unbuffered"),
-    [
-        *((name, "") for name in COMMANDS),
-        *((name, "1") for name in ("verify", "help")),
-        *(
-            pytest.param(
-                name,
-                "1",
-                marks=pytest.mark.extensive(
-                    "each command unbuffered; make test has verify and help"
-                ),
-            )
-            for name in COMMANDS
-            if name not in ("verify", "help")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_closed_pipe_ends_a_command_silently(
-    name: str, unbuffered: str, dataset: Path, daemon: Daemon, tmp_path: Path
+    name: str, packed: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     # The command starts only after the pipe's reader has ended.
     script = "set -o pipefail; { while [ -e alive ]; do sleep 0.01; done; $F; } | { rm alive; }"
-    (tmp_path / "alive").touch()
-    done = in_shell(
-        script,
-        *work(name, dataset, tmp_path, daemon.endpoint),
-        cwd=tmp_path,
-        PYTHONUNBUFFERED=unbuffered,
-    )
-    assert done.returncode == 141
-    assert not any(word in done.stderr for word in ("feeder: ", "Traceback", "BrokenPipe"))
+    for unbuffered in ("", "1"):
+        (tmp_path / "alive").touch()
+        done = in_shell(
+            script,
+            *run_of(name, packed, tmp_path / f"run{unbuffered}", daemon.endpoint),
+            cwd=tmp_path,
+            PYTHONUNBUFFERED=unbuffered,
+        )
+        assert done.returncode == 141
+        assert not any(word in done.stderr for word in ("feeder: ", "Traceback", "BrokenPipe"))
 
 
 def test_verify_reports_damage_by_status_if_nothing_can_be_printed(
-    dataset: Path, tmp_path: Path
+    packed: Path, tmp_path: Path
 ) -> None:
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for path in dataset.iterdir():
-        (damaged / path.name).write_bytes(path.read_bytes())
+    damaged = Path(shutil.copytree(packed, tmp_path / "damaged"))
     data = bytearray((damaged / "shard-00000.fds").read_bytes())
     data[100] ^= 1
     (damaged / "shard-00000.fds").write_bytes(data)
@@ -228,10 +159,10 @@ SHADOWS = ("feeder", "numpy", "random", "socket", "json", "signal", "typing", "m
 
 @pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview"])
 def test_modules_in_the_working_directory_shadow_no_import(
-    name: str, dataset: Path, tmp_path: Path
+    name: str, packed: Path, tmp_path: Path
 ) -> None:
     here = shadowing_folder(tmp_path)
-    done = in_shell("$F", *work(name, dataset, tmp_path, ""), cwd=here)
+    done = in_shell("$F", *run_of(name, packed, tmp_path, ""), cwd=here)
     assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
 
 
@@ -250,7 +181,6 @@ def test_bench_processes_import_nothing_from_the_working_directory(tmp_path: Pat
 
 
 def shadowing_folder(folder: Path) -> Path:
-    """Make a folder with modules that end any Python process that imports them."""
     here = folder / "here"
     for shadowed in SHADOWS:
         (here / shadowed).mkdir(parents=True)
@@ -258,14 +188,12 @@ def shadowing_folder(folder: Path) -> Path:
     return here
 
 
-def test_daemon_serves_from_a_shadowing_or_deleted_folder(dataset: Path, tmp_path: Path) -> None:
+def test_daemon_serves_from_a_shadowing_or_deleted_folder(packed: Path, tmp_path: Path) -> None:
     here, gone = shadowing_folder(tmp_path), tmp_path / "gone"
     gone.mkdir()
     for enter in (f"cd {here}", f"cd {gone} && rmdir {gone}"):
-        with Daemon(
-            *("--data", f"d={dataset}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s"),
-            prefix=("bash", "-c", f'{enter} && exec {SCRIPT} "${{@:4}}"', "bash"),
-        ) as running:
+        prefix = ("bash", "-c", f'{enter} && exec {SCRIPT} "${{@:4}}"', "bash")
+        with serve(packed, workers=1, prefix=prefix) as running:
             run_status(running.endpoint)
 
 
@@ -292,7 +220,7 @@ def test_relative_paths_in_a_deleted_folder_are_one_line(
 
 
 @pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview"])
-def test_absolute_paths_in_a_deleted_folder_work(name: str, dataset: Path, tmp_path: Path) -> None:
+def test_absolute_paths_in_a_deleted_folder_run_of(name: str, packed: Path, tmp_path: Path) -> None:
     script = "mkdir gone && cd gone && rmdir ../gone && $F"
-    done = in_shell(script, *work(name, dataset, tmp_path, ""), cwd=tmp_path)
+    done = in_shell(script, *run_of(name, packed, tmp_path, ""), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

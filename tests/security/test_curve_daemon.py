@@ -26,12 +26,12 @@ from tests.support.daemon import (
     Daemon,
     RawClient,
     happens_within,
-    pack_small,
+    serve,
     small_recipe,
     wait_until,
 )
 from tests.support.key_pairs import KeyPair
-from tests.support.sources import error_line, run_feeder
+from tests.support.sources import call_feeder, error_line, run_feeder
 from trainer_client import FeederLoader
 
 REFUSED_S = 2.0
@@ -54,11 +54,6 @@ class KeyedDaemon:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("curve"))
-
-
-@pytest.fixture(scope="module")
 def keyed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedDaemon]:
     folder = tmp_path_factory.mktemp("keys")
     server, friend, stranger = (
@@ -68,11 +63,12 @@ def keyed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ke
     allowed.mkdir()
     (allowed / "friend.pub").write_text(friend.public.read_text())
     # ipc before tcp and after it: neither gets tcp's options.
-    with Daemon(
-        *("--data", f"d={packed}", "--workers", "1", "--slots-bytes", str(4 << 20)),
-        *("--bind", f"ipc://{folder}/first"),
+    with serve(
+        packed,
         *("--bind", f"tcp://*:{free_port()}", "--bind", f"ipc://{folder}/s"),
-        *("--secret-key", server.secret, "--client-keys", allowed),
+        *("--secret-key", server.secret, "--client-keys", allowed, "--slots-bytes", str(4 << 20)),
+        bind=f"ipc://{folder}/first",
+        workers=1,
     ) as daemon:
         port = daemon.endpoints[1].rpartition(":")[2]
         yield KeyedDaemon(
@@ -88,7 +84,7 @@ def keyed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ke
 
 @pytest.fixture(scope="module")
 def plain(packed: Path) -> Iterator[Daemon]:
-    with Daemon("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0") as daemon:
+    with serve(packed, workers=1) as daemon:
         yield daemon
 
 
@@ -193,17 +189,17 @@ class TestKeyMismatch:
         options: list[str | Path] = []
         if client and server:
             options = ["--server-key", server.public, "--client-key", client.secret]
-        done = run_feeder("status", endpoint, "--timeout", str(DEADLINE_S), *options)
+        done = call_feeder("status", endpoint, "--timeout", str(DEADLINE_S), *options)
         assert done.returncode == PeerError.exit_status
         assert problem in error_line(done)
 
 
 def test_commands_use_the_given_keys(keyed: KeyedDaemon, tmp_path: Path) -> None:
     options = "--server-key", keyed.server.public, "--client-key", keyed.friend.secret
-    done = run_feeder("status", keyed.tcp, "--counters", *options)
+    done = call_feeder("status", keyed.tcp, "--counters", *options)
     assert done.returncode == 0, done.stderr
     assert "sessions_opened" in done.stdout
-    done = run_feeder(
+    done = call_feeder(
         *("preview", "--from", keyed.tcp, "--dataset", "d", "--out", tmp_path / "p.png"),
         *("--image-size", "32", "--batch-size", "10", *options),
     )
@@ -304,49 +300,38 @@ def test_unix_sockets_are_accessible_to_the_group(keyed: KeyedDaemon) -> None:
 
 def test_log_and_show_contain_no_key(keyed: KeyedDaemon, packed: Path) -> None:
     secret = keyed.server.secret.read_text().split()[-1]
-    done = run_feeder(
-        *("serve", "--data", f"d={packed}", "--secret-key", keyed.server.secret),
-        *("--client-keys", keyed.allowed, "--show"),
-    )
+    keys = ("--secret-key", keyed.server.secret, "--client-keys", keyed.allowed)
+    done = run_feeder("serve", "--data", f"d={packed}", *keys, "--show")
     assert done.returncode == 0
     assert str(keyed.server.secret) in done.stdout
     assert secret not in done.stdout + done.stderr + "".join(keyed.daemon.lines)
 
 
-def test_daemon_does_not_start_with_a_secret_key_readable_by_others(
-    keyed: KeyedDaemon, packed: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--secret-key {open} --client-keys {allowed}", "chmod 600 {open}"),
+        ("--secret-key {secret}", "serve.client_keys is not"),
+        ("--client-keys {allowed}", "serve.secret_key is not"),
+        ("--secret-key {secret} --client-keys {allowed} --insecure", "exclude each other"),
+        ("--config {file}", "no key serve.insecure"),
+    ],
+)
+def test_keys_that_protect_nothing_are_refused_at_the_start(
+    keyed: KeyedDaemon, packed: Path, tmp_path: Path, options: str, problem: str
 ) -> None:
-    open_key = KeyPair.make(tmp_path, "open")
-    open_key.secret.chmod(0o644)
-    done = run_feeder(
-        *("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "1"),
-        *("--secret-key", open_key.secret, "--client-keys", keyed.allowed),
-    )
-    assert done.returncode == 2
-    assert f"chmod 600 {open_key.secret}" in error_line(done)
-
-
-def test_secret_key_and_client_list_require_each_other(packed: Path, keyed: KeyedDaemon) -> None:
-    serve = "serve", "--data", f"d={packed}"
-    done = run_feeder(*serve, "--secret-key", keyed.server.secret)
-    assert done.returncode == 2
-    assert "serve.client_keys is not" in error_line(done)
-    done = run_feeder(*serve, "--client-keys", keyed.allowed)
-    assert "serve.secret_key is not" in error_line(done)
-    both = "--secret-key", keyed.server.secret, "--client-keys", keyed.allowed
-    done = run_feeder(*serve, *both, "--insecure")
-    assert "exclude each other" in error_line(done)
-
-
-def test_insecure_is_a_command_line_flag_only(packed: Path, tmp_path: Path) -> None:
-    file = tmp_path / "feeder.toml"
+    open_key, file = KeyPair.make(tmp_path, "open").secret, tmp_path / "feeder.toml"
+    open_key.chmod(0o644)
     file.write_text("[serve]\ninsecure = true\n")
-    done = run_feeder("serve", "--config", file, "--data", f"d={packed}")
+    places = {"open": open_key, "secret": keyed.server.secret, "allowed": keyed.allowed}
+    words = options.format(**places, file=file).split()
+    done = run_feeder("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *words)
     assert done.returncode == 2
-    assert "no key serve.insecure" in error_line(done)
-    with Daemon(
-        *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://0.0.0.0:0", "--insecure")
-    ) as daemon:
+    assert problem.format(**places) in error_line(done)
+
+
+def test_insecure_lets_anyone_connect_and_is_a_warning(packed: Path) -> None:
+    with serve(packed, "--insecure", bind="tcp://0.0.0.0:0", workers=1) as daemon:
         daemon.wait_line("warning: --insecure: anyone who can reach tcp://0.0.0.0:0 can connect")
         port = daemon.endpoint.rpartition(":")[2]
         with RawClient(f"tcp://127.0.0.1:{port}") as client:

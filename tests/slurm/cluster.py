@@ -42,7 +42,6 @@ class Cluster:
     path = _PATH
 
     def __init__(self) -> None:
-        """Start it."""
         self.folder = Path(tempfile.mkdtemp(prefix="feeder-slurm-"))  # short, for munge's socket
         self.conf = self.folder / "slurm.conf"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -76,7 +75,6 @@ class Cluster:
         return own | {"PATH": _PATH, "SLURM_CONF": str(self.conf)} | more
 
     def address(self, node: str) -> str:
-        """Return a node's address."""
         return f"127.0.0.{11 + NODES.index(node)}"
 
     def kill_node(self, node: str) -> None:
@@ -192,12 +190,10 @@ class Job:
 
     @property
     def output(self) -> str:
-        """What it has printed."""
         return self._output.read_text()
 
     @property
     def folder(self) -> Path:
-        """Its folder on the shared one."""
         return self._output.parent / f"feeder-{self.number}"
 
     def nodes(self) -> set[str]:

@@ -16,7 +16,6 @@ from tests.support.lent_client import digest, make_numpy_loader
 
 
 def main() -> None:
-    """Print ``batch FEEDERS EPOCH INDEX HASH`` for each batch."""
     batches, *gates = sys.argv[1:]
     environ = os.environ
     with make_numpy_loader(

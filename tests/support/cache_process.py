@@ -34,7 +34,6 @@ def size_of(key: int) -> int:
 
 
 def content_of(key: int) -> NDArray[np.uint8]:
-    """Return a key's content."""
     return np.random.Generator(np.random.Philox(key)).integers(0, 256, size_of(key), np.uint8)
 
 
@@ -50,7 +49,6 @@ def find(cache: DecodedCache, *keys: int) -> list[int]:
 
 
 def read(cache: DecodedCache, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-    """Return the content at an offset."""
     return cache.pixels(size_bytes)[offset : offset + size_bytes]
 
 
@@ -150,7 +148,6 @@ def process(cache: DecodedCache, *arguments: str | int) -> Iterator["subprocess.
 
 
 def main(fd: int, plan: str, command: str, *arguments: int) -> None:
-    """Run the command line."""
     cache = DecodedCache(fd, msgspec.json.decode(plan, type=CachePlan))
     {"race": _race, "die": _die, "hold": _hold}[command](cache, *arguments)
 

@@ -43,7 +43,6 @@ IDLE_TURNS_MAX = 3  # turns of the clock at one instant without an instruction: 
 
 
 def hello(window: int = 2, recipe: Recipe = RECIPE) -> Hello:
-    """Return the client's greeting."""
     return Hello(dataset="birds", recipe=recipe, seed=7, window=window, client="me")
 
 
@@ -79,30 +78,25 @@ def prefer(greeting: Hello, names: Iterable[str] = (), **fields: object) -> Pref
 
 
 def make_scheduler() -> RequestScheduler:
-    """Return a scheduler without links."""
     return RequestScheduler(Prefetch(RECIPE, buffers=1), Preference(hello()))
 
 
 def lent(
     index: int, slot: int, *, session: int = 1, request: int = 1, epoch: int = 0, valid: int = 4
 ) -> Lent:
-    """Return the message that lends a batch."""
     return Lent(session=session, request=request, epoch=epoch, index=index, slot=slot, valid=valid)
 
 
 def sends(instructions: Sequence[Instruction], link: int = 0) -> list[ClientMessage]:
-    """Return the messages to one link among instructions."""
     return [out.message for out in instructions if isinstance(out, Send) and out.link == link]
 
 
 def asked(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
-    """Return the batches that instructions request on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.want]
 
 
 def released(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
-    """Return the batches that instructions release on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.release]
 
@@ -140,7 +134,6 @@ class Shell:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings that were logged."""
         return [line.text for line in self.logged if line.is_warning]
 
     # --- events -------------------------------------------------------------------------------
@@ -173,19 +166,15 @@ class Shell:
         return done
 
     def receive(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
-        """Deliver a message without frames."""
         return self.do(MessageReceived(link, message))
 
     def connect(self, link: int = 0) -> list[Instruction]:
-        """Establish a connection."""
         return self.do(Connected(link))
 
     def lose(self, link: int = 0) -> list[Instruction]:
-        """Lose a connection."""
         return self.do(Disconnected(link))
 
     def fail_attempt(self, link: int = 0) -> list[Instruction]:
-        """Fail an attempt to connect."""
         return self.do(Disconnected(link))
 
     def find_incompatibility(self, error: Exception, link: int = 0) -> list[Instruction]:
@@ -193,7 +182,6 @@ class Shell:
         return self.do(NodeIncompatible(link, error))  # type: ignore[arg-type]
 
     def change_list(self, *endpoints: str) -> list[Instruction]:
-        """Replace the list of endpoints."""
         return self.do(EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def answer(
@@ -210,7 +198,6 @@ class Shell:
         return mapped
 
     def refuse_slots(self, reason: str, link: int = 0, session: int = 1) -> list[Instruction]:
-        """Report that a session's slots cannot be mapped."""
         return self.do(ClaimAnswered(link, session, refusal=reason))
 
     # --- consumer calls -----------------------------------------------------------------------
@@ -224,7 +211,6 @@ class Shell:
         return batch.key
 
     def take_keys(self) -> Sequence[BatchKey]:
-        """Take all batches that are complete."""
         keys = []
         while (key := self.take_key()) is not None:
             keys.append(key)

@@ -1,4 +1,4 @@
-"""The real daemon for tests, with its log and processes; and a client that can misbehave."""
+"""The real daemon for tests, with its log and processes."""
 
 import contextlib
 import json
@@ -8,10 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -19,8 +17,6 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-import zmq
-from numpy.typing import NDArray
 
 from bench.daemon import ENDPOINTS_LINE, READY_LINE, DaemonProcess
 from bench.line_process import LineProcess
@@ -28,34 +24,13 @@ from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
-from feeder.wire.messages import (
-    Bye,
-    Chunk,
-    ClientMessage,
-    Hello,
-    NodeMessage,
-    Ping,
-    Refused,
-    Request,
-    Welcome,
-    decode_from_node,
-    encode,
-)
-from tests.support.sources import REPOSITORY, feeder_command, make_source, pack
+from tests.support.raw_client import DEADLINE_S as DEADLINE_S
+from tests.support.raw_client import Arrived, Key
+from tests.support.raw_client import RawClient as RawClient
+from tests.support.raw_client import wait_until as wait_until
+from tests.support.sources import REPOSITORY, call_feeder, feeder_command, make_source, pack
 
-Key = tuple[int, int]
 SAMPLES = 53
-DEADLINE_S = 60.0
-"""For events that are expected soon: generous, because test machines are busy."""
-
-
-def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Return once ``holds()`` is true; AssertionError with ``what`` if it is not in time."""
-    give_up_s = time.monotonic() + deadline_s
-    never = threading.Event()
-    while not holds():
-        assert time.monotonic() < give_up_s, f"not within {deadline_s:g} s: {what}"
-        never.wait(0.01)
 
 
 def _has_ipv6() -> bool:
@@ -89,7 +64,6 @@ def happens_within(limit_s: float, attempt: Callable[[], float]) -> None:
 
 
 def failed_batches(counters: Mapping[str, Any]) -> int:
-    """Return how many batches could not be made, for any reason."""
     return sum(
         value for name, value in counters.items() if name.partition(".")[0] == "batches_failed"
     )
@@ -145,16 +119,13 @@ class Daemon(DaemonProcess):
 
     @property
     def endpoint(self) -> str:
-        """The first endpoint that it bound."""
         return str(self.endpoints[0])
 
     @property
     def node(self) -> psutil.Process:
-        """The first node process."""
         return node_processes(psutil.Process(self.process.pid))[0]
 
     def workers(self) -> list[psutil.Process]:
-        """The workers of the first node process."""
         return [
             child for child in self.node.children() if not runs(child, "feeder.dataset.first_read")
         ]
@@ -166,7 +137,6 @@ class Daemon(DaemonProcess):
         return self._family
 
     def counters(self) -> dict[str, Any]:
-        """The counters of the first node process."""
         return dict(request_counters(self.endpoint, DEADLINE_S))
 
     def wait_line(self, pattern: str, deadline_s: float = DEADLINE_S) -> str:
@@ -184,7 +154,6 @@ class Daemon(DaemonProcess):
         return status, time.monotonic() - began_s
 
     def wait_gone(self) -> None:
-        """Return once all processes of the daemon have ended."""
         for process in self._family:
             wait_until(lambda p=process: not is_alive(p), f"{process} is gone")  # type: ignore[misc]
 
@@ -207,8 +176,26 @@ class Daemon(DaemonProcess):
         return survivors
 
 
+def serve(
+    packed: Path,
+    *more: str | Path,
+    bind: str = "tcp://127.0.0.1:0",
+    workers: int = 2,
+    **settings: Any,
+) -> Daemon:
+    """A daemon that serves ``packed`` as d; ``settings`` are Daemon's."""
+    options = ("--data", f"d={packed}", "--bind", bind, "--workers", str(workers))
+    return Daemon(*options, *more, **settings)
+
+
+def customised(folder: Path, code: str) -> dict[str, str]:
+    """Return an environment in which every Python runs ``code`` first, as its sitecustomize."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
+
+
 def _holders(pipe: IO[bytes] | None) -> list[str]:
-    """Return the processes that have an end of a pipe open."""
     assert pipe is not None
     inode = f"pipe:[{os.fstat(pipe.fileno()).st_ino}]"
     holders = []
@@ -227,127 +214,9 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-@dataclass
-class Arrived:
-    """The received rows of a batch: pixels int8 (rows, S, S, 3), labels and ids int64 (rows,)."""
-
-    pixels: NDArray[np.int8]
-    labels: NDArray[np.int64]
-    sample_ids: NDArray[np.int64]
-    missing: int
-    valid: int = -1
-
-    def add(self, chunk: Chunk, frames: list[bytes]) -> None:
-        rows = slice(chunk.first, chunk.first + chunk.images)
-        shape = (chunk.images, *self.pixels.shape[1:])
-        self.pixels[rows] = np.frombuffer(frames[0], np.int8).reshape(shape)
-        self.labels[rows] = np.frombuffer(frames[1], np.int64)
-        self.sample_ids[rows] = np.frombuffer(frames[2], np.int64)
-        self.missing -= chunk.images
-        self.valid = chunk.valid
-
-
-class RawClient:
-    """One DEALER socket that sends what the test asks for."""
-
-    def __init__(self, endpoint: str, receive_mark: int = 1000, receive_bytes: int = -1) -> None:
-        """Connect; the socket queues ``receive_mark`` messages, ``receive_bytes`` in the kernel.
-
-        Without a fixed size (-1) Linux lets a connection's receive buffer grow to many megabytes.
-        """
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.set(zmq.LINGER, 0)
-        self.socket.set(zmq.RCVHWM, receive_mark)
-        self.socket.set(zmq.RCVBUF, receive_bytes)
-        self.socket.connect(endpoint)
-        self.recipe: Recipe | None = None
-        self.session = 0
-        self.batches: dict[Key, Arrived] = {}
-        self.others: list[NodeMessage] = []
-
-    def __enter__(self) -> "RawClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.destroy(linger=0)
-
-    def send(self, message: ClientMessage) -> None:
-        """Send a valid message."""
-        self.socket.send(encode(message))
-
-    def receive(self, deadline_s: float = DEADLINE_S) -> NodeMessage:
-        """Return the next message; a chunk's frames go into ``batches``."""
-        assert self.socket.poll(int(deadline_s * 1000)), f"no message within {deadline_s:g} s"
-        header, *frames = self.socket.recv_multipart()
-        message = decode_from_node(header)
-        if isinstance(message, Chunk):
-            assert message.session == self.session
-            self.batches[message.epoch, message.index].add(message, frames)
-        return message
-
-    def hello(self, recipe: Recipe, *, window: int = 4, seed: int = 3, dataset: str = "d") -> Any:
-        """Send a Hello; return the Welcome or Refused."""
-        self.recipe = recipe
-        self.send(Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client="test"))
-        answer = self.receive()
-        while not isinstance(answer, Welcome | Refused) or _is_of_no_session(answer):
-            answer = self.receive()  # messages to the session that this Hello replaces
-        if isinstance(answer, Welcome):
-            self.session = answer.session
-        return answer
-
-    def want(self, *keys: Key, release: tuple[Key, ...] = ()) -> None:
-        """Ask for batches and release others."""
-        assert self.recipe is not None
-        rows, size = self.recipe.batch_size, self.recipe.image_size
-        for key in keys:
-            self.batches[key] = Arrived(
-                np.full((rows, size, size, 3), 99, np.int8),
-                np.full(rows, -7, np.int64),
-                np.full(rows, -7, np.int64),
-                rows,
-            )
-        self.send(Request(session=self.session, want=keys, release=release))
-
-    def take(self, key: Key, deadline_s: float = DEADLINE_S) -> Arrived:
-        """Return a requested batch once all of it has arrived."""
-        while self.batches[key].missing > 0:
-            message = self.receive(deadline_s)
-            if not isinstance(message, Chunk):
-                self.others.append(message)
-        assert self.batches[key].missing == 0, "rows came twice"
-        return self.batches[key]
-
-    def ping(self) -> None:
-        """Send a Ping."""
-        self.send(Ping(session=self.session))
-
-    def await_no_session(self) -> None:
-        """Ping until the node replies that it has no such session; pings may be lost."""
-
-        def is_unknown() -> bool:
-            self.ping()
-            while self.socket.poll(100):
-                if _is_of_no_session(self.receive()):
-                    return True
-            return False
-
-        wait_until(is_unknown, "the session is unknown")
-
-    def bye(self) -> None:
-        """End the session."""
-        self.send(Bye(session=self.session))
-
-
-def _is_of_no_session(message: NodeMessage) -> bool:
-    return isinstance(message, Refused) and message.code == "unknown-session"
-
-
 def small_recipe(
     split: Literal["train", "val"] = "train", *, batch_size: int = 10, **fields: Any
 ) -> Recipe:
-    """Return a recipe of small images."""
     fields = {"image_size": 32, "resize_size": 36} | fields
     return Recipe.for_split(split, batch_size=batch_size, **fields)
 
@@ -390,20 +259,12 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 def open_fds(process: psutil.Process) -> int:
-    """Return how many descriptors a process has open."""
     return int(process.num_fds())
 
 
 def run_status(endpoint: str) -> dict[str, Any]:
     """Return what ``feeder status --counters --json`` prints."""
-    done = subprocess.run(
-        feeder_command("status", endpoint, "--counters", "--json"),
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-        timeout=DEADLINE_S,
-    )
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(call_feeder("status", endpoint, "--counters", "--json").stdout))
 
 
 @contextlib.contextmanager

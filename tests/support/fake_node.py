@@ -135,7 +135,6 @@ class FakeNode:
             assert self._changed.wait_for(condition, WAIT_S), f"{what}; received {self.received}"
 
     def count(self, kind: type[ClientMessage]) -> int:
-        """Return how many messages of a kind were received."""
         return sum(isinstance(message, kind) for message in self.received)
 
     def send(self, message: Message, peer: bytes | None = None) -> None:
@@ -154,12 +153,10 @@ class FakeNode:
             self.sessions.clear()
 
     def plan(self, session: Session, epoch: int) -> EpochPlan:
-        """Return the order of an epoch."""
         recipe = session.hello.recipe
         return recipe.plan_epoch(self.layout, seed=session.hello.seed, epoch=epoch)
 
     def chunks(self, number: int, key: Key) -> list[Message]:
-        """Return the chunk messages of a batch in order."""
         session = self.sessions[number]
         recipe, (epoch, index) = session.hello.recipe, key
         plan = self.plan(session, epoch)
@@ -226,7 +223,6 @@ class FakeNode:
         return [[encode(self.welcome(number))]]
 
     def welcome(self, number: int) -> Welcome:
-        """Return the welcome to a session."""
         session = self.sessions[number]
         plan = self.plan(session, 0)
         return Welcome(

@@ -129,18 +129,15 @@ class Fleet:
         self.set_endpoints(tuple(self.nodes))
 
     def set_endpoints(self, endpoints: tuple[str, ...]) -> None:
-        """Replace the client's list of endpoints."""
         self.give(EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def begin(self, epoch: int) -> None:
-        """Have the consumer start an epoch."""
         self.session.begin(BatchSequence(epoch, range(BATCHES)))
         self.has_begun = True
         indices = rank_indices(BATCHES, 0, 1, RECIPE.last_batch)
         self.expected = ((e, i) for e in itertools.count(epoch) for i in indices)
 
     def run(self, until_s: float) -> None:
-        """Advance the time."""
         while True:
             spare = int(self.is_paused or bool(self._reading))  # the consumer does not wait
             if self.session.is_clock_due(spare=spare) or self.session.due_s <= self.now_s:
@@ -156,7 +153,6 @@ class Fleet:
                 heapq.heappop(self._agenda)[2]()
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Schedule a call after a delay."""
         self.at(self.now_s + delay_s, call)
 
     def at(self, at_s: float, call: Callable[[], None], turn: int | None = None) -> None:

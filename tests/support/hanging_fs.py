@@ -148,7 +148,6 @@ class _Mirror:
 
 
 def main(source: str, mount: str, silence: str, read_s: str = "0") -> int:
-    """Mount the mirror and serve it."""
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     if _libc.mount(b"hanging", os.fsencode(mount), b"fuse", 0, options) != 0:

@@ -1,22 +1,11 @@
-"""A training process that tests kill and stop: it takes a batch for each line on stdin.
-
-    python -m tests.support.lent_client ENDPOINT
-
-Prints ``epoch index digest`` for each batch, and at the end of its input the reason for which
-batches were copied, or None. Its loader is a NumpyLoader: importing torch takes three seconds of
-a core. Tests compare its batches with those of a FeederLoader, which must have the same bytes.
-"""
+"""Loaders of small batches, and digests by which their batches are compared."""
 
 import hashlib
-import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.line_process import LineProcess
-from tests.support.sources import REPOSITORY
 from trainer_client import Batch, NumpyLoader
 
 if TYPE_CHECKING:
@@ -33,7 +22,6 @@ start takes 20 s on a machine with ten busy processes for each CPU."""
 
 
 def make_loader(endpoint: str | Sequence[str], **options: object) -> "FeederLoader":
-    """Return a loader of small batches."""
     from trainer_client import FeederLoader  # imports torch
 
     settings = _settings() | {"device": "cpu"} | options
@@ -69,41 +57,6 @@ def _settings() -> dict[str, object]:
     }
 
 
-class LentClient(LineProcess):
-    """The test's handle on the process; leaving its context kills the process."""
-
-    def __init__(self, endpoint: str) -> None:
-        """Start the process."""
-        command = [sys.executable, "-m", "tests.support.lent_client", endpoint]
-        super().__init__(command, environ=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=REPOSITORY)
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def ask(self) -> None:
-        """Request a batch."""
-        self.write_line("")
-
-    def answer(self) -> str:
-        """Return the key and hash of the requested batch."""
-        return self.next_line(WAIT_S)
-
-    def take(self, batches: int) -> list[str]:
-        """Request batches; return their keys and hashes."""
-        taken = []
-        for _ in range(batches):
-            self.ask()
-            taken.append(self.answer())
-        return taken
-
-    def finish(self) -> str:
-        """End the process cleanly; return the last line that it prints."""
-        self.close_input()
-        reason = self.answer()
-        assert self.wait() == 0
-        return reason
-
-
 def expected(endpoint: str, batches: int, **options: object) -> list[str]:
     """Return the batches of an undisturbed client, copied over the socket."""
     taken: list[str] = []
@@ -113,16 +66,3 @@ def expected(endpoint: str, batches: int, **options: object) -> list[str]:
                 taken.append(digest(batch))
                 if len(taken) == batches:
                     return taken
-
-
-def main() -> None:
-    """Take a batch for each line of the input."""
-    with make_numpy_loader(sys.argv[1]) as loader:
-        batches = (batch for _ in iter(int, 1) for batch in loader)
-        for _ in sys.stdin:
-            print(digest(next(batches)), flush=True)  # noqa: T201
-        print(loader.statistics().copied_because, flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,6 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 
 
 def dial(endpoint: str) -> socket.socket:
-    """Connect a raw socket to an ipc or tcp endpoint."""
     if endpoint.startswith("ipc://"):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(DEADLINE_S)
@@ -57,7 +56,6 @@ def _shake_hands(connection: socket.socket, properties: Mapping[bytes, bytes]) -
 
 
 def frame(body: bytes, *, more: bool = False) -> bytes:
-    """Return a ZMTP frame."""
     flags = _MORE if more else 0
     if len(body) < 256:
         return bytes([flags, len(body)]) + body

@@ -61,7 +61,6 @@ _ROUNDING_S = 1e-6
 
 
 def recipe(**fields: object) -> Recipe:
-    """Return a recipe of tiny batches."""
     return Recipe.for_split("train", **({"batch_size": BATCH, "image_size": 8} | fields))  # type: ignore[arg-type]
 
 
@@ -199,7 +198,6 @@ class Shell:
         return done
 
     def message(self, peer: bytes, message: Hello | Request | Ping | Bye) -> list[Instruction]:
-        """A client's message arrives."""
         if not isinstance(message, Hello):
             return self.apply(MessageReceived(peer, message))
         session, self.next_session = self.next_session, self.next_session + 1
@@ -210,7 +208,6 @@ class Shell:
     def hello(
         self, peer: bytes, *, window: int = 3, dataset: str = "d", job: str = "", **fields: object
     ) -> None:
-        """A client sends a Hello."""
         made = recipe(**fields)
         self.message(
             peer,
@@ -238,7 +235,6 @@ class Shell:
         assert len(view.wanted) <= view.window
 
     def bye(self, peer: bytes) -> None:
-        """A client ends its session."""
         self.message(peer, Bye(session=self.clients.pop(peer).session))
 
     def claim(self, session: int, connection: int = 1) -> bool:
@@ -256,11 +252,9 @@ class Shell:
             del self.clients[peer]
 
     def ping(self, peer: bytes, **totals: float) -> None:
-        """A client sends a Ping."""
         self.message(peer, Ping(session=self.clients[peer].session, **totals))
 
     def join(self) -> int:
-        """A worker joins; return its number."""
         worker, self.next_worker = self.next_worker, self.next_worker + 1
         self.workers[worker] = []
         self.apply(WorkerJoined(worker))
@@ -274,11 +268,9 @@ class Shell:
         self.apply(WorkerLost(worker, was_killed, is_held))
 
     def release(self, worker: int) -> None:
-        """A held worker ends."""
         self.apply(WorkerReleased(worker))
 
     def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> Fill:
-        """A worker fills its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         self.filled = fill = self.fills.pop(ticket)
         rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
@@ -288,7 +280,6 @@ class Shell:
         return done
 
     def fail(self, worker: int, code: str = "dataset", sample: int | None = 3) -> None:
-        """A worker fails to fill its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         del self.fills[ticket]
         self.apply(FillFailed(ticket, code, f"sample {sample} is damaged", sample))
@@ -338,7 +329,6 @@ class Shell:
                 self.close_slots()
 
     def refusals(self) -> list[str]:
-        """The codes of all refusals so far."""
         return [message.code for _, message in self.inbox if isinstance(message, Refused)]
 
     # --- checks -------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ def image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
 
 
 def encoded(picture: Image.Image, format_name: str = "JPEG", **options: Any) -> bytes:
-    """Return ``picture`` as a file of the format."""
     buffer = io.BytesIO()
     picture.save(buffer, format_name, **options)
     return buffer.getvalue()
@@ -80,7 +79,6 @@ def _through_json(message: Any) -> Any:
 
 
 def silent() -> ProgressLine:
-    """Return a progress line that is not shown."""
     return ProgressLine(io.StringIO())
 
 
@@ -91,7 +89,6 @@ def pack(source: str | Path, destination: Path, **options: Any) -> PackSummary:
 
 
 def feeder_command(*arguments: str | Path) -> list[str]:
-    """Return the command line of the real CLI."""
     return [sys.executable, "-m", "feeder", *map(str, arguments)]
 
 

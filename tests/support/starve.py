@@ -54,10 +54,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class Stop:
-    """Stopped threads."""
-
     def __init__(self, threads: Sequence[int]) -> None:
-        """Stop them."""
         self._threads = [thread for thread in threads if _ptrace(_SEIZE, thread)]
         for thread in self._threads:
             _ptrace(_INTERRUPT, thread)
@@ -243,7 +240,6 @@ def _log(text: str) -> None:
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.starve", allow_abbrev=False)
     parser.add_argument("--seed", type=int, help="of the random picks; random by default")
     parser.add_argument(

@@ -160,7 +160,6 @@ def write_set(
 
 
 def shard_paths(folder: Path, manifest: Manifest) -> list[Path]:
-    """Return the shards of a dataset, in order."""
     return [folder / entry.name for entry in manifest.shards]
 
 

@@ -42,15 +42,10 @@ from feeder.worker.messages import (
     WorkerToNode,
 )
 from feeder.worker.slot_memory import SlotMemory
-from tests.support.daemon import DEADLINE_S, Arrived, check_batch, pack_small, small_recipe
+from tests.support.daemon import DEADLINE_S, Arrived, check_batch, small_recipe
 from tests.support.sources import REPOSITORY, make_source, pack
 
 NodeEnd = Channel[NodeToWorker, WorkerToNode]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("worker"))
 
 
 class WorkerProcess:
