@@ -7,7 +7,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
+from feeder.errors import ConfigError
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
 
@@ -23,9 +25,42 @@ from .plots import draw as plots
 from .report import JudgedReport, Report
 from .rivals import run as rivals
 from .rivals import setup
-from .soak import run as soak
 from .stream import ablate, eyes, links
 from .stream import run as stream
+
+_Outcome = Report | Comparison | str
+
+_NUMBERS: Final = {
+    "batch": "images in a batch, a multiple of 4",
+    "batch-size": "images in a batch",
+    "stream batch-size": "images in a batch, for --soak",
+    "batches": "batches in a round",
+    "stream batches": "batches of 256 images in a round",
+    "calm": "seconds without faults before them, and after them",
+    "clients": "clients at a time, at most",
+    "chaos clients": "ranks, alternately over ipc and over tcp behind a proxy",
+    "crops": "crops in a round",
+    "deadline": "seconds that a contender has to start, and for a turn",
+    "pack deadline": "seconds that another format's writer has",
+    "every": "seconds from one fault to the next",
+    "stream every": "seconds between two samples, for --soak",
+    "feeders": "stand-ins on the list",
+    "idle": "seconds to watch the idle daemon",
+    "image-size": "side of an image in pixels",
+    "images": "images to measure with, or to make",
+    "normalise images": "images in a batch",
+    "lease": "seconds of silence after which the daemon ends a session, for --soak",
+    "minutes": "minutes of faults",
+    "nodes": "feeders, of one node process with one worker each",
+    "rate": "batches that the client takes in a second",
+    "restart": "seconds between restarts of clients, for --soak",
+    "rounds": "rounds to take the median of; with fewer than 5, all is noise",
+    "seconds": "seconds a row",
+    "steps": "training steps of each kind in a round",
+}
+"""What an option with a number is, by its name, or by bench and name."""
+
+_Option = Callable[[argparse.ArgumentParser], object]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -34,178 +69,90 @@ def build_parser() -> argparse.ArgumentParser:
         prog="feeder-bench", description="Measure how fast batches are made and delivered here."
     )
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
-    add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
-    _add_shared(add, images=256, rounds=7)
-    decode.add_arguments(add)
-    _add_plot(add)
-    add.set_defaults(run=decode.run)
-    add = benches.add_parser("stream", help="the daemon and its clients, over ipc and tcp")
-    _add_shared(add, images=1024, rounds=5)
-    _add_number(add, "--batches", 5, "batches of 256 images in a round")
-    _add_number(add, "--idle", 3.0, "seconds to watch the idle daemon")
-    _add_number(add, "--clients", 4, "clients at a time, at most")
-    add.add_argument(
-        "--calls", action="store_true", help="count Python calls of a batch and a Hello, no times"
-    )
-    _add_plot(add)
-    add.set_defaults(run=stream.run)
-    add = benches.add_parser("ablate", help="what each optimisation is worth, one by one")
-    _add_dataset(add, images=512)
-    _add_number(add, "--rounds", 9, "rounds to take the median of; with fewer than 5, all is noise")
-    _add_number(add, "--batches", 4, f"batches of {ablate.BATCH_SIZE} images in a round")
-    _add_plot(add)
-    add.set_defaults(run=ablate.run)
-    add = benches.add_parser("eyes", help="what scrapes, status --watch and idle connections cost")
-    _add_dataset(add, images=512)
-    _add_number(add, "--rounds", 15, "rounds to take the median of")
-    _add_number(add, "--batches", 24, f"batches of {eyes.BATCH_SIZE} images in a turn")
-    _add_number(add, "--idle", 30.0, "seconds to watch the idle daemon")
-    add.set_defaults(run=eyes.run)
-    add = benches.add_parser("links", help="what a list of thousands of feeders costs a client")
-    _add_number(add, "--feeders", 2048, "stand-ins on the list")
-    _add_number(add, "--seconds", 20.0, "seconds a row")
-    _add_number(add, "--rate", 10.0, "batches that the client takes in a second")
-    _add_json(add)
-    add.set_defaults(run=links.run)
-    add = benches.add_parser(
-        "soak", help="stream while clients come and go; does it stay as it was?"
-    )
-    _add_dataset(add, images=1024)
-    _add_core(add)
-    _add_number(add, "--minutes", 5.0, "minutes to stream")
-    _add_number(add, "--every", 5.0, "seconds between two samples")
-    _add_number(add, "--restart", 10.0, "seconds between restarts of clients")
-    _add_number(add, "--lease", 5.0, "seconds of silence after which the daemon ends a session")
-    _add_number(add, "--clients", 4, "clients at a time, alternately over ipc and tcp")
-    _add_number(add, "--batch-size", 128, "images in a batch")
-    _add_plot(add)
-    add.set_defaults(run=soak.run)
-    add = benches.add_parser(
-        "gpu", help="is this device fed as promised? normalising, copies, a fed step"
-    )
-    gpu.add_arguments(add)
-    add.set_defaults(run=gpu.run)
-    add = benches.add_parser("chaos", help="break things at random; does a client notice?")
-    _add_dataset(add, images=1024)
-    _add_number(add, "--minutes", 2.0, "minutes of faults")
-    _add_number(add, "--calm", 20.0, "seconds without faults before them, and after them")
-    _add_number(add, "--every", 4.0, "seconds from one fault to the next")
-    add.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the order of faults (default: 0)"
-    )
-    _add_number(add, "--nodes", 2, "feeders, of one node process with one worker each")
-    _add_number(add, "--clients", 2, "ranks, alternately over ipc and over tcp behind a proxy")
-    _add_number(add, "--batch-size", 64, "images in a batch")
-    _add_number(add, "--image-size", 224, "side of an image in pixels")
-    add.set_defaults(run=chaos.run)
-    add = benches.add_parser(
-        "cluster", help="a model of many hosts: how many a job takes, and what a loss costs"
-    )
-    cluster.add_arguments(add)
-    _add_plot(add)
-    add.set_defaults(run=cluster.run)
-    add = benches.add_parser("loaders", help="what a loader costs a training step; torch and numpy")
-    _add_shared(add, images=1024, rounds=5)
-    _add_number(add, "--steps", 4, "training steps of each kind in a round")
-    add.set_defaults(run=_run_loaders)
-    add = benches.add_parser(
-        "training-step", help="a training step's memory and speed, by ways to need less memory"
-    )
-    add.add_argument("--model", default="resnet50", metavar="NAME", help="a ResNet (resnet50)")
-    _add_number(add, "--batch", 16, "images in a batch, a multiple of 4")
-    _add_number(add, "--image-size", 224, "side of an image in pixels")
-    _add_number(add, "--rounds", 5, "rounds to take the median of")
-    _add_json(add)
-    _add_core(add)
-    add.set_defaults(run=_run_training_step)
-    add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
-    _add_shared(add, images=512, rounds=15)
-    add.set_defaults(run=_run_resume)
-    add = benches.add_parser("compare", help="what changed between two runs, with the noise")
-    add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
-    add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
-    add.set_defaults(run=compare.run)
-    add = benches.add_parser("peers", help="Feeder and other loaders, doing the same work")
-    _add_dataset(add, images=4096, name="SRC", what="folder of classes with JPEGs")
-    _add_number(add, "--rounds", 5, "rounds to take the median of")
-    _add_number(add, "--batches", 8, f"batches of {rivals.BATCH_SIZE} images in a turn")
-    _add_number(add, "--deadline", 180.0, "seconds that a contender has to start, and for a turn")
-    _add_core(add)
-    rivals.add_arguments(add)
-    _add_plot(add)
-    add.set_defaults(run=rivals.run)
-    add = benches.add_parser("peers-setup", help="make the other loaders' environments")
-    setup.add_arguments(add)
-    add.set_defaults(run=setup.run)
-    add = benches.add_parser("resize", help="resizing alone: each version that this CPU runs")
-    _add_number(add, "--crops", 256, "crops in a round")
-    _add_number(add, "--rounds", 7, "rounds to take the median of")
-    _add_json(add)
-    _add_core(add)
-    add.set_defaults(run=resize.run)
-    add = benches.add_parser("normalise", help="normalising a batch on a CPU, beside copying it")
-    _add_number(add, "--images", 256, "images in a batch")
-    _add_number(add, "--rounds", 9, "rounds to take the median of")
-    _add_json(add)
-    _add_core(add)
-    add.set_defaults(run=normalise.run)
-    add = benches.add_parser("likeness", help="how closely synthetic images decode like real ones")
-    add.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
-    _add_number(add, "--images", 600, "images to measure with, at most")
-    _add_number(add, "--rounds", 7, "rounds to take the median of")
-    _add_json(add)
-    _add_core(add)
-    add.set_defaults(run=likeness.run)
-    add = benches.add_parser("loss", help="packing with loss: size, speed and PSNR, by option")
-    _add_dataset(add, images=512, name="SRC", what="folder of class folders")
-    _add_number(add, "--rounds", 7, "rounds to take the median of")
-    _add_core(add)
-    add.set_defaults(run=loss.run)
-    add = benches.add_parser("pack", help="packing from each kind of source; others' writers")
-    _add_dataset(add, images=2000, name="SRC", what="folder of class folders")
-    _add_number(add, "--rounds", 5, "rounds to take the median of")
-    _add_number(add, "--deadline", 600.0, "seconds that another format's writer has")
-    _add_core(add)
-    pack.add_arguments(add)
-    add.set_defaults(run=pack.run)
-    add = benches.add_parser("synthetic", help="write synthetic ImageNet, as folders of JPEGs")
-    synthetic.add_arguments(add)
-    add.set_defaults(run=synthetic.run)
+
+    def add(
+        name: str,
+        run: Callable[[argparse.Namespace], _Outcome],
+        what: str,
+        options: Sequence[_Option] = (),
+        **numbers: float,
+    ) -> None:
+        """Add a bench with ``options``, and with the defaults of those that _NUMBERS explains."""
+        bench = benches.add_parser(name, help=what)
+        bench.set_defaults(run=run)
+        for option in options:
+            option(bench)
+        for key, default in numbers.items():
+            option_name, is_whole = key.replace("_", "-"), isinstance(default, int)
+            meaning = _NUMBERS.get(f"{name} {option_name}") or _NUMBERS[option_name]
+            bench.add_argument(
+                f"--{option_name}",
+                type=_positive if is_whole else _time,
+                default=default,
+                metavar="N" if is_whole else "T",
+                help=f"{meaning} (default: {default:g})",
+            )
+
+    what = "one core: each stage, and the whole sample"
+    options = [_dataset, _core, _plot, decode.add_arguments]
+    add("decode", decode.run, what, options, images=256, rounds=7)
+    what = "the daemon and its clients, over ipc and tcp; --soak: for hours, as clients come and go"
+    options = [_dataset, _core, _plot, _modes]
+    sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "batch_size": 128}
+    add("stream", stream.run, what, options, idle=3.0, every=5.0, restart=10.0, lease=5.0, **sizes)
+    what = "what each optimisation is worth, one by one"
+    add("ablate", ablate.run, what, [_dataset, _plot], images=512, rounds=9, batches=4)
+    what = "what scrapes, status --watch and idle connections cost"
+    add("eyes", eyes.run, what, [_dataset], images=512, rounds=15, batches=24, idle=30.0)
+    what = "what a list of thousands of feeders costs a client"
+    add("links", links.run, what, [_json], feeders=2048, seconds=20.0, rate=10.0)
+    what = "is this device fed as promised? normalising, copies, a fed step"
+    add("gpu", gpu.run, what, [gpu.add_arguments])
+    what = "break things at random; does a client notice?"
+    options = [_dataset, _seed]
+    sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
+    add("chaos", chaos.run, what, options, minutes=2.0, calm=20.0, every=4.0, **sizes)
+    what = "a model of many hosts: how many a job takes, and what a loss costs"
+    add("cluster", cluster.run, what, [cluster.add_arguments, _plot])
+    what = "what a loader costs a training step; torch and numpy"
+    add("loaders", _run_with_torch, what, [_dataset, _core], images=1024, rounds=5, steps=4)
+    what = "a training step's memory and speed, by ways to need less memory"
+    options = [_json, _core, _model]
+    add("training-step", _run_with_torch, what, options, batch=16, image_size=224, rounds=5)
+    what = "a loader's state, and how fast a resumed one begins"
+    add("resume", _run_with_torch, what, [_dataset, _core], images=512, rounds=15)
+    add("compare", compare.run, "what changed between two runs, with the noise", [_two_files])
+    what = "Feeder and other loaders, doing the same work"
+    options = [_source, _core, _plot, rivals.add_arguments]
+    add("peers", rivals.run, what, options, images=4096, rounds=5, batches=8, deadline=180.0)
+    add("peers-setup", setup.run, "make the other loaders' environments", [setup.add_arguments])
+    what = "resizing alone: each version that this CPU runs"
+    add("resize", resize.run, what, [_json, _core], crops=256, rounds=7)
+    what = "normalising a batch on a CPU, beside copying it"
+    add("normalise", normalise.run, what, [_json, _core], images=256, rounds=9)
+    what = "how closely synthetic images decode like real ones"
+    add("likeness", likeness.run, what, [_real_source, _json, _core], images=600, rounds=7)
+    what = "packing with loss: size, speed and PSNR, by option"
+    add("loss", loss.run, what, [_source, _core], images=512, rounds=7)
+    what = "packing from each kind of source; others' writers"
+    options = [_source, _core, pack.add_arguments]
+    add("pack", pack.run, what, options, images=2000, rounds=5, deadline=600.0)
+    what = "write synthetic ImageNet, as folders of JPEGs"
+    add("synthetic", synthetic.run, what, [synthetic.add_arguments])
     return parser
 
 
-def _run_loaders(arguments: argparse.Namespace) -> Report:
-    from .stream import loaders  # with torch, as below
+def _run_with_torch(arguments: argparse.Namespace) -> Report:
+    """Run a bench whose import takes seconds that no other bench needs."""
+    from .micro import training_step
+    from .stream import loaders, resume
 
-    return loaders.run(arguments)
-
-
-def _run_training_step(arguments: argparse.Namespace) -> Report:
-    from .micro import training_step  # with torch, as below
-
-    return training_step.run(arguments)
+    runs = {"loaders": loaders.run, "training-step": training_step.run, "resume": resume.run}
+    return runs[arguments.bench](arguments)
 
 
-def _run_resume(arguments: argparse.Namespace) -> Report:
-    from .stream import resume  # with torch, which takes seconds that no other bench needs
-
-    return resume.run(arguments)
-
-
-def _add_plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the results there: .png or .svg"
-    )
-
-
-def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) -> None:
-    _add_dataset(parser, images=images)
-    _add_number(parser, "--rounds", rounds, "rounds to take the median of")
-    _add_core(parser)
-
-
-def _add_dataset(
-    parser: argparse.ArgumentParser, *, images: int, name: str = "DST", what: str = "packed dataset"
+def _dataset(
+    parser: argparse.ArgumentParser, name: str = "DST", what: str = "packed dataset"
 ) -> None:
     parser.add_argument(
         "dataset",
@@ -214,34 +161,51 @@ def _add_dataset(
         metavar=name,
         help=f"{what} (default: synthetic ImageNet, made for the run)",
     )
-    _add_number(parser, "--images", images, "images to measure with, or to make")
-    _add_json(parser)
+    _json(parser)
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
+def _source(parser: argparse.ArgumentParser) -> None:
+    _dataset(parser, "SRC", "folder of classes with images")
+
+
+def _real_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, metavar="SRC", help="folder of classes with images")
+
+
+def _two_files(parser: argparse.ArgumentParser) -> None:
+    for name in "A", "B":
+        parser.add_argument(name, type=Path, metavar=f"{name}.json", help="what --json wrote")
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
 
 
-def _add_core(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--core",
-        type=int,
-        metavar="C",
-        help="core that does the decoding (default: the first usable)",
-    )
+def _plot(parser: argparse.ArgumentParser) -> None:
+    what = "draw the results there: .png or .svg"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=what)
 
 
-def _add_number(
-    parser: argparse.ArgumentParser, option: str, default: int | float, what: str
-) -> None:
-    """Add an option that takes whole numbers where its default is one, else times."""
-    parser.add_argument(
-        option,
-        type=_positive if isinstance(default, int) else _time,
-        default=default,
-        metavar="N" if isinstance(default, int) else "T",
-        help=f"{what} (default: {default:g})",
-    )
+def _core(parser: argparse.ArgumentParser) -> None:
+    what = "core that does the decoding (default: the first usable)"
+    parser.add_argument("--core", type=int, metavar="C", help=what)
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="resnet50", metavar="NAME", help="a ResNet (resnet50)")
+
+
+def _modes(parser: argparse.ArgumentParser) -> None:
+    modes = parser.add_mutually_exclusive_group()
+    what = "count Python calls of a batch and a Hello, no times"
+    modes.add_argument("--calls", action="store_true", help=what)
+    what = "stream for so long while clients come and go: does it stay as it was?"
+    modes.add_argument("--soak", type=_time, metavar="MINUTES", help=what)
+
+
+def _seed(parser: argparse.ArgumentParser) -> None:
+    what = "seed of the order of faults (default: 0)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=what)
 
 
 def _positive(text: str) -> int:
@@ -271,33 +235,27 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """Run one bench and return the exit status; raises what goes wrong."""
+    if argv[:1] == ["soak"]:
+        raise ConfigError("soak is a mode of stream: type `feeder-bench stream --soak MINUTES`")
     arguments = build_parser().parse_args(argv)
-    measure: Callable[[argparse.Namespace], Report | Comparison | str] = arguments.run
     with StopSignals() as signals:
         try:
             if getattr(arguments, "plot", None) is not None:
                 plots.check_installed()
-            report = measure(arguments)
+            outcome: _Outcome = arguments.run(arguments)
             try:
-                text = report if isinstance(report, str) else report.to_text()
+                text = outcome if isinstance(outcome, str) else outcome.to_text()
                 print(text, end="", flush=True)
             finally:  # keep what may have taken hours to measure, even if printing fails
-                _write_files(report, arguments)
+                if isinstance(outcome, Report):
+                    if arguments.json is not None:
+                        outcome.write_json(arguments.json)
+                    if getattr(arguments, "plot", None) is not None:
+                        plots.write_plot(outcome, arguments.plot)
         except KeyboardInterrupt:
             sys.stderr.write("feeder-bench: interrupted\n")
             return signals.exit_status
-    if isinstance(report, JudgedReport) and report.failures:
-        for reason in report.failures:
-            sys.stderr.write(f"feeder-bench: failed: {reason}\n")
-        return 1
-    return 0
-
-
-def _write_files(report: Report | Comparison | str, arguments: argparse.Namespace) -> None:
-    """Write the results and their picture to where the command line asks for them."""
-    if not isinstance(report, Report):
-        return
-    if arguments.json is not None:
-        report.write_json(arguments.json)
-    if getattr(arguments, "plot", None) is not None:
-        plots.write_plot(report, arguments.plot)
+    failures = outcome.failures if isinstance(outcome, JudgedReport) else ()
+    for reason in failures:
+        sys.stderr.write(f"feeder-bench: failed: {reason}\n")
+    return 1 if failures else 0

@@ -1,20 +1,19 @@
 """A client in a process of its own, for benches that need several, or need one to die.
 
-    python -m bench.client_process PARENT_PID ENDPOINT BATCH_SIZE WINDOW SEED
+    python -m bench.client_process PARENT_PID ENDPOINT BATCH_SIZE SEED
 
 It reads lines ``FIRST COUNT`` and fetches COUNT batches starting with FIRST, counted through the
-epochs. Its replies are lines too: ``open BATCHES`` (in an epoch) once it has a session, then
-``batch AT_S IMAGES`` for each batch (AT_S is the monotonic clock, one for the whole machine),
-``done CPU_S`` after the last, and ``error TEXT`` before it ends by itself. Closed input and SIGTERM
-end it cleanly, with a Bye to the node.
+epochs. Its replies are lines too: ``open`` once it has a session, then ``batch AT_S IMAGES`` for
+each batch (AT_S is the monotonic clock, one for the whole machine), ``done CPU_S`` (of the whole
+process since the request) after the last, and ``error TEXT`` before it ends by itself. Closed input
+and SIGTERM end it cleanly, with a Bye to the node.
 """
 
 import os
 import selectors
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from feeder.errors import FeederError, PeerError
@@ -22,7 +21,6 @@ from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
 
-from .daemon import DATASET_NAME
 from .fetcher import BatchFetcher
 from .line_process import LineProcess
 from .machine import pinned_to
@@ -30,71 +28,37 @@ from .machine import pinned_to
 TIMEOUT_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A batch is whole at a client."""
-
-    at_s: float
-    images: int
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A client has fetched all the batches of one ``fetch``."""
-
-    cpu_s: float
-    """Processor time of the whole process since that ``fetch``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A client has ended by itself; nothing follows."""
-
-    reason: str
-
-
-ClientEvent = Arrived | Done | Ended
-
-
 class ClientProcess(LineProcess):
     """A client; a context manager that ends it."""
 
-    def __init__(
-        self, endpoint: str, *, batch_size: int, window: int, seed: int, cores: frozenset[int]
-    ) -> None:
-        """Start it on ``cores``; ``await_open`` waits for its session."""
+    def __init__(self, endpoint: str, *, batch_size: int, core: int, seed: int = 0) -> None:
+        """Start it on ``core``; ``await_open`` waits for its session."""
         self.endpoint = endpoint
         self.has_session = False
-        with pinned_to(cores):
-            super().__init__(
-                python_command(
-                    f"{__package__}.client_process", os.getpid(), endpoint, batch_size, window, seed
-                )
-            )
+        module = f"{__package__}.client_process"
+        with pinned_to(core):
+            super().__init__(python_command(module, os.getpid(), endpoint, batch_size, seed))
 
     def fetch(self, first: int, count: int) -> None:
         """Have it fetch ``count`` batches from ``first`` on."""
         self.write_line(f"{first} {count}")
 
-    def read(self) -> list[ClientEvent]:
-        """Return the events since the last call, without waiting."""
+    def read(self) -> list[list[str]]:
+        """Return the words of the lines since the last call, without waiting.
+
+        PeerError when it has ended by itself.
+        """
         lines = self.read_lines()
         if lines is None:
-            return [Ended(f"a client ended with status {self.wait()}")]
-        return [event for line in lines if (event := self._parse(line)) is not None]
-
-    def _parse(self, line: str) -> ClientEvent | None:
-        match line.split(" ", 1):
-            case ["open", _]:
-                self.has_session = True
-            case ["batch", rest]:
-                at_s, images = rest.split()
-                return Arrived(float(at_s), int(images))
-            case ["done", cpu_s]:
-                return Done(float(cpu_s))
-            case ["error", text]:
-                return Ended(text)
-        return None
+            raise PeerError(
+                f"a client over {self.endpoint} gave up: it ended with status {self.wait()}"
+            )
+        for line in lines:
+            if line.startswith("error "):
+                reason = line.removeprefix("error ")
+                raise PeerError(f"a client over {self.endpoint} gave up: {reason}")
+        self.has_session |= bool(lines)  # "open" is the first
+        return [line.split() for line in lines]
 
 
 def await_open(clients: Sequence[ClientProcess]) -> None:
@@ -104,44 +68,21 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
         for client in clients:
             selector.register(client, selectors.EVENT_READ)
         while not all(client.has_session for client in clients):
-            read_clients(selector, until_s)
+            list(read_clients(selector, until_s))
 
 
 def read_clients(
     selector: selectors.BaseSelector, until_s: float
-) -> Mapping[ClientProcess, Sequence[ClientEvent]]:
-    """Return the events of the clients in ``selector``, waiting for some until ``until_s``.
+) -> Iterator[tuple[ClientProcess, list[str]]]:
+    """Yield the words of each line from the clients in ``selector``, waiting for one until then.
 
     PeerError when a client has ended by itself.
     """
-    received: dict[ClientProcess, Sequence[ClientEvent]] = {}
     for key, _ in selector.select(max(0.0, until_s - time.monotonic())):
         client = key.fileobj
         assert isinstance(client, ClientProcess)
-        events = received[client] = client.read()
-        for event in events:
-            if isinstance(event, Ended):
-                raise PeerError(f"a client over {client.endpoint} gave up: {event.reason}")
-    return received
-
-
-def _serve(endpoint: str, batch_size: int, window: int, seed: int) -> None:
-    with BatchFetcher(
-        endpoint,
-        dataset=DATASET_NAME,
-        recipe=Recipe.for_split("train", batch_size=batch_size),
-        seed=seed,
-        window=window,
-        timeout_s=TIMEOUT_S,
-        client="feeder-bench client",
-    ) as fetcher:
-        _print(f"open {fetcher.welcome.batches}")
-        for line in sys.stdin:
-            first, count = map(int, line.split())
-            cpu_before_s = time.process_time()
-            for batch in fetcher.fetch_run(first, count):
-                _print(f"batch {time.monotonic()} {batch.valid}")
-            _print(f"done {time.process_time() - cpu_before_s}")
+        for words in client.read():
+            yield client, words
 
 
 def _print(line: str) -> None:
@@ -149,12 +90,20 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-def main(parent: int, endpoint: str, batch_size: int, window: int, seed: int) -> int:
+def main(parent: int, endpoint: str, batch_size: int, seed: int) -> int:
     """Run a client; return the exit status."""
     die_with_parent(parent)
+    recipe = Recipe.for_split("train", batch_size=batch_size)
     with StopSignals() as signals:
         try:
-            _serve(endpoint, batch_size, window, seed)
+            with BatchFetcher(endpoint, recipe=recipe, seed=seed, timeout_s=TIMEOUT_S) as fetcher:
+                _print("open")
+                for line in sys.stdin:
+                    first, count = map(int, line.split())
+                    cpu_before_s = time.process_time()
+                    for batch in fetcher.fetch_run(first, count):
+                        _print(f"batch {time.monotonic()} {batch.valid}")
+                    _print(f"done {time.process_time() - cpu_before_s}")
         except FeederError as error:
             _print(f"error {error}")
             return error.exit_status
@@ -164,4 +113,4 @@ def main(parent: int, endpoint: str, batch_size: int, window: int, seed: int) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

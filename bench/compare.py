@@ -150,4 +150,4 @@ def _with_unit(result: Result) -> str:
 
 def run(arguments: argparse.Namespace) -> Comparison:
     """Do what the command line asks."""
-    return compare(arguments.before, arguments.after)
+    return compare(arguments.A, arguments.B)

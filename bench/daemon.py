@@ -11,14 +11,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import psutil
 
+from feeder.dataset.manifest import load_manifest
 from feeder.errors import ResourceError
 from feeder.process.child import child_environment
 
@@ -42,28 +42,6 @@ _LAUNCH: Final = (
 def feeder_command(*arguments: str) -> list[str]:
     """Return a ``feeder`` command line that dies with this process."""
     return [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), *arguments]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerMemory:
-    """What a worker holds in memory, in bytes."""
-
-    own_bytes: int
-    """Resident without shared memory: heap, scratch and the files of its code."""
-    slots_bytes: int
-    """Resident shared memory: the slots it wrote to, which exist once for all processes."""
-
-    @classmethod
-    def of_process(cls, pid: int) -> Self:
-        """Read it from /proc/PID/status, which lists shared memory separately."""
-        fields = dict(
-            line.split(":", 1)
-            for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
-        )
-        anonymous, file, shared = (
-            int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile", "RssShmem")
-        )
-        return cls(own_bytes=anonymous + file, slots_bytes=shared)
 
 
 class DaemonProcess:
@@ -187,6 +165,7 @@ class Daemon(DaemonProcess):
         """
         self.ipc = ipc
         self.tcp = tcp
+        self._dataset = dataset
         data = f"{DATASET_NAME}={dataset.resolve()}"
         super().__init__(
             feeder_command(
@@ -195,6 +174,11 @@ class Daemon(DaemonProcess):
             )
         )
         self.await_ready()
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of its dataset."""
+        return load_manifest(self._dataset).samples
 
     def busy_s(self) -> float:
         """Return the CPU seconds that all its processes have used so far."""
@@ -210,23 +194,33 @@ class Daemon(DaemonProcess):
         wait(idle_s)
         return 100 * (self.busy_s() - busy_before_s) / (time.monotonic() - began_s)
 
-    def worker_memory(self) -> list[WorkerMemory]:
-        """Return the memory of each worker."""
-        return [
-            WorkerMemory.of_process(process.pid)
+    def worker_bytes(self) -> int:
+        """Return the most that a worker holds in memory without shared memory, which exists once.
+
+        That is heap, scratch and the files of its code; the slots that it wrote to are left out.
+        """
+        return max(
+            _own_bytes(process.pid)
             for process in self.processes()
             if "feeder.worker" in process.cmdline()
-        ]
+        )
+
+
+def _own_bytes(pid: int) -> int:
+    """Return what is resident of a process without shared memory, by /proc/PID/status."""
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
 
 
 @contextmanager
 def running_daemon(
-    dataset: Path, *, workers: int, cores: frozenset[int], options: Sequence[str] = ()
+    dataset: Path, *, workers: int, cores: Collection[int], options: Sequence[str] = ()
 ) -> Iterator[Daemon]:
     """Run a Daemon on ``cores``; arguments and errors as there."""
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         ipc, tcp = f"ipc://{folder}/node", f"tcp://127.0.0.1:{free_port()}"
-        with pinned_to(cores):
+        with pinned_to(*cores):
             daemon = Daemon(dataset, ipc=ipc, tcp=tcp, workers=workers, options=options)
         try:
             yield daemon

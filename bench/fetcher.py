@@ -1,6 +1,6 @@
 """A client of one feeder on the engine of the training loaders, without what they make of batches.
 
-    with BatchFetcher(endpoint, dataset="name", recipe=recipe) as fetcher:
+    with BatchFetcher(endpoint, recipe=recipe) as fetcher:
         for batch in fetcher.fetch([(0, 0), (0, 1)]): ...
 
 It requests the given batches and no others, so that contenders can take turns.
@@ -24,6 +24,8 @@ from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import BatchKey, Hello
+
+from .daemon import DATASET_NAME
 
 
 class _Keys(BatchSequence, frozen=True):
@@ -65,8 +67,8 @@ class BatchFetcher:
         self,
         endpoint: str,
         *,
-        dataset: str,
         recipe: Recipe,
+        dataset: str = DATASET_NAME,
         seed: int = 0,
         window: int = 4,
         timeout_s: float = 60.0,
@@ -81,6 +83,7 @@ class BatchFetcher:
         self.session = ClientSession(job, buffers=window)
         self._transport = Transport(self.session, Directory(endpoint, keys), keys)
         self._held: int | None = None  # the buffer of the batch that was taken last
+        self._next = 0  # the first batch that ``advance`` has not fetched
         try:
             self.welcome = self._transport.wait_for_welcome(timeout_s, for_packing=False)
         except BaseException:
@@ -94,6 +97,16 @@ class BatchFetcher:
     def fetch_run(self, first: int, count: int) -> Iterator[FetchedBatch]:
         """Yield ``count`` batches from ``first`` on, counted through the epochs."""
         return self._fetch(_Run(0, range(self.welcome.batches), first, count=count))
+
+    def replay(self, first: int, end: int) -> None:
+        """As a contender: fetch batches first .. end - 1, the same in each round."""
+        for _ in self.fetch_run(first, end - first):
+            pass
+
+    def advance(self, first: int, end: int) -> None:
+        """As a contender: fetch the next end - first batches, through the epochs."""
+        self.replay(self._next, self._next + end - first)
+        self._next += end - first
 
     def _fetch(self, wanted: BatchSequence) -> Iterator[FetchedBatch]:
         self.give_back()

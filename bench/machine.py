@@ -61,14 +61,15 @@ def choose_core(asked: int | None) -> int:
     return asked
 
 
-def choose_other_core(core: int) -> int:
-    """Return a core for the other side of a bench: ``core`` itself if it is the only one."""
+def choose_cores(asked: int | None) -> tuple[int, int]:
+    """Return ``choose_core``'s, and another for the other side: the same if it is the only one."""
+    core = choose_core(asked)
     others = sorted(os.sched_getaffinity(0) - {core})
-    return others[0] if others and usable_cpus().count > 1 else core
+    return core, others[0] if others and usable_cpus().count > 1 else core
 
 
 @contextmanager
-def pinned_to(cores: frozenset[int]) -> Iterator[None]:
+def pinned_to(*cores: int) -> Iterator[None]:
     """Pin this thread to ``cores`` within the body; processes started there inherit them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)

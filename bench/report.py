@@ -16,8 +16,10 @@ it holds 1. Names and units stay the same from version to version.
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,7 +38,11 @@ FEWEST_ROUNDS: Final = 5
 BRACKETS: Final = "In brackets: the 90 % interval of the true median."
 """What ``format_ratio`` adds, in words."""
 
+COLUMNS: Final = 79
+
 _CONFIDENCE: Final = 0.9
+
+_AGAINST: Final = re.compile("-against-[^/]*")
 
 _BYTES_MAX: Final = 64 << 20  # of a report; a larger file is something else
 
@@ -93,12 +99,14 @@ class Report:
 
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""
-        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine)]
-        lines += [*header_lines({"measured": self.measured} if self.measured else {}), ""]
         heads = ("", "value", "", "", "min", "max", "ratio", "")
         rows = [heads, *(_table_row(result) for result in self.results)]
-        lines += align(rows, left={0, 2, 7})  # names and units
-        return "\n".join(lines) + "\n"
+        return "\n".join([*self.header(), *align(rows, left={0, 2, 7})]) + "\n"
+
+    def header(self) -> list[str]:
+        """Return the lines that name bench, machine and what was measured, with an empty one."""
+        entries = {**self.machine, **({"measured": self.measured} if self.measured else {})}
+        return [f"feeder-bench {self.bench}", *header_lines(entries), ""]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +132,7 @@ def summarise(
     name: str,
     unit: str,
     values: Sequence[float],
-    *,
-    baseline: Result | None = None,
+    baseline: str | None = None,
     baseline_values: Sequence[float] = (),
 ) -> Result:
     """Return the row of a contender with ``values``, one a round.
@@ -143,11 +150,36 @@ def summarise(
         unit=unit,
         min=min(values),
         max=max(values),
-        baseline=baseline.name if baseline is not None else None,
+        baseline=baseline,
         ratio=ratio,
         ratio_low=low,
         ratio_high=high,
     )
+
+
+def compare(
+    values: Mapping[str, Sequence[float]],
+    unit: str,
+    baselines: Mapping[str, str | None] | None = None,
+) -> list[Result]:
+    """Return a row for each name in ``baselines``, compared in each round with that baseline.
+
+    A row NAME-against-OTHER has the values of NAME. Without ``baselines``, there is a row for each
+    of ``values``, and the first is the baseline of the others.
+    """
+    if baselines is None:
+        first, *others = values
+        baselines = {first: None, **dict.fromkeys(others, first)}
+    return [
+        summarise(
+            name,
+            unit,
+            values[_AGAINST.sub("", name)],
+            baseline,
+            () if baseline is None else values[baseline],
+        )
+        for name, baseline in baselines.items()
+    ]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -185,6 +217,14 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def wrap(sentences: Iterable[str]) -> list[str]:
+    """Return the lines of sentences, each beginning with a line of its own."""
+    lines: list[str] = []
+    for sentence in sentences:
+        lines += textwrap.wrap(sentence, COLUMNS, break_on_hyphens=False)
+    return lines
 
 
 def format_ratio(row: Result) -> str:

@@ -8,18 +8,53 @@ because the branch predictor remembers the image's codes from another's turn.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from time import perf_counter
 
-Contender = Callable[[int, int], None]
+from feeder.pack.progress import ProgressLine
+
+Contender = Callable[[int, int], object]
 """Does the work for the items first .. end - 1."""
 
 
-def warm_up(contenders: Mapping[str, Contender], *, items: int, piece: int) -> None:
-    """Run the first piece with each contender, unmeasured: buffers grow, pages are touched."""
+def measure(
+    contenders: Mapping[str, Contender],
+    *,
+    rounds: int,
+    items: int = 1,
+    piece: int | None = None,
+    clock: Callable[[], float] = perf_counter,
+    verb: str | None = "measuring",
+    after_warm_up: Callable[[], object] | None = None,
+    after_round: Callable[[dict[str, float]], object] | None = None,
+) -> dict[str, list[float]]:
+    """Return the seconds that each contender took, one value a round, by ``clock``.
+
+    Without ``piece``, all items are one piece. Each contender does the first piece beforehand,
+    unmeasured: buffers grow, pages are touched. ``after_round`` is given the round's seconds, by
+    name, and may correct them. Without ``verb`` no progress is shown.
+    """
+    piece = items if piece is None else piece
     for contender in contenders.values():
         contender(0, min(piece, items))
+    if after_warm_up is not None:
+        after_warm_up()
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    progress = ProgressLine(sys.stderr)
+    if verb is not None:
+        progress.begin(verb, "rounds", rounds)
+    for seconds in run_rounds(contenders, items=items, piece=piece, rounds=rounds, clock=clock):
+        if after_round is not None:
+            after_round(seconds)
+        for name, taken_s in seconds.items():
+            taken[name].append(taken_s)
+        if verb is not None:
+            progress.add(1)
+    if verb is not None:
+        progress.end()
+    return taken
 
 
 def run_rounds(
@@ -48,3 +83,8 @@ def run_rounds(
                 contenders[name](first, end)
                 seconds[name] += clock() - began
         yield seconds
+
+
+def rates(taken: Mapping[str, Sequence[float]], amount: float) -> dict[str, list[float]]:
+    """Return ``amount`` (images, bytes …, of each round) per second, by contender and round."""
+    return {name: [amount / taken_s for taken_s in values] for name, values in taken.items()}

@@ -185,7 +185,6 @@ TABLE: Mapping[str, Row] = {
     "bench.data": row(f"{PRODUCT} bench"),
     "bench.micro": row(f"{PRODUCT} bench bench.data"),
     "bench.stream": row(f"{PRODUCT} bench bench.data"),
-    "bench.soak": row(f"{PRODUCT} bench bench.data"),
     "bench.chaos": row(f"{PRODUCT} bench bench.data"),
     "bench.cluster": row(f"{PRODUCT} bench bench.data"),
     "bench.rivals": row(f"{PRODUCT} bench bench.data"),
@@ -193,12 +192,10 @@ TABLE: Mapping[str, Row] = {
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
     "bench.gpu": row(f"{PRODUCT} bench bench.data"),
-    "bench.plots": row(
-        "errors process bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
-    ),
+    "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
-        "process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro bench.pack "
-        "bench.plots bench.rivals bench.soak bench.stream"
+        "errors process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
+        "bench.pack bench.plots bench.rivals bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }

@@ -108,7 +108,7 @@ def measure_core(cluster: Cluster, path: Path, *, images: int, core: int, rounds
     """
     check_libraries()
     tune_allocator()
-    with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
+    with pinned_to(core), Dataset.open(path) as dataset:
         images = min(images, dataset.layout.samples)
         chunk = min(images, ServeConfig().chunk_images)
         count = images // chunk * chunk

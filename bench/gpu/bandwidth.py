@@ -98,6 +98,6 @@ def _measure(
         f"bandwidth/{kind}",
         "GB/s",
         rates["normalise"],
-        baseline=copy,
+        baseline=copy.name,
         baseline_values=rates["copy"],
     )

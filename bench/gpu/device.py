@@ -16,7 +16,7 @@ import torch
 from feeder.errors import ConfigError
 from trainer_client._device import resolve_device
 
-from ..rounds import Contender, run_rounds, warm_up
+from ..rounds import Contender, measure
 
 _TYPES: Final = ("cuda", "cpu")
 _FILLER_BYTES: Final = 256 << 20
@@ -120,12 +120,8 @@ def time_in_turns(
     A contender is called ``repeats`` times in a turn, with the number of the call.
     """
     turns = {name: _turn_of(work, clock) for name, work in contenders.items()}
-    warm_up(turns, items=repeats, piece=repeats)
-    taken: dict[str, list[float]] = {name: [] for name in turns}
-    for seconds in run_rounds(turns, items=repeats, piece=repeats, rounds=rounds, clock=clock):
-        for name, value in seconds.items():
-            taken[name].append(value / repeats)
-    return taken
+    taken = measure(turns, rounds=rounds, items=repeats, clock=clock, verb=None)
+    return {name: [seconds / repeats for seconds in values] for name, values in taken.items()}
 
 
 def _turn_of(work: Callable[[int], object], clock: DeviceClock) -> Contender:

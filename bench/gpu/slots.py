@@ -179,9 +179,7 @@ def _measure_copies(
     return [
         base,
         *(
-            summarise(
-                f"slots/{name}", "GB/s", rates[name], baseline=base, baseline_values=rates["pinned"]
-            )
+            summarise(f"slots/{name}", "GB/s", rates[name], base.name, rates["pinned"])
             for name in sources
             if name != "pinned"
         ),
@@ -225,7 +223,7 @@ def _measure_in_place(
             "slots/in-place",
             "ms",
             times_ms["in-place"],
-            baseline=base,
+            baseline=base.name,
             baseline_values=times_ms["copied"],
         ),
     ]

@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -24,7 +25,7 @@ from trainer_client import FeederLoader
 from trainer_client.reference.resnet import resnet50, resnet_small
 
 from ..report import RATE, Result, summarise
-from ..rounds import run_rounds, warm_up
+from ..rounds import measure
 from .device import DeviceClock, forget_compiled
 from .report import Check, judge
 
@@ -169,22 +170,26 @@ def make_resident_batch(options: StepOptions, device: torch.device, dtype: torch
 
 def _run(turns: _Turns, clock: DeviceClock, options: StepOptions) -> Taken:
     contenders = {"resident": turns.resident, "fed": turns.fed, "alone": turns.alone}
-    warm_up(contenders, items=1, piece=1)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    wait_s: list[float] = []
-    waited_s = turns.waited_s
+    waited_s: list[float] = []  # in all, after the warm-up and after each round
+
+    def note_wait(*_: object) -> None:
+        waited_s.append(turns.waited_s)
+
+    taken = measure(
+        contenders,
+        rounds=options.rounds,
+        items=options.steps,
+        clock=clock,
+        verb=None,
+        after_warm_up=note_wait,
+        after_round=note_wait,
+    )
     steps = options.steps
-    for taken in run_rounds(
-        contenders, items=steps, piece=steps, rounds=options.rounds, clock=clock
-    ):
-        for name, value in taken.items():
-            seconds[name].append(value / steps)
-        wait_s.append((turns.waited_s - waited_s) / steps)
-        waited_s = turns.waited_s
+    seconds = {name: [value / steps for value in values] for name, values in taken.items()}
     return Taken(
         resident_s=seconds["resident"],
         fed_s=seconds["fed"],
-        wait_s=wait_s,
+        wait_s=[(after - before) / steps for before, after in pairwise(waited_s)],
         alone_s=seconds["alone"],
     )
 
@@ -246,13 +251,11 @@ def _rows(taken: Taken, batch_size: int) -> Mapping[str, Result]:
     needed = summarise("step/needed", RATE, needed_rates)
     rows = [
         resident,
-        summarise("step/fed", "ms", fed_ms, baseline=resident, baseline_values=resident_ms),
+        summarise("step/fed", "ms", fed_ms, resident.name, resident_ms),
         summarise("step/stall", "% of the step", stalls),
         summarise("step/wait", "% of the step", waits),
         needed,
-        summarise(
-            "step/feeder-alone", RATE, alone_rates, baseline=needed, baseline_values=needed_rates
-        ),
+        summarise("step/feeder-alone", RATE, alone_rates, needed.name, needed_rates),
     ]
     return {row.name: row for row in rows}
 

@@ -16,16 +16,11 @@ from feeder.jpeg.decoders import Decoder
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache import DecodedPictures
 from feeder.sample.cache_file import DecodedCache
-from feeder.sample.cache_plan import (
-    CachePlan,
-    DecodedSize,
-    FillAllowance,
-    aligned_bytes,
-    plan_cache,
-)
+from feeder.sample.cache_plan import DecodedSize, FillAllowance, aligned_bytes, plan_cache
 from feeder.sample.reader import SampleReader
 
-_NAME = "bench"
+from .contenders import Filling
+
 _SPARE = 1.5
 """Pictures at 1/2, 1/4 and 1/8 size take at most a third more; the directory and its page are
 extra."""
@@ -44,12 +39,7 @@ class CachedReaders:
     """Readers of ``samples`` (n,) with a full cache and with one that ``begin_round`` empties."""
 
     def __init__(
-        self,
-        dataset: Dataset,
-        recipe: Recipe,
-        samples: NDArray[np.int64],
-        *,
-        decoder: Decoder = "own",
+        self, dataset: Dataset, recipe: Recipe, samples: NDArray[np.int64], *, decoder: Decoder
     ) -> None:
         self._dataset, self._recipe, self._decoder = dataset, recipe, decoder
         records = dataset.read_records(samples)
@@ -59,18 +49,25 @@ class CachedReaders:
         ]
         self._size = DecodedSize(samples=len(samples), picture_bytes=float(np.mean(pictures_bytes)))
         self._full_cache, self._cold_cache = self._create(), self._create()
-        self.full = self._reader(self._full_cache)
         unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
-        pictures = DecodedPictures(self._full_cache, dataset.content, 1.0)
-        self.full_unscaled = SampleReader(dataset, unscaled, pictures, decoder=decoder)
-        self.cold = self._reader(self._cold_cache)
-        self._fill(samples)
+        self.full = self._reader(self._full_cache, recipe)
+        self.full_unscaled = self._reader(self._full_cache, unscaled)
+        self.cold = self._reader(self._cold_cache, recipe)
+        # Once at full size, then at the scales that crops have.
+        whole = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
+        for filled, epochs in ((whole, 1), (recipe, _SCALED_EPOCHS)):
+            reader = self._reader(self._full_cache, filled, _AtOnce(1.0))
+            filling = Filling(filled, samples, images=1)
+            for epoch in range(epochs):
+                filling.epoch = epoch
+                for row in range(len(samples)):
+                    filling.of(reader)(row, row + 1)
 
     def begin_round(self) -> None:
         """Replace the cold reader's cache by an empty one."""
         self._cold_cache.close()
         self._cold_cache = self._create()
-        self.cold = self._reader(self._cold_cache)
+        self.cold = self._reader(self._cold_cache, self._recipe)
 
     @property
     def cold_entries(self) -> int:
@@ -90,29 +87,15 @@ class CachedReaders:
         self._cold_cache.close()
 
     def _create(self) -> DecodedCache:
-        return DecodedCache.create(self._plan())
-
-    def _plan(self) -> CachePlan:
         budget_bytes = int(_SPARE * self._size.total_bytes) + (1 << 20)
-        plan = plan_cache(budget_bytes, {_NAME: self._size})
+        plan = plan_cache(budget_bytes, {"bench": self._size})
         assert plan is not None, "a budget for all of it has room for something"
-        return plan
+        return DecodedCache.create(plan)
 
-    def _reader(self, cache: DecodedCache) -> SampleReader:
-        share = cache.plan.picture_share
-        pictures = DecodedPictures(cache, self._dataset.content, share)
-        return SampleReader(self._dataset, self._recipe, pictures, decoder=self._decoder)
-
-    def _fill(self, samples: NDArray[np.int64]) -> None:
-        """Fill the full cache: once at full size, then at the scales that crops have."""
-        at_full_size = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
-        for recipe, epochs in ((at_full_size, 1), (self._recipe, _SCALED_EPOCHS)):
-            content = self._dataset.content
-            pictures = DecodedPictures(self._full_cache, content, 1.0, _AtOnce(1.0))
-            reader = SampleReader(self._dataset, recipe, pictures, decoder=self._decoder)
-            size = recipe.image_size
-            pixels, labels = np.empty((1, size, size, 3), np.int8), np.empty(1, np.int64)
-            for epoch in range(epochs):
-                for row in range(len(samples)):
-                    sample = samples[row : row + 1]
-                    reader.fill(sample, seed=0, epoch=epoch, pixels=pixels, labels=labels)
+    def _reader(
+        self, cache: DecodedCache, recipe: Recipe, *allowance: FillAllowance
+    ) -> SampleReader:
+        pictures = DecodedPictures(
+            cache, self._dataset.content, cache.plan.picture_share, *allowance
+        )
+        return SampleReader(self._dataset, recipe, pictures, decoder=self._decoder)

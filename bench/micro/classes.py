@@ -5,7 +5,7 @@ with the images of one half must show the same gain in the other.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,9 @@ from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-from ..report import RATE, Result, align, single, summarise
-from ..rounds import Contender, run_rounds, warm_up
-from .contenders import PreparedSamples, compare_sizes
+from ..report import RATE, Result, align, compare, single
+from ..rounds import Contender, measure, rates
+from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 
 FEWEST: Final = 8
 """Images that a class needs to be measured: fewer are not representative."""
@@ -36,16 +36,42 @@ def measure_classes(
     sample_ids: NDArray[np.int64],
     *,
     rounds: int,
-    decoder: Decoder = "own",
+    decoder: Decoder,
 ) -> list[Result]:
     """Return the rows ``…/CLASS`` of each class that has FEWEST images.
 
     ``decoder`` is that of ``sample/whole/CLASS``.
     """
-    results = []
+    results: list[Result] = []
     for name, members in _classes(dataset, sample_ids):
-        if np.count_nonzero(members) >= FEWEST:
-            results += _measure_class(dataset, recipe, sample_ids[members], name, rounds, decoder)
+        ids = sample_ids[members]
+        if len(ids) < FEWEST:
+            continue
+        with PreparedSamples(dataset, recipe, ids) as samples:
+            contenders: dict[str, Contender] = {
+                f"decode/full/{name}": samples.decode_full,
+                f"decode/tiled/{name}": samples.decode_tiled,
+                f"decode/tiled-turbojpeg/{name}": samples.decode_tiled_turbojpeg,
+                f"sample/full/{name}": samples.sample_full,
+                f"sample/whole/{name}": samples.of(SampleReader(dataset, recipe, decoder=decoder)),
+                f"sample/tiled-turbojpeg/{name}": samples.sample_tiled_turbojpeg,
+            }
+            taken = measure(
+                contenders,
+                rounds=rounds,
+                items=len(ids),
+                piece=CHUNK_IMAGES,
+                verb=None,
+                after_round=samples.begin_next_epoch,
+            )
+            results.append(single(f"dataset/images/{name}", "images", len(ids)))
+            results += compare_sizes(samples, f"/{name}")
+        baselines: dict[str, str | None] = {}
+        for what, way in (("decode", "tiled"), ("sample", "whole")):
+            full, turbojpeg = f"{what}/full/{name}", f"{what}/tiled-turbojpeg/{name}"
+            baselines |= {full: None, f"{what}/{way}/{name}": full, turbojpeg: full}
+            baselines[f"{what}/{way}-against-turbojpeg/{name}"] = turbojpeg
+        results += compare(rates(taken, len(ids)), RATE, baselines)
     return results
 
 
@@ -58,18 +84,16 @@ def format_classes(results: Sequence[Result]) -> list[str]:
     """Return the lines of a table of the classes whose rows are among ``results``."""
     rows = {result.name: result for result in results if is_of_class(result)}
     names = [name.rpartition("/")[2] for name in rows if name.startswith("dataset/images/")]
-    ways = ("decode/tiled", "sample/whole")
-    of_each = ("TurboJPEG", "gain")
-    heads = ("", "n", "size", "decode", *of_each, "sample", *of_each, "× full")
-    table: list[tuple[str, ...]] = [heads]
+    heads = ("TurboJPEG", "gain")
+    table = [["", "n", "size", "decode", *heads, "sample", *heads, "× full"]]
     for name in names:
         cells = [name, f"{rows[f'dataset/images/{name}'].value:.0f}"]
-        cells.append(_times(rows[f"dataset/blob/{name}"]))
-        for way in ways:
-            turbojpeg = f"{way.partition('/')[0]}/tiled-turbojpeg"
-            cells += [_each_us(rows[f"{each}/{name}"]) for each in (way, turbojpeg)]
-            cells.append(_times(rows[f"{way}-against-turbojpeg/{name}"]))
-        table.append((*cells, _times(rows[f"sample/whole/{name}"])))
+        cells.append(f"{rows[f'dataset/blob/{name}'].ratio:.2f}")
+        for what, way in (("decode", "tiled"), ("sample", "whole")):
+            for each in (way, "tiled-turbojpeg"):
+                cells.append(f"{1e6 / rows[f'{what}/{each}/{name}'].value:,.0f}")
+            cells.append(f"{rows[f'{what}/{way}-against-turbojpeg/{name}'].ratio:.2f}")
+        table.append([*cells, f"{rows[f'sample/whole/{name}'].ratio:.2f}"])
     heading = (
         "µs an image by class (n images): our decoder, and TurboJPEG on the same tiles;",
         "size: bytes of the blobs over those of ordinary JPEGs",
@@ -80,14 +104,6 @@ def format_classes(results: Sequence[Result]) -> list[str]:
 def half_of(name: str) -> str:
     """Return the half that a sample of this name is in, ``tune`` or ``held-out``."""
     return _HALVES[hashlib.sha256(name.encode()).digest()[0] % 2]
-
-
-def _each_us(result: Result) -> str:
-    return f"{1e6 / result.value:,.0f}"
-
-
-def _times(result: Result) -> str:
-    return f"{result.ratio:.2f}"
 
 
 def _classes(
@@ -102,75 +118,3 @@ def _classes(
     halves = np.array([half_of(dataset.name_of(each) or "") for each in sample_ids.tolist()])
     for name in _HALVES:
         yield name, halves == name
-
-
-def _measure_class(
-    dataset: Dataset,
-    recipe: Recipe,
-    sample_ids: NDArray[np.int64],
-    name: str,
-    rounds: int,
-    decoder: Decoder,
-) -> list[Result]:
-    count, chunk = len(sample_ids), recipe.batch_size
-    pixels = np.zeros((chunk, recipe.image_size, recipe.image_size, 3), np.int8)
-    labels = np.empty(chunk, np.int64)
-    with PreparedSamples(dataset, recipe, sample_ids) as samples:
-        reader = SampleReader(dataset, recipe, decoder=decoder)
-
-        def make_full(first: int, end: int) -> None:
-            samples.sample_full_same_code(first, end, pixels[: end - first])
-
-        def make_tiled(first: int, end: int) -> None:
-            samples.sample_tiled_turbojpeg(first, end, pixels[: end - first])
-
-        def make_ours(first: int, end: int) -> None:
-            reader.fill(
-                sample_ids[first:end],
-                seed=0,
-                epoch=samples.epoch,
-                pixels=pixels[: end - first],
-                labels=labels[: end - first],
-            )
-
-        contenders: dict[str, Contender] = {
-            "decode/full": samples.decode_full_same_code,
-            "decode/tiled": samples.decode_tiled,
-            "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
-            "sample/full": make_full,
-            "sample/whole": make_ours,
-            "sample/tiled-turbojpeg": make_tiled,
-        }
-        rates: dict[str, list[float]] = {way: [] for way in contenders}
-        warm_up(contenders, items=count, piece=chunk)
-        for seconds in run_rounds(contenders, items=count, piece=chunk, rounds=rounds):
-            for way, taken_s in seconds.items():
-                rates[way].append(count / taken_s)
-            samples.begin_epoch(samples.epoch + 1)
-        sizes = compare_sizes(samples, f"/{name}")
-    return [
-        single(f"dataset/images/{name}", "images", count),
-        *sizes,
-        *_compare(name, rates, "decode/full", "decode/tiled"),
-        *_compare(name, rates, "sample/full", "sample/whole"),
-    ]
-
-
-def _compare(name: str, rates: Mapping[str, list[float]], full_way: str, way: str) -> list[Result]:
-    """Return the rows of full decoding, of our decoder, and of TurboJPEG on the same tiles."""
-    by_turbojpeg = f"{way.partition('/')[0]}/tiled-turbojpeg"
-    full = summarise(f"{full_way}/{name}", RATE, rates[full_way])
-    ours, turbojpeg = (
-        summarise(
-            f"{each}/{name}", RATE, rates[each], baseline=full, baseline_values=rates[full_way]
-        )
-        for each in (way, by_turbojpeg)
-    )
-    against = summarise(
-        f"{way}-against-turbojpeg/{name}",
-        RATE,
-        rates[way],
-        baseline=turbojpeg,
-        baseline_values=rates[by_turbojpeg],
-    )
-    return [full, ours, turbojpeg, against]

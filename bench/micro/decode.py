@@ -7,369 +7,35 @@ full decode bit for bit, and our decoder's must always equal TurboJPEG's.
 """
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg import resize
 from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.libraries import check_libraries, tune_allocator
-from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import STAGES, SampleReader
+from feeder.sample.reader import SampleReader
 
 from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import RATE, Result, single, summarise
-from ..rounds import Contender, run_rounds, warm_up
+from ..report import RATE, Result, compare, single, summarise
+from ..rounds import Contender, measure, rates
 from .cached import CachedReaders
 from .classes import measure_classes
-from .contenders import PreparedSamples, compare_sizes
+from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
-from .limits import KERNELS, LIMITS, StageLimits
-from .pillow_samples import PillowSamples
 from .quality import measure_scaling
+from .stages import StageLimits, StageTimes
 
-CHUNK_IMAGES = ServeConfig().chunk_images
-"""Images in a call of the reader, as of the daemon's workers."""
-
-_STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
-
-
-def measure_decode(
-    path: Path, *, images: int, rounds: int, core: int, decoder: Decoder = "own"
-) -> DecodeReport:
-    """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's.
-
-    ``decoder`` is that of the samples in rows that do not name one.
-    """
-    machine = describe_machine({"all contenders": core}, decoder=decoder)
-    check_libraries()
-    tune_allocator()
-    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
-    with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
-        count = min(images, dataset.layout.samples)
-        order = np.random.default_rng(0).permutation(dataset.layout.samples)[:count]
-        ids = order.astype(np.int64)
-        with (
-            PreparedSamples(dataset, recipe, ids) as samples,
-            CachedReaders(dataset, recipe, ids, decoder=decoder) as cached,
-        ):
-            bench = _DecodeBench(dataset, samples, recipe, cached, decoder)
-            compared = bench.compare_pixels()
-            results = bench.measure(rounds)
-        results += measure_classes(
-            dataset, recipe, samples.sample_ids, rounds=rounds, decoder=decoder
-        )
-        results += measure_scaling(dataset, recipe, samples.sample_ids)
-    results.append(single("check/equal-to-pillow", "samples", compared))
-    measured = {
-        "images": count,
-        "rounds": rounds,
-        "crops": f"one an image and round, to {recipe.image_size} px",
-    }
-    return DecodeReport(bench="decode", machine=machine, results=results, measured=measured)
-
-
-class _DecodeBench:
-    """The contenders over prepared samples, with the buffers that they write to."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        samples: PreparedSamples,
-        recipe: Recipe,
-        cached: CachedReaders,
-        decoder: Decoder,
-    ) -> None:
-        self._dataset = dataset
-        self._cached = cached
-        self._samples = samples
-        self._pillow = PillowSamples(samples)
-        self._pixels = _pixels(CHUNK_IMAGES, recipe)
-        self._labels = np.empty(CHUNK_IMAGES, np.int64)
-        self._decoder = decoder
-        unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
-        self._readers = {
-            "": SampleReader(dataset, recipe, decoder=decoder),
-            "-turbojpeg": SampleReader(dataset, recipe, decoder="turbojpeg"),
-            "-unscaled": SampleReader(dataset, unscaled, decoder=decoder),
-        }
-        self._limits = StageLimits(samples, recipe.image_size)
-        val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
-        self._contenders: dict[str, Contender] = {
-            "decode/full-libraries": samples.decode_full,
-            "decode/pillow": self._pillow.decode_full,
-            "decode/full": samples.decode_full_same_code,
-            "decode/tiled": samples.decode_tiled,
-            "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
-            "decode/tiled-unscaled": samples.decode_tiled_unscaled,
-            "limit/entropy": samples.decode_coefficients,
-            "limits": self._limits.measure,
-            "sample/full-libraries": self._into_pixels(samples.sample_full),
-            "sample/pillow": self._into_pixels(self._pillow.sample_full),
-            "sample/full": self._into_pixels(samples.sample_full_same_code),
-            "sample/tiled-turbojpeg": self._into_pixels(samples.sample_tiled_turbojpeg),
-            "sample/centre": partial(self._fill, SampleReader(dataset, val, decoder=decoder)),
-            "sample/decoded-cache": partial(self._fill, cached.full),
-            "sample/decoded-cache-unscaled": partial(self._fill, cached.full_unscaled),
-            "sample/filling-cache": lambda first, end: self._fill(cached.cold, first, end),
-        }
-        for suffix, reader in self._readers.items():
-            self._contenders[f"sample/whole{suffix}"] = partial(self._fill, reader)
-        for version in VERSIONS[:-1]:  # the last is the one that is chosen without a name
-            self._contenders[f"decode/tiled-{version}"] = partial(
-                samples.decode_tiled, version=version
-            )
-        for vectors in resize.VERSIONS[:-1]:
-            self._contenders[f"sample/tiled-turbojpeg-{vectors}"] = self._into_pixels(
-                partial(samples.sample_tiled_turbojpeg, version=vectors)
-            )
-        self._versions = VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1]
-        for version in self._versions:
-            self._contenders[f"sample/whole-{version}"] = partial(
-                self._fill, SampleReader(dataset, recipe, vectors=version)
-            )
-        self._centre_reference = partial(
-            self._fill, SampleReader(dataset, val, decoder="turbojpeg")
-        )
-
-    def compare_pixels(self) -> int:
-        """Return the number of samples whose pixels were compared and are equal."""
-        count = len(self._samples.sample_ids)
-        everywhere = np.ones(count, np.bool_)
-        unscaled = self._samples.crops.scales == 1
-        pillow = "Pillow's resize of the full decode"
-        versions = [f"sample/whole-{version}" for version in self._versions]
-        for first in range(0, count, CHUNK_IMAGES):
-            rows = slice(first, min(first + CHUNK_IMAGES, count))
-            expected = self._make(self._contenders["sample/full-libraries"], rows)
-            self._check("sample/full", rows, expected, everywhere, pillow)
-            self._check("sample/whole-unscaled", rows, expected, everywhere, pillow)
-            self._check("sample/whole", rows, expected, unscaled, pillow)
-            self._check("sample/decoded-cache-unscaled", rows, expected, everywhere, pillow)
-            expected = self._make(self._contenders["sample/whole-turbojpeg"], rows)
-            cached = ("sample/filling-cache", "sample/decoded-cache")
-            for name in ("sample/whole", "sample/tiled-turbojpeg", *cached, *versions):
-                self._check(name, rows, expected, everywhere, "sample/whole-turbojpeg")
-            expected = self._make(self._centre_reference, rows)
-            self._check("sample/centre", rows, expected, everywhere, "TurboJPEG's centre crops")
-        return count
-
-    def _make(self, contender: Contender, rows: slice) -> NDArray[np.int8]:
-        contender(rows.start, rows.stop)
-        return self._pixels[: rows.stop - rows.start].copy()
-
-    def _check(
-        self,
-        name: str,
-        rows: slice,
-        expected: NDArray[np.int8],
-        must_equal: NDArray[np.bool_],
-        reference: str,
-    ) -> None:
-        differs = (self._make(self._contenders[name], rows) != expected).any(axis=(1, 2, 3))
-        wrong = np.flatnonzero(differs & must_equal[rows])
-        if wrong.size:
-            sample_id = int(self._samples.sample_ids[rows.start + int(wrong[0])])
-            raise DatasetError(
-                f"{self._dataset.describe(sample_id)}: {name} does not give the pixels of "
-                f"{reference}; report this with the image"
-            )
-
-    def measure(self, rounds: int) -> list[Result]:
-        """Run the rounds and return all rows."""
-        count = len(self._samples.sample_ids)
-        warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
-        rates: dict[str, list[float]] = {name: [] for name in self._contenders}
-        stages = {
-            "": _StageRates(self._readers[""], joins=self._decoder == "turbojpeg"),
-            "-turbojpeg": _StageRates(self._readers["-turbojpeg"], joins=True),
-        }
-        limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
-        scaled: list[float] = []
-        fills: list[float] = []
-        filled: list[float] = []
-        limits_before = dict(self._limits.seconds)
-        progress = ProgressLine(sys.stderr)
-        progress.begin("measuring", "rounds", rounds)
-        self._cached.begin_round()
-        for seconds in run_rounds(self._contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds):
-            for name, taken_s in seconds.items():
-                rates[name].append(count / taken_s)
-            for suffix, of_stages in stages.items():
-                of_stages.add_round(count, seconds[f"sample/whole{suffix}"])
-            least = {name: self._limits.seconds[name] - limits_before[name] for name in LIMITS}
-            limits_before = dict(self._limits.seconds)
-            least["whole"] = sum(least[kernel] for kernel in KERNELS)
-            for name, taken_s in least.items():
-                limits[name].append(count / taken_s)
-            scaled.append(100 * float(np.mean(self._samples.crops.scales > 1)))
-            fills.append(100 * (seconds["sample/filling-cache"] / seconds["sample/whole"] - 1))
-            filled.append(100 * self._cached.cold_entries / count)
-            self._cached.begin_round()
-            self._samples.begin_epoch(self._samples.epoch + 1)
-            progress.add(1)
-        progress.end()
-        for way in ("decode/tiled", "sample/whole"):
-            rates.setdefault(f"{way}-{VERSIONS[-1]}", rates[way])
-        rates[f"sample/tiled-turbojpeg-{resize.VERSIONS[-1]}"] = rates["sample/tiled-turbojpeg"]
-        return [
-            *_compare_ways(rates, "decode", "tiled"),
-            *_compare_ways(rates, "sample", "whole"),
-            *_compare_versions(rates),
-            *compare_rates(rates, "sample/whole", ("sample/centre",))[1:],
-            *_compare_stages(stages[""].rates, limits, rates["sample/whole"]),
-            *compare_rates(rates, "decode/tiled", ("limit/entropy",))[1:],
-            *(
-                summarise(f"stage/{name}-turbojpeg", RATE, values)
-                for name, values in stages["-turbojpeg"].rates.items()
-            ),
-            *compare_rates(rates, "sample/whole", ("sample/decoded-cache", "sample/filling-cache"))[
-                1:
-            ],
-            *compare_rates(rates, "sample/whole-unscaled", ("sample/decoded-cache-unscaled",))[1:],
-            replace(
-                compare_rates(rates, "sample/decoded-cache-unscaled", ("sample/decoded-cache",))[1],
-                name="sample/decoded-cache-against-unscaled",
-            ),
-            summarise("decoded-cache/fill", "%", fills),
-            summarise("decoded-cache/filled", "%", filled),
-            single("decoded-cache/size", "bytes/image", self._cached.bytes_per_picture),
-            summarise("crops/scaled", "%", scaled),
-            single("dataset/images", "images", count),
-            *compare_sizes(self._samples),
-            single(
-                "dataset/size",
-                "pixels/image",
-                float(np.mean(self._samples.widths * self._samples.heights)),
-            ),
-        ]
-
-    def _into_pixels(self, make: Callable[[int, int, NDArray[np.int8]], None]) -> Contender:
-        return lambda first, end: make(first, end, self._pixels[: end - first])
-
-    def _fill(self, reader: SampleReader, first: int, end: int) -> None:
-        reader.fill(
-            self._samples.sample_ids[first:end],
-            seed=0,
-            epoch=self._samples.epoch,
-            pixels=self._pixels[: end - first],
-            labels=self._labels[: end - first],
-        )
-
-
-class _StageRates:
-    """The rates of a reader's stages by round, and ``rest`` of its time."""
-
-    def __init__(self, reader: SampleReader, *, joins: bool) -> None:
-        self._reader = reader
-        self._joins = joins
-        self._before = dict(reader.seconds)
-        self.rates: dict[str, list[float]] = {}
-
-    def add_round(self, count: int, whole_s: float) -> None:
-        """Add a round in which ``count`` samples took ``whole_s``."""
-        now = dict(self._reader.seconds)
-        spent = {stage: now[stage] - self._before[stage] for stage in _STAGES}
-        self._before = now
-        if not self._joins:  # what is left to TurboJPEG is a part of decoding
-            spent["decode"] += spent.pop("join")
-        spent["rest"] = max(whole_s - sum(spent.values()), 1e-9)
-        for stage, taken_s in spent.items():
-            self.rates.setdefault(stage, []).append(count / taken_s)
-
-
-def _pixels(images: int, recipe: Recipe) -> NDArray[np.int8]:
-    return np.zeros((images, recipe.image_size, recipe.image_size, 3), np.int8)
-
-
-def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, way: str) -> list[Result]:
-    """Return the rows of decoding, or of whole samples, against each baseline."""
-    ours = f"{what}/{way}"
-    baselines = {
-        "libraries": f"{what}/full-libraries",
-        "pillow": f"{what}/pillow",
-        "turbojpeg": f"{what}/tiled-turbojpeg",
-        "unscaled": f"{ours}-unscaled",
-    }
-    others = [ours, *baselines.values()]
-    others += ["sample/whole-turbojpeg"] if what == "sample" else []
-    return [
-        *compare_rates(rates, f"{what}/full", others),
-        *(
-            replace(compare_rates(rates, baseline, (ours,))[1], name=f"{ours}-against-{word}")
-            for word, baseline in baselines.items()
-        ),
-    ]
-
-
-def _compare_versions(rates: Mapping[str, Sequence[float]]) -> list[Result]:
-    """Return the rows of our decoder's versions against TurboJPEG on the same tiles.
-
-    A sample is resized as on a CPU with no faster version, and so is that of its baseline.
-    """
-    decoding = [f"decode/tiled-{version}" for version in VERSIONS]
-    rows = compare_rates(rates, "decode/tiled-turbojpeg", decoding)[1:]
-    for vectors in resize.VERSIONS:
-        samples = [
-            f"sample/whole-{version}"
-            for version in VERSIONS
-            if resize.version_beside(version) == vectors
-        ]
-        rows += compare_rates(rates, f"sample/tiled-turbojpeg-{vectors}", samples)
-    return rows
-
-
-def _compare_stages(
-    stages: Mapping[str, Sequence[float]],
-    limits: Mapping[str, Sequence[float]],
-    whole: Sequence[float],
-) -> list[Result]:
-    """Return the rows of the stages, each against its limit, and of the whole against all."""
-    rows = []
-    for name, values in stages.items():
-        if name not in limits:
-            rows.append(summarise(f"stage/{name}", RATE, values))
-            continue
-        limit = summarise(f"limit/{name}", RATE, limits[name])
-        rows += [
-            summarise(f"stage/{name}", RATE, values, baseline=limit, baseline_values=limits[name]),
-            limit,
-        ]
-    limit = summarise("sample/limit", RATE, limits["whole"])
-    against = "sample/whole-against-limit"
-    return [
-        *rows,
-        limit,
-        summarise(against, RATE, whole, baseline=limit, baseline_values=limits["whole"]),
-    ]
-
-
-def compare_rates(
-    rates: Mapping[str, Sequence[float]], baseline_name: str, names: Sequence[str]
-) -> list[Result]:
-    """Return the row of the baseline and those of ``names``, given all rates by round."""
-    baseline = summarise(baseline_name, RATE, rates[baseline_name])
-    return [
-        baseline,
-        *(
-            summarise(
-                name, RATE, rates[name], baseline=baseline, baseline_values=rates[baseline_name]
-            )
-            for name in names
-        ),
-    ]
+_OTHERS: Final = ("libraries", "pillow", "turbojpeg", "unscaled")
+"""What ``decode/tiled`` and ``sample/whole`` are compared with, as in ``…-against-pillow``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -386,14 +52,222 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> DecodeReport:
-    """Do what the command line asks."""
-    core = choose_core(arguments.core)
+    """Measure the dataset; DatasetError when a pixel differs from the full decode's."""
+    core, rounds, decoder = choose_core(arguments.core), arguments.rounds, arguments.decoder
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        report = measure_decode(
-            path,
-            images=arguments.images,
-            rounds=arguments.rounds,
-            core=core,
-            decoder=arguments.decoder,
+        machine = describe_machine({"all contenders": core}, decoder=decoder)
+        check_libraries()
+        tune_allocator()
+        recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
+        with pinned_to(core), Dataset.open(path) as dataset:
+            order = np.random.default_rng(0).permutation(dataset.layout.samples)
+            ids = order[: arguments.images].astype(np.int64)
+            with (
+                PreparedSamples(dataset, recipe, ids) as samples,
+                CachedReaders(dataset, recipe, ids, decoder=decoder) as cached,
+            ):
+                bench = _DecodeBench(dataset, samples, recipe, cached, decoder)
+                bench.compare_pixels()
+                results = bench.measure(rounds)
+            results += measure_classes(dataset, recipe, ids, rounds=rounds, decoder=decoder)
+            results += measure_scaling(dataset, recipe, ids)
+    results.append(single("check/equal-to-pillow", "samples", len(ids)))
+    measured = {
+        "images": len(ids),
+        "rounds": rounds,
+        "crops": f"one an image and round, to {recipe.image_size} px",
+    }
+    report = AllRowsReport if arguments.all else DecodeReport
+    return report(bench="decode", machine=machine, results=results, measured=measured)
+
+
+class _DecodeBench:
+    """The contenders over prepared samples, all of which write to the pixels of these."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        samples: PreparedSamples,
+        recipe: Recipe,
+        cached: CachedReaders,
+        decoder: Decoder,
+    ) -> None:
+        self._dataset, self._samples, self._cached = dataset, samples, cached
+        read = partial(SampleReader, dataset)
+        val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
+        unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
+        whole, whole_turbojpeg = read(recipe, decoder=decoder), read(recipe, decoder="turbojpeg")
+        limits = StageLimits(samples, recipe.image_size)
+        self._times = StageTimes(
+            {"": whole, "-turbojpeg": whole_turbojpeg},
+            limits,
+            joins=["-turbojpeg", *([""] if decoder == "turbojpeg" else [])],
         )
-    return AllRowsReport.of(report) if arguments.all else report
+        # Our decoder without a name is the last version; resizing too.
+        self._versions = VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1]
+        self._centre_reference = samples.of(read(val, decoder="turbojpeg"))
+        self._contenders: dict[str, Contender] = {
+            "decode/full-libraries": samples.decode_full_libraries,
+            "decode/pillow": samples.decode_pillow,
+            "decode/full": samples.decode_full,
+            "decode/tiled": samples.decode_tiled,
+            "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
+            "decode/tiled-unscaled": samples.decode_tiled_unscaled,
+            "limit/entropy": samples.decode_coefficients,
+            "limits": limits.measure,
+            "sample/full-libraries": samples.sample_full_libraries,
+            "sample/pillow": samples.sample_pillow,
+            "sample/full": samples.sample_full,
+            "sample/tiled-turbojpeg": samples.sample_tiled_turbojpeg,
+            "sample/centre": samples.of(read(val, decoder=decoder)),
+            "sample/decoded-cache": samples.of(cached.full),
+            "sample/decoded-cache-unscaled": samples.of(cached.full_unscaled),
+            "sample/filling-cache": lambda first, end: samples.of(cached.cold)(first, end),
+            "sample/whole": samples.of(whole),
+            "sample/whole-turbojpeg": samples.of(whole_turbojpeg),
+            "sample/whole-unscaled": samples.of(read(unscaled, decoder=decoder)),
+            **{
+                f"decode/tiled-{version}": partial(samples.decode_tiled, version=version)
+                for version in VERSIONS[:-1]
+            },
+            **{
+                f"sample/tiled-turbojpeg-{vectors}": partial(
+                    samples.sample_tiled_turbojpeg, version=vectors
+                )
+                for vectors in resize.VERSIONS[:-1]
+            },
+            **{
+                f"sample/whole-{version}": samples.of(read(recipe, vectors=version))
+                for version in self._versions
+            },
+        }
+
+    def compare_pixels(self) -> None:
+        """Raise DatasetError with the name of the first sample whose pixels are not as expected."""
+        count = len(self._samples.sample_ids)
+        make = self._contenders
+        cached = ("sample/filling-cache", "sample/decoded-cache")
+        versions = (f"sample/whole-{version}" for version in self._versions)
+        pillow = "Pillow's resize of the full decode"
+        unscaled = ("sample/full", "sample/whole-unscaled", "sample/decoded-cache-unscaled")
+        same = ("sample/whole", "sample/tiled-turbojpeg", *cached, *versions)
+        for first in range(0, count, CHUNK_IMAGES):
+            end = min(first + CHUNK_IMAGES, count)
+            self._check(first, end, make["sample/full-libraries"], pillow, unscaled)
+            self._check(
+                first,
+                end,
+                make["sample/full-libraries"],
+                pillow,
+                ("sample/whole",),
+                lambda row: bool(self._samples.crops.scales[row] == 1),
+            )
+            reference = "sample/whole-turbojpeg"
+            self._check(first, end, make[reference], reference, same)
+            self._check(
+                first, end, self._centre_reference, "TurboJPEG's centre crops", ("sample/centre",)
+            )
+
+    def _check(
+        self,
+        first: int,
+        end: int,
+        reference: Contender,
+        words: str,
+        names: Iterable[str],
+        counts: Callable[[int], bool] = lambda row: True,
+    ) -> None:
+        pixels = self._samples.pixels[: end - first]
+        reference(first, end)
+        expected = pixels.copy()
+        for name in names:
+            self._contenders[name](first, end)
+            for row in np.flatnonzero((pixels != expected).any(axis=(1, 2, 3))).tolist():
+                if counts(first + row):
+                    sample = self._dataset.describe(int(self._samples.sample_ids[first + row]))
+                    raise DatasetError(
+                        f"{sample}: {name} does not give the pixels of {words}; report this with "
+                        "the image"
+                    )
+
+    def measure(self, rounds: int) -> list[Result]:
+        """Run the rounds and return all rows."""
+        samples, count = self._samples, len(self._samples.sample_ids)
+        scaled: list[float] = []
+        filled: list[float] = []
+
+        def begin_round() -> None:
+            self._cached.begin_round()
+            self._times.note()
+
+        def end_round(_: object) -> None:
+            scaled.append(100 * float(np.mean(samples.crops.scales > 1)))
+            filled.append(100 * self._cached.cold_entries / count)
+            samples.begin_next_epoch()
+            begin_round()
+
+        taken = measure(
+            self._contenders,
+            rounds=rounds,
+            items=count,
+            piece=CHUNK_IMAGES,
+            after_warm_up=begin_round,
+            after_round=end_round,
+        )
+        pairs = zip(taken["sample/filling-cache"], taken["sample/whole"], strict=True)
+        fills = [100 * (filling_s / whole_s - 1) for filling_s, whole_s in pairs]
+        stages = self._times.seconds(taken)
+        values = rates(taken | stages, count)
+        for name in ("decode/tiled", "sample/whole"):
+            values.setdefault(f"{name}-{VERSIONS[-1]}", values[name])
+        vectors = resize.VERSIONS[-1]
+        values[f"sample/tiled-turbojpeg-{vectors}"] = values["sample/tiled-turbojpeg"]
+        pixels = float(np.mean(samples.widths * samples.heights))
+        return [
+            *compare(values, RATE, _baselines(list(stages))),
+            summarise("decoded-cache/fill", "%", fills),
+            summarise("decoded-cache/filled", "%", filled),
+            single("decoded-cache/size", "bytes/image", self._cached.bytes_per_picture),
+            summarise("crops/scaled", "%", scaled),
+            single("dataset/images", "images", count),
+            *compare_sizes(samples),
+            single("dataset/size", "pixels/image", pixels),
+        ]
+
+
+def _baselines(stages: list[str]) -> dict[str, str | None]:
+    """Return the baseline of each row, by name; ``stages`` are those of stages and their limits."""
+    rows: dict[str, str | None] = {}
+    for what, way in (("decode", "tiled"), ("sample", "whole")):
+        ours, full = f"{what}/{way}", f"{what}/full"
+        others = (
+            f"{what}/full-libraries",
+            f"{what}/pillow",
+            f"{what}/tiled-turbojpeg",
+            f"{ours}-unscaled",
+        )
+        rows |= {full: None, **dict.fromkeys((ours, *others), full)}
+        rows |= {
+            f"{ours}-against-{word}": other for word, other in zip(_OTHERS, others, strict=True)
+        }
+    rows["sample/whole-turbojpeg"] = "sample/full"
+    for version in VERSIONS:
+        rows[f"decode/tiled-{version}"] = "decode/tiled-turbojpeg"
+    # A sample is resized as on a CPU with no faster version, and so is that of its baseline.
+    for vectors in resize.VERSIONS:
+        rows[f"sample/tiled-turbojpeg-{vectors}"] = None
+        for version in VERSIONS:
+            if resize.version_beside(version) == vectors:
+                rows[f"sample/whole-{version}"] = f"sample/tiled-turbojpeg-{vectors}"
+    for name in stages:
+        limit = name.replace("stage/", "limit/")
+        rows[name] = limit if limit != name and limit in stages else None
+    return rows | {
+        "sample/whole-against-limit": "sample/limit",
+        "limit/entropy": "decode/tiled",
+        "sample/centre": "sample/whole",
+        "sample/decoded-cache": "sample/whole",
+        "sample/filling-cache": "sample/whole",
+        "sample/decoded-cache-unscaled": "sample/whole-unscaled",
+        "sample/decoded-cache-against-unscaled": "sample/decoded-cache-unscaled",
+    }

@@ -4,16 +4,13 @@ The conclusion names the fastest way, by how much, and where Feeder loses; the o
 ``--all``, ``--json``) are for finding the reason.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
-from ..report import BRACKETS, FEWEST_ROUNDS, Report, align, format_number, format_ratio
+from ..report import BRACKETS, FEWEST_ROUNDS, Report, align, format_number, format_ratio, wrap
 from .classes import format_classes, is_of_class
 from .ways import find_standing, has_own_decoder, pillow_name, ways_of
-
-COLUMNS: Final = 79
 
 _HEADINGS: Final = {
     "decode": "decoding alone, images/s",
@@ -37,20 +34,12 @@ class DecodeReport(Report):
         return "\n".join(lines) + "\n"
 
     def _conclusion(self) -> list[str]:
-        lines: list[str] = []
-        for sentence in (conclude(self), *find_losses(self), describe_measured(self)):
-            lines += textwrap.wrap(sentence, COLUMNS, break_on_hyphens=False)
-        return lines
+        return wrap([conclude(self), *find_losses(self), describe_measured(self)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllRowsReport(DecodeReport):
     """The same with all rows, the classes of images in a table of their own."""
-
-    @classmethod
-    def of(cls, report: DecodeReport) -> Self:
-        """Return ``report`` with all rows in its text."""
-        return cls(**{each.name: getattr(report, each.name) for each in fields(report)})
 
     def to_text(self) -> str:
         """Return the conclusion, header and all tables as text, with a newline at its end."""

@@ -10,8 +10,9 @@ bytes and sizes of both. Rates are by CPU time, so a machine in use is good enou
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Final
@@ -25,27 +26,27 @@ from feeder.plan.recipe import Recipe
 
 from ..data.material import dataset_or_synthetic, pack
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import Report, Result, single
-from ..rounds import Contender, run_rounds, warm_up
-from .contenders import PreparedSamples
-from .decode import CHUNK_IMAGES, compare_rates
+from ..report import RATE, Report, Result, compare, single
+from ..rounds import Contender, measure, rates
+from .contenders import CHUNK_IMAGES, PreparedSamples
 
 _TIMES: Final = 5
 """Synthetic images, and crops of a real image, for each real image: more reduce the noise."""
 
 
-def measure_likeness(source: Path, *, images: int, rounds: int, core: int) -> Report:
+def run(arguments: argparse.Namespace) -> Report:
     """Compare at most ``images`` images of the class folders in ``source`` with synthetic ones."""
+    core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core})
     tune_allocator()
     recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        real = stack.enter_context(Dataset.open(pack(source, folder / "real")))
-        count = min(images, real.layout.samples)
+        real = stack.enter_context(Dataset.open(pack(arguments.source, folder / "real")))
+        count = min(arguments.images, real.layout.samples)
         made = stack.enter_context(dataset_or_synthetic(None, images=count * _TIMES))
         synthetic = stack.enter_context(Dataset.open(made))
-        stack.enter_context(pinned_to(frozenset({core})))
+        stack.enter_context(pinned_to(core))
 
         def prepare(dataset: Dataset, images: int, epoch: int) -> PreparedSamples:
             order = np.random.default_rng(0).permutation(dataset.layout.samples)[:images]
@@ -53,41 +54,41 @@ def measure_likeness(source: Path, *, images: int, rounds: int, core: int) -> Re
 
         of_real = [prepare(real, count, epoch) for epoch in range(_TIMES)]
         of_synthetic = prepare(synthetic, count * _TIMES, 0)
-        results = _measure(of_real, of_synthetic, count, rounds)
+        contenders: dict[str, Contender] = {}
+        for way, decode in _WAYS.items():
+            contenders[f"{way}/real"] = partial(_decode_real, decode, of_real)
+            contenders[f"{way}/synthetic"] = partial(_decode_synthetic, decode, of_synthetic)
+        taken = measure(
+            contenders,
+            rounds=arguments.rounds,
+            items=count,
+            piece=CHUNK_IMAGES,
+            clock=process_time,
+        )
+        pairs = {
+            name: None if name.endswith("/real") else name.replace("synthetic", "real")
+            for name in contenders
+        }
+        results = compare(rates(taken, count * _TIMES), RATE, pairs)
         results += _describe("real", real, of_real[0])
         results += _describe("synthetic", synthetic, of_synthetic)
     return Report(bench="likeness", machine=machine, results=results)
 
 
-def _measure(
-    real: Sequence[PreparedSamples], synthetic: PreparedSamples, count: int, rounds: int
-) -> list[Result]:
-    def full_real(first: int, end: int) -> None:
-        for prepared in real:
-            prepared.decode_full(first, end)
+_Decode = Callable[[PreparedSamples, int, int], None]
+_WAYS: Final[dict[str, _Decode]] = {
+    "full": PreparedSamples.decode_full_libraries,
+    "tiled": PreparedSamples.decode_tiled,
+}
 
-    def tiled_real(first: int, end: int) -> None:
-        for prepared in real:
-            prepared.decode_tiled(first, end)
 
-    contenders: dict[str, Contender] = {
-        "full/real": full_real,
-        "full/synthetic": lambda first, end: synthetic.decode_full(first * _TIMES, end * _TIMES),
-        "tiled/real": tiled_real,
-        "tiled/synthetic": lambda first, end: synthetic.decode_tiled(first * _TIMES, end * _TIMES),
-    }
-    warm_up(contenders, items=count, piece=CHUNK_IMAGES)
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for seconds in run_rounds(
-        contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds, clock=process_time
-    ):
-        for name, taken_s in seconds.items():
-            rates[name].append(count * _TIMES / taken_s)
-    return [
-        row
-        for way in ("full", "tiled")
-        for row in compare_rates(rates, f"{way}/real", (f"{way}/synthetic",))
-    ]
+def _decode_real(decode: _Decode, real: Sequence[PreparedSamples], first: int, end: int) -> None:
+    for samples in real:
+        decode(samples, first, end)
+
+
+def _decode_synthetic(decode: _Decode, samples: PreparedSamples, first: int, end: int) -> None:
+    decode(samples, first * _TIMES, end * _TIMES)
 
 
 def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Result]:
@@ -106,13 +107,3 @@ def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Res
         share = float(np.mean(samples.subsamplings == subsampling))
         rows.append((subsampling.name.lower().removeprefix("s"), "%", 100 * share))
     return [single(f"{name}/{kind}", unit, value) for name, unit, value in rows]
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Measure as the command line asks."""
-    return measure_likeness(
-        arguments.source,
-        images=arguments.images,
-        rounds=arguments.rounds,
-        core=choose_core(arguments.core),
-    )

@@ -10,22 +10,20 @@ in which resizing counts, too.
 
 import argparse
 import io
-import math
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import process_time
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder.convert.lossy import SubsamplingName, shrink
+from feeder.convert.lossy import shrink
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
@@ -38,45 +36,36 @@ from feeder.sample.reader import SampleReader
 
 from ..data.material import source_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import RATE, Report, Result, align, format_number, header_lines, summarise
-from ..rounds import Contender, run_rounds, warm_up
-from .contenders import PreparedSamples
-from .decode import CHUNK_IMAGES
+from ..report import (
+    RATE,
+    Report,
+    Result,
+    align,
+    compare,
+    format_number,
+    header_lines,
+    single,
+    summarise,
+)
+from ..rounds import measure, rates
+from .contenders import CHUNK_IMAGES, Filling, PreparedSamples
+from .quality import psnr_db
 
 LOSSLESS: Final = "lossless"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """The options of one packing."""
-
-    max_side: int | None = None
-    quality: int | None = None
-    subsampling: SubsamplingName | None = None
-
-    @property
-    def name(self) -> str:
-        """The options as on the command line, without the dashes before them."""
-        typed = {
-            "max-side": self.max_side,
-            "quality": self.quality,
-            "subsampling": self.subsampling,
-        }
-        return " ".join(f"{name} {value}" for name, value in typed.items() if value) or LOSSLESS
-
-
-SETTINGS: Final = (
-    Setting(max_side=500),
-    Setting(max_side=500, quality=90),
-    Setting(max_side=500, quality=90, subsampling="420"),
-    Setting(max_side=400),
-    Setting(max_side=400, quality=90, subsampling="420"),
-    Setting(max_side=320, quality=90),
-    Setting(max_side=256, quality=90),
-    Setting(quality=90),
-    Setting(quality=75),
-    Setting(subsampling="420"),
+SETTINGS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"max_side": 500},
+    {"max_side": 500, "quality": 90},
+    {"max_side": 500, "quality": 90, "subsampling": "420"},
+    {"max_side": 400},
+    {"max_side": 400, "quality": 90, "subsampling": "420"},
+    {"max_side": 320, "quality": 90},
+    {"max_side": 256, "quality": 90},
+    {"quality": 90},
+    {"quality": 75},
+    {"subsampling": "420"},
 )
+"""Options of ``feeder pack``; the name of a setting is what one types, without the dashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,130 +85,100 @@ class LossReport(Report):
 
 
 def _table_row(name: str, rows: Mapping[str, Result]) -> tuple[str, ...]:
-    size, rate, changed = (rows[f"{name}/{what}"] for what in ("size", "train", "changed"))
     cells = [name]
-    for result in (size, rate):
-        ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
-        cells += [format_number(result.value), ratio]
-    cells.append(f"{changed.value:.0f}")
+    for what in ("size", "train"):
+        row = rows[f"{name}/{what}"]
+        cells += [format_number(row.value), "" if row.ratio is None else f"{row.ratio:.2f}"]
+    cells.append(f"{rows[f'{name}/changed'].value:.0f}")
     for what in ("stored", "crop"):
         psnr = rows.get(f"{name}/{what}")
         cells += ["", ""] if psnr is None else [f"{psnr.value:.1f}", f"{psnr.min:.1f}"]
     return tuple(cells)
 
 
-def measure_loss(
-    source: Path, *, images: int, rounds: int, core: int, settings: Sequence[Setting]
-) -> LossReport:
-    """Measure with at most ``images`` images of the folder ``source``."""
+def run(arguments: argparse.Namespace) -> LossReport:
+    """Measure with at most ``images`` images of the folder ``dataset``."""
+    core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core})
     check_libraries()
     tune_allocator()
+    settings = {_name_of(each): each for each in ({}, *SETTINGS)}
     with ExitStack() as stack:
+        source = stack.enter_context(
+            source_or_synthetic(arguments.dataset, images=arguments.images)
+        )
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        datasets = {
-            setting.name: stack.enter_context(Dataset.open(_pack(source, folder, setting)))
-            for setting in (Setting(), *settings)
-        }
+        datasets: dict[str, Dataset] = {}
+        for number, (name, setting) in enumerate(settings.items()):
+            options = PackOptions(jobs=usable_cpus().count, **setting)
+            pack_dataset(source, folder / str(number), options, ProgressLine(sys.stderr))
+            datasets[name] = stack.enter_context(Dataset.open(folder / str(number)))
         samples = datasets[LOSSLESS].layout.samples
         if any(dataset.layout.samples != samples for dataset in datasets.values()):
             raise DatasetError(f"{source} changed while it was packed: run the bench again")
-        order = np.random.default_rng(0).permutation(samples)[:images]
-        ids: NDArray[np.int64] = order.astype(np.int64)
-        stack.enter_context(pinned_to(frozenset({core})))
-        rates = _measure_rates(datasets, ids, rounds)
-        results = _compare_sizes(datasets, rates)
-        results += _compare_pixels(datasets, ids, {s.name: s for s in settings})
+        ids = np.random.default_rng(0).permutation(samples)[: arguments.images].astype(np.int64)
+        stack.enter_context(pinned_to(core))
+        results = _compare_rates(datasets, ids, arguments.rounds)
+        results += _compare_pixels(datasets, ids, settings)
     return LossReport(bench="loss", machine=machine, results=results)
 
 
-def _pack(source: Path, folder: Path, setting: Setting) -> Path:
-    destination = folder / setting.name.replace(" ", "-")
-    options = PackOptions(
-        jobs=usable_cpus().count,
-        max_side=setting.max_side,
-        quality=setting.quality,
-        subsampling=setting.subsampling,
-    )
-    pack_dataset(source, destination, options, ProgressLine(sys.stderr))
-    return destination
+def _name_of(setting: Mapping[str, Any]) -> str:
+    return " ".join(f"{key.replace('_', '-')} {each}" for key, each in setting.items()) or LOSSLESS
 
 
-def _measure_rates(
+def _compare_rates(
     datasets: Mapping[str, Dataset], ids: NDArray[np.int64], rounds: int
-) -> dict[str, list[float]]:
-    """Return the images a second of training crops, by dataset and round."""
-    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
-    pixels = np.zeros((CHUNK_IMAGES, recipe.image_size, recipe.image_size, 3), np.int8)
-    labels = np.empty(CHUNK_IMAGES, np.int64)
-    epoch = 0
-
-    def fill(reader: SampleReader, first: int, end: int) -> None:
-        rows = slice(end - first)
-        reader.fill(ids[first:end], seed=0, epoch=epoch, pixels=pixels[rows], labels=labels[rows])
-
-    contenders: dict[str, Contender] = {
-        name: partial(fill, SampleReader(dataset, recipe)) for name, dataset in datasets.items()
-    }
-    count = len(ids)
-    warm_up(contenders, items=count, piece=CHUNK_IMAGES)
-    rates: dict[str, list[float]] = {name: [] for name in datasets}
-    progress = ProgressLine(sys.stderr)
-    progress.begin("measuring", "rounds", rounds)
-    for seconds in run_rounds(
-        contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds, clock=process_time
-    ):
-        for name, taken_s in seconds.items():
-            rates[name].append(count / taken_s)
-        epoch += 1
-        progress.add(1)
-    progress.end()
-    return rates
-
-
-def _compare_sizes(
-    datasets: Mapping[str, Dataset], rates: Mapping[str, Sequence[float]]
 ) -> list[Result]:
-    """Return the rows of sizes and rates, each against the dataset without loss."""
-    rows: list[Result] = []
-    bases: dict[str, tuple[Result, Sequence[float]]] = {}
-    for name, dataset in datasets.items():
-        size_mb = sum(shard.bytes for shard in dataset.manifest.shards) / 1e6
-        for what, unit, values in (("size", "MB", [size_mb]), ("train", RATE, rates[name])):
-            baseline, baseline_values = bases.get(what, (None, ()))
-            row = summarise(
-                f"{name}/{what}", unit, values, baseline=baseline, baseline_values=baseline_values
-            )
-            bases.setdefault(what, (row, values))
-            rows.append(row)
-    return rows
+    """Return the rows of sizes and of training crops a second, against those without loss."""
+    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
+    filling = Filling(recipe, ids)
+
+    def next_epoch(_: object) -> None:
+        filling.epoch += 1
+
+    taken = measure(
+        {name: filling.of(SampleReader(each, recipe)) for name, each in datasets.items()},
+        rounds=rounds,
+        items=len(ids),
+        piece=CHUNK_IMAGES,
+        clock=process_time,
+        after_round=next_epoch,
+    )
+    sizes_mb = {
+        f"{name}/size": [sum(shard.bytes for shard in dataset.manifest.shards) / 1e6]
+        for name, dataset in datasets.items()
+    }
+    trained = {f"{name}/train": values for name, values in rates(taken, len(ids)).items()}
+    pairs = zip(compare(sizes_mb, "MB"), compare(trained, RATE), strict=True)
+    return [row for pair in pairs for row in pair]
 
 
 def _compare_pixels(
-    datasets: Mapping[str, Dataset], ids: NDArray[np.int64], settings: Mapping[str, Setting]
+    datasets: Mapping[str, Dataset],
+    ids: NDArray[np.int64],
+    settings: Mapping[str, Mapping[str, Any]],
 ) -> list[Result]:
     """Return the rows of the share of images that changed, and of their PSNR."""
-    rows = [Result(name=f"{LOSSLESS}/changed", value=0.0, unit="%", min=0.0, max=0.0)]
+    rows: list[Result] = []
     recipe = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
-    with PreparedSamples(datasets[LOSSLESS], recipe, ids) as lossless:
-        sources = lossless.jpegs
-    crops = _crops(datasets[LOSSLESS], recipe, ids)
-    for name, setting in settings.items():
-        with PreparedSamples(datasets[name], recipe, ids) as prepared:
+    for name, dataset in datasets.items():
+        with PreparedSamples(dataset, recipe, ids) as prepared:
             stored = prepared.jpegs
-        changed = [row for row in range(len(ids)) if stored[row] != sources[row]]
-        share = 100 * len(changed) / len(ids)
-        rows.append(Result(name=f"{name}/changed", value=share, unit="%", min=share, max=share))
-        if not changed:
-            continue
-        of_stored = [
-            _psnr_db(_levels(stored[row]), _levels(sources[row], setting.max_side))
-            for row in changed
-        ]
-        lossy = _crops(datasets[name], recipe, ids)
-        of_crops = [_psnr_db(lossy[row], crops[row]) for row in changed]
-        rows.append(summarise(f"{name}/stored", "dB", of_stored))
-        rows.append(summarise(f"{name}/crop", "dB", of_crops))
+        crops = Filling(recipe, ids, images=len(ids))
+        crops.of(SampleReader(dataset, recipe))(0, len(ids))
+        if name == LOSSLESS:
+            sources, exact = stored, crops.pixels
+        changed = [row for row, jpeg in enumerate(stored) if jpeg != sources[row]]
+        rows.append(single(f"{name}/changed", "%", 100 * len(changed) / len(ids)))
+        if changed:
+            side = settings[name].get("max_side")
+            of_stored = [
+                psnr_db(_levels(stored[row]), _levels(sources[row], side)) for row in changed
+            ]
+            of_crops = [psnr_db(crops.pixels[row], exact[row]) for row in changed]
+            rows.append(summarise(f"{name}/stored", "dB", of_stored))
+            rows.append(summarise(f"{name}/crop", "dB", of_crops))
     return rows
 
 
@@ -227,34 +186,3 @@ def _levels(jpeg: bytes, max_side: int | None = None) -> NDArray[np.uint8]:
     """Return the RGB levels (height, width, 3) of a JPEG, within ``max_side``."""
     with Image.open(io.BytesIO(jpeg)) as image:
         return np.asarray(shrink(image.convert("RGB"), max_side))
-
-
-def _crops(dataset: Dataset, recipe: Recipe, ids: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the crops of evaluation: (samples, size, size, 3)."""
-    pixels = np.empty((len(ids), recipe.image_size, recipe.image_size, 3), np.int8)
-    labels = np.empty(len(ids), np.int64)
-    SampleReader(dataset, recipe).fill(ids, seed=0, epoch=0, pixels=pixels, labels=labels)
-    return pixels
-
-
-_IDENTICAL_DB: Final = 100.0
-
-
-def _psnr_db(
-    found: NDArray[np.uint8] | NDArray[np.int8], expected: NDArray[np.uint8] | NDArray[np.int8]
-) -> float:
-    error = float(np.mean(np.square(found.astype(np.float64) - expected)))
-    return _IDENTICAL_DB if error == 0 else 10 * math.log10(255**2 / error)
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Measure as the command line asks."""
-    core = choose_core(arguments.core)
-    with source_or_synthetic(arguments.dataset, images=arguments.images) as source:
-        return measure_loss(
-            source,
-            images=arguments.images,
-            rounds=arguments.rounds,
-            core=core,
-            settings=SETTINGS,
-        )

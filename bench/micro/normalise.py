@@ -27,80 +27,57 @@ from trainer_client._host_normalise import (
 )
 
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import Report, Result, summarise
-from ..rounds import Contender, run_rounds, warm_up
+from ..report import Report, Result, compare
+from ..rounds import Contender, measure
 
 _SIZE_PX: Final = 224
 
 
-def measure_normalise(*, images: int, rounds: int, core: int) -> Report:
-    """Time batches of ``images`` images, in each of ``rounds`` rounds."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Time batches of ``images`` images in each of ``rounds`` rounds, on ``core``."""
+    core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core}, decoder=None)
-    pixels = np.random.default_rng(0).integers(-128, 128, (images, _SIZE_PX, _SIZE_PX, 3), np.int8)
+    shape = (arguments.images, _SIZE_PX, _SIZE_PX, 3)
+    pixels = np.random.default_rng(0).integers(-128, 128, shape, np.int8)
     results: list[Result] = []
-    with pinned_to(frozenset({core})):
+    with pinned_to(core):
         for value_type in VALUE_TYPES:
             for channels in (4, 3):
-                results += _measure_type(pixels, value_type, channels, rounds)
+                ways = _ways(pixels, value_type, channels)
+                contenders: dict[str, Contender] = {
+                    f"normalise/{name}-{value_type}-{channels}": partial(_once, work)
+                    for name, work in ways.items()
+                }
+                taken = measure(contenders, rounds=arguments.rounds, clock=process_time, verb=None)
+                times_ms = {name: [1000 * value for value in row] for name, row in taken.items()}
+                results += compare(times_ms, "ms")
     return Report(bench="normalise", machine=machine, results=results)
 
 
-def _measure_type(
-    pixels: NDArray[np.int8], value_type: ValueType, channels: int, rounds: int
-) -> list[Result]:
-    """Return the rows of one type of value: the copy, and each way to normalise against it."""
+def _once(work: Callable[[], object], first: int, end: int) -> None:
+    """Do the work of one batch, which is the only item."""
+    work()
+
+
+def _ways(
+    pixels: NDArray[np.int8], value_type: ValueType, channels: int
+) -> dict[str, Callable[[], object]]:
+    """Return the copy, which is the baseline, and the ways to normalise to a type of value."""
     scaling = make_scaling(IMAGENET_MEAN, IMAGENET_STD, channels=channels, value_type=value_type)
     first = HostNormaliser(scaling, value_type, DEFAULT_PACKING)
     out, copied = (first.take_output(pixels, Outputs()) for _ in range(2))
     copied.fill(1)
-    work: dict[str, Callable[[], object]] = {"copy": partial(np.copyto, out, copied)}
+    ways: dict[str, Callable[[], object]] = {"copy": partial(np.copyto, out, copied)}
     for version in VERSIONS:
         normaliser = HostNormaliser(scaling, value_type, DEFAULT_PACKING, version=version)
-        work[version] = partial(normaliser, pixels, out)
+        ways[version] = partial(normaliser, pixels, out)
     if find_spec("torch") is not None:
-        work["tensor"] = _with_torch(pixels, value_type, channels)
-    times_ms: dict[str, list[float]] = {name: [] for name in work}
-    contenders = {name: _once(each) for name, each in work.items()}
-    warm_up(contenders, items=1, piece=1)
-    for seconds in run_rounds(contenders, items=1, piece=1, rounds=rounds, clock=process_time):
-        for name, taken_s in seconds.items():
-            times_ms[name].append(1000 * taken_s)
-    kind = f"{value_type}-{channels}"
-    copy_ms = times_ms.pop("copy")
-    copy = summarise(f"normalise/copy-{kind}", "ms", copy_ms)
-    return [
-        copy,
-        *(
-            summarise(
-                f"normalise/{name}-{kind}", "ms", values, baseline=copy, baseline_values=copy_ms
-            )
-            for name, values in times_ms.items()
-        ),
-    ]
+        import torch  # which takes seconds that no other bench needs
 
+        from trainer_client._device import Normaliser
 
-def _once(work: Callable[[], object]) -> Contender:
-    """Return ``work``, of which a batch is the only item."""
-
-    def contender(_first: int, _end: int) -> None:
-        work()
-
-    return contender
-
-
-def _with_torch(
-    pixels: NDArray[np.int8], value_type: ValueType, channels: int
-) -> Callable[[], object]:
-    import torch  # which takes seconds that no other bench needs
-
-    from trainer_client._device import Normaliser
-
-    normaliser = Normaliser(torch.device("cpu"), getattr(torch, value_type), channels=channels)
-    return partial(normaliser, torch.from_numpy(pixels))
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Measure as the command line asks."""
-    return measure_normalise(
-        images=arguments.images, rounds=arguments.rounds, core=choose_core(arguments.core)
-    )
+        cpu, dtype = torch.device("cpu"), getattr(torch, value_type)
+        ways["tensor"] = partial(
+            Normaliser(cpu, dtype, channels=channels), torch.from_numpy(pixels)
+        )
+    return ways

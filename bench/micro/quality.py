@@ -4,7 +4,8 @@ Without scaling a sample equals Pillow's resize of the full decode bit for bit, 
 bench checks, so the unscaled sample is the reference.
 """
 
-from typing import Final
+import math
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
 from ..report import Result, single
+from .contenders import Filling
 
 EPOCHS: Final = 20
 """Epochs whose crops are compared: one in 25 of ImageNet's is large enough to be scaled."""
@@ -28,11 +30,10 @@ def measure_scaling(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64]
 ) -> list[Result]:
     """Return the distribution of PSNR, in dB over all bytes of an image; [] if none is scaled."""
-    records = dataset.read_records(sample_ids)
-    grids = McuGrids.of_records(records)
+    grids = McuGrids.of_records(dataset.read_records(sample_ids))
     plain = msgspec.structs.replace(recipe, dct_scaling=False)
     readers = SampleReader(dataset, recipe), SampleReader(dataset, plain)
-    ratios_db: list[float] = []
+    values_db: list[float] = []
     for epoch in range(EPOCHS):
         crops = plan_crops(
             recipe,
@@ -43,37 +44,34 @@ def measure_scaling(
             heights=grids.height,
         )
         chosen = sample_ids[crops.scales > 1]
-        scaled, exact = (_levels(reader, chosen, recipe.image_size, epoch) for reader in readers)
-        errors = np.mean((scaled - exact) ** 2, axis=(1, 2, 3))
-        exact_ones = errors == 0
-        errors[exact_ones] = 1
-        ratios = np.where(exact_ones, _IDENTICAL_DB, 10 * np.log10(255**2 / errors))
-        ratios_db += ratios.tolist()
-    if not ratios_db:
+        if not chosen.size:
+            continue
+        fillings = [Filling(recipe, chosen, images=len(chosen), epoch=epoch) for _ in readers]
+        for filling, reader in zip(fillings, readers, strict=True):
+            filling.of(reader)(0, len(chosen))
+        values_db += [
+            psnr_db(*pair) for pair in zip(*(each.pixels for each in fillings), strict=True)
+        ]
+    if not values_db:
         return []
     mean = Result(
         name="quality/scaled-psnr",
-        value=float(np.mean(ratios_db)),
+        value=float(np.mean(values_db)),
         unit="dB",
-        min=min(ratios_db),
-        max=max(ratios_db),
+        min=min(values_db),
+        max=max(values_db),
     )
-    shares = (5, 25, 50, 75, 95)
     return [
         mean,
         *(
-            single(f"quality/scaled-psnr-p{share}", "dB", float(np.percentile(ratios_db, share)))
-            for share in shares
+            single(f"quality/scaled-psnr-p{share}", "dB", float(np.percentile(values_db, share)))
+            for share in (5, 25, 50, 75, 95)
         ),
-        single("quality/scaled-crops", "crops", len(ratios_db)),
+        single("quality/scaled-crops", "crops", len(values_db)),
     ]
 
 
-def _levels(
-    reader: SampleReader, sample_ids: NDArray[np.int64], size: int, epoch: int
-) -> NDArray[np.float64]:
-    pixels = np.empty((len(sample_ids), size, size, 3), np.int8)
-    labels = np.empty(len(sample_ids), np.int64)
-    if len(sample_ids):
-        reader.fill(sample_ids, seed=0, epoch=epoch, pixels=pixels, labels=labels)
-    return pixels.astype(np.float64)
+def psnr_db(levels: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the PSNR of 8-bit levels in dB, at most that of identical ones."""
+    error = float(np.mean(np.square(levels.astype(np.float64) - expected)))
+    return _IDENTICAL_DB if error == 0 else 10 * math.log10(255**2 / error)

@@ -6,6 +6,7 @@ buffer for each crop, as the decoder's output is, so it is read from the cache.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from time import process_time
 
@@ -16,16 +17,29 @@ from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
 
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import Report
-from ..rounds import Contender, run_rounds, warm_up
-from .decode import CHUNK_IMAGES, compare_rates
+from ..report import RATE, Report, compare
+from ..rounds import Contender, measure, rates
+from .contenders import CHUNK_IMAGES
 
 _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (500, 400), (640, 480), (300, 250))
 
 
-def measure_resize(*, crops: int, rounds: int, core: int) -> Report:
-    """Time ``crops`` crops, in each of ``rounds`` rounds."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Time ``crops`` crops in each of ``rounds`` rounds, on ``core``."""
+    crops, core = arguments.crops, choose_core(arguments.core)
     machine = describe_machine({"all contenders": core}, decoder=None)
+    with pinned_to(core):
+        taken = measure(
+            _contenders(crops),
+            rounds=arguments.rounds,
+            items=crops,
+            piece=CHUNK_IMAGES,
+            clock=process_time,
+        )
+    return Report(bench="resize", machine=machine, results=compare(rates(taken, crops), RATE))
+
+
+def _contenders(crops: int) -> dict[str, Contender]:
     recipe = Recipe.for_split("train", batch_size=crops)
     sizes = np.array(_SIZES)[np.arange(crops) % len(_SIZES)]
     plan = plan_crops(
@@ -45,38 +59,12 @@ def measure_resize(*, crops: int, rounds: int, core: int) -> Report:
     )
     out = np.empty((recipe.image_size, recipe.image_size, 3), np.int8)
 
-    def resize_with(version: str, first: int, end: int) -> None:
-        for (width, height), box, flip in zip(
-            sides[first:end], boxes[first:end], flips[first:end], strict=True
-        ):
-            resize_pack(
-                picture, 4 * width, width, height, box, mirrored=flip, out=out, version=version
-            )
+    def resize_all(resize: Callable[..., object], first: int, end: int) -> None:
+        rows = slice(first, end)
+        for (width, height), box, flip in zip(sides[rows], boxes[rows], flips[rows], strict=True):
+            resize(picture, 4 * width, width, height, box, mirrored=flip, out=out)
 
-    def resize_with_pillow(first: int, end: int) -> None:
-        for (width, height), box, flip in zip(
-            sides[first:end], boxes[first:end], flips[first:end], strict=True
-        ):
-            resize_pack_reference(picture, 4 * width, width, height, box, mirrored=flip, out=out)
-
-    contenders: dict[str, Contender] = {"resize/pillow": resize_with_pillow}
-    contenders |= {f"resize/{version}": partial(resize_with, version) for version in VERSIONS}
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    with pinned_to(frozenset({core})):
-        warm_up(contenders, items=crops, piece=CHUNK_IMAGES)
-        for seconds in run_rounds(
-            contenders, items=crops, piece=CHUNK_IMAGES, rounds=rounds, clock=process_time
-        ):
-            for name, taken_s in seconds.items():
-                rates[name].append(crops / taken_s)
-    others = tuple(name for name in contenders if name != "resize/pillow")
-    return Report(
-        bench="resize", machine=machine, results=compare_rates(rates, "resize/pillow", others)
-    )
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Measure as the command line asks."""
-    return measure_resize(
-        crops=arguments.crops, rounds=arguments.rounds, core=choose_core(arguments.core)
-    )
+    contenders: dict[str, Contender] = {"resize/pillow": partial(resize_all, resize_pack_reference)}
+    for version in VERSIONS:
+        contenders[f"resize/{version}"] = partial(resize_all, partial(resize_pack, version=version))
+    return contenders

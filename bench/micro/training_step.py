@@ -24,18 +24,16 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import nn
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.pack.progress import ProgressLine
 from feeder.process.child import (
     SINGLE_THREADS,
     child_environment,
@@ -47,8 +45,8 @@ from trainer_client.reference.resnet import CHANNELS, MODELS
 
 from ..line_process import LineProcess
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import RATE, Report, Result, single, summarise
-from ..rounds import run_rounds, warm_up
+from ..report import RATE, Report, compare, single
+from ..rounds import Contender, measure
 
 MICRO_BATCHES: Final = {"plain": 1, "recompute": 1, "accumulate-2": 2, "accumulate-4": 4}
 """By variant; the first is the others' baseline."""
@@ -61,26 +59,12 @@ _RESET_PEAK: Final = "5"  # proc(5), of /proc/PID/clear_refs
 _RETURNING: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 18)}  # mallopt(3): mapped, and unmapped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
-    """What to measure, for how long, and where."""
-
-    model: str
-    batch: int
-    image_px: int
-    rounds: int
-    core: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step as its process has measured it."""
+class Step(NamedTuple):
+    """One step as its process has measured it; the peak is all that is resident during it."""
 
     cpu_s: float
     resident_bytes: int
-    """Before the step."""
     peak_bytes: int
-    """During the step: all that is resident."""
 
     @property
     def needed_mib(self) -> float:
@@ -88,95 +72,89 @@ class Step:
         return (self.peak_bytes - self.resident_bytes) / _MIB
 
 
-def measure_training_step(options: StepOptions) -> Report:
+class _StepProcess(LineProcess):
+    """A process that takes steps of a variant."""
+
+    def __init__(
+        self, variant: str, arguments: argparse.Namespace, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._variant = variant
+        sizes = arguments.model, arguments.batch, arguments.image_size
+        command = python_command(f"{__package__}.training_step", os.getpid(), variant, *sizes)
+        with pinned_to(choose_core(arguments.core)):
+            super().__init__(
+                command, environ=child_environment({**SINGLE_THREADS, **(environ or {})})
+            )
+
+    def take_step(self) -> Step:
+        """ResourceError when it takes too long, or the process has ended."""
+        try:
+            self.write_line("step")
+            cpu_s, resident_bytes, peak_bytes = self.next_line(_DEADLINE_S).split()
+        except TimeoutError:
+            raise ResourceError(
+                f"a step of {self._variant} takes over {_DEADLINE_S:g} s: use a smaller --batch or "
+                "--image-size"
+            ) from None
+        except (OSError, EOFError):
+            raise ResourceError(
+                f"the process of {self._variant} has ended, perhaps for want of memory: use a "
+                "smaller --batch"
+            ) from None
+        return Step(float(cpu_s), int(resident_bytes), int(peak_bytes))
+
+
+def run(arguments: argparse.Namespace) -> Report:
     """Measure all variants; ConfigError where the model or the batch does not suit them."""
-    if options.model not in MODELS:
-        raise ConfigError(f"no model {options.model!r}: --model is one of {', '.join(MODELS)}")
-    most = max(MICRO_BATCHES.values())
-    if options.batch % most:
+    if arguments.model not in MODELS:
+        raise ConfigError(f"no model {arguments.model!r}: --model is one of {', '.join(MODELS)}")
+    batch, most = arguments.batch, max(MICRO_BATCHES.values())
+    if batch % most:
         raise ConfigError(
-            f"--batch {options.batch} has no {most} equal micro-batches: use a multiple of {most}"
+            f"--batch {batch} has no {most} equal micro-batches: use a multiple of {most}"
         )
-    machine = describe_machine({"all contenders": options.core}, decoder=None)
+    core = choose_core(arguments.core)
+    machine = describe_machine({"all contenders": core}, decoder=None)
     machine["libraries"] = {"torch": str(torch.__version__)}
-    memory = {name: measure_memory(name, options) for name in MICRO_BATCHES}
+    memory = {name: measure_memory(name, arguments) for name in MICRO_BATCHES}
     steps: dict[str, list[Step]] = {name: [] for name in MICRO_BATCHES}
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(_start(name, options)) for name in steps}
-
-        def contend(name: str, _first: int, _end: int) -> None:
-            steps[name].append(_take_step(name, processes[name]))
-
-        contenders = {name: partial(contend, name) for name in steps}
-        warm_up(contenders, items=1, piece=1)
-        progress = ProgressLine(sys.stderr)
-        progress.begin("steps", "rounds", options.rounds)
-        for _ in run_rounds(contenders, items=1, piece=1, rounds=options.rounds):
-            progress.add(1)
-        progress.end()
-    grown = {
-        name: (max(step.peak_bytes for step in taken) - taken[0].resident_bytes) / _MIB
-        for name, taken in steps.items()
-    }
-    rates = {
-        name: [options.batch / step.cpu_s for step in taken[1:]]  # without the warm-up
-        for name, taken in steps.items()
-    }
+        contenders: dict[str, Contender] = {
+            name: partial(_contend, taken, stack.enter_context(_StepProcess(name, arguments)))
+            for name, taken in steps.items()
+        }
+        measure(contenders, rounds=arguments.rounds, verb="taking steps,")
+    rates: dict[str, list[float]] = {}
+    grown: dict[str, list[float]] = {}
+    for name, (warm_up, *taken) in steps.items():
+        rates[f"step/{name}"] = [batch / step.cpu_s for step in taken]
+        peak_bytes = max(step.peak_bytes for step in (warm_up, *taken))
+        grown[f"process/{name}"] = [(peak_bytes - warm_up.resident_bytes) / _MIB]
+    needed = {f"memory/{name}": [step.needed_mib] for name, step in memory.items()}
     results = [
-        *_compare("step", RATE, rates),
-        *_compare("memory", "MiB", {name: [step.needed_mib] for name, step in memory.items()}),
+        *compare(rates, RATE),
+        *compare(needed, "MiB"),
         single("memory/resident", "MiB", next(iter(memory.values())).resident_bytes / _MIB),
-        *_compare("process", "MiB", {name: [value] for name, value in grown.items()}),
+        *compare(grown, "MiB"),
     ]
-    measured = {key: getattr(options, key) for key in ("model", "batch", "image_px", "rounds")}
+    measured = {
+        "model": arguments.model,
+        "batch": batch,
+        "image_px": arguments.image_size,
+        "rounds": arguments.rounds,
+    }
     return Report(bench="training-step", machine=machine, results=results, measured=measured)
 
 
-def measure_memory(name: str, options: StepOptions) -> Step:
+def measure_memory(variant: str, arguments: argparse.Namespace) -> Step:
     """Return the second step of a variant in a process that returns what it frees."""
-    with _start(name, options, _RETURNING) as process:
-        _take_step(name, process)
-        return _take_step(name, process)
+    with _StepProcess(variant, arguments, _RETURNING) as process:
+        process.take_step()
+        return process.take_step()
 
 
-def _compare(kind: str, unit: str, values: Mapping[str, Sequence[float]]) -> list[Result]:
-    """Return a row for each variant; the first is the others' baseline."""
-    (plain, first), *others = values.items()
-    base = summarise(f"{kind}/{plain}", unit, first)
-    return [
-        base,
-        *(
-            summarise(f"{kind}/{name}", unit, own, baseline=base, baseline_values=first)
-            for name, own in others
-        ),
-    ]
-
-
-def _start(
-    name: str, options: StepOptions, environ: Mapping[str, str] | None = None
-) -> LineProcess:
-    command = python_command(
-        f"{__package__}.training_step",
-        *(os.getpid(), name, options.model, options.batch, options.image_px),
-    )
-    environment = child_environment({**SINGLE_THREADS, **(environ or {})})
-    with pinned_to(frozenset({options.core})):
-        return LineProcess(command, environ=environment)
-
-
-def _take_step(name: str, process: LineProcess) -> Step:
-    try:
-        process.write_line("step")
-        cpu_s, resident_bytes, peak_bytes = process.next_line(_DEADLINE_S).split()
-    except TimeoutError:
-        raise ResourceError(
-            f"a step of {name} takes over {_DEADLINE_S:g} s: use a smaller --batch or --image-size"
-        ) from None
-    except (OSError, EOFError):
-        raise ResourceError(
-            f"the process of {name} has ended, perhaps for want of memory: use a smaller --batch"
-        ) from None
-    return Step(float(cpu_s), int(resident_bytes), int(peak_bytes))
+def _contend(steps: list[Step], process: _StepProcess, first: int, end: int) -> None:
+    steps.append(process.take_step())
 
 
 def _make_step(variant: str, model_name: str, batch: int, image_px: int) -> Callable[[], None]:
@@ -202,16 +180,6 @@ def _make_step(variant: str, model_name: str, batch: int, image_px: int) -> Call
     return step
 
 
-def _measure(step: Callable[[], None]) -> Step:
-    """Take a step; its peak is the process's highest so far where that cannot be reset."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text(_RESET_PEAK, "ascii")
-    resident_bytes = _read_memory("VmRSS")
-    began_s = time.process_time()
-    step()
-    return Step(time.process_time() - began_s, resident_bytes, _read_memory("VmHWM"))
-
-
 def _read_memory(field: str) -> int:
     """Return a field of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text("utf-8", "replace").splitlines():
@@ -227,22 +195,14 @@ def main(parent: int, variant: str, model: str, batch: int, image_px: int) -> No
     torch.set_num_threads(1)
     step = _make_step(variant, model, batch, image_px)
     for _ in sys.stdin:
-        taken = _measure(step)
-        sys.stdout.write(f"{taken.cpu_s} {taken.resident_bytes} {taken.peak_bytes}\n")
-        sys.stdout.flush()
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Do what the command line asks."""
-    return measure_training_step(
-        StepOptions(
-            model=arguments.model,
-            batch=arguments.batch,
-            image_px=arguments.image_size,
-            rounds=arguments.rounds,
-            core=choose_core(arguments.core),
-        )
-    )
+        # Where the peak cannot be reset, it is the process's highest so far.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text(_RESET_PEAK, "ascii")
+        resident_bytes = _read_memory("VmRSS")
+        began_s = time.process_time()
+        step()
+        cpu_s = time.process_time() - began_s
+        print(cpu_s, resident_bytes, _read_memory("VmHWM"), flush=True)
 
 
 if __name__ == "__main__":

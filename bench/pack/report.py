@@ -93,12 +93,9 @@ def build_results(
     for name, taken in turns.items():
         for suffix, unit in (("", RATE), ("/cpu", CPU_RATE)):
             values = _rates(taken, images, unit)
-            row = summarise(f"{name}{suffix}", unit, values)
-            if name != baseline:
-                base = next(each for each in results if each.name == f"{baseline}{suffix}")
-                base_values = _rates(turns[baseline], images, unit)
-                row = summarise(row.name, unit, values, baseline=base, baseline_values=base_values)
-            results.append(row)
+            base = None if name == baseline else f"{baseline}{suffix}"
+            base_values = _rates(turns[baseline], images, unit)
+            results.append(summarise(f"{name}{suffix}", unit, values, base, base_values))
         for phase in taken[0].phases:
             seconds = [turn.phases[phase] for turn in taken]
             results.append(summarise(f"{name}/{phase}", "s", seconds))
@@ -109,7 +106,7 @@ def build_results(
                 f"{name}/size",
                 "MB",
                 [turn.size_bytes / 1e6 for turn in taken],
-                baseline=source,
+                baseline=source.name,
                 baseline_values=[source.value] * len(taken),
             )
         )

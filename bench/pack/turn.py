@@ -143,7 +143,7 @@ def _files(path: Path) -> Iterator[Path]:
 def _started(
     command: Sequence[str], core: int, *, environment: dict[str, str] | None = None, **options: Any
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    with pinned_to(frozenset({core})):
+    with pinned_to(core):
         process = start_process(command, env=environment or child_environment(), **options)
     try:
         yield process

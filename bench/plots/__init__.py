@@ -1,5 +1,4 @@
 """Pictures of a bench's results, drawn from its report alone.
 
-May import: errors, process, bench, bench.cluster, bench.micro, bench.rivals, bench.soak,
-bench.stream.
+May import: errors, process, bench, bench.cluster, bench.micro, bench.rivals, bench.stream.
 """

@@ -6,8 +6,8 @@ from typing import Final
 
 import altair as alt
 
-from ..soak.run import SoakReport
-from ..soak.windows import (
+from ..stream.soak import SoakReport
+from ..stream.soak_judgement import (
     SAMPLES_MIN,
     START_UP,
     WARM_UP_SHARE,

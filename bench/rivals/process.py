@@ -56,7 +56,7 @@ class RivalProcess(LineProcess):
         self._log = log
         self._works_ahead = works_ahead
         self._deadline_s = deadline_s
-        with log.open("wb") as printed, pinned_to(cores):
+        with log.open("wb") as printed, pinned_to(*cores):
             try:
                 super().__init__(command, environ=variables, replies=_REPLIES, log=printed.fileno())
             except OSError as error:

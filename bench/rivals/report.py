@@ -22,9 +22,9 @@ from ..report import (
     Report,
     Result,
     align,
+    compare,
     format_ratio,
     header_lines,
-    summarise,
 )
 from .catalogue import CONTENDERS
 
@@ -187,14 +187,12 @@ def build_results(
     label = _cpu_name if unit == CPU_RATE else str
     values = {label(name): row for name, row in rates.items()}
     base = label(next(each.name for each in contenders if each.ours))
-    baseline = summarise(base, unit, values[base])
-    rows = {base: baseline}
-    for name in values:
-        if name != base:
-            rows[name] = summarise(
-                name, unit, values[name], baseline=baseline, baseline_values=values[base]
-            )
-    results = [*rows.values()]
+    baselines: dict[str, str | None] = {
+        base: None,
+        **{name: base for name in values if name != base},
+    }
+    results = compare(values, unit, baselines)
+    rows = {row.name: row for row in results}
     stem = base.removesuffix(ALL_CORES)
     for which, only_antialiased in (("", False), ("-antialiased", True)):
         rivals = [
@@ -205,15 +203,7 @@ def build_results(
         if rivals:
             fastest = max(rivals, key=lambda row: row.value)
             name = f"{stem}-against-fastest{which}{base.removeprefix(stem)}"
-            results.append(
-                summarise(
-                    name,
-                    unit,
-                    values[base],
-                    baseline=fastest,
-                    baseline_values=values[fastest.name],
-                )
-            )
+            results += compare(values | {name: values[base]}, unit, {name: fastest.name})
     return results
 
 

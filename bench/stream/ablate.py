@@ -11,14 +11,11 @@ larger. What blobs without Huffman codes gain is in ``feeder-bench decode``.
 """
 
 import argparse
-import functools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
@@ -28,56 +25,38 @@ from feeder.jpeg.libraries import check_libraries
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 
-from ..daemon import DATASET_NAME, Daemon, running_daemon
+from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
 from ..machine import describe_machine, pinned_to
-from ..report import RATE, Report, Result, summarise
-from ..rounds import Contender, run_rounds, warm_up
-from .ablate_report import EVERYTHING, AblateReport
+from ..report import RATE, Report, Result, compare
+from ..rounds import Contender, measure, rates
+from .ablate_report import EVERYTHING, WORDS, AblateReport
 
 BATCH_SIZE: Final = 128
-WINDOW: Final = 4
-_LEASE_S: Final = 3600.0
 _TIMEOUT_S: Final = 60.0
 _FULL_AFTER_PASSES: Final = 3
 """The cache admits images gradually; it is full once this many passes have added nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonSettings:
-    """The arguments of a daemon; contenders with equal settings share one."""
+class Setup(NamedTuple):
+    """A contender: all settings that optimisations change, in the order in which they are added.
 
-    workers: int
-    pin: str
-    decoded_bytes: str
+    The defaults are those without any.
+    """
 
-    def options(self) -> list[str]:
-        """Return them as command-line arguments."""
-        settings = ["--pin", self.pin, "--decoded-bytes", self.decoded_bytes]
-        return [*settings, "--lease-s", str(_LEASE_S)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """A contender: all settings that optimisations change."""
-
-    partial_decode: bool
-    dct_scaling: bool
-    window: int
-    packing: str
-    daemon: DaemonSettings
-    transport: str
+    partial_decode: bool = False
+    dct_scaling: bool = False
+    decoded_bytes: str = "0"
+    window: int = 1
+    workers: int = 1
+    pin: str = "off"
+    packing: str = "float32-hwc-rgb"
+    transport: str = "tcp"
 
 
-NOTHING: Final = Setup(
-    partial_decode=False,
-    dct_scaling=False,
-    window=1,
-    packing="float32-hwc-rgb",
-    daemon=DaemonSettings(workers=1, pin="off", decoded_bytes="0"),
-    transport="tcp",
-)
+OPTIMISATIONS: Final = dict(zip(WORDS, Setup._fields, strict=True))
+"""The setting that each changes."""
 
 
 def everything(workers: int) -> Setup:
@@ -85,24 +64,13 @@ def everything(workers: int) -> Setup:
     return Setup(
         partial_decode=True,
         dct_scaling=True,
-        window=WINDOW,
+        decoded_bytes="auto",
+        window=4,
+        workers=workers,
+        pin="auto",
         packing="int8-hwc-rgb",
-        daemon=DaemonSettings(workers=workers, pin="auto", decoded_bytes="auto"),
         transport="ipc",
     )
-
-
-OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
-    "partial-decode": lambda to, source: replace(to, partial_decode=source.partial_decode),
-    "dct-scaling": lambda to, source: replace(to, dct_scaling=source.dct_scaling),
-    "decoded-cache": lambda to, source: _with_daemon(to, decoded_bytes=source.daemon.decoded_bytes),
-    "prefetch-window": lambda to, source: replace(to, window=source.window),
-    "parallel-workers": lambda to, source: _with_daemon(to, workers=source.daemon.workers),
-    "numa-pinning": lambda to, source: _with_daemon(to, pin=source.daemon.pin),
-    "int8": lambda to, source: replace(to, packing=source.packing),
-    "ipc": lambda to, source: replace(to, transport=source.transport),
-}
-"""In the order in which they are added: each copies its settings from another setup."""
 
 
 def plan_figure(workers: int) -> dict[str, Setup]:
@@ -110,21 +78,17 @@ def plan_figure(workers: int) -> dict[str, Setup]:
 
     ``added/X`` has X and all before it, ``removed/X`` all but X, ``workers/N`` all with N workers.
     """
-    every = everything(workers)
-    rows = {"added/nothing": NOTHING}
-    setup = NOTHING
-    for name, take in OPTIMISATIONS.items():
-        rows[f"added/{name}"] = setup = take(setup, every)
+    nothing, every = Setup(), everything(workers)
+    rows = {"added/nothing": nothing}
+    setup = nothing
+    for name, key in OPTIMISATIONS.items():
+        rows[f"added/{name}"] = setup = setup._replace(**{key: getattr(every, key)})
     rows["removed/nothing"] = every
-    for name, take in OPTIMISATIONS.items():
-        rows[f"removed/{name}"] = take(every, NOTHING)
+    for name, key in OPTIMISATIONS.items():
+        rows[f"removed/{name}"] = every._replace(**{key: getattr(nothing, key)})
     for count in worker_counts(workers):
-        rows[f"workers/{count}"] = _with_daemon(every, workers=count)
-    return rows
-
-
-def _with_daemon(setup: Setup, **changes: Any) -> Setup:
-    return replace(setup, daemon=replace(setup.daemon, **changes))
+        rows[f"workers/{count}"] = every._replace(workers=count)
+    return rows | {EVERYTHING: every}
 
 
 def worker_counts(most: int) -> list[int]:
@@ -132,71 +96,52 @@ def worker_counts(most: int) -> list[int]:
     return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblateOptions:
-    """How long to measure, and where."""
-
-    rounds: int
-    batches: int
-    """In a round, for each contender."""
-    cores: frozenset[int]
-    """Of the daemons; the client shares the last of them."""
-
-    @property
-    def client_core(self) -> int:
-        """The core of the client."""
-        return max(self.cores)
-
-
-def measure_ablation(path: Path, options: AblateOptions) -> AblateReport:
-    """Measure the dataset at ``path``."""
-    machine = describe_machine()
-    cores = format_cpulist(options.cores)
-    machine["cores_used"] = {"daemon": cores, "client": options.client_core}
-    check_libraries()
-    with Dataset.open(path) as dataset:
-        images = dataset.layout.samples
-        batch_size = min(BATCH_SIZE, images)
-    figure = plan_figure(min(len(options.cores), usable_cpus().count))
-    setups = list(dict.fromkeys(figure.values()))
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure with daemons on all cores, of which the client shares the last."""
+    cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
-        stack.enter_context(pinned_to(frozenset({options.client_core})))
-        daemons = {
-            settings: stack.enter_context(
-                running_daemon(
+        path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
+        machine = describe_machine()
+        machine["cores_used"] = {"daemon": format_cpulist(cores), "client": cores[-1]}
+        check_libraries()
+        with Dataset.open(path) as dataset:
+            images = dataset.layout.samples
+        batch_size = min(BATCH_SIZE, images)
+        figure = plan_figure(min(len(cores), usable_cpus().count))
+        stack.enter_context(pinned_to(cores[-1]))
+        daemons: dict[tuple[str, ...], Daemon] = {}
+        caches: dict[Daemon, Contender] = {}
+        contenders: dict[str, Contender] = {}
+        for setup in dict.fromkeys(figure.values()):
+            options = ["--pin", setup.pin, "--decoded-bytes", setup.decoded_bytes]
+            key = str(setup.workers), *options
+            if key not in daemons:
+                serving = running_daemon(
                     path,
-                    workers=settings.workers,
-                    cores=options.cores,
-                    options=settings.options(),
+                    workers=setup.workers,
+                    cores=cores,
+                    options=[*options, "--lease-s", "3600"],
                 )
-            )
-            for settings in dict.fromkeys(setup.daemon for setup in setups)
-        }
-        streams = [
-            stack.enter_context(_open_session(daemons[setup.daemon], setup, batch_size))
-            for setup in setups
-        ]
-        contenders: list[Contender] = [functools.partial(_fetch, each) for each in streams]
-        cached = {
-            setup.daemon: fetch
-            for setup, fetch in zip(setups, contenders, strict=True)
-            if setup.daemon.decoded_bytes != "0"
-        }
-        _fill_caches({daemons[each]: fetch for each, fetch in cached.items()}, options.batches)
-        rates = _run(setups, contenders, options, batch_size)
-    rows = figure_rows(figure, rates)
+                daemons[key] = stack.enter_context(serving)
+            fetcher = stack.enter_context(_open_session(daemons[key], setup, batch_size))
+            # The same batches in every round and setup, so that the crops make no difference.
+            contenders[str(setup)] = fetcher.replay
+            if setup.decoded_bytes != "0":
+                caches[daemons[key]] = fetcher.replay
+        _fill_caches(caches, arguments.batches)
+        taken = measure(contenders, rounds=arguments.rounds, items=arguments.batches)
+    of_setups = rates(taken, arguments.batches * batch_size)
     measured = {
-        "rounds": options.rounds,
+        "rounds": arguments.rounds,
         "images": images,
-        "images a round": options.batches * batch_size,
+        "images a round": arguments.batches * batch_size,
     }
-    return AblateReport(bench="ablate", machine=machine, results=rows, measured=measured)
-
-
-def _fetch(stream: BatchFetcher, first: int, end: int) -> None:
-    """Fetch batches, the same in every round and setup, so that the crops make no difference."""
-    for _ in stream.fetch_run(first, end - first):
-        pass
+    return AblateReport(
+        bench="ablate",
+        machine=machine,
+        results=figure_rows({name: of_setups[str(setup)] for name, setup in figure.items()}),
+        measured=measured,
+    )
 
 
 def _fill_caches(caches: Mapping[Daemon, Contender], batches: int) -> None:
@@ -207,72 +152,30 @@ def _fill_caches(caches: Mapping[Daemon, Contender], batches: int) -> None:
         entries, unchanged = 0, 0
         while unchanged < _FULL_AFTER_PASSES:
             fetch(0, batches)
-            before, entries = (
-                entries,
-                int(request_counters(daemon.ipc, _TIMEOUT_S)["cache_entries"]),
-            )
+            before = entries
+            entries = int(request_counters(daemon.ipc, _TIMEOUT_S)["cache_entries"])
             unchanged = unchanged + 1 if entries == before else 0
         progress.add(1)
     progress.end()
 
 
-def _run(
-    setups: Sequence[Setup],
-    fetches: Sequence[Contender],
-    options: AblateOptions,
-    batch_size: int,
-) -> dict[Setup, list[float]]:
-    """Return the rates of each setup by round."""
-    contenders = {str(number): fetch for number, fetch in enumerate(fetches)}
-    batches = options.batches
-    warm_up(contenders, items=batches, piece=batches)
-    rates: dict[Setup, list[float]] = {setup: [] for setup in setups}
-    progress = ProgressLine(sys.stderr)
-    progress.begin("measuring", "rounds", options.rounds)
-    for seconds in run_rounds(contenders, items=batches, piece=batches, rounds=options.rounds):
-        for setup, taken_s in zip(setups, seconds.values(), strict=True):
-            rates[setup].append(batches * batch_size / taken_s)
-        progress.add(1)
-    progress.end()
-    return rates
-
-
-def figure_rows(figure: Mapping[str, Setup], rates: Mapping[Setup, list[float]]) -> list[Result]:
-    """Return the rows; an added optimisation is compared with the row before it."""
-    rows: dict[str, Result] = {}
+def figure_rows(values: Mapping[str, Sequence[float]]) -> list[Result]:
+    """Return the rows, given each one's rates; an added optimisation is compared with the last."""
+    baselines: dict[str, str | None] = {}
     before = None
-    for name, setup in figure.items():
+    for name in values:
         kind = name.partition("/")[0]
-        baseline = {"added": before, "removed": "removed/nothing", "workers": "workers/1"}[kind]
-        if baseline == name:
-            baseline = None
-        if baseline is None:
-            rows[name] = summarise(name, RATE, rates[setup])
-        else:
-            rows[name] = summarise(
-                name,
-                RATE,
-                rates[setup],
-                baseline=rows[baseline],
-                baseline_values=rates[figure[baseline]],
-            )
+        fixed = {"removed": "removed/nothing", "workers": "workers/1"}
+        baseline = fixed.get(kind, before if kind == "added" else "added/nothing")
+        baselines[name] = None if baseline == name else baseline
         before = name
-    every, nothing = figure["removed/nothing"], figure["added/nothing"]
-    rows[EVERYTHING] = summarise(
-        EVERYTHING,
-        RATE,
-        rates[every],
-        baseline=rows["added/nothing"],
-        baseline_values=rates[nothing],
-    )
-    return list(rows.values())
+    return compare(values, RATE, baselines)
 
 
 def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher:
     """Open the session of a setup; ResourceError when memory does not suffice for its window."""
     fetcher = BatchFetcher(
         {"ipc": daemon.ipc, "tcp": daemon.tcp}[setup.transport],
-        dataset=DATASET_NAME,
         recipe=Recipe.for_split(
             "train",
             batch_size=batch_size,
@@ -281,8 +184,6 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
             packing=setup.packing,
         ),
         window=setup.window,
-        timeout_s=_TIMEOUT_S,
-        client="feeder-bench ablate",
     )
     if fetcher.welcome.window < setup.window:
         fetcher.close()
@@ -291,14 +192,3 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
             f"needs {setup.window}: free some memory"
         )
     return fetcher
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Do what the command line asks."""
-    options = AblateOptions(
-        rounds=arguments.rounds,
-        batches=arguments.batches,
-        cores=frozenset(os.sched_getaffinity(0)),
-    )
-    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_ablation(path, options)

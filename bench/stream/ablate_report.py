@@ -1,33 +1,21 @@
 """The report of ``feeder-bench ablate``: the conclusion, then the rows with their noise."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
-from ..report import (
-    FEWEST_ROUNDS,
-    Report,
-    Result,
-    align,
-    format_number,
-    format_ratio,
-    header_lines,
-)
+from ..report import FEWEST_ROUNDS, Report, Result, align, format_number, format_ratio, wrap
 
-WORDS: Final = MappingProxyType(
-    {
-        "partial-decode": "partial decode",
-        "dct-scaling": "DCT scaling",
-        "decoded-cache": "decoded cache",
-        "prefetch-window": "prefetch window",
-        "parallel-workers": "parallel workers",
-        "numa-pinning": "NUMA pinning",
-        "int8": "int8",
-        "ipc": "ipc",
-    }
-)
+WORDS: Final[Mapping[str, str]] = {
+    "partial-decode": "partial decode",
+    "dct-scaling": "DCT scaling",
+    "decoded-cache": "decoded cache",
+    "prefetch-window": "prefetch window",
+    "parallel-workers": "parallel workers",
+    "numa-pinning": "NUMA pinning",
+    "int8": "int8",
+    "ipc": "ipc",
+}
 """The optimisations as they are called in text and picture."""
 
 EVERYTHING: Final = "all-of-them/against-nothing"
@@ -35,7 +23,6 @@ SAME: Final = "same settings"
 
 NOISE: Final = "Within the noise: the 90 % interval of the rounds' median ratio holds 1."
 
-_COLUMNS: Final = 79
 _TIMES: Final = "×\N{NO-BREAK SPACE}"
 
 
@@ -45,14 +32,8 @@ class AblateReport(Report):
 
     def to_text(self) -> str:
         """Return conclusion, header and table as text, with a newline at its end."""
-        lines: list[str] = []
-        for sentence in (
-            conclude(self),
-            f"Measured: {describe_measured(self)}. {NOISE}",
-        ):
-            lines += textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
-        lines += ["", "feeder-bench ablate", *header_lines(self.machine)]
-        lines += [*header_lines({"measured": self.measured} if self.measured else {}), ""]
+        lines = wrap([conclude(self), f"Measured: {describe_measured(self)}. {NOISE}"])
+        lines += ["", *self.header()]
         heads = ("", "value", "", "min", "max", "ratio", "noise", "to", "")
         rows = [heads, *(_table_row(row) for row in self.results)]
         return "\n".join([*lines, *align(rows, left={0, 2, 6, 7, 8})]) + "\n"
@@ -63,24 +44,23 @@ def conclude(report: Report) -> str:
     rows = {row.name: row for row in report.results}
     every = rows[EVERYTHING]
     sentences = [f"All optimisations together: {format_ratio(every)} times as fast as with none"]
-    groups: dict[str, list[tuple[float, str]]] = {"slower": [], "faster": [], "noise": []}
+    slower: list[tuple[float, str]] = []
+    faster: list[tuple[float, str]] = []
+    noise: list[str] = []
     for name, words in WORDS.items():
         row = rows[f"removed/{name}"]
         if row.ratio is None or is_same(row):
             continue
-        kind = "noise" if row.is_within_noise else "slower" if row.ratio < 1 else "faster"
-        groups[kind].append((row.ratio, words))
-    slower = ", ".join(f"{words} {_TIMES}{ratio:.2f}" for ratio, words in sorted(groups["slower"]))
-    faster = ", ".join(
-        f"{words} {_TIMES}{ratio:.2f}" for ratio, words in sorted(groups["faster"])[::-1]
-    )
-    noise = ", ".join(words for _, words in groups["noise"])
-    if slower:
-        sentences.append(f"Slower without one: {slower}")
-    if faster:
-        sentences.append(f"Faster without one: {faster}")
+        if row.is_within_noise:
+            noise.append(words)
+        else:
+            (slower if row.ratio < 1 else faster).append((row.ratio, words))
+    for how, group in (("Slower", sorted(slower)), ("Faster", sorted(faster, reverse=True))):
+        if group:
+            shown = ", ".join(f"{words} {_TIMES}{ratio:.2f}" for ratio, words in group)
+            sentences.append(f"{how} without one: {shown}")
     if noise:
-        sentences.append(f"No difference beyond the noise: {noise}")
+        sentences.append(f"No difference beyond the noise: {', '.join(noise)}")
     return ". ".join(sentences) + "."
 
 

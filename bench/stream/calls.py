@@ -11,10 +11,13 @@ most have none. A Hello is a connection, the session and the claim of its slots.
 the bench waits until both sides are quiet.
 """
 
+import argparse
 import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +25,8 @@ import feeder
 from trainer_client import NumpyLoader
 
 from ..daemon import DATASET_NAME, running_daemon
-from ..machine import describe_machine, pinned_to
+from ..data.material import dataset_or_synthetic
+from ..machine import choose_core, describe_machine, pinned_to
 from ..report import Report, Result, single, summarise
 from .call_counter import CallCounter, Calls, ChildCounter
 
@@ -65,19 +69,21 @@ class CallsReport(Report):
         return "".join(lines)
 
 
-def measure_calls(dataset: Path, *, core: int) -> CallsReport:
+def count_calls(arguments: argparse.Namespace) -> CallsReport:
     """Count the calls of BATCHES batches, and of HELLOS Hellos."""
-    machine = describe_machine({"worker": core, "client": core})
-    options = ["--decoded-bytes", "0"]
-    with (
-        pinned_to(frozenset({core})),
-        ChildCounter("feeder.node") as node,
-        running_daemon(dataset, workers=1, cores=frozenset({core}), options=options) as daemon,
-    ):
-        node.connect()
-        bench = _CallsBench(daemon.ipc, node)
-        bench.count_batches()
-        bench.count_hellos()
+    core = choose_core(arguments.core)
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        machine = describe_machine({"worker": core, "client": core})
+        options = ["--decoded-bytes", "0"]
+        with (
+            pinned_to(core),
+            ChildCounter("feeder.node") as node,
+            running_daemon(path, workers=1, cores=[core], options=options) as daemon,
+        ):
+            node.connect()
+            bench = _CallsBench(daemon.ipc, node)
+            bench.count_batches()
+            bench.count_hellos()
     return CallsReport(
         bench="stream",
         machine=machine,
@@ -91,7 +97,9 @@ class _CallsBench:
     """Counts at one daemon, with one loader at a time."""
 
     def __init__(self, endpoint: str, node: ChildCounter) -> None:
-        self._endpoint = endpoint
+        self._open = partial(
+            NumpyLoader, endpoint, dataset=DATASET_NAME, batch_size=BATCH_SIZE, copy=False
+        )
         self._node = node
         self._client = CallCounter()
         self.results: list[Result] = []
@@ -99,40 +107,33 @@ class _CallsBench:
 
     def count_batches(self) -> None:
         """Add the rows of a batch."""
-        client: list[float] = []
-        node: list[float] = []
+        counts: list[tuple[int, int]] = []  # of client and node
         with self._client, self._open() as loader:
             stream = itertools.chain.from_iterable(itertools.repeat(loader))
             for _ in range(WARM_UP):
                 next(stream)
             self._client.take(), self._node.take()
-            before = 0, 0
             for _ in range(BATCHES // GROUP):
                 for _ in range(GROUP):
                     next(stream)
-                after = self._client.count(), self._node.count()
-                client.append((after[0] - before[0]) / GROUP)
-                node.append((after[1] - before[1]) / GROUP)
-                before = after
+                counts.append((self._client.count(), self._node.count()))
             calls = self._client.take(), self._node.take()
-        for side, values, taken in zip(_SIDES, (client, node), calls, strict=True):
+        for side, totals, taken in zip(_SIDES, zip(*counts, strict=True), calls, strict=True):
+            values = [(after - before) / GROUP for before, after in pairwise((0, *totals))]
             self._add(side, values, taken, GROUP * len(values))
 
     def count_hellos(self) -> None:
         """Add the rows of a Hello."""
-        client: list[Calls] = []
-        node: list[Calls] = []
+        hellos: list[tuple[Calls, Calls]] = []
         for _ in range(WARM_UP + HELLOS):
             self._settle()
             with self._client:
                 loader = self._open()
             with loader:
-                calls = self._settle()
-            client.append(calls[0])
-            node.append(calls[1])
-        for side, values in zip(_SIDES, (client[WARM_UP:], node[WARM_UP:]), strict=True):
-            totals = [calls.total() for calls in values]
-            self._add(f"hello-{side}", totals, sum(values, Calls()), HELLOS)
+                hellos.append(self._settle())
+        for side, calls in zip(_SIDES, zip(*hellos[WARM_UP:], strict=True), strict=True):
+            totals = [each.total() for each in calls]
+            self._add(f"hello-{side}", totals, sum(calls, Calls()), HELLOS)
 
     def _add(self, name: str, values: Sequence[float], calls: Calls, times: int) -> None:
         self.results.append(summarise(f"calls/{name}", "calls", values))
@@ -157,9 +158,6 @@ class _CallsBench:
             if not any(more):
                 return client, node
             client, node = client + more[0], node + more[1]
-
-    def _open(self) -> NumpyLoader:
-        return NumpyLoader(self._endpoint, dataset=DATASET_NAME, batch_size=BATCH_SIZE, copy=False)
 
 
 def _shorten(file: str) -> str:

@@ -15,155 +15,102 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 from feeder.process.child import python_command
 
-from ..daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
+from ..daemon import Daemon, feeder_command, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
 from ..line_process import LineProcess
 from ..machine import describe_machine, pinned_to
-from ..report import RATE, Report, single, summarise
-from ..rounds import Contender, run_rounds, warm_up
+from ..report import RATE, Report, compare, single
+from ..rounds import Contender, measure, rates
 
 BATCH_SIZE: Final = 128
 IDLE: Final = 1000
 SCRAPES: Final = 100
 _SCRAPE_EVERY_S: Final = 0.1
-_WINDOW: Final = 4
 _TIMEOUT_S: Final = 60.0
 _METRICS_LINE: Final = r"^feeder: metrics: http://(.*)/metrics"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EyesOptions:
-    """How long to measure, and where."""
-
-    rounds: int
-    batches: int
-    """In a round, of each contender."""
-    idle_s: float
-    cores: frozenset[int]
-    """The last one is the client's and its watchers', unless there is only one."""
-
-
-class _Turns:
-    """A client of a daemon, with processes that run in its turns only."""
-
-    def __init__(self, daemon: Daemon, watchers: Sequence[LineProcess] = ()) -> None:
-        self._watchers = watchers
-        self.fetcher = BatchFetcher(
-            daemon.ipc,
-            dataset=DATASET_NAME,
-            recipe=Recipe.for_split("train", batch_size=BATCH_SIZE),
-            window=_WINDOW,
-            timeout_s=_TIMEOUT_S,
-            client="feeder-bench eyes",
-        )
-
-    def fetch(self, first: int, end: int) -> None:
-        """Fetch batches, the same in each round."""
-        for watcher in self._watchers:
-            os.kill(watcher.pid, signal.SIGCONT)
-        for _ in self.fetcher.fetch_run(first, end - first):
-            pass
-        for watcher in self._watchers:
-            os.kill(watcher.pid, signal.SIGSTOP)
-            watcher.read_lines()
-
-
-def measure_eyes(path: Path, options: EyesOptions) -> Report:
-    """Return the rows; PeerError when a daemon stops replying."""
-    cores = sorted(options.cores)
-    client_cores = frozenset(cores[-1:])
-    worker_cores = frozenset(cores[:-1]) or client_cores
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure with two daemons; PeerError when one stops replying."""
+    *worker_cores, client_core = sorted(os.sched_getaffinity(0))
+    worker_cores = worker_cores or [client_core]
     usual = ["--decoded-bytes", "0", "--lease-s", "3600"]
-    with ExitStack() as stack, pinned_to(client_cores):
-
-        def start(*more: str) -> Daemon:
-            daemon = running_daemon(
-                path, workers=len(worker_cores), cores=worker_cores, options=[*usual, *more]
-            )
-            return stack.enter_context(daemon)
-
-        plain, watched = start(), start("--metrics", "127.0.0.1:0")
+    with ExitStack() as stack:
+        path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
+        stack.enter_context(pinned_to(client_core))
+        start = partial(running_daemon, path, workers=len(worker_cores), cores=worker_cores)
+        plain = stack.enter_context(start(options=usual))
+        watched = stack.enter_context(start(options=[*usual, "--metrics", "127.0.0.1:0"]))
         address = _metrics_address(watched)
         scraping = stack.enter_context(_watcher("scrape", address, "1", "0"))
-        status = stack.enter_context(_status_watcher(watched))
+        asking = feeder_command("status", watched.ipc, "--watch", "--interval", "1", "--json")
+        status = stack.enter_context(LineProcess(asking, log=subprocess.DEVNULL))
         for watcher in (scraping, status):
             watcher.next_line(_TIMEOUT_S)
-        idle_percent = watched.idle_percent(options.idle_s, wait=partial(_read, status))
+        idle_percent = watched.idle_percent(arguments.idle, wait=partial(_read, status))
         holding = stack.enter_context(_watcher("idle", address, str(IDLE)))
         hanging = stack.enter_context(_watcher("hang", address))
-        turns = {
-            "alone": _Turns(plain),
-            "watched": _Turns(watched, [scraping, status]),
-            "idle-connections": _Turns(watched, [holding, hanging]),
-        }
-        for each in turns.values():
-            stack.callback(each.fetcher.close)
+        recipe = Recipe.for_split("train", batch_size=BATCH_SIZE)
+        fetchers = [
+            stack.enter_context(BatchFetcher(daemon.ipc, recipe=recipe))
+            for daemon in (plain, watched, watched)
+        ]
         for watcher in (scraping, status, holding, hanging):
             watcher.next_line(_TIMEOUT_S)
             os.kill(watcher.pid, signal.SIGSTOP)
             stack.callback(os.kill, watcher.pid, signal.SIGCONT)  # so that it can end
-        rates = _run({name: each.fetch for name, each in turns.items()}, options)
-        scrapes_s = _scrape_under_load(turns["watched"], address)
-    alone = summarise("eyes/alone", RATE, rates["alone"])
-    rows = [
-        summarise(f"eyes/{name}", RATE, rates[name], baseline=alone, baseline_values=rates["alone"])
-        for name in ("watched", "idle-connections")
-    ]
+        contenders: dict[str, Contender] = {
+            "eyes/alone": partial(_fetch, fetchers[0], ()),
+            "eyes/watched": partial(_fetch, fetchers[1], (scraping, status)),
+            "eyes/idle-connections": partial(_fetch, fetchers[2], (holding, hanging)),
+        }
+        taken = measure(contenders, rounds=arguments.rounds, items=arguments.batches)
+        scrapes_s = _scrape_under_load(contenders["eyes/watched"], address)
     cuts = statistics.quantiles(scrapes_s, n=100, method="inclusive")
-    rows += [
+    results = [
+        *compare(rates(taken, arguments.batches * BATCH_SIZE), RATE),
         single("eyes/scrape-p50", "ms", 1000 * cuts[49]),
         single("eyes/scrape-p99", "ms", 1000 * cuts[98]),
         single("eyes/idle-cpu", "% of a core", idle_percent),
     ]
     measured = {
-        "rounds": options.rounds,
-        "batches a turn": f"{options.batches} of {BATCH_SIZE} images",
+        "rounds": arguments.rounds,
+        "batches a turn": f"{arguments.batches} of {BATCH_SIZE} images",
         "workers": len(worker_cores),
-        "client and watchers": f"on core {cores[-1]}",
+        "client and watchers": f"on core {client_core}",
     }
-    return Report(
-        bench="eyes", machine=describe_machine(), results=[alone, *rows], measured=measured
-    )
+    return Report(bench="eyes", machine=describe_machine(), results=results, measured=measured)
 
 
-def _run(contenders: dict[str, Contender], options: EyesOptions) -> dict[str, list[float]]:
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    progress = ProgressLine(sys.stderr)
-    progress.begin("watched", "rounds", options.rounds)
-    warm_up(contenders, items=options.batches, piece=options.batches)
-    for seconds in run_rounds(
-        contenders, items=options.batches, piece=options.batches, rounds=options.rounds
-    ):
-        for name, taken_s in seconds.items():
-            rates[name].append(options.batches * BATCH_SIZE / taken_s)
-        progress.add(1)
-    progress.end()
-    return rates
+def _fetch(fetcher: BatchFetcher, watchers: Sequence[LineProcess], first: int, end: int) -> None:
+    """Fetch batches, the same in each round, while the watchers run."""
+    for watcher in watchers:
+        os.kill(watcher.pid, signal.SIGCONT)
+    fetcher.replay(first, end)
+    for watcher in watchers:
+        os.kill(watcher.pid, signal.SIGSTOP)
+        watcher.read_lines()
 
 
-def _scrape_under_load(turns: _Turns, address: str) -> list[float]:
+def _scrape_under_load(fetch: Contender, address: str) -> list[float]:
     """Return the seconds of each scrape while a client takes batches."""
     ended = threading.Event()
 
     def load() -> None:
         while not ended.is_set():
-            turns.fetch(0, _WINDOW)
+            fetch(0, 4)
 
     thread = threading.Thread(target=load)
     thread.start()
@@ -192,22 +139,3 @@ def _read(watcher: LineProcess, seconds: float) -> None:
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         watcher.next_line(_TIMEOUT_S)
-
-
-@contextmanager
-def _status_watcher(daemon: Daemon) -> Iterator[LineProcess]:
-    command = feeder_command("status", daemon.ipc, "--watch", "--interval", "1", "--json")
-    with LineProcess(command, log=subprocess.DEVNULL) as process:
-        yield process
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Do what the command line asks."""
-    options = EyesOptions(
-        rounds=arguments.rounds,
-        batches=arguments.batches,
-        idle_s=arguments.idle,
-        cores=frozenset(os.sched_getaffinity(0)),
-    )
-    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_eyes(path, options)

@@ -5,41 +5,60 @@ the time of taking it: reading the message that announces it, until its arrays c
 ``handover/client-whole`` adds what precedes that: giving back the previous batch. Between two
 batches the caches are filled with other data, as in training, by copying the pixels; that copy, the
 least that any socket would cost, is the baseline.
+
+``handover/loader-cpu`` is the CPU time of a training client for a batch that is lent in its slot,
+with requests ahead: the consumer's calls, the I/O thread, ZeroMQ's own thread. A ``FeederLoader``
+in a separate process takes batches over ipc and does nothing with the pixels:
+
+    python -m bench.stream.handover ENDPOINT BATCH_SIZE
 """
 
+import itertools
+import subprocess
+import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from feeder.client.stats import StatsLink
 from feeder.errors import PeerError
+from feeder.process.child import child_environment, python_command
 from feeder.wire.messages import Stats, StatsRequest
+from trainer_client._feed import Delivery, Stage
 
+from ..daemon import DATASET_NAME
 from ..fetcher import BatchFetcher
-from ..report import Result, single, summarise
+from ..report import Result, compare, single
+
+if TYPE_CHECKING:  # torch takes a second to import, in the loader's process only
+    import torch
+
+    from trainer_client import Batch
 
 _BATCHES: Final = 12
-_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S: Final = 120.0
 _PAUSE_S: Final = 0.15  # a request for counters costs a user 8 of the 64 tokens a second
+_LOADER_BATCHES: Final = 48
+_LOADER_WARM_UP: Final = 12
 
 
-def measure_handover(
-    lent: BatchFetcher, copied: BatchFetcher, endpoint: str, suffix: str
-) -> list[Result]:
+def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) -> list[Result]:
     """Return the rows; ``lent`` reads its batches in place, ``copied`` over the socket.
 
-    ``endpoint`` is that of the daemon, which both use.
+    ``endpoint`` is that of the daemon, which both use. PeerError when a client fails.
     """
-    whole_us: list[float] = []
-    handed_us: list[float] = []
-    copy_us: list[float] = []
+    times_us: dict[str, list[float]] = {
+        "handover/memcpy": [],
+        "handover/client": [],
+        "handover/client-whole": [],
+    }
     received_before = lent.session.received_bytes
     with StatsLink(endpoint) as stats:
         lent_before = _count_lent(stats)
         spare = np.zeros_like(next(lent.fetch_run(0, 10**9)).pixels)
         number, until_s = 0, time.monotonic() + _TIMEOUT_S
-        while len(handed_us) < _BATCHES and time.monotonic() < until_s:
+        while len(times_us["handover/client"]) < _BATCHES and time.monotonic() < until_s:
             number += 1
             while _count_lent(stats) - lent_before <= number:
                 time.sleep(_PAUSE_S)
@@ -52,27 +71,74 @@ def measure_handover(
             np.copyto(spare, batch.pixels)
             copied_s = time.perf_counter()
             if not is_read:  # else the client's thread has read the message while this one waited
-                whole_us.append(1e6 * (ended_s - began_s))
-                handed_us.append(1e6 * (ended_s - gave_back_s))
-                copy_us.append(1e6 * (copied_s - ended_s))
+                spans_s = copied_s - ended_s, ended_s - gave_back_s, ended_s - began_s
+                for values, span_s in zip(times_us.values(), spans_s, strict=True):
+                    values.append(1e6 * span_s)
     through_socket = (lent.session.received_bytes - received_before) / (number + 1)
     received_before = copied.session.received_bytes
     next(copied.fetch([(0, 0)]))
-    if not handed_us:
-        raise PeerError("the client's thread has read all messages: is the machine overloaded?")
-    memcpy = summarise(f"handover/memcpy{suffix}", "µs", copy_us)
-    rows = [memcpy]
-    for name, values in (("client", handed_us), ("client-whole", whole_us)):
-        rows.append(
-            summarise(
-                f"handover/{name}{suffix}", "µs", values, baseline=memcpy, baseline_values=copy_us
-            )
-        )
-    rows.append(single(f"handover/socket-bytes{suffix}", "bytes a batch", through_socket))
     through_copying = copied.session.received_bytes - received_before
-    rows.append(single(f"handover/socket-bytes-copy{suffix}", "bytes a batch", through_copying))
-    return rows
+    if not times_us["handover/client"]:
+        raise PeerError("the client's thread has read all messages: is the machine overloaded?")
+    batch_size = lent.session.job.hello.recipe.batch_size
+    return [
+        *compare(times_us, "µs"),
+        single("handover/socket-bytes", "bytes a batch", through_socket),
+        single("handover/socket-bytes-copy", "bytes a batch", through_copying),
+        single("handover/loader-cpu", "µs", _measure_loader(endpoint, batch_size)),
+    ]
 
 
 def _count_lent(stats: StatsLink) -> int:
     return int(stats.request(StatsRequest(), Stats, _TIMEOUT_S).counters["batches_lent"])
+
+
+def _measure_loader(endpoint: str, batch_size: int) -> float:
+    """Return the CPU time of a batch in µs, of a loader in a process of its own."""
+    done = subprocess.run(
+        python_command(f"{__package__}.handover", endpoint, batch_size),
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise PeerError(f"the client failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return float(done.stdout)
+
+
+class _IdleStage(Stage["Batch[torch.Tensor]"]):
+    """Replaces the device: a batch's buffer is given back when the next batch is taken."""
+
+    def __init__(self, batch: "Batch[torch.Tensor]") -> None:
+        super().__init__()
+        self._batch = batch
+
+    def load(self, delivery: Delivery, buffer: int) -> "Batch[torch.Tensor]":
+        self._free.append(buffer)
+        return self._batch
+
+
+def _take(endpoint: str, batch_size: int) -> float:
+    """Return the CPU time of a batch in µs."""
+    import torch
+
+    from trainer_client import Batch, FeederLoader
+
+    torch.set_num_threads(1)
+    with FeederLoader(
+        endpoint, dataset=DATASET_NAME, batch_size=batch_size, device="cpu", timeout_s=_TIMEOUT_S
+    ) as loader:
+        loader._feed.stage = _IdleStage(Batch(torch.empty(0), torch.empty(0)))
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        for _ in range(_LOADER_WARM_UP):
+            next(batches)
+        before_s = time.process_time()
+        for _ in range(_LOADER_BATCHES):
+            next(batches)
+        return 1e6 * (time.process_time() - before_s) / _LOADER_BATCHES
+
+
+if __name__ == "__main__":
+    print(_take(sys.argv[1], int(sys.argv[2])))

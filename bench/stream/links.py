@@ -11,16 +11,15 @@ second, and with each batch its next owners change.
 """
 
 import argparse
+import itertools
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from feeder.pack.progress import ProgressLine
 from feeder.process.child import python_command
 from trainer_client import NumpyLoader
 
@@ -39,10 +38,7 @@ def stand_ins(count: int) -> Iterator[list[str]]:
     """Run ``count`` stand-ins; yield the lines of their list."""
     command = python_command(f"{__package__}.stand_ins", os.getpid(), str(count))
     with LineProcess(command) as process:
-        lines = []
-        while line := process.next_line(_WAIT_S):
-            lines.append(line)
-        yield lines
+        yield list(iter(lambda: process.next_line(_WAIT_S), ""))
 
 
 @contextmanager
@@ -67,55 +63,21 @@ def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) - 1  # one is the listing's own
 
 
-class _Watch:
-    """CPU time and descriptors of this process while it takes batches."""
-
-    def __init__(self, loader: NumpyLoader) -> None:
-        self._batches = self._repeat(loader)
-        self._before = 0
-        self.descriptors = 0
-        self._loader = loader
-
-    @staticmethod
-    def _repeat(loader: NumpyLoader) -> Iterator[object]:
-        while True:
-            yield from loader
-
-    def measure(self, seconds: float, rate: float) -> float:
-        """Return the share of a core, in per cent, while batches are taken at ``rate``."""
-        next(self._batches)
-        self.descriptors = self._before = count_descriptors()
-        began_s, began_cpu_s, taken = time.monotonic(), time.process_time(), 0
-        while (passed_s := time.monotonic() - began_s) < seconds:
-            taken += 1
-            self.descriptors = max(self.descriptors, count_descriptors())
-            due_s = taken / rate if rate else seconds
-            time.sleep(max(0.0, min(due_s, seconds) - passed_s))
-            if rate:
-                next(self._batches)
-        return 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
-
-
-def measure_links(feeders: int, seconds: float, rate: float) -> Report:
-    """Return the rows."""
-    progress = ProgressLine(sys.stderr)
-    progress.begin("measured", "rows", 3)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        lines = stack.enter_context(stand_ins(feeders))
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure three rows of ``seconds`` each."""
+    seconds, rate = arguments.seconds, arguments.rate
+    with (
+        tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder,
+        stand_ins(arguments.feeders) as lines,
+    ):
         own = count_descriptors()
-        with client_of(lines[:1], folder) as loader:
-            short = _Watch(loader).measure(seconds, rate)
-        progress.add(1)
-        with client_of(lines, folder) as loader:
-            watch = _Watch(loader)
-            waiting = watch.measure(seconds, 0.0)
-            progress.add(1)
-            taking = watch.measure(seconds, rate)
-            descriptors = watch.descriptors - own
+        with client_of(lines[:1], Path(folder)) as loader:
+            short, _ = _watch(_without_end(loader), seconds, rate)
+        with client_of(lines, Path(folder)) as loader:
+            batches = _without_end(loader)
+            waiting, _ = _watch(batches, seconds, 0.0)
+            taking, descriptors = _watch(batches, seconds, rate)
             statistics = loader.statistics()
-        progress.add(1)
-    progress.end()
     owned = statistics.batches_of_owners / max(1, statistics.batches_requested)
     return Report(
         bench="links",
@@ -124,13 +86,28 @@ def measure_links(feeders: int, seconds: float, rate: float) -> Report:
             single("links/waiting", _POINTS, waiting),
             single("links/taking", _POINTS, taking),
             single("links/short-list", _POINTS, short),
-            single("links/descriptors", "open", descriptors),
+            single("links/descriptors", "open", descriptors - own),
             single("links/owners", "% of batches", 100 * owned),
         ],
-        measured={"feeders": feeders, "seconds a row": seconds, "batches a second": rate},
+        measured={"feeders": arguments.feeders, "seconds a row": seconds, "batches a second": rate},
     )
 
 
-def run(arguments: argparse.Namespace) -> Report:
-    """Do what the command line asks."""
-    return measure_links(arguments.feeders, arguments.seconds, arguments.rate)
+def _without_end(loader: NumpyLoader) -> Iterator[object]:
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def _watch(batches: Iterator[object], seconds: float, rate: float) -> tuple[float, int]:
+    """Take batches at ``rate``; return this process's share of a core in per cent, and most fds."""
+    next(batches)
+    descriptors = count_descriptors()
+    began_s, began_cpu_s, taken = time.monotonic(), time.process_time(), 0
+    while (passed_s := time.monotonic() - began_s) < seconds:
+        taken += 1
+        descriptors = max(descriptors, count_descriptors())
+        due_s = taken / rate if rate else seconds
+        time.sleep(max(0.0, min(due_s, seconds) - passed_s))
+        if rate:
+            next(batches)
+    busy = 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
+    return busy, descriptors

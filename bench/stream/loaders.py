@@ -17,28 +17,23 @@ clients set the pace.
 """
 
 import argparse
-import sys
+import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from feeder.dataset.opened import Dataset
-from feeder.pack.progress import ProgressLine
-from trainer_client import Batch, FeederLoader, NumpyLoader
+from trainer_client import FeederLoader, NumpyLoader
 from trainer_client.reference.resnet import resnet50
 
-from ..daemon import DATASET_NAME, running_daemon
-from ..data.material import dataset_or_synthetic
-from ..machine import choose_core, choose_other_core, describe_machine, pinned_to
-from ..report import RATE, Report, Result, single, summarise
-from ..rounds import run_rounds, warm_up
+from ..daemon import DATASET_NAME, Daemon
+from ..report import RATE, Report, Result, compare, single
+from ..rounds import Contender, measure, rates
+from .serving import serving_one_core
 
 STEP_IMAGES: Final = 16
 STEP_SIDE_PX: Final = 112  # a quarter of the usual pixels: a step takes about a second on a core
@@ -49,52 +44,28 @@ RATE_EPOCHS: Final = 2
 _CACHE_BYTES: Final = 2 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadersOptions:
-    """How long to measure, and where."""
-
-    rounds: int
-    worker_core: int
-    client_core: int
-    steps: int
-    """Training steps of each contender in a round."""
-
-
-def measure_loaders(path: Path, options: LoadersOptions) -> Report:
-    """Measure with the dataset at ``path``; PeerError when the daemon does not reply."""
-    machine = describe_machine({"worker": options.worker_core, "client": options.client_core})
-    with Dataset.open(path) as dataset:
-        samples = dataset.layout.samples
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure with one daemon; PeerError when it does not reply."""
     torch.set_num_threads(1)
-    with (
-        pinned_to(frozenset({options.client_core})),
-        running_daemon(
-            path,
-            workers=1,
-            cores=frozenset({options.worker_core}),
-            options=["--decoded-bytes", str(_CACHE_BYTES)],
-        ) as daemon,
-    ):
-        results = [
-            *_measure_steps(daemon.ipc, min(STEP_IMAGES, samples), options),
-            *_measure_rates(daemon.ipc, min(RATE_IMAGES, samples), samples, options.rounds),
-        ]
+    with serving_one_core(arguments, "--decoded-bytes", str(_CACHE_BYTES)) as (daemon, machine):
+        results = _measure_steps(daemon, arguments.rounds, arguments.steps)
+        results += _measure_rates(daemon, arguments.rounds)
     return Report(bench="loaders", machine=machine, results=results)
 
 
-def _measure_steps(endpoint: str, batch_size: int, options: LoadersOptions) -> list[Result]:
+def _measure_steps(daemon: Daemon, rounds: int, steps: int) -> list[Result]:
     """Return the rows of a training step, in ms of CPU time."""
     with FeederLoader(
-        endpoint,
+        daemon.ipc,
         dataset=DATASET_NAME,
-        batch_size=batch_size,
+        batch_size=min(STEP_IMAGES, daemon.samples),
         image_size=STEP_SIDE_PX,
         device="cpu",
     ) as loader:
-        batches = _without_end(loader)
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
         kept = [next(batches) for _ in range(2)]
         train = _make_step(len(loader.classes))
-        took_s = [0.0]
+        took_s = [0.0]  # by the calls for batches, in each round; first in the warm-up
 
         def train_in_memory(first: int, end: int) -> None:
             for number in range(first, end):
@@ -107,33 +78,31 @@ def _measure_steps(endpoint: str, batch_size: int, options: LoadersOptions) -> l
                 took_s[-1] += time.process_time() - began_s
                 train(images, labels)
 
-        contenders = {"in-memory": train_in_memory, "loader": train_from_loader}
-        warm_up(contenders, items=1, piece=1)
-        waited_s, began_s = loader.statistics().wait_s, time.monotonic()
-        took_s[:] = [0.0]
-        taken: dict[str, list[float]] = {name: [] for name in contenders}
-        progress = _begin_progress("steps", options.rounds)
-        for seconds in run_rounds(
+        def begin() -> None:
+            took_s[:] = [0.0]
+            waits.append((loader.statistics().wait_s, time.monotonic()))
+
+        waits: list[tuple[float, float]] = []
+        contenders: dict[str, Contender] = {
+            "training/in-memory": train_in_memory,
+            "training/loader": train_from_loader,
+        }
+        taken = measure(
             contenders,
-            items=options.steps,
+            rounds=rounds,
+            items=steps,
             piece=1,
-            rounds=options.rounds,
             clock=time.process_time,
-        ):
-            for name, value in seconds.items():
-                taken[name].append(1e3 * value / options.steps)
-            took_s.append(0.0)
-            progress.add(1)
-        progress.end()
+            verb="taking steps,",
+            after_warm_up=begin,
+            after_round=lambda _: took_s.append(0.0),
+        )
+        ((waited_s, began_s),) = waits
         wait_share = (loader.statistics().wait_s - waited_s) / (time.monotonic() - began_s)
-    memory = summarise("training/in-memory", "ms", taken["in-memory"])
-    takes = [1e3 * value / options.steps for value in took_s[:-1]]
+    taken["training/take"] = took_s[:-1]
+    times_ms = {name: [1e3 * value / steps for value in row] for name, row in taken.items()}
     return [
-        memory,
-        *(
-            summarise(name, "ms", values, baseline=memory, baseline_values=taken["in-memory"])
-            for name, values in (("training/loader", taken["loader"]), ("training/take", takes))
-        ),
+        *compare(times_ms, "ms"),
         single("training/wait", "% of the time", 100 * wait_share),
     ]
 
@@ -152,62 +121,32 @@ def _make_step(classes: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
     return step
 
 
-def _measure_rates(endpoint: str, batch_size: int, samples: int, rounds: int) -> list[Result]:
+def _measure_rates(daemon: Daemon, rounds: int) -> list[Result]:
     """Return the rows of whole epochs taken as fast as they come."""
-    shared: dict[str, Any] = {"dataset": DATASET_NAME, "split": "val", "batch_size": batch_size}
+    shared: dict[str, Any] = {
+        "dataset": DATASET_NAME,
+        "split": "val",
+        "batch_size": min(RATE_IMAGES, daemon.samples),
+    }
     with ExitStack() as stack:
         loaders: dict[str, FeederLoader | NumpyLoader] = {
-            "torch": FeederLoader(endpoint, device="cpu", **shared),
-            "numpy": NumpyLoader(endpoint, dtype="float32", **shared),
-            "numpy-int8": NumpyLoader(endpoint, **shared),
+            "loaders/torch": FeederLoader(daemon.ipc, device="cpu", **shared),
+            "loaders/numpy": NumpyLoader(daemon.ipc, dtype="float32", **shared),
+            "loaders/numpy-int8": NumpyLoader(daemon.ipc, **shared),
         }
         for loader in loaders.values():
             stack.enter_context(loader)
-        contenders = {name: partial(_take_epochs, loader) for name, loader in loaders.items()}
-        warm_up(contenders, items=1, piece=1)  # all rows are in the cache then
-        rates: dict[str, list[float]] = {name: [] for name in loaders}
-        progress = _begin_progress("taking batches", rounds)
-        for seconds in run_rounds(contenders, items=RATE_EPOCHS, piece=1, rounds=rounds):
-            for name, value in seconds.items():
-                rates[name].append(RATE_EPOCHS * samples / value)
-            progress.add(1)
-        progress.end()
-    base = summarise("loaders/torch", RATE, rates["torch"])
-    others = {f"loaders/{name}": values for name, values in rates.items() if name != "torch"}
-    return [
-        base,
-        *(
-            summarise(name, RATE, values, baseline=base, baseline_values=rates["torch"])
-            for name, values in others.items()
-        ),
-    ]
+        contenders: dict[str, Contender] = {
+            name: partial(_take_epochs, loader) for name, loader in loaders.items()
+        }
+        # All rows are in the cache after the warm-up.
+        taken = measure(
+            contenders, rounds=rounds, items=RATE_EPOCHS, piece=1, verb="taking batches,"
+        )
+    return compare(rates(taken, RATE_EPOCHS * daemon.samples), RATE)
 
 
 def _take_epochs(loader: FeederLoader | NumpyLoader, first: int, end: int) -> None:
     for _ in range(first, end):
         for _batch in loader:
             pass
-
-
-def _without_end(loader: FeederLoader) -> Iterator[Batch[torch.Tensor]]:
-    while True:
-        yield from loader
-
-
-def _begin_progress(text: str, rounds: int) -> ProgressLine:
-    progress = ProgressLine(sys.stderr)
-    progress.begin(text, "rounds", rounds)
-    return progress
-
-
-def run(arguments: argparse.Namespace) -> Report:
-    """Do what the command line asks."""
-    worker_core = choose_core(arguments.core)
-    options = LoadersOptions(
-        rounds=arguments.rounds,
-        worker_core=worker_core,
-        client_core=choose_other_core(worker_core),
-        steps=arguments.steps,
-    )
-    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_loaders(path, options)

@@ -9,12 +9,14 @@ A process of its own, as of ``bench.stream.eyes``:
 """
 
 import contextlib
+import itertools
 import os
 import select
 import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final, NoReturn
 
 from feeder.process.child import die_with_parent
@@ -25,11 +27,12 @@ _UNREAD_BYTES: Final = 4096
 """Less than a reply, so that the rest of it stays in the daemon's kernel."""
 _REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: feeder\r\n\r\n"
 
+Address = tuple[str, int]
 
-def scrape(address: tuple[str, int], every_s: float, count: int) -> None:
+
+def scrape(address: Address, every_s: float, count: int) -> None:
     """Scrape every ``every_s`` seconds and print how long each one took."""
-    done = 0
-    while not count or done < count:
+    for _ in range(count) if count else itertools.count():
         began_s = time.perf_counter()
         with socket.create_connection(address, _TIMEOUT_S) as client:
             client.sendall(_REQUEST)
@@ -40,77 +43,49 @@ def scrape(address: tuple[str, int], every_s: float, count: int) -> None:
         if not received.startswith(b"HTTP/1.1 200 "):
             raise SystemExit(f"not metrics: {received[:80]!r}")
         print(f"{taken_s:.6f}", flush=True)
-        done += 1
         time.sleep(max(0.0, every_s - taken_s))
 
 
-class IdleConnections:
-    """Connections that send nothing; none before ``reopen``."""
-
-    def __init__(self, address: tuple[str, int], count: int) -> None:
-        """``count`` is the number of connections."""
-        self._address = address
-        self._clients: list[socket.socket | None] = [None] * count
-
-    def reopen(self) -> None:
-        """Open those that the server has closed or refused."""
-        poll = select.poll()
-        for client in self._clients:
-            if client is not None:
-                poll.register(client, select.POLLIN)
-        closed = {fd for fd, _ in poll.poll(0)}
-        for place, client in enumerate(self._clients):
-            if client is not None and client.fileno() not in closed:
+def reopen(clients: list[socket.socket | None], address: Address) -> AbstractContextManager[object]:
+    """Open connections that send nothing, where there is none or the server has closed it."""
+    poll = select.poll()
+    for client in clients:
+        if client is not None:
+            poll.register(client, select.POLLIN)
+    closed = {fd for fd, _ in poll.poll(0)}
+    for place, client in enumerate(clients):
+        if client is not None:
+            if client.fileno() not in closed:
                 continue
-            if client is not None:
-                client.close()
-            self._clients[place] = None
-            with contextlib.suppress(OSError):
-                self._clients[place] = socket.create_connection(self._address, _TIMEOUT_S)
-
-    def close(self) -> None:
-        """Close all."""
-        for client in self._clients:
-            if client is not None:
-                client.close()
+            client.close()
+        clients[place] = None
+        with contextlib.suppress(OSError):  # refused: the next call tries again
+            clients[place] = socket.create_connection(address, _TIMEOUT_S)
+    return contextlib.nullcontext()
 
 
-class HungScraper:
-    """A scraper that does not read the reply; none before ``renew``.
+def request_unread(address: Address) -> socket.socket:
+    """Return a connection whose request has been sent and whose reply is not read.
 
     The daemon has done with it as soon as the kernel has the reply, which keeps what the scraper
     has no room for. So that there is always one, another has to come.
     """
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        """``address`` is the server's."""
-        self._address = address
-        self._client: socket.socket | None = None
-
-    def renew(self) -> None:
-        """Connect, send a request, and close the connection before this one."""
-        self.close()
-        self._client = socket.socket()
-        with contextlib.suppress(OSError):
-            self._client.settimeout(_TIMEOUT_S)
-            # Before connecting, when the room is agreed upon.
-            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
-            self._client.connect(self._address)
-            self._client.sendall(_REQUEST)
-
-    def close(self) -> None:
-        """Close it."""
-        if self._client is not None:
-            self._client.close()
+    client = socket.socket()
+    with contextlib.suppress(OSError):
+        client.settimeout(_TIMEOUT_S)
+        # Before connecting, when the room is agreed upon.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
+        client.connect(address)
+        client.sendall(_REQUEST)
+    return client
 
 
-def repeat(step: Callable[[], None]) -> NoReturn:
-    """Do a step every second for ever, and print "begun" after the first one."""
-    step()
-    print("begun", flush=True)
+def repeat(step: Callable[[], AbstractContextManager[object]]) -> NoReturn:
+    """Each second leave what the last step returned and enter the next; print "begun" for each."""
     while True:
-        time.sleep(_STEP_S)
-        step()
+        with step():
+            print("begun", flush=True)
+            time.sleep(_STEP_S)
 
 
 if __name__ == "__main__":
@@ -122,7 +97,8 @@ if __name__ == "__main__":
             case "scrape":
                 scrape(target, float(sys.argv[4]), int(sys.argv[5]))
             case "idle":
-                repeat(IdleConnections(target, int(sys.argv[4])).reopen)
+                connections: list[socket.socket | None] = [None] * int(sys.argv[4])
+                repeat(lambda: reopen(connections, target))
             case "hang":
-                repeat(HungScraper(target).renew)
+                repeat(lambda: request_unread(target))
     os._exit(0)

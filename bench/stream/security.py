@@ -1,159 +1,126 @@
 """The cost of CURVE keys, and of a client that sends garbage: rows of ``feeder-bench stream``.
 
 Two daemons, one plain and one with keys, take turns with the same batches. The garbage comes from a
-separate process on the client's core (``garbage``), in every second turn of a transport.
+separate process on the client's core, in every second turn of a transport.
 
     stream/tcp-curve            encrypted tcp, against plain tcp of the same rounds
     stream/X-beside-garbage     a good client over X, against the same client alone
     crypto/NAME                 how fast the crypto library that libzmq uses encrypts one chunk
+
+    python -m bench.stream.security PARENT_PID ENDPOINT
+
+sends the garbage. It completes the handshake as any ZeroMQ client does, so that its frames get as
+far as possible, and reconnects when it is disconnected. It prints a line once it has begun.
 """
 
 import ctypes
 import os
+import random
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import zmq
 
-from feeder.daemon.config import ServeConfig
 from feeder.plan.recipe import Recipe
-from feeder.process.child import python_command
+from feeder.process.child import die_with_parent, python_command
 from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
-from ..daemon import DATASET_NAME, running_daemon
+from ..daemon import running_daemon
 from ..fetcher import BatchFetcher
 from ..line_process import LineProcess
 from ..machine import pinned_to
-from ..report import RATE, Result, single, summarise
-from ..rounds import Contender, run_rounds, warm_up
-from .streams import WINDOW
+from ..report import RATE, Result, compare, single
+from ..rounds import Contender, measure, rates
+from .transport_server import CHUNK_IMAGES
 
 _TIMEOUT_S: Final = 60.0
-_BOX_BYTES: Final = ServeConfig().chunk_images * 224 * 224 * 3  # a chunk
+_BOX_BYTES: Final = CHUNK_IMAGES * 224 * 224 * 3  # a chunk
 _BOX_OVERHEAD_BYTES: Final = 16
 _BOXES: Final = 20
+_FRAME_BYTES_MAX: Final = 2000
+_FRAMES: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityOptions:
-    """How long to measure, and where."""
-
-    rounds: int
-    batches: int
-    """In a round, of each contender."""
-    worker_core: int
-    client_core: int
-
-
-def measure_security(path: Path, recipe: Recipe, options: SecurityOptions) -> list[Result]:
+def measure_security(
+    path: Path,
+    recipe: Recipe,
+    *,
+    rounds: int,
+    batches: int,
+    worker_core: int,
+    client_core: int,
+) -> list[Result]:
     """Return the rows; PeerError when a daemon stops replying."""
-    cores = frozenset({options.worker_core})
     with (
         ExitStack() as stack,
-        pinned_to(frozenset({options.client_core})),
+        pinned_to(client_core),
         tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder,
     ):
         server, client = _write_keys(Path(folder))
         usual = ["--decoded-bytes", "0", "--lease-s", "3600"]
         keyed = [*usual, "--secret-key", f"{folder}/server", "--client-keys", f"{folder}/allowed"]
-        plain = stack.enter_context(running_daemon(path, workers=1, cores=cores, options=usual))
-        safe = stack.enter_context(running_daemon(path, workers=1, cores=cores, options=keyed))
-        turns = {
-            "tcp": _Turns(plain.tcp, recipe),
-            "tcp-curve": _Turns(safe.tcp, recipe, ClientKeys(server.public(), client)),
-            "ipc": _Turns(plain.ipc, recipe),
+        plain, safe = (
+            stack.enter_context(running_daemon(path, workers=1, cores=[worker_core], options=each))
+            for each in (usual, keyed)
+        )
+        sessions = {
+            "tcp": (plain.tcp, None),
+            "tcp-curve": (safe.tcp, ClientKeys(server.public(), client)),
+            "ipc": (plain.ipc, None),
         }
         contenders: dict[str, Contender] = {}
-        for name, turn in turns.items():
-            stack.callback(turn.fetcher.close)
-            contenders[name] = turn.fetch
-        for name, endpoint in (("tcp", plain.tcp), ("ipc", plain.ipc)):
-            contenders[f"{name}-beside-garbage"] = _BesideGarbage(turns[name], endpoint).fetch
-        return [*_run(contenders, recipe, options), measure_crypto()]
+        beside: dict[str, _BesideGarbage] = {}
+        for name, (endpoint, keys) in sessions.items():
+            fetcher = stack.enter_context(BatchFetcher(endpoint, recipe=recipe, keys=keys))
+            contenders[f"stream/{name}"] = fetcher.advance
+            if keys is None:
+                beside[f"stream/{name}-beside-garbage"] = _BesideGarbage(fetcher, endpoint)
 
+        def correct(seconds: dict[str, float]) -> None:
+            seconds |= {name: each.take_s() for name, each in beside.items()}
 
-class _Turns:
-    """A session that continues through the epochs."""
-
-    def __init__(self, endpoint: str, recipe: Recipe, keys: ClientKeys | None = None) -> None:
-        self.fetcher = BatchFetcher(
-            endpoint,
-            dataset=DATASET_NAME,
-            recipe=recipe,
-            window=WINDOW,
-            timeout_s=_TIMEOUT_S,
-            client="feeder-bench security",
-            keys=keys,
+        taken = measure(
+            contenders | {name: each.fetch for name, each in beside.items()},
+            rounds=rounds,
+            items=batches,
+            after_warm_up=lambda: correct({}),
+            after_round=correct,
         )
-        self._asked = 0
-
-    def fetch(self, first: int, end: int) -> None:
-        """Fetch the next end - first batches."""
-        for _ in self.fetcher.fetch_run(self._asked, end - first):
-            self._asked += 1
+    baselines = {
+        "stream/tcp-curve": "stream/tcp",
+        **{name: name.removesuffix("-beside-garbage") for name in beside},
+    }
+    return [*compare(rates(taken, batches * recipe.batch_size), RATE, baselines), measure_crypto()]
 
 
 class _BesideGarbage:
-    """The same while another client sends garbage."""
+    """A client while another one sends garbage, with a clock of its own.
 
-    def __init__(self, turns: _Turns, endpoint: str) -> None:
-        self._turns = turns
+    The start of the other client must not count.
+    """
+
+    def __init__(self, fetcher: BatchFetcher, endpoint: str) -> None:
+        self._fetcher = fetcher
         self._endpoint = endpoint
-        self.taken_s = 0.0
+        self._taken_s = 0.0
 
     def fetch(self, first: int, end: int) -> None:
-        """Fetch, with a clock of its own: the start of the other client must not count."""
-        with _garbage(self._endpoint):
+        command = python_command(f"{__package__}.security", os.getpid(), self._endpoint)
+        with LineProcess(command) as process:
+            process.next_line(_TIMEOUT_S)
             began_s = time.perf_counter()
-            self._turns.fetch(first, end)
-            self.taken_s += time.perf_counter() - began_s
+            self._fetcher.advance(first, end)
+            self._taken_s += time.perf_counter() - began_s
 
-
-def _run(
-    contenders: dict[str, Contender], recipe: Recipe, options: SecurityOptions
-) -> list[Result]:
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    warm_up(contenders, items=options.batches, piece=options.batches)
-    beside = {n: c.__self__ for n, c in contenders.items() if n.endswith("garbage")}  # type: ignore[attr-defined]
-    for each in beside.values():
-        each.taken_s = 0.0
-    for seconds in run_rounds(
-        contenders, items=options.batches, piece=options.batches, rounds=options.rounds
-    ):
-        for name, each in beside.items():
-            seconds[name], each.taken_s = each.taken_s, 0.0
-        for name, taken_s in seconds.items():
-            rates[name].append(options.batches * recipe.batch_size / taken_s)
-    rows = []
-    for name, baseline in (
-        ("tcp-curve", "tcp"),
-        ("tcp-beside-garbage", "tcp"),
-        ("ipc-beside-garbage", "ipc"),
-    ):
-        alone = summarise(f"stream/{baseline}", RATE, rates[baseline])
-        rows.append(
-            summarise(
-                f"stream/{name}",
-                RATE,
-                rates[name],
-                baseline=alone,
-                baseline_values=rates[baseline],
-            )
-        )
-    return rows
-
-
-@contextmanager
-def _garbage(endpoint: str) -> Iterator[None]:
-    with LineProcess(python_command(f"{__package__}.garbage", os.getpid(), endpoint)) as process:
-        process.next_line(_TIMEOUT_S)
-        yield
+    def take_s(self) -> float:
+        """Return the seconds since the last call."""
+        taken_s, self._taken_s = self._taken_s, 0.0
+        return taken_s
 
 
 def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:
@@ -183,3 +150,23 @@ def measure_crypto() -> Result:
         library.crypto_box_easy_afternm(*arguments)
     taken_s = time.perf_counter() - began_s
     return single(f"crypto/{name}-{version}", "GB/s", _BOXES * _BOX_BYTES / taken_s / 1e9)
+
+
+def send_garbage(endpoint: str) -> NoReturn:
+    """Send frames of random bytes without end; libzmq reconnects by itself."""
+    rng = random.Random(0)
+    frames = [rng.randbytes(rng.randint(1, _FRAME_BYTES_MAX)) for _ in range(_FRAMES)]
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.connect(endpoint)
+    dealer.send(frames[0])
+    print("begun", flush=True)
+    while True:
+        for frame in frames:
+            dealer.send(frame)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    send_garbage(sys.argv[2])

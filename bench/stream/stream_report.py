@@ -5,7 +5,6 @@ batches made in the same rounds by one process without a daemon (the row ``sampl
 """
 
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,11 +18,11 @@ from ..report import (
     align,
     format_number,
     format_ratio,
+    wrap,
 )
 
 WITHOUT_DAEMON: Final = "one process, without a daemon"
 
-_COLUMNS: Final = 79
 _WAY: Final = re.compile(r"stream/(ipc|tcp)(-copy)?(?:-(\d+)-clients)?(-(\d+)-workers)?")
 _WITHOUT: Final = re.compile(r"sample/whole(?:-beside-(\d+)-workers)?")
 _BARE: Final = {
@@ -68,9 +67,7 @@ class StreamReport(Report):
 
     def to_text(self) -> str:
         """Return conclusion, tables in words, header and all rows, with a newline at its end."""
-        lines: list[str] = []
-        for sentence in (*conclude(self), describe_measured(self)):
-            lines += textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
+        lines = wrap([*conclude(self), describe_measured(self)])
         lines += ["", *_format_ways(self), "", *_format_bare(self), ""]
         lines.append("All rows, as --json has them; sample/whole is made without a daemon:")
         return "\n".join(lines) + "\n" + Report.to_text(self)

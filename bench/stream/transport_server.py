@@ -1,7 +1,7 @@
 """The servers of ``bench.stream.transport``: processes that send batches without decoding any.
 
-    python -m bench.stream.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
-    python -m bench.stream.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
+    python -m bench.stream.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE
+    python -m bench.stream.transport_server PARENT_PID node IPC TCP BATCH_SIZE
 
 ``raw`` replies to each message with the chunks of a batch and does nothing else: the limit of
 ZeroMQ with these messages. ``node`` is the daemon's own node process (sessions, slots, router), but
@@ -20,6 +20,7 @@ import numpy as np
 import zmq
 
 from feeder import __version__
+from feeder.daemon.config import ServeConfig
 from feeder.metrics.counters import NodeStatus
 from feeder.metrics.records import NodeRecord
 from feeder.node.claim_listener import ClaimListener
@@ -41,6 +42,7 @@ from feeder.worker.slot_memory import SlotMemory
 
 from ..daemon import DATASET_NAME
 
+CHUNK_IMAGES: Final = ServeConfig().chunk_images
 IMAGE_SIZE: Final = 224
 WINDOW: Final = 4
 _EPOCH_BATCHES: Final = 64
@@ -60,7 +62,7 @@ class _InstantPool(WorkerPool):
             self.filled.append(message.ticket)
 
 
-def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
+def serve_node(ipc: str, tcp: str, batch_size: int) -> NoReturn:
     """Serve as the daemon's node process does, without decoding."""
     router = Router()
     router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
@@ -71,7 +73,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         SessionLimits(
             sessions_max=8,
             window_max=2 * WINDOW,
-            chunk_images=chunk_images,
+            chunk_images=CHUNK_IMAGES,
             slots_bytes=1 << 40,
             lease_s=600.0,
         ),
@@ -102,7 +104,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         service.run_due(now_s)
 
 
-def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
+def serve_raw(ipc: str, tcp: str, batch_size: int) -> NoReturn:
     """Reply to each message with the frames of one batch, from as many slots as a session has."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     socket = context.socket(zmq.ROUTER)
@@ -113,8 +115,8 @@ def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetur
     memory = SlotMemory.create(layout)
     for slot in range(WINDOW):
         memory.chunk(slot, 0, batch_size).pixels[:] = np.int8(slot)
-    firsts = range(0, batch_size, chunk_images)
-    counts = [min(chunk_images, batch_size - first) for first in firsts]
+    firsts = range(0, batch_size, CHUNK_IMAGES)
+    counts = [min(CHUNK_IMAGES, batch_size - first) for first in firsts]
     send = functools.partial(socket.send, flags=zmq.SNDMORE)
     replies = 0
     while True:
@@ -131,13 +133,7 @@ def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetur
             socket.send(arrays.sample_ids.data)
 
 
-def main(parent: int, kind: str, *arguments: str) -> NoReturn:
-    """Serve until the parent ends this process."""
-    die_with_parent(parent)
-    ipc, tcp, batch_size, chunk_images = arguments
-    serve = {"raw": serve_raw, "node": serve_node}[kind]
-    serve(ipc, tcp, int(batch_size), int(chunk_images))
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    die_with_parent(int(sys.argv[1]))
+    serve = {"raw": serve_raw, "node": serve_node}[sys.argv[2]]
+    serve(sys.argv[3], sys.argv[4], int(sys.argv[5]))

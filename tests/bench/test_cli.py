@@ -14,8 +14,8 @@ from bench.cli import build_parser
         ("decode --rounds 0", "argument --rounds: 0 is not 1 or more"),
         ("decode --rounds many", "argument --rounds: 'many' is no whole number"),
         ("decode --rounds 1.5", "argument --rounds: '1.5' is no whole number"),
-        ("soak --minutes long", "argument --minutes: 'long' is no number"),
-        ("soak --minutes nan", "argument --minutes: nan is not between 0 and 100000"),
+        ("chaos --minutes long", "argument --minutes: 'long' is no number"),
+        ("stream --soak nan", "argument --soak: nan is not between 0 and 100000"),
         ("chaos --seed 1.5", "argument --seed: invalid int value: '1.5'"),
         (
             "decode --decoder pillow",
@@ -41,7 +41,6 @@ def test_an_invalid_argument_is_refused_in_one_line(
         "decode",
         "stream",
         "ablate",
-        "soak",
         "chaos",
         "gpu",
         "loaders",

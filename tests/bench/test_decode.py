@@ -1,41 +1,69 @@
-"""``feeder-bench decode`` on a tiny set: rows, JSON, the comparison of pixels."""
+"""``feeder-bench decode`` on a tiny set: rows, classes, the comparison of pixels."""
 
-import json
+import contextlib
+import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.cli import main
-from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
 from bench.micro import cached, contenders, decode, quality
 from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
-from bench.micro.decode_report import AllRowsReport
-from bench.micro.limits import StageLimits
-from bench.micro.pillow_samples import PillowSamples
 from bench.micro.quality import measure_scaling
+from bench.micro.stages import StageLimits
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.decode import VERSIONS, describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.recode import Subsampling
 from feeder.jpeg.resize import version_beside
 from feeder.plan.recipe import Recipe
+from tests.bench.rows import check_ratios, run_bench
 from tests.support.hard_jpegs import hard_jpeg
 from tests.support.sources import pack
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
 
-TURBOJPEG_STAGES = ("read", "join", "decode", "resize", "rest")
-
-
-def _blob_sizes(dataset: Path) -> list[int]:
-    with Dataset.open(dataset) as opened:
-        sizes: list[int] = opened.read_records(np.arange(SAMPLES))["blob_bytes"].tolist()
-    return sizes
+BASELINES: dict[str, str | None] = {
+    "decode/full": None,
+    "decode/tiled-against-libraries": "decode/full-libraries",
+    "decode/tiled-against-pillow": "decode/pillow",
+    "decode/tiled-against-turbojpeg": "decode/tiled-turbojpeg",
+    "decode/tiled-against-unscaled": "decode/tiled-unscaled",
+    "sample/full": None,
+    "sample/whole-against-libraries": "sample/full-libraries",
+    "sample/whole-against-limit": "sample/limit",
+    "sample/whole-against-pillow": "sample/pillow",
+    "sample/whole-against-turbojpeg": "sample/tiled-turbojpeg",
+    "sample/whole-against-unscaled": "sample/whole-unscaled",
+    "sample/whole-turbojpeg": "sample/full",
+    "sample/centre": "sample/whole",
+    "sample/decoded-cache": "sample/whole",
+    "sample/decoded-cache-unscaled": "sample/whole-unscaled",
+    "sample/decoded-cache-against-unscaled": "sample/decoded-cache-unscaled",
+    "sample/filling-cache": "sample/whole",
+    "sample/limit": None,
+    "stage/rest": None,
+    "limit/entropy": "decode/tiled",
+    **{f"stage/{stage}": f"limit/{stage}" for stage in ("read", "decode", "resize")},
+    **{f"limit/{stage}": None for stage in ("read", "decode", "resize")},
+    **{f"stage/{stage}-turbojpeg": None for stage in ("read", "join", "decode", "resize", "rest")},
+    **{
+        f"{what}/{way}": f"{what}/full"
+        for what, ours in (("decode", "tiled"), ("sample", "whole"))
+        for way in (ours, f"{ours}-unscaled", "full-libraries", "pillow", "tiled-turbojpeg")
+    },
+    **{f"decode/tiled-{version}": "decode/tiled-turbojpeg" for version in VERSIONS},
+    **{
+        f"sample/whole-{version}": f"sample/tiled-turbojpeg-{version_beside(version)}"
+        for version in VERSIONS
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,107 +71,81 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("decode"), images=SAMPLES)
 
 
-def test_names_and_baselines_of_rows(
-    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "decode.json"
+@pytest.fixture(scope="module")
+def run(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The JSON and the text of a run of one round."""
     before = os.sched_getaffinity(0)
-    assert main(["decode", str(dataset), "--rounds", "2", "--all", "--json", str(out)]) == 0
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        document = run_bench(
+            tmp_path_factory.mktemp("run"), "decode", dataset, "--rounds", 1, "--all"
+        )
     assert os.sched_getaffinity(0) == before
-    report = json.loads(out.read_text())
-    assert report["bench"] == "decode"
-    assert report["machine"]["cores_used"] == {"all contenders": choose_core(None)}
-    rows = {row["name"]: row for row in report["results"]}
-    assert {
-        row["unit"] for name, row in rows.items() if name.split("/")[0] in ("decode", "sample")
-    } == {"images/s"}
-    for name, baseline in (
-        ("decode/full", None),
-        ("decode/tiled", "decode/full"),
-        ("decode/full-libraries", "decode/full"),
-        ("decode/pillow", "decode/full"),
-        ("decode/tiled-unscaled", "decode/full"),
-        ("decode/tiled-against-pillow", "decode/pillow"),
-        ("decode/tiled-against-unscaled", "decode/tiled-unscaled"),
-        ("decode/tiled-turbojpeg", "decode/full"),
-        ("decode/tiled-against-libraries", "decode/full-libraries"),
-        ("decode/tiled-against-turbojpeg", "decode/tiled-turbojpeg"),
-        *((f"decode/tiled-{version}", "decode/tiled-turbojpeg") for version in VERSIONS),
-        ("sample/full", None),
-        ("sample/full-libraries", "sample/full"),
-        ("sample/pillow", "sample/full"),
-        ("sample/whole", "sample/full"),
-        ("sample/whole-against-pillow", "sample/pillow"),
-        ("sample/whole-against-unscaled", "sample/whole-unscaled"),
-        ("sample/whole-unscaled", "sample/full"),
-        ("sample/whole-turbojpeg", "sample/full"),
-        ("sample/whole-against-libraries", "sample/full-libraries"),
-        ("sample/whole-against-turbojpeg", "sample/tiled-turbojpeg"),
-        *(
-            (f"sample/whole-{version}", f"sample/tiled-turbojpeg-{version_beside(version)}")
-            for version in VERSIONS
-        ),
-        ("sample/tiled-turbojpeg", "sample/full"),
-        ("sample/centre", "sample/whole"),
-        ("sample/decoded-cache", "sample/whole"),
-        ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
-        ("sample/filling-cache", "sample/whole"),
-        ("sample/decoded-cache-against-unscaled", "sample/decoded-cache-unscaled"),
-        ("stage/read", "limit/read"),
-        ("stage/decode", "limit/decode"),
-        ("stage/resize", "limit/resize"),
-        ("stage/rest", None),
-        *((f"stage/{stage}-turbojpeg", None) for stage in TURBOJPEG_STAGES),
-        ("limit/entropy", "decode/tiled"),
-        ("sample/whole-against-limit", "sample/limit"),
-    ):
-        row = rows[name]
-        assert row["min"] <= row["value"] <= row["max"]
-        assert row["value"] > 0
-        assert row["baseline"] == baseline
-        assert (row["ratio"] is None) == (baseline is None)
-    assert rows["decoded-cache/fill"]["unit"] == rows["decoded-cache/filled"]["unit"] == "%"
-    assert 0 <= rows["decoded-cache/filled"]["value"] <= 100
-    assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
-    assert rows["dataset/images"]["value"] == SAMPLES
+    return document, printed.getvalue()
+
+
+def test_rates_and_their_baselines(run: tuple[dict[str, Any], str]) -> None:
+    document, text = run
+    rows = {row["name"]: row for row in document["results"]}
+    rates = {
+        name: row["baseline"]
+        for name, row in rows.items()
+        if row["unit"] == "images/s" and name.count("/") == 1
+    }
+    resized = {f"sample/tiled-turbojpeg-{version_beside(version)}" for version in VERSIONS}
+    assert rates == BASELINES | dict.fromkeys(resized)
+    assert all(rows[name]["value"] > 0 for name in rates)
+    check_ratios(rows)
+    stages = sum(
+        1 / rows[f"stage/{name}"]["value"] for name in ("read", "decode", "resize", "rest")
+    )
+    assert stages == pytest.approx(1 / rows["sample/whole"]["value"])
+    kernels = sum(1 / rows[f"limit/{name}"]["value"] for name in ("decode", "resize"))
+    assert kernels == pytest.approx(1 / rows["sample/limit"]["value"])
+    lines = text.splitlines()
+    assert "training samples/s on one core" in lines[0]
+    assert any(line.startswith("sample/whole ") and "× sample/full" in line for line in lines)
+    assert document["machine"]["cores_used"] == {"all contenders": choose_core(None)}
+    assert document["measured"]["images"] == SAMPLES
+
+
+def test_other_rows(run: tuple[dict[str, Any], str], dataset: Path) -> None:
+    rows = {row["name"]: row for row in run[0]["results"]}
+    with Dataset.open(dataset) as opened:
+        blobs = opened.read_records(np.arange(SAMPLES))["blob_bytes"]
+    assert rows["dataset/blob"]["value"] == np.mean(blobs)
     assert rows["dataset/blob"]["baseline"] == "dataset/jpeg"
-    assert rows["dataset/blob"]["unit"] == "bytes/image"
-    assert rows["dataset/blob"]["value"] == np.mean(_blob_sizes(dataset))
-    assert rows["check/equal-to-pillow"]["value"] == SAMPLES
-    assert 0 <= rows["crops/scaled"]["value"] <= 100
-    assert report["measured"]["images"] == SAMPLES
-    text = capsys.readouterr().out
-    assert "training samples/s on one core" in text.splitlines()[0]
-    assert "sample/whole" in text
-    assert "× sample/full" in text
-    assert "libjpeg-turbo" in text
+    assert rows["dataset/images"]["value"] == rows["check/equal-to-pillow"]["value"] == SAMPLES
+    assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
+    filling = rows["sample/whole"]["value"] / rows["sample/filling-cache"]["value"]
+    assert rows["decoded-cache/fill"]["value"] == pytest.approx(100 * (filling - 1))
+    for name in ("decoded-cache/filled", "crops/scaled"):
+        assert rows[name]["unit"] == "%"
+        assert 0 <= rows[name]["value"] <= 100
 
 
-def test_classes_have_rows_and_a_table(dataset: Path) -> None:
-    report = decode.measure_decode(dataset, images=SAMPLES, rounds=2, core=choose_core(None))
-    rows = {row.name: row for row in report.results}
-    table = AllRowsReport.of(report).to_text().partition("µs an image by class")[2]
-    assert "µs an image by class" not in report.to_text()
+def test_classes_have_rows_and_a_table(run: tuple[dict[str, Any], str], dataset: Path) -> None:
+    rows = {row["name"]: row for row in run[0]["results"]}
+    table = run[1].partition("µs an image by class")[2]
     with Dataset.open(dataset) as opened:
         kinds = opened.read_records(np.arange(SAMPLES))["subsampling"]
         halves = [half_of(opened.name_of(each) or "") for each in range(SAMPLES)]
     counts = {kind.name.lower(): np.count_nonzero(kinds == kind) for kind in Subsampling}
     counts |= {half: halves.count(half) for half in ("tune", "held-out")}
     assert counts["tune"] + counts["held-out"] == SAMPLES
+    assert counts["s444"] >= FEWEST
     for name, count in counts.items():
         measured = count >= FEWEST
         assert (f"sample/whole/{name}" in rows) == (f"\n{name} " in table) == measured
         if not measured:
             continue
-        assert rows[f"dataset/images/{name}"].value == count
-        assert rows[f"dataset/blob/{name}"].baseline == f"dataset/jpeg/{name}"
+        assert rows[f"dataset/images/{name}"]["value"] == count
+        assert rows[f"dataset/blob/{name}"]["baseline"] == f"dataset/jpeg/{name}"
         for what, way in (("decode", "tiled"), ("sample", "whole")):
             for ours in (f"{what}/{way}", f"{what}/tiled-turbojpeg"):
-                assert rows[f"{ours}/{name}"].baseline == f"{what}/full/{name}"
+                assert rows[f"{ours}/{name}"]["baseline"] == f"{what}/full/{name}"
             against = rows[f"{what}/{way}-against-turbojpeg/{name}"]
-            assert against.baseline == f"{what}/tiled-turbojpeg/{name}"
-            assert f" {against.ratio:.2f}" in table
-    assert counts["s444"] >= FEWEST
+            assert against["baseline"] == f"{what}/tiled-turbojpeg/{name}"
+            assert f" {against['ratio']:.2f}" in table
     assert max(len(line) for line in table.splitlines()) <= 80
 
 
@@ -153,7 +155,7 @@ def test_half_of_a_name_does_not_depend_on_the_dataset() -> None:
     assert 200 < sum(half_of(name) == "tune" for name in names) < 300
 
 
-def test_quality_of_scaled_crops_is_their_psnr(dataset: Path, tmp_path: Path) -> None:
+def test_quality_of_scaled_crops_is_their_psnr(dataset: Path) -> None:
     """At 64 px most crops are scaled; the figures must agree with the two recipes' pixels."""
     ids = np.arange(SAMPLES)
     recipe = Recipe.for_split("train", batch_size=SAMPLES, image_size=64)
@@ -201,16 +203,23 @@ def test_our_pixels_that_differ_from_turbojpegs_end_the_bench(
 def test_pillow_makes_the_same_samples(dataset: Path) -> None:
     """From the same crops; within 1, because its decoder may be of another version."""
     recipe = Recipe.for_split("train", batch_size=SAMPLES)
-    shape = (SAMPLES, recipe.image_size, recipe.image_size, 3)
-    by_pillow, expected = np.zeros(shape, np.int8), np.ones(shape, np.int8)
     with (
         Dataset.open(dataset) as opened,
         PreparedSamples(opened, recipe, np.arange(SAMPLES)) as samples,
     ):
-        PillowSamples(samples).decode_full(0, SAMPLES)
-        PillowSamples(samples).sample_full(0, SAMPLES, by_pillow)
-        samples.sample_full_same_code(0, SAMPLES, expected)
-    assert np.abs(by_pillow.astype(int) - expected).max() <= 1
+        samples.decode_pillow(0, SAMPLES)
+        samples.sample_pillow(0, SAMPLES)
+        by_pillow = samples.pixels[:SAMPLES].astype(int)
+        samples.pixels[:] = 0
+        samples.sample_full(0, SAMPLES)
+        assert np.abs(by_pillow - samples.pixels[:SAMPLES]).max() <= 1
+        # An ordinary JPEG has no restart interval, and the true size.
+        for jpeg, *size in zip(
+            samples.jpegs, samples.heights.tolist(), samples.widths.tolist(), strict=True
+        ):
+            assert b"\xff\xdd" not in jpeg[:700]
+            sof = jpeg.index(b"\xff\xc0")
+            assert [int.from_bytes(jpeg[sof + at : sof + at + 2]) for at in (5, 7)] == size
 
 
 def test_limits_resize_the_picture_that_they_decoded(tmp_path: Path) -> None:
@@ -222,7 +231,6 @@ def test_limits_resize_the_picture_that_they_decoded(tmp_path: Path) -> None:
         (tmp_path / "source" / "class" / f"{number}.jpg").write_bytes(jpeg)
     pack(tmp_path / "source", tmp_path / "dataset")
     recipe = Recipe.for_split("train", batch_size=1, image_size=32)
-    expected = np.empty((1, 32, 32, 3), np.int8)
     with (
         Dataset.open(tmp_path / "dataset") as opened,
         PreparedSamples(opened, recipe, np.arange(len(kinds))) as samples,
@@ -230,23 +238,8 @@ def test_limits_resize_the_picture_that_they_decoded(tmp_path: Path) -> None:
         limits = StageLimits(samples, recipe.image_size)
         for row in range(len(kinds)):
             limits.measure(row, row + 1)
-            samples.sample_tiled_turbojpeg(row, row + 1, expected)
-            assert np.array_equal(limits._out, expected[0])
-
-
-def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path) -> None:
-    recipe = Recipe.for_split("train", batch_size=8)
-    with (
-        Dataset.open(dataset) as opened,
-        PreparedSamples(opened, recipe, np.arange(SAMPLES)) as samples,
-    ):
-        for jpeg, width, height in zip(
-            samples.jpegs, samples.widths.tolist(), samples.heights.tolist(), strict=True
-        ):
-            assert b"\xff\xdd" not in jpeg[:700], "a restart interval is defined"
-            sof = jpeg.index(b"\xff\xc0")
-            assert int.from_bytes(jpeg[sof + 7 : sof + 9]) == width
-            assert int.from_bytes(jpeg[sof + 5 : sof + 7]) == height
+            samples.sample_tiled_turbojpeg(row, row + 1)
+            assert np.array_equal(limits._out, samples.pixels[0])
 
 
 def test_without_a_dataset_it_makes_one_and_removes_it(
@@ -283,71 +276,39 @@ def test_errors_are_one_line(
     assert message in error
 
 
-def test_invalid_numbers_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["decode", "--rounds", "0"])
-    assert ended.value.code == 2
-    assert "0 is not 1 or more" in capsys.readouterr().err
-
-
-def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    fill = decode.SampleReader.fill
-
-    def counted(self: decode.SampleReader, sample_ids: np.ndarray, **named: object) -> None:
-        calls.append(len(sample_ids))
-        fill(self, sample_ids, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(decode.SampleReader, "fill", counted)
-    report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
-    # The cache is filled, at full size and in a few epochs at other scales; then the readers are
-    # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
-    # The last is the centre crops' reference.
-    readers = 7 + len(VERSIONS[:-1])
-    first = 1 + readers * (1 + 1 + 3) + 1
-    filling = 7 * (1 + cached._SCALED_EPOCHS)
-    assert calls[: filling + first] == [1] * filling + [7] * first
-    assert {result.name for result in report.results} >= {"sample/whole"}
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_samples_are_decoded_as_asked(
-    dataset: Path,
-    tmp_path: Path,
-    decoder: Decoder,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_the_product_is_what_is_measured_with_the_decoder_asked_for(
+    dataset: Path, tmp_path: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every reader that no row names otherwise has the decoder, and the names of rows stay."""
     made: list[str] = []
-    init = decode.SampleReader.__init__
+    calls: list[int] = []
+    init, fill = decode.SampleReader.__init__, decode.SampleReader.fill
 
     def recorded(self: decode.SampleReader, *arguments: object, **named: object) -> None:
         if "vectors" not in named:
             made.append(str(named.get("decoder", "unnamed")))
         init(self, *arguments, **named)  # type: ignore[arg-type]
 
+    def counted(self: decode.SampleReader, sample_ids: np.ndarray, **named: object) -> None:
+        calls.append(len(sample_ids))
+        fill(self, sample_ids, **named)  # type: ignore[arg-type]
+
     monkeypatch.setattr(decode.SampleReader, "__init__", recorded)
+    monkeypatch.setattr(decode.SampleReader, "fill", counted)
     monkeypatch.setattr(decode, "measure_scaling", lambda *_: [])  # it times nothing
-    out = tmp_path / "decode.json"
-    options = ["--images", "11", "--rounds", "1", "--json", str(out), "--decoder", decoder]
-    assert main(["decode", str(dataset), *options]) == 0
-    document = json.loads(out.read_text())
+    options = ("--images", 7, "--rounds", 3, "--decoder", decoder)
+    document = run_bench(tmp_path, "decode", dataset, *options)
+    # The cache is filled, at full size and in a few epochs at other scales; then the readers are
+    # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
+    # The last is the centre crops' reference.
+    readers = 7 + len(VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1])
+    filling = 7 * (1 + cached._SCALED_EPOCHS)
+    assert calls == [1] * filling + [7] * (1 + readers * (1 + 1 + 3) + 1)
     references = 2  # sample/whole-turbojpeg, and that of sample/centre
     assert "unnamed" not in made
     assert made.count("turbojpeg") == (len(made) if decoder == "turbojpeg" else references)
     assert document["machine"]["decoder"] == describe_decoder(decoder)
-    assert f"decoder {describe_decoder(decoder)};" in " ".join(capsys.readouterr().out.split())
     names = {row["name"] for row in document["results"]}
     assert names >= {f"sample/whole-{version}" for version in VERSIONS}
     assert ("stage/join" in names) == (decoder == "turbojpeg")
-
-
-def test_likeness_compares_real_images_with_synthetic_ones(tmp_path: Path) -> None:
-    write_synthetic(tmp_path / "source", images=4, classes=2, seed=5, jobs=1)
-    out = tmp_path / "likeness.json"
-    assert main(["likeness", str(tmp_path / "source"), "--rounds", "1", "--json", str(out)]) == 0
-    rows = {row["name"]: row for row in json.loads(out.read_text())["results"]}
-    assert rows["full/synthetic"]["baseline"] == "full/real"
-    assert rows["tiled/synthetic"]["ratio"] > 0
-    assert rows["source/real"]["value"] > 1000

@@ -1,7 +1,7 @@
 """What ``feeder-bench decode`` prints and draws: conclusion, short tables, picture."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from bench.micro.decode_report import (
     format_ways,
 )
 from bench.micro.ways import ways_of
-from bench.report import RATE, Result, single, summarise
+from bench.report import RATE, Result, compare, single
 
 ROUNDS = (0.98, 0.99, 1.0, 1.01, 1.02)
 
@@ -37,19 +37,15 @@ RATES: Mapping[str, float] = {
     "sample/decoded-cache-unscaled": 7000,
 }
 
-PAIRS = (
-    ("decode/tiled-against-pillow", "decode/tiled", "decode/pillow"),
-    ("decode/tiled-against-turbojpeg", "decode/tiled", "decode/tiled-turbojpeg"),
-    ("sample/whole-against-pillow", "sample/whole", "sample/pillow"),
-    ("sample/whole-against-libraries", "sample/whole", "sample/full-libraries"),
-    ("sample/whole-against-turbojpeg", "sample/whole", "sample/tiled-turbojpeg"),
-    ("sample/whole-against-unscaled", "sample/whole", "sample/whole-unscaled"),
-    (
-        "sample/decoded-cache-against-unscaled",
-        "sample/decoded-cache",
-        "sample/decoded-cache-unscaled",
-    ),
-)
+AGAINST = {
+    "decode/tiled-against-pillow": "decode/pillow",
+    "decode/tiled-against-turbojpeg": "decode/tiled-turbojpeg",
+    "sample/whole-against-pillow": "sample/pillow",
+    "sample/whole-against-libraries": "sample/full-libraries",
+    "sample/whole-against-turbojpeg": "sample/tiled-turbojpeg",
+    "sample/whole-against-unscaled": "sample/whole-unscaled",
+    "sample/decoded-cache-against-unscaled": "sample/decoded-cache-unscaled",
+}
 
 
 def _report(
@@ -72,42 +68,22 @@ def _report(
         **{name.replace("__", "/").replace("_", "-"): r for name, r in changed.items()},
     }
     values = {name: [rate * factor for factor in ROUNDS] for name, rate in rates.items()}
-    noisy = [rates["sample/whole"] * factor for factor in ROUNDS[::-1]]  # not in step with others
-    rows: list[Result] = []
-    for name in rates:
-        full = f"{name.partition('/')[0]}/full"
-        is_base = name == full
-        base = None if is_base else rows[[row.name for row in rows].index(full)]
-        rows.append(
-            summarise(name, RATE, values[name], baseline=base, baseline_values=values[full])
-        )
-    by_name = {row.name: row for row in rows}
-    for name, ours, other in PAIRS:
-        mine = noisy if ours == "sample/whole" else values[ours]
-        rows.append(
-            summarise(name, RATE, mine, baseline=by_name[other], baseline_values=values[other])
-        )
-    filling = [
-        rates["sample/whole"] * 100 / (100 + fill + step * fill_spread) for step in (-1, 0, 0, 0, 1)
+    whole = rates["sample/whole"]
+    noisy = [whole * factor for factor in ROUNDS[::-1]]  # not in step with others
+    filling = [whole * 100 / (100 + fill + step * fill_spread) for step in (-1, 0, 0, 0, 1)]
+    steady = {"sample/whole": [whole] * len(ROUNDS), "sample/filling-cache": filling}
+    fulls = {name: f"{name.partition('/')[0]}/full" for name in rates}
+    rows = [
+        *compare(
+            values, RATE, {name: None if name == full else full for name, full in fulls.items()}
+        ),
+        *compare(values | {"sample/whole": noisy}, RATE, AGAINST),
+        *compare(steady, RATE, {"sample/filling-cache": "sample/whole"}),
+        *compare({"dataset/jpeg": [100_000], "dataset/blob": [size * 100_000]}, "bytes/image"),
     ]
-    whole = [rates["sample/whole"]] * len(ROUNDS)
-    rows.append(
-        summarise(
-            "sample/filling-cache",
-            RATE,
-            filling,
-            baseline=by_name["sample/whole"],
-            baseline_values=whole,
-        )
-    )
     if small is not None:
         name = "sample/whole-against-turbojpeg/small"
         rows.append(Result(name=name, value=1, unit=RATE, min=1, max=1, baseline="x", ratio=small))
-    jpeg = single("dataset/jpeg", "bytes/image", 100_000)
-    blob = summarise(
-        "dataset/blob", jpeg.unit, [size * jpeg.value], baseline=jpeg, baseline_values=[jpeg.value]
-    )
-    rows += [jpeg, blob]
     rows += [single("crops/scaled", "%", 3.5), single("decoded-cache/fill", "%", fill)]
     machine = {
         "cpu": "Test CPU",
@@ -235,10 +211,11 @@ def test_short_tables_are_sorted_and_fit_80_columns() -> None:
 
 def test_all_rows_follow_the_conclusion() -> None:
     report = _report()
-    text = AllRowsReport.of(report).to_text()
+    everything = AllRowsReport(**{each.name: getattr(report, each.name) for each in fields(report)})
+    text = everything.to_text()
     assert text.splitlines()[0] == report.to_text().splitlines()[0]
     assert all(f"\n{row.name} " in text for row in report.results)
-    assert AllRowsReport.of(report).to_json() == report.to_json()
+    assert everything.to_json() == report.to_json()
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

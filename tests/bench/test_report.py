@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import FEWEST_ROUNDS, RATE, Report, median_interval, single, summarise
-from bench.rounds import run_rounds, warm_up
+from bench.machine import choose_core, choose_cores, describe_machine, pinned_to
+from bench.report import FEWEST_ROUNDS, RATE, Report, compare, median_interval, single
+from bench.rounds import measure, run_rounds
 from feeder.errors import ConfigError, ResourceError
 from feeder.jpeg.decode import describe_decoder
 
@@ -19,16 +19,10 @@ FIELDS |= {"ratio_low", "ratio_high"}
 
 
 def _report() -> Report:
-    base = summarise("decode/full", RATE, [100.0, 50.0, 90.0])
-    tiled = summarise(
-        "decode/tiled",
-        RATE,
-        [200.0, 150.0, 90.0],
-        baseline=base,
-        baseline_values=[100.0, 50.0, 90.0],
-    )
+    values = {"decode/full": [100.0, 50.0, 90.0], "decode/tiled": [200.0, 150.0, 90.0]}
     machine = {"cpu": "Test CPU", "cores_used": {"all": 0}, "libraries": {"numpy": "2"}}
-    return Report(bench="decode", machine=machine, results=[base, tiled, single("n", "images", 7)])
+    results = [*compare(values, RATE), single("n", "images", 7)]
+    return Report(bench="decode", machine=machine, results=results)
 
 
 def test_value_is_the_median_and_ratio_the_median_ratio_of_the_rounds() -> None:
@@ -79,9 +73,7 @@ def test_interval_of_the_median_holds_it_and_needs_five_rounds(values: list[floa
     ],
 )
 def test_a_difference_is_noise_if_the_interval_holds_1(ratios: list[float], noise: bool) -> None:
-    ones = [1.0] * len(ratios)
-    base = summarise("base", RATE, ones)
-    row = summarise("row", RATE, ratios, baseline=base, baseline_values=ones)
+    base, row = compare({"base": [1.0] * len(ratios), "row": ratios}, RATE)
     assert row.is_within_noise == noise
     assert not base.is_within_noise
 
@@ -113,12 +105,11 @@ def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
     contenders = {
         name: lambda first, end, name=name: calls.append((name, first, end)) for name in "abc"
     }
-    warm_up(contenders, items=7, piece=3)
-    assert calls == [("a", 0, 3), ("b", 0, 3), ("c", 0, 3)]
-    calls.clear()
-    seconds = list(run_rounds(contenders, items=7, piece=3, rounds=2))
-    assert len(seconds) == 2
-    assert all(set(each) == set("abc") and min(each.values()) >= 0 for each in seconds)
+    taken = measure(contenders, items=7, piece=3, rounds=2)
+    assert [*taken] == ["a", "b", "c"]
+    assert all(len(values) == 2 and min(values) >= 0 for values in taken.values())
+    warm_up, calls = calls[:3], calls[3:]
+    assert warm_up == [("a", 0, 3), ("b", 0, 3), ("c", 0, 3)]
     for name in "abc":
         own = [call[1:] for call in calls if call[0] == name]
         assert sorted(own[:3]) == sorted(own[3:]) == [(0, 3), (3, 6), (6, 7)]
@@ -174,9 +165,9 @@ def test_pinning_lasts_as_long_as_its_context() -> None:
 
     before = os.sched_getaffinity(0)
     core = choose_core(None)
-    with pinned_to(frozenset({core})):
+    with pinned_to(core):
         assert os.sched_getaffinity(0) == {core}
-        assert choose_other_core(core) == core
+        assert choose_cores(core) == (core, core)
     assert os.sched_getaffinity(0) == before
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from bench.stream.scraper import HungScraper, IdleConnections
+from bench.stream.scraper import reopen, request_unread
 
 IDLE = 3
 _DEADLINE_S = 10.0
@@ -62,38 +62,43 @@ def _send_all_that_fits(connection: socket.socket) -> int:
     return sent
 
 
-def test_idle_connections_send_nothing_and_are_opened_again(server: Server) -> None:
-    with contextlib.closing(IdleConnections(server.address, IDLE)) as idle:
-        idle.reopen()
-        accepted = server.accept(IDLE)
-        for closed in (0, 1, IDLE, 2):
-            for each in accepted[:closed]:
-                each.close()
-            idle.reopen()
-            accepted = accepted[closed:] + server.accept(closed)
-            assert _received(accepted) == []
+@pytest.fixture
+def clients() -> Iterator[list[socket.socket | None]]:
+    """The places of idle connections, which are closed in the end."""
+    places: list[socket.socket | None] = [None] * IDLE
+    yield places
+    for client in places:
+        if client is not None:
+            client.close()
 
 
-def test_each_time_another_scraper_hangs(server: Server) -> None:
-    with contextlib.closing(HungScraper(server.address)) as scraper:
-        for _ in range(3):
-            scraper.renew()
-            (accepted,) = server.accept(1)
-            (request,) = _received([accepted])
-            assert request.startswith(b"GET /metrics HTTP/1.1\r\n")
-            assert 0 < _send_all_that_fits(accepted) < _TOO_MUCH
+def test_idle_connections_send_nothing_and_are_opened_again(
+    server: Server, clients: list[socket.socket | None]
+) -> None:
+    reopen(clients, server.address)
+    accepted = server.accept(IDLE)
+    for closed in (0, 1, IDLE, 2):
+        for each in accepted[:closed]:
+            each.close()
+        reopen(clients, server.address)
+        accepted = accepted[closed:] + server.accept(closed)
+        assert _received(accepted) == []
 
 
-def test_a_server_that_refuses_is_tried_again(server: Server) -> None:
+def test_a_scraper_hangs_after_its_request(server: Server) -> None:
+    with request_unread(server.address):
+        (accepted,) = server.accept(1)
+        (request,) = _received([accepted])
+        assert request.startswith(b"GET /metrics HTTP/1.1\r\n")
+        assert 0 < _send_all_that_fits(accepted) < _TOO_MUCH
+
+
+def test_a_server_that_refuses_is_tried_again(
+    server: Server, clients: list[socket.socket | None]
+) -> None:
     server.close()
-    with (
-        contextlib.closing(IdleConnections(server.address, IDLE)) as idle,
-        contextlib.closing(HungScraper(server.address)) as scraper,
-    ):
-        idle.reopen()
-        scraper.renew()
-        with contextlib.closing(Server(server.address)) as again:
-            idle.reopen()
-            assert _received(again.accept(IDLE)) == []
-            scraper.renew()
-            assert len(_received(again.accept(1))) == 1
+    reopen(clients, server.address)
+    request_unread(server.address).close()
+    with contextlib.closing(Server(server.address)) as again:
+        reopen(clients, server.address)
+        assert _received(again.accept(IDLE)) == []

@@ -1,11 +1,12 @@
-"""``feeder-bench soak``: what counts as growth, and a short real run."""
+"""``feeder-bench stream --soak``: what counts as growth, what it samples, and a short real run."""
 
-import json
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,109 +14,98 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.footprint import ProcessFootprint
+from bench.footprint import measure_footprints, read_footprint
+from bench.machine import choose_core
 from bench.plots import draw
-from bench.soak import run as soak
-from bench.soak.clients import SoakClients
-from bench.soak.growth import Tolerance, find_trend
-from bench.soak.run import SoakReport, judge
-from bench.soak.throughput import Verdict
-from bench.soak.windows import SAMPLES_MIN, WARM_UP_SHARE
-from feeder.errors import ConfigError
+from bench.stream import soak
+from bench.stream.soak import Soak, SoakReport
+from bench.stream.soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, Verdict, judge
+from bench.stream.soak_reference import CoreReference, CpuUse, cpu_use, share_left
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
+from tests.bench.rows import run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
 
-MOMENTS = [float(second) for second in range(1, 31)]
-TOLERANCE = Tolerance(absolute=4.0, relative=0.05)
+STEADY = [50.0]
+
+
+def growth_of(values: Sequence[float], name: str = "memory/node-1") -> tuple[float, list[str]]:
+    """Return how far a series has grown, and the failures."""
+    moments = [float(second) for second in range(1, len(values) + 1)]
+    series = {name: values, "throughput": STEADY * len(values)}
+    rows, failures, _ = judge(series, moments)
+    return {row.name: row.value for row in rows}[f"{name}/growth"], failures
 
 
 def test_a_slow_leak_is_growth() -> None:
-    trend = find_trend([100 + 0.2 * minute for minute in range(100)])
-    assert trend.growth == pytest.approx(0.2 * 54, abs=0.2)
-    assert trend.exceeds(TOLERANCE)
+    growth, failures = growth_of([100 + 0.2 * minute for minute in range(100)])
+    assert growth == pytest.approx(0.2 * 54, abs=0.2)
+    assert failures[0].startswith("memory/node-1 grew by 10.8 MiB, from 106.5 to 117.3 (medians of")
+    assert "at most 5.3 is allowed" in failures[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "is_failure"),
+    [
+        ("memory/worker-1", 10, 14, False),
+        ("memory/worker-1", 10, 14.1, True),
+        ("memory/worker-1", 1000, 1040, False),  # allowed relative to a large value
+        ("memory/worker-1", 1000, 1051, True),
+        ("fds/node-1", 100, 102, False),
+        ("fds/node-1", 100, 103, True),
+        ("shared-memory/slots", 10, 12.5, False),
+        ("shared-memory/slots", 10, 12.6, True),
+        ("shared-memory/slots", 2, 3.1, True),
+    ],
+)
+def test_each_kind_has_its_tolerance(
+    name: str, first: float, last: float, is_failure: bool
+) -> None:
+    _, failures = growth_of([first] * 50 + [last] * 50, name)
+    assert bool(failures) == is_failure
 
 
 def test_growth_during_the_warm_up_does_not_count() -> None:
-    assert find_trend([*range(20), *[20.0] * 80]).growth == 0
+    assert growth_of([*range(20), *[20.0] * 80])[0] == 0
 
 
-def test_the_relative_tolerance_applies_to_large_values() -> None:
-    values = [1000.0] * 50 + [1040.0] * 50
-    assert not find_trend(values).exceeds(TOLERANCE)
-    assert find_trend(values).exceeds(Tolerance(absolute=4.0, relative=0.0))
-
-
-levels = st.floats(0, 1e4)
 moments = st.lists(st.floats(0, 1e4), min_size=40, max_size=60)
 
 
-@given(levels, st.lists(st.booleans(), min_size=40, max_size=60))
+@given(st.floats(0, 1e4), st.lists(st.booleans(), min_size=40, max_size=60))
 def test_occasional_peaks_are_not_growth(level: float, peaks: list[bool]) -> None:
     """Any tenth of the samples may have any value: medians ignore them."""
-    values = [level] * len(peaks)
-    allowed = len(peaks) // 10
-    for place, is_peak in enumerate(peaks):
-        if is_peak and allowed:
-            values[place] += 1e6
-            allowed -= 1
-    assert find_trend(values).growth == 0
-
-
-@given(moments, levels)
-def test_an_added_constant_does_not_change_the_growth(values: list[float], more: float) -> None:
-    there, back = find_trend(values), find_trend([value + more for value in values])
-    assert back.growth == pytest.approx(there.growth, abs=1e-6)
+    places = [place for place, is_peak in enumerate(peaks) if is_peak][: len(peaks) // 10]
+    values = [level + 1e6 * (place in places) for place in range(len(peaks))]
+    assert growth_of(values)[0] == 0
 
 
 @given(moments)
 def test_reversed_growth_is_shrinking(values: list[float]) -> None:
     kept = values[int(len(values) * WARM_UP_SHARE) :]
     warm_up = [0.0] * (len(values) - len(kept))
-    assert find_trend(warm_up + kept).growth == -find_trend(warm_up + kept[::-1]).growth
+    assert growth_of(warm_up + kept)[0] == -growth_of(warm_up + kept[::-1])[0]
 
 
-def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match="too few to tell growth from noise"):
-        find_trend([1.0] * (SAMPLES_MIN - 1))
-
-
-def test_each_kind_has_its_tolerance_and_throughput_may_rise() -> None:
-    steady = [50.0] * 30
-    rows, failures, verdict = judge(
-        {"memory/node-1": steady, "fds/node-1": steady, "throughput": steady}, MOMENTS
-    )
-    assert failures == []
-    assert verdict.kind == "held"
-    values = {row.name: row.value for row in rows}
-    assert values["memory/node-1/growth"] == values["throughput/change"] == 0
-    leaking = [float(value) for value in range(50, 80)]
-    _, failures, verdict = judge(
-        {"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking}, MOMENTS
-    )
-    assert verdict.kind == "held"
-    assert [failure.split(" grew by ")[0] for failure in failures] == [
-        "memory/worker-1",
-        "fds/node-1",
-    ]
-    assert "MiB, from 59.5 to 75.5" in failures[0]
-
-
-def test_shared_memory_is_counted_by_the_pages_that_exist() -> None:
-    before = ProcessFootprint.of_process(os.getpid())
+def test_shared_memory_is_counted_once_by_the_pages_that_exist() -> None:
+    own = psutil.Process()
+    before = read_footprint(own.pid)
     memory = SlotMemory.create(SlotLayout(slots=2, batch_size=4, image_size=64))
     try:
         memory.chunk(0, 0, 4).pixels[:] = 7
-        during = ProcessFootprint.of_process(os.getpid())
+        during = read_footprint(own.pid)
         (file,) = set(during.shared_files) - set(before.shared_files)
         assert 4 * 64 * 64 * 3 <= during.shared_files[file] < 2 * 4 * 64 * 64 * 3
-        assert file.purpose == "slots"
+        assert file[0] == "slots"
         assert during.fds > before.fds
         assert 0 < during.own_bytes <= during.pss_bytes <= during.rss_bytes
+        once, twice = measure_footprints([own]), measure_footprints([own, psutil.Process()])
+        assert once["shared-memory/slots"] == twice["shared-memory/slots"] > 0
+        assert twice["fds/node-1"] == during.fds
     finally:
         memory.close()
-    assert ProcessFootprint.of_process(os.getpid()).shared_files == before.shared_files
+    assert read_footprint(own.pid).shared_files == before.shared_files
 
 
 @pytest.fixture(scope="module")
@@ -123,33 +113,30 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("soak"), images=13)
 
 
-SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease", "10")]
-SMALL = ["--clients", "2", "--batch-size", "8"]
+SHORT = ["--soak", "0.05", "--every", "0.1", "--restart", "0.7", "--lease", "10"]
+SHORT += ["--clients", "2", "--batch-size", "8"]
 
 
-@pytest.mark.extensive("a whole run of the bench")
+@pytest.mark.extensive("seconds of streaming; the next test has a real daemon and clients, too")
 def test_a_short_soak_samples_everything_and_gives_all_back(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, drawn = tmp_path / "soak.json", []
-    monkeypatch.setattr("bench.plots.draw.check_installed", lambda: None)
-    monkeypatch.setattr(
-        "bench.plots.draw.write_plot", lambda report, path: drawn.append((report, path))
-    )
+    drawn = []
+    monkeypatch.setattr(draw, "check_installed", lambda: None)
+    monkeypatch.setattr(draw, "write_plot", lambda report, path: drawn.append((report, path)))
     # Three seconds are too short to judge: only what does not depend on time is asserted.
     held = Verdict(kind="held", headline="held", sentence="it held", change=0, machine_change=0)
     monkeypatch.setattr(soak, "judge", lambda series, at_s: (judge(series, at_s)[0], [], held))
-    plot = ["--plot", str(tmp_path / "soak.png")]
-    assert main(["soak", str(dataset), *SHORT, *SMALL, "--json", str(out), *plot]) == 0
-    document = json.loads(out.read_text())
-    assert document["failures"] == []
+    plot = ["--plot", tmp_path / "soak.png"]
+    document = run_bench(tmp_path, "stream", dataset, *SHORT, *plot)
+    assert (document["bench"], document["failures"]) == ("soak", [])
     rows = {row["name"]: row["value"] for row in document["results"]}
     assert rows["shared-memory/slots/left"] == 0
     assert rows["restarts/clean"] >= 1
     assert rows["restarts/killed"] >= 1
-    assert max(document["series"]["throughput"]) > 0
-    for part in ("daemon-core", "client-core"):
-        assert min(document["series"][f"reference/{part}"]) > 0
+    series = document["series"]
+    assert max(series["throughput"]) > 0
+    assert min(series["reference/daemon-core"] + series["reference/client-core"]) > 0
     assert document["conclusions"][0] == "it held"
     assert document["measured"]["clients"] == 2
     for role in ("supervisor", "node-1", "worker-1"):
@@ -157,71 +144,70 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
         assert rows[f"fds/{role}"] > 3
         assert f"memory/{role}/growth" in rows
     assert len(document["at_s"]) >= SAMPLES_MIN
-    assert {len(values) for values in document["series"].values()} == {len(document["at_s"])}
+    assert {len(values) for values in series.values()} == {len(document["at_s"])}
     ((report, path),) = drawn
     assert isinstance(report, SoakReport)
     assert path == tmp_path / "soak.png"
 
 
-def _report(*failures: str, conclusions: Sequence[str] = ()) -> SoakReport:
-    moments = [float(at_s) for at_s in range(20)]
-    return SoakReport(
-        bench="soak",
-        machine={"cpu": "Test CPU", "cores": 2},
-        headline="throughput held; nothing has grown",
-        conclusions=conclusions,
-        results=[],
-        at_s=moments,
-        series={
-            "throughput": [3.0] * 20,
-            "reference/daemon-core": [700.0] * 20,
-            "reference/client-core": [600.0] * 20,
-            "memory/node-1": [1.0] * 20,
-            "shared-memory/slots": [2.0] * 20,
-        },
-        restarts=[(3.0, "clean"), (6.0, "killed")],
-        failures=failures,
-    )
-
-
-def test_growth_is_status_1_and_the_reason(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(soak, "soak", lambda path, options: _report("fds/node-1 grew by 40"))
-    assert main(["soak", str(dataset)]) == 1
-    assert capsys.readouterr().err == "feeder-bench: failed: fds/node-1 grew by 40\n"
-
-
-@pytest.mark.extensive("a whole run of the bench")
-def test_throughput_that_falls_is_status_1_and_the_first_line(
+@pytest.mark.extensive("ten seconds: slots that a killed client's lease still holds")
+def test_what_is_wrong_is_status_1_and_the_first_lines(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fell = Verdict(
-        kind="fell",
-        headline="throughput fell",
-        sentence="throughput fell by 65 %",
-        change=-0.65,
-        machine_change=0,
+        kind="fell", headline="it fell", sentence="it fell by 65 %", change=-1, machine_change=0
     )
-    monkeypatch.setattr(soak, "judge", lambda series, at_s: ([], [], fell))
-    assert main(["soak", str(dataset), *SHORT, *SMALL]) == 1
+    monkeypatch.setattr(soak, "judge", lambda series, at_s: ([], ["fds/node-1 grew by 40"], fell))
+    monkeypatch.setattr(soak, "_await_slots", lambda *_: 1.5)
+    assert main(["stream", str(dataset), *SHORT]) == 1
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[:2] == [
-        "feeder-bench soak failed: throughput fell; nothing has grown",
-        fell.sentence,
+    left = "slots: 1.5 MiB were not given back within 20 s of the last client's end"
+    assert printed.out.splitlines()[:4] == [
+        "feeder-bench soak failed: it fell; fds/node-1 grew by 40 and 1 more",
+        "it fell by 65 %",
+        "fds/node-1 grew by 40",
+        left,
     ]
-    assert printed.err.splitlines()[-1] == "feeder-bench: failed: throughput fell by 65 %"
+    lines = printed.err.splitlines()[-3:]
+    assert lines == [
+        f"feeder-bench: failed: {line}"
+        for line in ("it fell by 65 %", "fds/node-1 grew by 40", left)
+    ]
 
 
 def test_a_soak_too_short_to_judge_is_refused_at_once(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["soak", str(dataset), "--minutes", "0.1", "--every", "5"]) == 2
+    assert main(["stream", str(dataset), "--soak", "0.1", "--every", "5"]) == 2
     assert "soak for 1.1 minutes or more, or lower --every" in capsys.readouterr().err
 
 
-def test_the_text_and_the_picture_begin_with_the_conclusion() -> None:
-    report = _report(conclusions=["throughput held", "nothing has grown"])
+def test_the_old_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", "--minutes", "60"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("soak is a mode of stream: type `feeder-bench stream --soak MINUTES`")
+
+
+def _report(*failures: str, samples: int = 20) -> SoakReport:
+    levels = {"throughput": 3.0, "reference/daemon-core": 700.0, "reference/client-core": 600.0}
+    levels |= {"memory/node-1": 1.0, "shared-memory/slots": 2.0}
+    return SoakReport(
+        bench="soak",
+        machine={"cpu": "Test CPU", "cores": 2},
+        headline="throughput held; nothing has grown",
+        conclusions=["throughput held", "nothing has grown"],
+        results=[],
+        at_s=[float(at_s) for at_s in range(samples)],
+        series={name: [level] * samples for name, level in levels.items()},
+        restarts=[(3.0, "clean"), (6.0, "killed")],
+        failures=failures,
+    )
+
+
+@pytest.mark.parametrize("samples", [20, 5])
+def test_the_text_and_the_picture_begin_with_the_conclusion(tmp_path: Path, samples: int) -> None:
+    """With fewer samples than are judged, the picture has no medians."""
+    report = _report(samples=samples)
     assert report.to_text().splitlines()[:4] == [
         "feeder-bench soak passed: throughput held; nothing has grown",
         "throughput held",
@@ -234,16 +220,7 @@ def test_the_text_and_the_picture_begin_with_the_conclusion() -> None:
     title, lines = conclude_soak(report)
     assert title == "Soak passed: throughput held; nothing has grown"
     assert lines[:2] == ["throughput held", "nothing has grown"]
-    assert conclude_soak(_report("it grew"))[0].startswith("Soak failed: ")
-
-
-@pytest.mark.parametrize("samples", [20, 5])
-def test_a_soaked_report_is_drawn(tmp_path: Path, samples: int) -> None:
-    """With fewer samples than are judged, without medians."""
-    pytest.importorskip("altair", reason="the plots extra is not installed")
-    report = _report(conclusions=["throughput held"])
-    series = {name: values[:samples] for name, values in report.series.items()}
-    report = replace(report, at_s=report.at_s[:samples], series=series)
+    assert conclude_soak(replace(report, failures=["it grew"]))[0].startswith("Soak failed: ")
     draw.write_plot(report, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
 
@@ -252,7 +229,7 @@ def test_plot_without_the_extra_reports_how_to_install_it(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert main(["soak", str(dataset), "--plot", "x.png"]) == 4
+    assert main(["stream", str(dataset), "--plot", "x.png"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install -e '.[plots]'" in line
 
@@ -260,17 +237,127 @@ def test_plot_without_the_extra_reports_how_to_install_it(
 def test_a_daemon_that_dies_is_reported_with_its_last_log_line(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = SoakClients.start
+    stream = Soak.stream
 
-    def start_and_kill_the_daemon(clients: SoakClients) -> None:
-        start(clients)
+    def kill_the_daemon_and_stream(soak: Soak) -> None:
         for process in psutil.Process().children():
             if runs(process, "serve"):
                 process.kill()
                 process.wait()
+        stream(soak)
 
-    monkeypatch.setattr(SoakClients, "start", start_and_kill_the_daemon)
-    assert main(["soak", str(dataset), *SHORT, *SMALL]) == 5
+    monkeypatch.setattr(Soak, "stream", kill_the_daemon_and_stream)
+    assert main(["stream", str(dataset), *SHORT]) == 5
     error = capsys.readouterr().err.splitlines()[-1]
     assert "a process of the daemon ended during the soak" in error
     assert "the last log line: feeder: " in error
+
+
+def test_the_share_left_is_what_others_did_not_take() -> None:
+    assert share_left(0.0, 2.0) == 1
+    assert share_left(0.5, 2.0) == 0.75
+    assert share_left(-0.3, 2.0) == 1, "clocks of processes lag behind those of cores"
+    assert share_left(5.0, 2.0) == pytest.approx(0.01), "a core is never wholly lost"
+    assert share_left(1.0, 0.0) == 1
+
+
+class Core:
+    """The kernel's files for cpu1 and cpu3; cpu0 and cpu2 are offline."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The speed of a core's load is 1000 MB/s."""
+        (root / "proc").mkdir()
+        self._stat = root / "proc/stat"
+        self._now_s = 0.0
+        clock = SimpleNamespace(monotonic=lambda: self._now_s)
+        monkeypatch.setattr("bench.stream.soak_reference.time", clock)
+        monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
+
+    def pass_time(self, now_s: float, busy_s: Mapping[int, float], stolen_s: float = 0) -> None:
+        """Set the clock, and the totals of the cores."""
+        self._now_s, hertz = now_s, os.sysconf("SC_CLK_TCK")
+        lines = [
+            f"cpu{core} {round((busy - stolen_s) * hertz)} 0 0 777 5 0 0 {round(stolen_s * hertz)} "
+            "0 0"
+            for core, busy in busy_s.items()
+        ]
+        self._stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""]))
+
+
+@pytest.fixture
+def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Core:
+    return Core(tmp_path, monkeypatch)
+
+
+def test_the_reference_counts_what_others_take_from_each_core(core: Core, tmp_path: Path) -> None:
+    """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only."""
+    reference = CoreReference({"daemon-core": 1, "client-core": 3}, every_s=1.0, root=tmp_path)
+    core.pass_time(100.0, {1: 10.0, 3: 20.0})
+    first = reference.sample({1: CpuUse(3.0, None), 3: CpuUse(4.0, None)})
+    assert first == {"daemon-core": 1000.0, "client-core": 1000.0}
+    core.pass_time(101.0, {1: 10.9, 3: 20.6})
+    second = reference.sample({1: CpuUse(3.7, None), 3: CpuUse(4.6, None)})
+    assert second == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1000.0)}
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "stolen_s", "left"),
+    [
+        (0.0, 0.0, 1.0),  # others use what the soak leaves idle
+        (0.1, 0.0, 0.9),
+        (5.0, 0.0, 0.4),  # several processes wait at a time, for each other too
+        (0.1, 0.2, 0.7),  # nothing waits for what the hypervisor takes
+        (None, 0.0, 0.4),  # a kernel that does not count waits
+    ],
+)
+def test_time_that_the_soak_left_idle_is_not_taken_from_it(
+    core: Core, tmp_path: Path, waited_s: float | None, stolen_s: float, left: float
+) -> None:
+    """Of a second, cpu1 is 0.6 s with others: a daemon that becomes slower leaves them more."""
+    reference = CoreReference({"daemon-core": 1}, every_s=1.0, root=tmp_path)
+    core.pass_time(100.0, {1: 10.0})
+    reference.sample({1: CpuUse(3.0, None if waited_s is None else 7.0)})
+    core.pass_time(101.0, {1: 10.9}, stolen_s)
+    sample = reference.sample({1: CpuUse(3.3, None if waited_s is None else 7.0 + waited_s)})
+    assert sample == {"daemon-core": pytest.approx(1000 * left)}
+
+
+def test_a_core_that_the_kernel_does_not_list_counts_as_left_alone(
+    core: Core, tmp_path: Path
+) -> None:
+    """As in a container whose lxcfs shows other numbers."""
+    reference = CoreReference({"daemon-core": 7}, every_s=1.0, root=tmp_path)
+    for second in (1.0, 2.0):
+        core.pass_time(second, {1: 10 * second})
+        assert reference.sample({7: CpuUse(second, None)}) == {"daemon-core": 1000.0}
+
+
+def test_cpu_use_adds_up_and_leaves_out_what_has_ended() -> None:
+    own = cpu_use([os.getpid()])
+    assert own.cpu_s > 0
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert cpu_use([ended.pid]).cpu_s == 0
+    assert CpuUse(1, 2).plus(CpuUse(3, 4)) == CpuUse(4, 6)
+    assert CpuUse(1, 2).plus(CpuUse(3, None)) == CpuUse(4, None)
+
+
+@pytest.mark.parametrize(("own", "waited_s"), [("1 0 0", 3.0), ("0 0 0", None), (None, None)])
+def test_waits_of_all_threads_count_where_the_kernel_counts_any(
+    tmp_path: Path, own: str | None, waited_s: float | None
+) -> None:
+    pid = os.getpid()
+    threads = {f"{pid}/task/1": "9 2500000000 1", f"{pid}/task/2": "7 500000000 1"}
+    if own is not None:
+        threads["self/task/1"] = own
+    for thread, text in threads.items():
+        (tmp_path / thread).mkdir(parents=True)
+        (tmp_path / thread / "schedstat").write_text(f"{text}\n")
+    assert cpu_use([pid], root=tmp_path).waited_s == waited_s
+
+
+def test_the_reference_load_runs_on_one_core_for_both_parts() -> None:
+    number = choose_core(None)
+    reference = CoreReference({"daemon-core": number, "client-core": number}, every_s=0.01)
+    sample = reference.sample({number: cpu_use([])})
+    assert sample["daemon-core"] == sample["client-core"] > 0

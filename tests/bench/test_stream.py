@@ -20,9 +20,9 @@ from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
-from bench.stream.run import client_counts
+from bench.stream.run import client_counts, row_beside
 from bench.stream.stream_report import StreamReport, conclude, describe_measured, ways_of
-from bench.stream.streams import Measured
+from bench.stream.streams import Delivered, stream_rows
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
 from feeder.errors import ConfigError, PeerError, ResourceError
@@ -129,17 +129,13 @@ def test_numbers_of_clients_double_up_to_the_most() -> None:
 
 
 def test_a_client_that_gives_up_is_quoted() -> None:
-    client = ClientProcess(
-        "nowhere", batch_size=1, window=1, seed=0, cores=frozenset({choose_core(None)})
-    )
+    client = ClientProcess("nowhere", batch_size=1, core=choose_core(None))
     with client, pytest.raises(PeerError, match="gave up: endpoint 'nowhere' cannot be dialled"):
         await_open([client])
 
 
 def test_a_client_that_dies_ends_the_wait() -> None:
-    client = ClientProcess(
-        "ipc:///nowhere", batch_size=1, window=1, seed=0, cores=frozenset({choose_core(None)})
-    )
+    client = ClientProcess("ipc:///nowhere", batch_size=1, core=choose_core(None))
     with client:
         os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(PeerError, match="ended with status -9"):
@@ -151,22 +147,21 @@ def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
     noise = [1.0, 1.1, 0.9, 1.05, 0.95][:rounds]
     rows: list[Result] = []
     for count in range(1, workers + 1):
-        suffix = "" if count == 1 else f"-{count}-workers"
-        local_rates = [1000.0 * factor for factor in noise]
-        name = "sample/whole" if count == 1 else f"sample/whole-beside{suffix}"
-        local = summarise(name, RATE, local_rates)
-        rows.append(local)
+        delivered: dict[str, list[Delivered]] = {}
         for way, level in (("ipc", 900.0), ("ipc-copy", 700.0), ("tcp", 800.0)):
             for more in ["", f"-{clients}-clients"][: clients if way != "ipc-copy" else 1]:
-                measured = Measured(
-                    rates=[count * level * factor for factor in noise],
-                    daemon_cpu_us=[900.0] * rounds,
-                    client_cpu_us=[50.0] * rounds,
-                    gaps_s=[] if more else [0.1, 0.2],
-                )
-                name = f"stream/{way}{more}"
-                rows.append(measured.rate(name + suffix, local, local_rates))
-                rows += measured.details(name, suffix, 150_528)
+                delivered[way + more] = [
+                    Delivered(
+                        images=1000,
+                        taken_s=1000 / (count * level * factor),
+                        daemon_cpu_s=0.9,
+                        client_cpu_s=0.05,
+                        gaps_s=[] if more else [0.1, 0.2],
+                    )
+                    for factor in noise
+                ]
+        of_one = stream_rows([1000.0 * factor for factor in noise], delivered, 150_528)
+        rows += [row_beside(count, row) for row in of_one]
     rows.append(summarise("stream/tcp-curve", RATE, [500.0]))
     for name in ("memcpy", "zmq/tcp", "transport/tcp"):
         rows.append(summarise(name, "GB/s", [2.0, 1.0, 3.0][:rounds]))
@@ -195,7 +190,7 @@ def test_the_conclusion_is_in_words_and_first() -> None:
     assert "sample/whole" not in " ".join(in_words)
     words = [" ".join(line.split()) for line in in_words]
     assert "one process, without a daemon 1,000 1" in words
-    assert "1 client, ipc, in place 900 0.90 199 900 50" in words
+    assert "1 client, ipc, in place 900 0.90 200 900 50" in words
     assert "2 clients, tcp 800 0.80 900 50" in words
 
 

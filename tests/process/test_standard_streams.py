@@ -170,8 +170,8 @@ def test_modules_in_the_working_directory_shadow_no_import(
 def test_bench_processes_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
     here = shadowing_folder(tmp_path)
     (here / "multiprocessing.py").write_text("raise SystemExit('shadowed')\n")
-    command = [str(SCRIPT.with_name("feeder-bench")), "soak", "--images", "64", "--batch-size", "8"]
-    command += ["--minutes", "0.05", "--every", "0.1", "--clients", "1"]
+    command = [str(SCRIPT.with_name("feeder-bench")), "stream", "--soak", "0.05", "--images", "64"]
+    command += ["--batch-size", "8", "--every", "0.1", "--clients", "1"]
     done = subprocess.run(
         command, cwd=here, capture_output=True, text=True, timeout=150, check=False
     )

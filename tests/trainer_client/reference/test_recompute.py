@@ -1,5 +1,6 @@
 """Recomputation at named points: the same steps bit for bit, in less memory."""
 
+import argparse
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -9,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.machine import choose_core
-from bench.micro.training_step import StepOptions, measure_memory
+from bench.micro.training_step import measure_memory
 from feeder.errors import ConfigError
 from tests.trainer_client.reference.parallel.ranks import Results, run_ranks
 from trainer_client.reference.parallel.batch_norm import GroupBatchNorm2d, distribute_batch_norm
@@ -185,7 +185,7 @@ def test_ranks_with_distributed_batch_norm_are_equal_bit_for_bit(ranks: list[Res
     "a step of ResNet-50 takes seconds; make test checks that recomputing changes no weight"
 )
 def test_a_step_of_resnet_50_needs_at_least_a_third_less_memory() -> None:
-    options = StepOptions(model="resnet50", batch=8, image_px=224, rounds=1, core=choose_core(None))
+    options = argparse.Namespace(model="resnet50", batch=8, image_size=224, core=None)
     plain, again = (measure_memory(name, options) for name in ("plain", "recompute"))
     activations_mib = 300  # of the plain step, at the least
     assert plain.needed_mib > activations_mib

@@ -9,23 +9,25 @@ used (from /proc/stat, time stolen by the hypervisor included), but no more than
 processes of the soak waited for the core: what others use while these are idle is no loss. So
 neither a busy daemon nor one that is slow can lower the product. Where the kernel does not count
 waits, all that others use counts as taken; a core without a line in /proc/stat, nothing.
+
+Source: proc(5), Documentation/scheduler/sched-stats.rst (/proc/PID/task/TID/schedstat).
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import psutil
 
 from feeder.host.load import parse_cpu_seconds
 
 from ..machine import pinned_to
-from .cpu_use import CpuUse
 
 _PIECE_BYTES: Final = 128 * 1024
 _RING_PIECES: Final = 256
@@ -36,21 +38,41 @@ _BURST_SHARE: Final = 0.02
 _BURST_MAX_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CoreTotals:
-    """Seconds of a core since the machine's start."""
+class CpuUse(NamedTuple):
+    """What some processes have used of their core since their start."""
 
-    used_s: float
-    """By programs outside the soak, and stolen."""
-    missed_s: float | None
-    """Waited for by processes of the soak, or stolen; None if unknown."""
+    cpu_s: float
+    waited_s: float | None
+    """Time in which threads could run and another one ran on the core; None if unknown."""
 
-    def taken_since(self, before: "_CoreTotals") -> float:
-        """Return what others have taken from the soak."""
-        taken_s = self.used_s - before.used_s
-        if self.missed_s is None or before.missed_s is None:
-            return taken_s
-        return min(taken_s, self.missed_s - before.missed_s)
+    def plus(self, other: "CpuUse") -> "CpuUse":
+        """Return the totals of both."""
+        waited_s = None
+        if self.waited_s is not None and other.waited_s is not None:
+            waited_s = self.waited_s + other.waited_s
+        return CpuUse(self.cpu_s + other.cpu_s, waited_s)
+
+
+def cpu_use(pids: Iterable[int], *, root: Path = Path("/proc")) -> CpuUse:
+    """Return the totals of those processes that run."""
+    # Without CONFIG_SCHED_INFO all is 0 or missing.
+    total = CpuUse(0.0, 0.0 if _read_ns("self", root)[0] > 0 else None)
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total = total.plus(CpuUse(times.user + times.system, _read_ns(pid, root)[1] / 1e9))
+    return total
+
+
+def _read_ns(process: int | str, root: Path) -> tuple[int, int]:
+    """Return how long the threads of a process have run and waited; 0 of one that has ended."""
+    running, waiting = 0, 0
+    for path in (root / str(process) / "task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            fields = path.read_text().split()
+            running += int(fields[0])
+            waiting += int(fields[1])
+    return running, waiting
 
 
 class CoreReference:
@@ -58,14 +80,14 @@ class CoreReference:
 
     def __init__(self, cores: Mapping[str, int], *, every_s: float, root: Path = Path("/")) -> None:
         """``every_s`` is the time between two samples."""
-        self._cores = dict(cores)
+        self._cores = cores
         self._stat = root / "proc/stat"
         self._burst_s = min(_BURST_MAX_S, _BURST_SHARE * every_s)
         self._ring = np.ones((_RING_PIECES, _PIECE_BYTES), np.uint8)
         self._copy = np.empty(_PIECE_BYTES, np.uint8)
         self._at = 0
-        self._burst_cpu_s = dict.fromkeys(set(cores.values()), 0.0)
-        self._before: Mapping[int, _CoreTotals] | None = None
+        self._burst_cpu_s = dict.fromkeys(cores.values(), 0.0)
+        self._before: dict[int, CpuUse] = {}
         self._before_s = 0.0
 
     def sample(self, own: Mapping[int, CpuUse]) -> dict[str, float]:
@@ -75,25 +97,27 @@ class CoreReference:
         """
         now_s = time.monotonic()
         stat = self._stat.read_bytes()
-        totals = {core: self._look(stat, core, own[core]) for core in self._burst_cpu_s}
-        left = dict.fromkeys(totals, 1.0)
-        if self._before is not None:
-            elapsed_s = now_s - self._before_s
-            for core, total in totals.items():
-                left[core] = share_left(total.taken_since(self._before[core]), elapsed_s)
+        # Of each core since the machine's start: what programs outside the soak have used, with
+        # what was stolen, and what processes of the soak have missed by waiting or by theft.
+        totals: dict[int, CpuUse] = {}
+        for core, burst_cpu_s in self._burst_cpu_s.items():
+            used_s = parse_cpu_seconds(stat, {core})[0] - own[core].cpu_s - burst_cpu_s
+            stolen = CpuUse(0.0, _parse_stolen(stat, core))
+            totals[core] = CpuUse(used_s, own[core].plus(stolen).waited_s)
+        left = {
+            core: share_left(
+                _taken_between(self._before.get(core, total), total), now_s - self._before_s
+            )
+            for core, total in totals.items()
+        }
         self._before, self._before_s = totals, now_s
         speeds = {core: self._run_burst(core) for core in totals}
         return {part: speeds[core] * left[core] for part, core in self._cores.items()}
 
-    def _look(self, stat: bytes, core: int, own: CpuUse) -> _CoreTotals:
-        used_s = parse_cpu_seconds(stat, {core})[0] - own.cpu_s - self._burst_cpu_s[core]
-        missed_s = None if own.waited_s is None else own.waited_s + _parse_stolen(stat, core)
-        return _CoreTotals(used_s=used_s, missed_s=missed_s)
-
     def _run_burst(self, core: int) -> float:
         """Process the load for a moment on ``core``; return MB per second of CPU time."""
         pieces = 0
-        with pinned_to(frozenset({core})):
+        with pinned_to(core):
             began_s, until_s = time.thread_time(), time.monotonic() + self._burst_s
             while not pieces or time.monotonic() < until_s:
                 np.copyto(self._copy, self._ring[self._at % _RING_PIECES])
@@ -103,6 +127,14 @@ class CoreReference:
             taken_s = time.thread_time() - began_s
         self._burst_cpu_s[core] += taken_s
         return pieces * _PIECE_BYTES / 1e6 / max(taken_s, 1e-6)
+
+
+def _taken_between(before: CpuUse, now: CpuUse) -> float:
+    """Return the seconds that others have taken from the soak, given the totals of its core."""
+    taken_s = now.cpu_s - before.cpu_s
+    if now.waited_s is None or before.waited_s is None:
+        return taken_s
+    return min(taken_s, now.waited_s - before.waited_s)
 
 
 def share_left(other_s: float, elapsed_s: float) -> float:

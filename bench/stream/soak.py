@@ -1,0 +1,273 @@
+"""``feeder-bench stream --soak MINUTES``: does it stay as it was while clients come and go?
+
+Clients stream as fast as they are served, alternately over ipc and tcp. Every few seconds one of
+them ends, alternately cleanly and by SIGKILL, and another replaces it. Meanwhile the daemon's
+processes, the throughput and the speed of the machine are sampled. The bench ends with status 1 and
+the reason when a process's own memory or descriptors, or the slots of all sessions, have grown,
+when throughput fell on a machine that did not become slower (``soak_judgement`` defines how much),
+when slots remain after all clients have gone, and when a process was replaced.
+"""
+
+import argparse
+import selectors
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+import psutil
+
+from feeder.dataset.manifest import load_manifest
+from feeder.errors import ConfigError, PeerError
+from feeder.pack.progress import ProgressLine
+
+from ..client_process import TIMEOUT_S, ClientProcess, await_open, read_clients
+from ..daemon import Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
+from ..footprint import measure_footprints
+from ..machine import choose_cores, describe_machine
+from ..report import JudgedReport, single, wrap
+from .soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, judge
+from .soak_reference import CoreReference, CpuUse, cpu_use
+
+_FOR_EVER: Final = 10**9
+"""Batches that a client is asked for: more than it can fetch during any soak."""
+
+_SLOTS: Final = "shared-memory/slots"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakReport(JudgedReport):
+    """A report with all samples."""
+
+    headline: str
+    """What became of the throughput, and what has grown, in a few words."""
+    conclusions: Sequence[str]
+    """The same with their evidence, a sentence each."""
+
+    at_s: Sequence[float]
+    """When each sample was taken."""
+    series: Mapping[str, Sequence[float]]
+    """By name, such as "memory/node-1" in MiB: one value a sample."""
+    restarts: Sequence[tuple[float, str]]
+    """When clients ended, and how: "clean" or "killed"."""
+
+    def to_text(self) -> str:
+        """Return the conclusion, header and table as text, with a newline at its end."""
+        head, _, rest = JudgedReport.to_text(self).partition("\n")
+        verdict = "failed" if self.failures else "passed"
+        lines = wrap([f"{head} {verdict}: {self.headline}", *self.conclusions])
+        return "\n".join([*lines, "", rest])
+
+
+def run(arguments: argparse.Namespace) -> SoakReport:
+    """Soak for ``soak`` minutes; problems are in the report's ``failures``.
+
+    ConfigError when there would be too few samples to judge.
+    """
+    minutes, every_s, lease_s = arguments.soak, arguments.every, arguments.lease
+    wanted_s = SAMPLES_MIN * every_s / (1 - WARM_UP_SHARE)
+    if minutes * 60 < wanted_s + 2 * every_s:
+        raise ConfigError(
+            f"--soak {minutes:g} with a sample every {every_s:g} s is too short to tell growth "
+            f"from noise: soak for {wanted_s / 60 + every_s / 30:.1f} minutes or more, or lower "
+            "--every"
+        )
+    worker_core, client_core = choose_cores(arguments.core)
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        machine = describe_machine({"daemon": worker_core, "clients": client_core})
+        batch_size = min(arguments.batch_size, load_manifest(path).samples)
+        lease = ["--lease-s", str(lease_s)]
+        with running_daemon(path, workers=1, cores=[worker_core], options=lease) as daemon:
+            before = {process.pid for process in daemon.processes()}
+            with Soak(daemon, arguments, batch_size, worker_core, client_core) as soak:
+                soak.stream()
+            left_mib = _await_slots(daemon, lease_s)
+            replaced = before != {process.pid for process in daemon.processes()}
+    results, failures, verdict = judge(soak.series, soak.at_s)
+    results.append(single(f"{_SLOTS}/left", "MiB", left_mib))
+    ends = [how for _, how in soak.restarts]
+    results += [
+        single(f"restarts/{how}", "clients", ends.count(how)) for how in ("clean", "killed")
+    ]
+    if left_mib:
+        failures.append(
+            f"slots: {left_mib:.1f} MiB were not given back within {2 * lease_s:g} s of the last "
+            "client's end"
+        )
+    if replaced:
+        failures.append(
+            f"a process of the daemon was replaced; the last log line: {daemon.last_log_line()}"
+        )
+    conclusions = [verdict.sentence]
+    conclusions += failures or ["nothing has grown: memory, descriptors and slots are as before"]
+    growth = failures[0].partition(",")[0] if failures else "nothing has grown"
+    if len(failures) > 1:
+        growth += f" and {len(failures) - 1} more"
+    if verdict.kind == "fell":
+        failures.insert(0, verdict.sentence)
+    return SoakReport(
+        bench="soak",
+        machine=machine,
+        measured={
+            "minutes": minutes,
+            "samples": len(soak.at_s),
+            "clients": arguments.clients,
+            "restarts": len(soak.restarts),
+        },
+        headline=f"{verdict.headline}; {growth}",
+        conclusions=conclusions,
+        results=results,
+        at_s=soak.at_s,
+        series=soak.series,
+        restarts=soak.restarts,
+        failures=failures,
+    )
+
+
+class Soak:
+    """The clients of a daemon, and all samples so far; a context manager that ends the clients."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        arguments: argparse.Namespace,
+        batch_size: int,
+        worker_core: int,
+        client_core: int,
+    ) -> None:
+        """Start the clients; return once batches arrive."""
+        self.at_s: list[float] = []
+        self.series: dict[str, list[float]] = {}
+        self.restarts: list[tuple[float, str]] = []
+        self._daemon = daemon
+        self._arguments = arguments
+        self._batch_size = batch_size
+        self._worker_core, self._client_core = worker_core, client_core
+        self._selector = selectors.DefaultSelector()
+        self._clients: list[ClientProcess] = []
+        self._started = 0
+        self._ended = cpu_use([])
+        self._images = 0
+        try:
+            for number in range(arguments.clients):
+                self._clients.append(self._start(number))
+            await_open(self._clients)
+            while not self._images:  # raises if a client gives up, as it does after TIMEOUT_S
+                self._read(time.monotonic() + TIMEOUT_S)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def stream(self) -> None:
+        """Stream, restart clients and take samples, until all samples are taken."""
+        every_s, restart_s = self._arguments.every, self._arguments.restart
+        cores = {"daemon-core": self._worker_core, "client-core": self._client_core}
+        reference = CoreReference(cores, every_s=every_s)
+        reference.sample(self._cpu_use())
+        began_s = sampled_s = time.monotonic()
+        images = self._images
+        next_sample_s, next_restart_s = began_s + every_s, began_s + restart_s
+        wanted = int(self._arguments.soak * 60 / every_s)
+        progress = ProgressLine(sys.stderr)
+        progress.begin("soaking", "samples", wanted)
+        while len(self.at_s) < wanted:
+            self._read(min(next_sample_s, next_restart_s))
+            now_s = time.monotonic()
+            if now_s >= next_restart_s:
+                self.restarts.append((round(now_s - began_s, 3), self._restart()))
+                next_restart_s = now_s + restart_s
+            if now_s >= next_sample_s:
+                values = {"throughput": (self._images - images) / (now_s - sampled_s)}
+                images, sampled_s = self._images, now_s
+                speeds = reference.sample(self._cpu_use())
+                values |= {f"reference/{part}": speed for part, speed in speeds.items()}
+                self._add(round(now_s - began_s, 3), values | look_at(self._daemon))
+                next_sample_s = now_s + every_s
+                progress.add(1)
+        progress.end()
+
+    def _add(self, at_s: float, values: Mapping[str, float]) -> None:
+        """Add a sample; a series has 0 for the samples that lack its name."""
+        for name in values:
+            self.series.setdefault(name, [0.0] * len(self.at_s))
+        self.at_s.append(at_s)
+        for name, column in self.series.items():
+            column.append(values.get(name, 0.0))
+
+    def _start(self, number: int) -> ClientProcess:
+        client = ClientProcess(
+            (self._daemon.ipc, self._daemon.tcp)[number % 2],
+            batch_size=self._batch_size,
+            core=self._client_core,
+            seed=self._started,
+        )
+        self._started += 1
+        client.fetch(0, _FOR_EVER)
+        self._selector.register(client, selectors.EVENT_READ)
+        return client
+
+    def _restart(self) -> str:
+        """End the client whose turn it is, start another, and return how it ended."""
+        turn, number = len(self.restarts), len(self.restarts) % len(self._clients)
+        old = self._clients[number]
+        self._selector.unregister(old)
+        # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
+        is_killed = (turn + turn // len(self._clients)) % 2
+        self._ended = self._ended.plus(cpu_use([old.pid]))
+        (old.kill if is_killed else old.terminate)()
+        self._clients[number] = self._start(number)
+        return "killed" if is_killed else "clean"
+
+    def _read(self, until_s: float) -> None:
+        """Count the batches that clients report, waiting for some until then."""
+        for _, words in read_clients(self._selector, until_s):
+            if words[0] == "batch":
+                self._images += int(words[2])
+
+    def _cpu_use(self) -> Mapping[int, CpuUse]:
+        """Return what daemon and clients have used so far, by their cores."""
+        with _reporting_losses(self._daemon):
+            own = cpu_use(process.pid for process in self._daemon.processes())
+        of_clients = self._ended.plus(cpu_use(client.pid for client in self._clients))
+        if self._client_core == self._worker_core:
+            return {self._worker_core: own.plus(of_clients)}
+        return {self._worker_core: own, self._client_core: of_clients}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for client in self._clients:
+            client.terminate()
+
+
+def look_at(daemon: Daemon) -> dict[str, float]:
+    """Return the footprints of its processes."""
+    with _reporting_losses(daemon):
+        return measure_footprints(daemon.processes())
+
+
+@contextmanager
+def _reporting_losses(daemon: Daemon) -> Iterator[None]:
+    """Raise PeerError with the daemon's last log line when it has lost a process in the body."""
+    try:
+        yield
+    except (OSError, psutil.Error) as error:
+        raise PeerError(
+            f"a process of the daemon ended during the soak ({error}); the last log line: "
+            f"{daemon.last_log_line()}"
+        ) from None
+
+
+def _await_slots(daemon: Daemon, lease_s: float) -> float:
+    """Wait for leases of killed clients to expire; return the MiB of slots still held."""
+    until_s = time.monotonic() + 2 * lease_s
+    while True:
+        held_mib = look_at(daemon)[_SLOTS]
+        if not held_mib or time.monotonic() > until_s:
+            return held_mib
+        time.sleep(0.05)  # another process's freeing of memory is not signalled

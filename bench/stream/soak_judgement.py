@@ -1,0 +1,242 @@
+"""Whether anything changed during a soak: growth, and throughput. Pure arithmetic over samples.
+
+Growth: the first fifth of the time is warm-up and left out: buffers reach the size of the largest
+image, and every session is opened once. Of the remaining samples, the median of the last third is
+compared with that of the first. Medians, because sessions come and go: moments with one more of
+them do not look like growth as long as they are as frequent at the end as at the beginning.
+
+Throughput: the last twelfth of the samples is compared with the best window of that length before
+it. So one of them lies wholly before a step that comes when a tenth of the time is over, and the
+other wholly after one that comes when a tenth is left. Only the first sample is left out: batches
+that had arrived when the clock began are counted in it. Everything else that happens at the start
+(imports, first pages from the disk, a decoded cache that fills) makes throughput lower there, and
+the best window is elsewhere then.
+
+Throughput has fallen when the median is lower by more than FALL_MAX. Then each sample is divided by
+how fast the slower of the soak's cores was at the time, by the reference load (``soak_reference``).
+If the medians of these ratios differ by more than FALL_MAX too, and by more than noise explains,
+the feeder became slower. If they do not, the machine did, or the samples vary too much to tell; the
+feeder is not judged then.
+
+The best of many windows is above the average by chance: by about two standard errors of a window's
+median. Of 60 samples with independent noise of 8 % that is about a tenth, which FALL_MAX allows
+for. With larger noise the difference must also be _ERRORS_MIN standard errors, which without a fall
+happens about once in 300 soaks. The noise is that of the differences between neighbouring samples,
+which a slow fall makes no larger and a step hardly.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from feeder.errors import ConfigError
+
+from ..report import RATE, Result, single, summarise
+
+WARM_UP_SHARE: Final = 0.2
+SAMPLES_MIN: Final = 9
+"""After the warm-up: three for each median."""
+START_UP: Final = 1
+"""Samples of the throughput that are left out."""
+
+FALL_MAX: Final = 0.25
+"""The greatest fall that is tolerated, as a share of the best window's median."""
+
+_TOLERANCES: Final = {
+    "memory": (4.0, 0.05),  # MiB: allocators keep more or less of it
+    "fds": (2.0, 0.0),  # a session's memory and its connection
+    "shared-memory/slots": (1.0, 0.25),  # a killed client's slots, which it holds for its lease
+}
+"""How much larger the last third may be: absolute, or relative to the first if that is more."""
+
+_WINDOWS: Final = 12
+_WINDOW_MIN: Final = 3  # samples: their median ignores one that is off
+_ERRORS_MIN: Final = 5.0
+_MEDIANS_ERROR: Final = math.sqrt(math.pi / 2)  # over the mean's, with normal noise
+_SLOWEST: Final = 0.01  # of a core in the best window; a bound for the division
+_MINUTES_FROM_S: Final = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The samples ``first`` .. ``end`` - 1."""
+
+    first: int
+    end: int
+
+    def median(self, values: Sequence[float]) -> float:
+        """Return the median of its part of ``values``."""
+        return statistics.median(values[self.first : self.end])
+
+    def span_s(self, at_s: Sequence[float]) -> tuple[float, float]:
+        """Return when it begins and ends, given when each sample was taken."""
+        return at_s[self.first - 1] if self.first else 0.0, at_s[self.end - 1]
+
+    def format_span(self, at_s: Sequence[float]) -> str:
+        """Return the same in words."""
+        begin_s, end_s = self.span_s(at_s)
+        if at_s[-1] < _MINUTES_FROM_S:
+            return f"seconds {begin_s:.0f}–{end_s:.0f}"
+        return f"minutes {begin_s / 60:.1f}–{end_s / 60:.1f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of the throughput."""
+
+    kind: Literal["held", "fell", "machine-slower", "too-noisy"]
+    headline: str
+    """A few words."""
+    sentence: str
+    """The same with its evidence."""
+    change: float
+    """Of the medians, as a share; negative when it fell."""
+    machine_change: float
+    """The same for the reference load of the core that lost most."""
+
+
+def find_thirds(samples: int) -> tuple[Window, Window]:
+    """Return the first and the last third after the warm-up, of equal length.
+
+    ConfigError when there are too few samples.
+    """
+    first = int(samples * WARM_UP_SHARE)
+    if samples - first < SAMPLES_MIN:
+        raise ConfigError(
+            f"{samples} samples are too few to tell growth from noise: soak for longer or sample "
+            f"more often, so that {SAMPLES_MIN} remain after the warm-up"
+        )
+    third = (samples - first) // 3
+    return Window(first, first + third), Window(samples - third, samples)
+
+
+def find_windows(throughput: Sequence[float]) -> tuple[Window, Window]:
+    """Return the best window before the last one, and the last; ConfigError as ``find_thirds``."""
+    samples = len(throughput)
+    find_thirds(samples)
+    length = max(_WINDOW_MIN, samples // _WINDOWS)
+    last = Window(samples - length, samples)
+    earlier = (Window(first, first + length) for first in range(START_UP, last.first - length + 1))
+
+    def goodness(window: Window) -> tuple[float, float]:
+        # Of windows with equal medians, the one that has most images.
+        return window.median(throughput), sum(throughput[window.first : window.end])
+
+    return max(earlier, key=goodness), last
+
+
+def judge(
+    series: Mapping[str, Sequence[float]], at_s: Sequence[float]
+) -> tuple[list[Result], list[str], Verdict]:
+    """Return the rows of all series, a line for each that has grown, and the throughput's verdict.
+
+    ``at_s`` is when the samples were taken. The lines do not include that throughput fell.
+    """
+    rows: list[Result] = []
+    failures: list[str] = []
+    for name, values in series.items():
+        kind = name.partition("/")[0]
+        unit = {"fds": "fds", "throughput": RATE, "reference": "MB/s"}.get(kind, "MiB")
+        rows.append(summarise(name, unit, values[int(len(values) * WARM_UP_SHARE) :]))
+        tolerance = _TOLERANCES.get(name, _TOLERANCES.get(kind))
+        if tolerance is None:
+            continue
+        first, last = (third.median(values) for third in find_thirds(len(values)))
+        rows.append(single(f"{name}/growth", unit, last - first))
+        absolute, relative = tolerance
+        allowed = max(absolute, relative * first)
+        if last - first > allowed:
+            failures.append(
+                f"{name} grew by {last - first:.1f} {unit}, from {first:.1f} to {last:.1f} "
+                f"(medians of the first and the last third after the warm-up; at most "
+                f"{allowed:.1f} is allowed)"
+            )
+    references = {name: values for name, values in series.items() if name.startswith("reference/")}
+    verdict = judge_throughput(series["throughput"], references, at_s)
+    rows.append(single("throughput/change", "%", 100 * verdict.change))
+    rows.append(single("reference/change", "%", 100 * verdict.machine_change))
+    return rows, failures, verdict
+
+
+def judge_throughput(
+    throughput: Sequence[float],
+    references: Mapping[str, Sequence[float]],
+    at_s: Sequence[float],
+) -> Verdict:
+    """Judge samples of images/s at even intervals, start included, taken ``at_s``.
+
+    ``references`` are the samples of the reference load by core, as many each; ConfigError when
+    there are too few samples.
+    """
+    best, last = find_windows(throughput)
+    change = _change(throughput, best, last)
+    speeds = [1.0] * len(throughput)  # of the slowest core, relative to its own in ``best``
+    if references:
+        relative = [
+            [max(value / (best.median(values) or 1.0), _SLOWEST) for value in values]
+            for values in references.values()
+        ]
+        speeds = [min(sample) for sample in zip(*relative, strict=True)]
+    paired = [rate / speed for rate, speed in zip(throughput, speeds, strict=True)]
+    paired_change = _change(paired, best, last)
+    machine = min((_change(each, best, last) for each in references.values()), default=0.0)
+    numbers = (
+        f"{best.median(throughput):,.0f} images/s in {best.format_span(at_s)}, the best before "
+        f"the end, and {last.median(throughput):,.0f} at the end, in {last.format_span(at_s)}"
+    )
+    beside = f"the reference load on the same cores changed by {_percent(machine)}"
+    allowed = f"{100 * FALL_MAX:.0f} % is allowed"
+    fell = f"throughput fell by {-100 * change:.0f} %"
+    kind: Literal["held", "fell", "machine-slower", "too-noisy"] = "too-noisy"
+    if best.median(throughput) == 0:
+        headline = "throughput was not judged, too few images came"
+        sentence = (
+            "throughput was not judged: half of the samples or more had no image; sample less "
+            "often (--every)"
+        )
+    elif change >= -FALL_MAX:
+        kind, headline = "held", "throughput held"
+        sentence = f"throughput held: {numbers} (medians; {_percent(change)}; {beside})"
+    elif paired_change < -max(FALL_MAX, _ERRORS_MIN * _error_of_median(paired, best)):
+        kind, headline = "fell", fell
+        sentence = (
+            f"{fell}: {numbers} (medians; {allowed}), while {beside}: the feeder became slower; "
+            "compare its stages in `feeder status` at the beginning and at the end of a soak"
+        )
+    elif paired_change >= -FALL_MAX and machine < -FALL_MAX / 2:
+        kind, headline = "machine-slower", "throughput was not judged, the machine became slower"
+        sentence = (
+            f"{fell}: {numbers} (medians), but the machine became slower: {beside}, and in "
+            f"proportion to it throughput changed by {_percent(paired_change)} ({allowed}); the "
+            "feeder's throughput was not judged: soak again on a machine that is not in use"
+        )
+    else:
+        headline = "throughput was not judged, it varied too much"
+        sentence = (
+            f"throughput was not judged: {numbers} (medians; {_percent(change)}), but it varied "
+            f"too much to tell a fall from noise; {beside}; soak for longer on a machine that is "
+            "not in use"
+        )
+    return Verdict(
+        kind=kind, headline=headline, sentence=sentence, change=change, machine_change=machine
+    )
+
+
+def _change(values: Sequence[float], best: Window, last: Window) -> float:
+    before = best.median(values)
+    return last.median(values) / before - 1 if before else 0.0
+
+
+def _error_of_median(values: Sequence[float], best: Window) -> float:
+    """Return the standard error of a window's median, as a share of the best window's."""
+    steps = [(late - early) ** 2 for early, late in pairwise(values[START_UP:])]
+    noise = math.sqrt(statistics.fmean(steps) / 2)
+    before = best.median(values)
+    return _MEDIANS_ERROR * noise / math.sqrt(best.end - best.first) / before if before else 0.0
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share):+d} %"
