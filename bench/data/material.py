@@ -36,24 +36,19 @@ def source_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         source = Path(folder) / "source"
-        progress = ProgressLine(sys.stderr)
-        progress.begin("drawing", "images", images)
-        done_before = 0
-
-        def report(done: int) -> None:
-            nonlocal done_before
-            progress.add(done - done_before)
-            done_before = done
-
-        write_synthetic(
-            source,
-            images=images,
-            classes=min(SYNTHETIC_CLASSES, images),
-            jobs=min(usable_cpus().count, -(-images // _IMAGES_PER_JOB)),
-            progress=report,
-        )
-        progress.end()
+        draw(source, images=images, classes=min(SYNTHETIC_CLASSES, images))
         yield source
+
+
+def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None:
+    """Draw a synthetic set with a line of progress."""
+    jobs = min(usable_cpus().count, -(-images // _IMAGES_PER_JOB))
+    line = ProgressLine(sys.stderr)
+    line.begin("drawing", "images", images)
+    write_synthetic(
+        destination, images=images, classes=classes, seed=seed, jobs=jobs, progress=line.add
+    )
+    line.end()
 
 
 def pack(source: Path, destination: Path) -> Path:

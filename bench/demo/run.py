@@ -9,32 +9,32 @@ is stopped and the folder removed.
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.client.stats import request_counters
-from feeder.errors import ConfigError, FeederError
-from feeder.host.topology import usable_cpus
-from feeder.pack.progress import ProgressLine
+from feeder.errors import ConfigError, FeederError, ResourceError
+from feeder.process.child import child_environment
 from feeder.process.stop_signals import StopSignals
 
-from ..data.synthetic import write_synthetic
+from ..daemon import DaemonProcess, feeder_command
+from ..data.material import draw
+from ..line_process import start_process, stop_process
 from ..machine import describe_machine
-from .feeder import run_feeder, serving
 from .report import DemoReport
 
 if TYPE_CHECKING:  # torch is loaded late, see main
     import torch
 
     from trainer_client import Batch, FeederLoader
-    from trainer_client.train import TrainingResult
 
 STATUS_TIMEOUT_S: Final = 10.0
 LEARNED: Final = 0.8  # the loss must fall below this share of its first value
@@ -59,20 +59,25 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
     """Run the demo in ``folder``; draws ``out``/batch.png, ``_run`` writes ``out``/summary.json."""
     from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
-    start_s = time.monotonic()
     machine = describe_machine()
+    times_s = [time.monotonic()]
+
+    def finish_stage() -> float:
+        times_s.append(time.monotonic())
+        return times_s[-1] - times_s[-2]
+
     _log("drawing synthetic images")
     for name, images, seed in (("train", plan.images, 0), ("val", plan.val_images, 1)):
-        _draw(folder / "images" / name, images, plan.classes, seed)
-    drawn_s = time.monotonic()
+        draw(folder / "images" / name, images=images, classes=plan.classes, seed=seed)
+    draw_s = finish_stage()
     _log("packing them")
     for name in ("train", "val"):
         run_feeder("pack", str(folder / "images" / name), str(folder / name))
-    packed_s = time.monotonic()
+    pack_s = finish_stage()
     endpoint = f"ipc://{folder}/feeder"
     _log("serving them")
     with serving({name: folder / name for name in ("train", "val")}, endpoint) as ready:
-        ready_s = time.monotonic()
+        serve_start_s = finish_stage()
         _log(ready)
         _log("training a small ResNet on them")
         options = TrainingOptions(
@@ -96,33 +101,7 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
             on_batch=lambda batch, loader: _draw_first_batch(batch, loader, out),
         )
         daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
-    return _make_report(
-        plan,
-        result,
-        source_bytes=_bytes_below(folder / "images"),
-        packed_bytes=_bytes_below(folder / "train") + _bytes_below(folder / "val"),
-        draw_s=drawn_s - start_s,
-        pack_s=packed_s - drawn_s,
-        serve_start_s=ready_s - packed_s,
-        total_s=time.monotonic() - start_s,
-        daemon=daemon,
-        machine=machine,
-    )
-
-
-def _make_report(
-    plan: DemoPlan,
-    result: "TrainingResult",
-    *,
-    source_bytes: int,
-    packed_bytes: int,
-    draw_s: float,
-    pack_s: float,
-    serve_start_s: float,
-    total_s: float,
-    daemon: dict[str, int | float | str],
-    machine: dict[str, object],
-) -> DemoReport:
+    finish_stage()
     train_s = sum(epoch.seconds for epoch in result.epochs)
     trained_images = sum(epoch.images for epoch in result.epochs)
     last = result.epochs[-1]
@@ -131,15 +110,15 @@ def _make_report(
         classes=plan.classes,
         image_size=plan.image_size,
         batch_size=plan.batch_size,
-        source_bytes=source_bytes,
-        packed_bytes=packed_bytes,
+        source_bytes=_bytes_below(folder / "images"),
+        packed_bytes=_bytes_below(folder / "train") + _bytes_below(folder / "val"),
         draw_s=draw_s,
         pack_s=pack_s,
         serve_start_s=serve_start_s,
         first_batch_s=(result.loader.first_batch_s if result.loader else None) or 0.0,
         train_s=train_s,
         eval_s=sum(epoch.val_s or 0.0 for epoch in result.epochs),
-        total_s=total_s,
+        total_s=times_s[-1] - times_s[0],
         trained_images=trained_images,
         images_per_s=trained_images / train_s,
         wait_share=sum(epoch.wait_share * epoch.seconds for epoch in result.epochs) / train_s,
@@ -151,25 +130,35 @@ def _make_report(
     )
 
 
-def _draw(destination: Path, images: int, classes: int, seed: int) -> None:
-    progress = ProgressLine(sys.stderr)
-    progress.begin("drawing", "images", images)
-    drawn = 0
+def run_feeder(*arguments: str) -> None:
+    """Run a ``feeder`` command to its end; ResourceError when it fails (it logs why to stderr)."""
+    process = start_process(feeder_command(*arguments), env=child_environment())
+    try:
+        status = process.wait()
+    finally:
+        stop_process(process)
+    if status != 0:
+        raise ResourceError(f"`feeder {' '.join(arguments)}` ended with status {status}")
 
-    def report(done: int) -> None:
-        nonlocal drawn
-        progress.add(done - drawn)
-        drawn = done
 
-    write_synthetic(
-        destination,
-        images=images,
-        classes=classes,
-        seed=seed,
-        jobs=usable_cpus().count,
-        progress=report,
-    )
-    progress.end()
+@contextmanager
+def serving(datasets: Mapping[str, Path], endpoint: str) -> Iterator[str]:
+    """Serve ``datasets`` at ``endpoint``; gives the daemon's line that reports readiness.
+
+    Raises ResourceError with the daemon's last log line when it is not ready in time, or does not
+    end with status 0 afterwards.
+    """
+    data = [text for name, path in datasets.items() for text in ("--data", f"{name}={path}")]
+    daemon = DaemonProcess(feeder_command("serve", *data, "--bind", endpoint))
+    try:
+        yield daemon.await_ready().removeprefix("feeder: ")
+    finally:
+        daemon.terminate()
+    if daemon.process.returncode != 0:
+        raise ResourceError(
+            f"`feeder serve` ended with status {daemon.process.returncode}; "
+            f"its last log line: {daemon.last_log_line()}"
+        )
 
 
 def _draw_first_batch(batch: "Batch[torch.Tensor]", loader: "FeederLoader", out: Path) -> None:
@@ -190,17 +179,6 @@ def _bytes_below(folder: Path) -> int:
 
 def _log(line: str) -> None:
     print(f"demo: {line}", flush=True)
-
-
-@contextmanager
-def _work_folder(keep: bool) -> Iterator[Path]:
-    if keep:
-        folder = Path(tempfile.mkdtemp(prefix="feeder-demo-"))
-        _log(f"data and dataset stay in {folder}")
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="feeder-demo-") as name:
-        yield Path(name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,7 +211,12 @@ def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
         raise ConfigError(
             f"--out {out} cannot be a folder ({error.strerror}): name another one"
         ) from None
-    with _work_folder(keep) as folder:
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="feeder-demo-"))
+        if keep:
+            _log(f"data and dataset stay in {folder}")
+        else:
+            stack.callback(shutil.rmtree, folder)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torch")  # torch makes it unasked
         report = run_demo(plan, folder, out)
     report.write_json(out / "summary.json")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +18,6 @@ import pytest
 from PIL import Image
 
 from bench.demo import run as demo
-from bench.demo.feeder import run_feeder
 from bench.demo.report import DemoReport, draw_sparkline
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.stop_signals import StopSignals
@@ -68,15 +68,8 @@ def test_the_summary_has_all_figures() -> None:
     ):
         assert part in text
     assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_the_summary_omits_counters_that_the_daemon_lacks() -> None:
     assert "worker" not in make_report(daemon={}).to_text()
-
-
-def test_the_summary_can_be_plain_ascii() -> None:
     assert make_report().to_text(ascii_only=True).isascii()
-    assert not make_report().to_text().isascii()
 
 
 def test_the_json_holds_all_figures(tmp_path: Path) -> None:
@@ -86,9 +79,6 @@ def test_the_json_holds_all_figures(tmp_path: Path) -> None:
     assert (figures["first_loss"], figures["last_loss"]) == (3.0, 1.0)
     assert figures["accuracy"] == 0.79
     assert figures["daemon"]["stage_seconds.decode"] == 0.9
-
-
-def test_json_that_cannot_be_written_is_one_error_line(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"No such file or directory.: use another --out"):
         make_report().write_json(tmp_path / "nowhere" / "summary.json")
 
@@ -151,6 +141,35 @@ def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("d")
 
 
+def test_a_loss_that_does_not_fall_enough_fails(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the training is real."""
+    epoch = SimpleNamespace(
+        seconds=2.0, images=8, val_s=0.5, wait_share=0.25, val_images=4, val_correct=3
+    )
+
+    def train(options: Any, *, report: Any, on_batch: Any) -> SimpleNamespace:
+        assert (options.dataset, options.val_dataset) == ("train", "val")
+        return SimpleNamespace(epochs=[epoch, epoch], losses=[1.0, 0.9], loader=None)
+
+    stub = SimpleNamespace(TrainingOptions=SimpleNamespace, TrainingRecipe=dict, train=train)
+    monkeypatch.setitem(sys.modules, "trainer_client.train", stub)
+    monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # the demo sets it; this undoes that
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setattr(demo, "QUICK", demo.DemoPlan(images=4, val_images=2, classes=2))
+    out = short_path / "out"
+    assert demo.main(["--quick", "--out", str(out)]) == 1
+    assert [path.name for path in short_path.iterdir()] == ["out"]
+    figures = json.loads((out / "summary.json").read_text())
+    assert figures["images_per_s"] == 16 / 4
+    assert figures["wait_share"] == 0.25
+    assert figures["packed_bytes"] > 0
+    assert "the loss did not fall enough" in capsys.readouterr().err
+
+
+@pytest.mark.extensive("15 s of a real training; all around it is tested in process")
 def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     with running_demo(short_path) as process:
         output, error = process.communicate(timeout=170)
@@ -184,14 +203,14 @@ def test_a_signal_while_a_process_starts_ends_that_process_too(
 
     monkeypatch.setattr(subprocess, "Popen", InterruptedStart)
     with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
-        run_feeder("serve", "--show")
+        demo.run_feeder("serve", "--show")
     assert signals.received == signal.SIGTERM
     assert [process.poll() is not None for process in started] == [True]
 
 
 def test_a_command_that_fails_is_named_with_its_status() -> None:
     with pytest.raises(ResourceError, match="`feeder pack /nowhere /elsewhere` ended with status"):
-        run_feeder("pack", "/nowhere", "/elsewhere")
+        demo.run_feeder("pack", "/nowhere", "/elsewhere")
 
 
 def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) -> None:
