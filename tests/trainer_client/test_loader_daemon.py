@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench.data.synthetic import write_synthetic
-from bench.demo.feeder import serving
+from bench.demo.run import serving
 from bench.fetcher import BatchFetcher
 from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
