@@ -136,7 +136,7 @@ class Spool:
         self._recent[stem] = digest, key
         self._is_writing = False
         bytes_max = max(CONTAINER_BYTES, self._spooled_bytes // _SHARE)
-        if listing.items >= CONTAINER_SAMPLES or listing.spilled_bytes >= bytes_max:
+        if listing.about.items >= CONTAINER_SAMPLES or listing.about.spilled_bytes >= bytes_max:
             self._complete_container()
 
     def complete(self) -> SourceSpec:
@@ -195,7 +195,7 @@ class Spool:
         with self._disk_errors():
             self._open.finish(LOCATION, _STAMP)
         self._containers.add(self._open.number)
-        self._spooled_bytes += self._open.spilled_bytes
+        self._spooled_bytes += self._open.about.spilled_bytes
         self._open = None
         self._keys.add({stem: digest for stem, (digest, _) in self._recent.items()}, given=True)
         self._recent.clear()

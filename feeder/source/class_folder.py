@@ -53,7 +53,7 @@ class ClassFolder(LooseFiles):
         unpack to the name of a folder, and for folders in class folders that seem to be the
         classes, or splits.
         """
-        listing.by_name = True
+        listing.about.by_name = True
         classes = sorted(self._find_classes(listing))
         if not classes:
             raise DatasetError(
@@ -66,7 +66,7 @@ class ClassFolder(LooseFiles):
             folders = self._list_class(name, listing)
             deep += bool(folders)
             common = folders if common in (None, folders) else set()
-        if not listing.items:
+        if not listing.about.items:
             raise DatasetError(
                 f"{show_path(self._root)} holds no images: put some into the class folders"
             )
@@ -111,7 +111,7 @@ class ClassFolder(LooseFiles):
         stray: bytes | None = None
         for entry in scan_folder(self._root, "source folder"):
             if entry.name.startswith(b"."):
-                listing.hidden += 1
+                listing.about.hidden += 1
             elif is_folder(entry):
                 yield decode_name(entry.name)
             else:

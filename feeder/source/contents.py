@@ -25,7 +25,7 @@ from feeder.source.location.storage import is_folder, scan_folder
 _LABELS: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)$", re.IGNORECASE)
 _SAVED: Final = frozenset({"state.json", "dataset_dict.json"})
 _DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", *_SAVED})
-_KEPT_MAX: Final = 16
+_OTHERS_MAX: Final = 16
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 64 << 20
 
@@ -39,7 +39,7 @@ class FolderContents:
     containers: dict[str, list[str]] = field(default_factory=dict)
     """The names of files, sorted, by what they seem to be: "tar files"."""
     labels: list[str] = field(default_factory=list)
-    """The first few names of files that may hold labels, sorted."""
+    """The names of files that may hold labels, sorted."""
     images: int = 0
     """Files with an image's suffix."""
     others: list[str] = field(default_factory=list)
@@ -104,15 +104,15 @@ def look_at_folder(path: Path) -> FolderContents:
             contents.images += 1
         elif is_label_name(name):
             if name not in _DESCRIPTIONS:
-                _keep(contents.labels, name)
+                contents.labels.append(name)
         elif plural := next((kind.plural for kind in kinds if kind.has_name(name)), ""):
             contents.containers.setdefault(plural, []).append(name)
         else:
-            _keep(contents.others, name)
-    for names in (contents.folders, *contents.containers.values()):
+            contents.others.append(name)
+    lists = (contents.folders, contents.labels, contents.others, *contents.containers.values())
+    for names in lists:
         names.sort(key=path_to_text)
-    contents.labels = _first(contents.labels)
-    contents.others = _first(contents.others)
+    del contents.others[_OTHERS_MAX:]
     try:
         manifest = read_regular(path / _MANIFEST, _MANIFEST_BYTES_MAX)
         contents.is_packed = b'"feeder-dataset"' in manifest
@@ -124,14 +124,3 @@ def look_at_folder(path: Path) -> FolderContents:
 def is_label_name(name: str) -> bool:
     """Return whether a file is called as files of labels are."""
     return _LABELS.search(name) is not None
-
-
-def _keep(names: list[str], name: str) -> None:
-    """Add a name to those of which the first count, of any number."""
-    names.append(name)
-    if len(names) > 64 * _KEPT_MAX:
-        names[:] = _first(names)
-
-
-def _first(names: list[str]) -> list[str]:
-    return sorted(names, key=path_to_text)[:_KEPT_MAX]

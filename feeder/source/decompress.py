@@ -15,7 +15,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from feeder.errors import DatasetError, ResourceError
 from feeder.process.path_text import path_to_text, printable
@@ -37,31 +37,6 @@ _HEADER_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after 
 
 class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
     """Raised when content cannot be read or decompressed any further."""
-
-
-class Content(Protocol):
-    """The content of a container, read forward; at any position unless it is a stream."""
-
-    @property
-    def where(self) -> str:
-        """The container's path, for messages."""
-
-    @property
-    def stored_bytes(self) -> int:
-        """The size of the container's file; 0 of a pipe."""
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Its size; None of a stream, which cannot be read again at packing."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next ``size`` bytes, fewer only at the end; DamagedStream."""
-
-    def seek(self, position: int, /) -> int:
-        """Continue at ``position``, at most at the end; a stream cannot go back."""
-
-    def tell(self) -> int:
-        """Return the position."""
 
 
 class _Stored(io.RawIOBase):
@@ -110,13 +85,16 @@ class _Stored(io.RawIOBase):
 
 
 class FileContent(io.BufferedReader):
-    """What is stored itself: the content of a regular file."""
+    """What is stored itself, the content of a regular file; reading raises DamagedStream."""
 
     def __init__(self, stored: _Stored, where: str) -> None:
         super().__init__(stored, _HEADER_BUFFER_BYTES)
         self.where = where
+        """The container's path, for messages."""
         self.size_bytes = stored.size_bytes
+        """Its size; None of a stream, which cannot be read again at packing."""
         self.stored_bytes = stored.size_bytes or 0
+        """The size of the container's file; 0 of a pipe."""
 
     def read_exactly(self, size: int, form: str) -> bytes:
         """Return the next ``size`` bytes; DamagedStream if the stream of this form has fewer."""
@@ -133,7 +111,7 @@ class FileContent(io.BufferedReader):
 
 
 class StreamContent:
-    """Content that comes in pieces and can be read once."""
+    """Content that comes in pieces and can be read once, forward; else as ``FileContent``."""
 
     size_bytes = None
 
@@ -172,6 +150,9 @@ class StreamContent:
             part, self._piece = self._piece[:size], self._piece[size:]
             size -= len(part)
             yield part
+
+
+Content = FileContent | StreamContent
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ class ImageNetTraining(TarSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images of all classes, or of one; DatasetError if the tar is damaged."""
-        listing.by_name = True
+        listing.about.by_name = True
         prefix = self.prefix(container)
         own_class = _CLASS_TAR.fullmatch(self._spec.containers[container])
         with self.open_tar(container, listing) as walk:
@@ -105,7 +105,7 @@ class ImageNetValidation(TarSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images; DatasetError if the tar or the ground truth is damaged."""
-        listing.by_name = True
+        listing.about.by_name = True
         prefix = self.prefix(container)
         labels: tuple[str, ...] | None = None
         if self._spec.label_kind != "none":

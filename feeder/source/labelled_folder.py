@@ -15,24 +15,18 @@ Without labels every image counts, by its suffix or else by its first bytes.
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import (
-    decode_name,
-    path_from_text,
-    path_to_text,
-    printable,
-)
+from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
 from feeder.source.item_bytes import FaultKind, sniff_file
 from feeder.source.kinds import Kind
 from feeder.source.label_files.cells import BadCellError, parse_decimal
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.label_files.label_file import LabelFile, LabelRow
-from feeder.source.label_files.names import NameFinder, NameKeys, Repeat, RowTable, hash_name
+from feeder.source.label_files.names import NameFinder, NameKeys, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import find_splits
@@ -49,11 +43,10 @@ class LabelledFolder(LooseFiles):
     def __init__(self, spec: SourceSpec) -> None:
         """Raise ConfigError for options of labels where there are none."""
         super().__init__(spec)
-        option = "--image" if spec.image else "--label"
         if not spec.labels_file and (spec.image or spec.label):
             raise ConfigError(
-                f"{option} has no meaning for a folder without labels: give the file that has them "
-                "with --labels"
+                f"{'--image' if spec.image else '--label'} has no meaning for a folder without "
+                "labels: give the file that has them with --labels"
             )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
@@ -65,10 +58,10 @@ class LabelledFolder(LooseFiles):
         if self._spec.labels_file:
             _Listing(self, self._spec, listing).list_items()
             return
+        shown = show_path(self._root)
         if self._spec.label_kind != "none":
             raise ConfigError(
-                f"{show_path(self._root)} has no labels: name their file with --labels, or give "
-                "--label-kind none"
+                f"{shown} has no labels: name their file with --labels, or give --label-kind none"
             )
         others = 0
         for name in self.walk("", listing):
@@ -76,8 +69,8 @@ class LabelledFolder(LooseFiles):
                 self.add(name, None, listing)
             else:
                 others += 1
-        if not listing.items:
-            raise DatasetError(f"{show_path(self._root)} holds no images: put some there")
+        if not listing.about.items:
+            raise DatasetError(f"{shown} holds no images: put some there")
         _note_others(others, "not images by their names or content", listing)
 
     def is_image(self, name: str) -> bool:
@@ -89,53 +82,55 @@ class _Listing:
     """One listing of a folder by its file of labels."""
 
     def __init__(self, folder: LabelledFolder, spec: SourceSpec, listing: ItemListing) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._listing = listing
+        self._folder, self._spec, self._listing = folder, spec, listing
         path = path_from_text(spec.labels_file)
         self._shown = printable(spec.labels_file)
         self._name = printable(path_to_text(path.name))
-        self._rows = LabelFile(
+        self._file = LabelFile(
             path,
             image=spec.image,
             label=spec.label,
             label_kind=spec.label_kind,
             uncertain=spec.uncertain,
         )
-        listing.base = spec.label_base or 0
-        listing.by_name |= bool(self._rows.classes)
-        listing.field = " of ".join(filter(None, (self._rows.field, self._name)))
-        self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
-        folders: set[str] = set()
-        self._files = NameKeys(
-            array("Q", map(hash_name, _note_folders(folder.walk("", listing), folders)))
-        )
+        listing.about.base = spec.label_base or 0
+        listing.about.by_name |= bool(self._file.classes)
+        listing.about.field = " of ".join(filter(None, (self._file.field, self._name)))
+        keys, folders = array("Q"), set()
+        for name in folder.walk("", listing):
+            keys.append(hash_name(name))
+            folders.add(name.partition("/")[0] if "/" in name else "")
+        self._files = NameKeys(keys)
         root = decode_name(folder.path(""))
         self._names = NameFinder(root, path_to_text(path.parent), self._files)
-        self._split_folders = frozenset(find_splits(sorted(folders)))
-        self._split: str | None = None
-        """The split to take; None: all rows."""
-        self._is_by_column = False
-        """Whether a row's split is in its column, not the folder of its file."""
-        self._left_out = NameKeys(array("Q"))
-        """Files of the rows of other splits."""
+        self._split_folders = frozenset(find_splits(sorted(folders - {""})))
+        self._split: str | None = None  # to be taken; None: all rows
+        self._is_by_column = False  # whether a row's split is not the folder of its file
+        self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
 
     def list_items(self) -> None:
-        for text in self._rows.classes:
+        for text in self._file.classes:
             self._listing.declare_class(text)
-        if self._rows.split is not None or self._split_folders or self._spec.split:
+        if self._file.split is not None or self._split_folders or self._spec.split:
             self._choose_split()
-        table = self._compare_rows()
+        table, left_out = self._compare_rows()
         is_listed = bytearray(table.repeats)
-        for row in self._rows.rows():
+        for row in self._file.rows():
             name = self._names.find(row.file)
             if self._is_left_out(row, name):
                 continue
-            if name is None:
-                self._reject_row(row)
-            else:
+            if name is not None:
                 self._list_row(row, name, table, is_listed)
-        self._reject_unlabelled(table.names)
+            elif not row.file:
+                place = f"{self._name}:{row.number}"
+                self._reject(place, "bad-row", row, row.fault or "it names no file")
+            else:
+                is_outside = self._names.is_outside(row.file)
+                reason = "that is outside the source" if is_outside else "there is no such file"
+                # No file may have such a name, but it is written.
+                storable = row.file[:_NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace")
+                self._reject(storable.decode(), "unreadable", row, reason)
+        self._reject_unlabelled(np.union1d(table.names.keys, left_out.keys))
         if table.repeats:
             files = "1 file" if table.repeats == 1 else f"{table.repeats:,} files"
             self._listing.note(f"{self._name} lists {files} more than once")
@@ -145,14 +140,14 @@ class _Listing:
         choice = SplitChoice(self._spec.split, self._spec.all_splits, self._shown)
         in_column: Counter[str] = Counter()
         in_folder: Counter[str] = Counter()
-        for row in self._rows.rows():
+        for row in self._file.rows():
             if not row.fault:
                 in_column[row.split] += 1
             if self._split_folders:
                 folder = self._find_folder(row.file, self._names.find(row.file))
                 if folder is not None:
                     in_folder[folder] += 1
-        column = self._rows.split
+        column = self._file.split
         if column is not None and column.holds_splits([split for split in in_column if split]):
             counts, where = in_column, f"{self._name}, by its column {printable(column.name)},"
             self._is_by_column = True
@@ -183,12 +178,13 @@ class _Listing:
             return folder
         return None if name is None else ""
 
-    def _compare_rows(self) -> RowTable:
+    def _compare_rows(self) -> tuple[RowTable, NameKeys]:
+        """Return the files of the rows to take, and of those that are left out."""
         table = RowTable()
         rows = 0
         missing: LabelRow | None = None
         left_out = array("Q")
-        for row in self._rows.rows():
+        for row in self._file.rows():
             rows += 1
             name = self._names.find(row.file)
             if self._is_left_out(row, name):
@@ -196,13 +192,12 @@ class _Listing:
                     left_out.append(hash_name(name))
                 continue
             if not row.fault:
-                self._rows.observe(row)
+                self._file.observe(row)
             if name is not None:
                 table.add(name, row.label, row.number)
             elif missing is None and row.file:
                 missing = row
         table.finish()
-        self._left_out = NameKeys(left_out)
         if not rows:
             raise DatasetError(f"{self._shown} has no rows")
         if missing is not None and not len(table.names):
@@ -211,7 +206,7 @@ class _Listing:
                 f"lists, such as {printable(missing.file[:200])} ({self._place(missing.number)}): "
                 "give the folder that these names are relative to"
             )
-        return table
+        return table, NameKeys(left_out)
 
     def _list_row(self, row: LabelRow, name: str, table: RowTable, is_listed: bytearray) -> None:
         repeat = table.find_repeat(name)
@@ -229,54 +224,41 @@ class _Listing:
             self._reject(name, "bad-row", row, row.fault)
             return
         try:
-            label = self._rows.read_label(row)
+            label = self._file.read_label(row)
         except BadCellError as error:
             self._reject(name, "bad-label", row, str(error))
             return
         if label is None and self._spec.label_kind != "none":
             self._reject(name, "no-label", row, "it has no label")
             return
-        if repeat is not None and has_part:
-            label = self._join_parts(repeat, row, label)
-            if label is None:
+        if repeat is not None and has_part:  # a row for each label: the last one lists the file
+            self._check_confidence(row)
+            parts = self._parts.setdefault(repeat.place, [])
+            parts.append(label if isinstance(label, list) else [label])
+            if len(parts) < repeat.rows:
                 is_listed[repeat.place] = 0
                 return
+            del self._parts[repeat.place]
+            label = list(dict.fromkeys(itertools.chain(*parts)))
         self._folder.add(name, label, self._listing)
 
-    def _join_parts(self, repeat: Repeat, row: LabelRow, label: object) -> list[object] | None:
-        """Return all labels of a file that has a row for each, at its last row; None before."""
+    def _check_confidence(self, row: LabelRow) -> None:
         if row.confidence and parse_decimal(row.confidence) != 1:
             raise ConfigError(
                 f"{self._shown} has a row for each label of an image, and a confidence that is not "
                 f"always 1 ({self._place(row.number)}: {printable(row.confidence[:20])}): take out "
                 "the rows that are no labels, and this column"
             )
-        parts = self._parts.pop(repeat.place, [])
-        parts.append(label if isinstance(label, list) else [label])
-        if len(parts) < repeat.rows:
-            self._parts[repeat.place] = parts
-            return None
-        return list(dict.fromkeys(itertools.chain(*parts)))
 
-    def _reject_row(self, row: LabelRow) -> None:
-        if not row.file:
-            name = f"{self._name}:{row.number}"
-            self._reject(name, "bad-row", row, row.fault or "it names no file")
-            return
-        is_outside = self._names.is_outside(row.file)
-        reason = "that is outside the source" if is_outside else "there is no such file"
-        self._reject(_storable(row.file), "unreadable", row, reason)
-
-    def _reject_unlabelled(self, labelled: NameKeys) -> None:
+    def _reject_unlabelled(self, labelled: "np.typing.NDArray[np.uint64]") -> None:
         """Reject images that no row lists, and count other files."""
-        rows = np.union1d(labelled.keys, self._left_out.keys)
-        unlabelled = np.setdiff1d(self._files.keys, rows, assume_unique=True)
+        unlabelled = np.setdiff1d(self._files.keys, labelled, assume_unique=True)
         if not len(unlabelled):
             return
-        keys = NameKeys(array("Q", unlabelled.tobytes()))
+        keys = NameKeys(unlabelled)
         is_by_folder = self._split is not None and not self._is_by_column
         others = 0
-        hidden = self._listing.hidden
+        hidden = self._listing.about.hidden
         for name in self._folder.walk("", self._listing):
             path = decode_name(self._folder.path(name))
             if name not in keys or path == self._spec.labels_file:
@@ -287,7 +269,7 @@ class _Listing:
                 self._listing.reject(name, "no-label", f"{self._name} has no row for it")
             else:
                 others += 1
-        self._listing.hidden = hidden  # which the first walk counted
+        self._listing.about.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
 
     def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
@@ -295,26 +277,12 @@ class _Listing:
         self._listing.reject(name, kind, f"listed in {where}, but {reason}")
 
     def _place(self, number: int) -> str:
-        return f"{self._rows.unit} {number}"
+        return f"{self._file.unit} {number}"
 
 
 def _note_others(count: int, why: str, listing: ItemListing) -> None:
     if count:
         listing.note(f"left out {count:,} file{'s' * (count > 1)}: {why}")
-
-
-def _note_folders(names: Iterable[str], folders: set[str]) -> Iterator[str]:
-    """Yield the names, and add the topmost folders of them to ``folders``."""
-    for name in names:
-        folder, slash, _ = name.partition("/")
-        if slash:
-            folders.add(folder)
-        yield name
-
-
-def _storable(name: str) -> str:
-    """Return a name that no file may have as one that can be written."""
-    return name[:_NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 KINDS: Final = {"labelled-folder": Kind(open=lambda spec, _: LabelledFolder(spec))}

@@ -18,7 +18,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 import msgspec
@@ -69,34 +68,34 @@ Progress = Callable[[int, int], None]
 """Called with new items and new bytes, a few times a second."""
 
 
-class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a container holds, besides the items themselves."""
+class ListedContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a container holds, besides the items themselves; sources set what differs from this."""
 
-    container: str
-    stamp: tuple[int, int]
+    container: str = ""
+    stamp: tuple[int, int] = (0, 0)
     """Size and stamp of the file; zeros for a folder, which is listed again."""
-    items: int
-    bytes: int
+    items: int = 0
+    bytes: int = 0
     """Of all items."""
-    spilled_bytes: int
-    rejected: int
-    hidden: int
+    spilled_bytes: int = 0
+    rejected: int = 0
+    hidden: int = 0
     """Files and folders left out because their names begin with a dot."""
-    field: str
+    field: str = ""
     """Where the labels are, for the summary: "column label"; empty where that is plain."""
-    base: int
+    base: int = 0
     """The number of the first class."""
-    by_name: bool
+    by_name: bool = False
     """Whether labels are names of classes even where they are numbers: those of folders."""
-    facts: LabelFacts
+    facts: LabelFacts = msgspec.field(default_factory=LabelFacts)
     """About the labels that are lists."""
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     """The distinct labels that are texts, by number; also classes without items."""
-    names: dict[int, str]
+    names: dict[int, str] = {}
     """Names of class numbers, where the container has them."""
-    is_declared: bool
+    is_declared: bool = False
     """Whether ``names`` has all classes that there are."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Lines for the user."""
 
 
@@ -116,27 +115,19 @@ class ItemListing:
         self.folder = folder
         self.stamp = stamp
         self.number = number
+        self.about = ListedContainer(by_name=label_kind == "name")
         self._has_labels = label_kind != "none"
         self._is_split = label_kind in ("multi", "one-hot", "multi-hot")
-        self.by_name = label_kind == "name"
-        self.base = 0
-        self.field = ""
-        self.is_declared = False
         self._progress = progress
         self._reported_s = time.monotonic()
         self._new_items = self._new_bytes = 0
         forget_list(folder, number)
-        self._items = list_path(folder, number, "items").open("wb", buffering=1 << 20)
-        self._text = list_path(folder, number, "text").open("wb", buffering=1 << 20)
-        self._rejected: BinaryIO | None = None
-        self._spill: BinaryIO | None = None
+        self._files: dict[str, BinaryIO] = {}
+        for suffix in ("items", "text"):  # which even an empty list has
+            self._file(suffix)
         self._rows: list[tuple[int, ...]] = []
         self._text_bytes = 0
         self._texts: dict[str, int] = {}
-        self._names: dict[int, str] = {}
-        self._notes: list[str] = []
-        self._facts = LabelFacts()
-        self.items = self.bytes = self.rejected = self.hidden = self.spilled_bytes = 0
         self._finished = False
 
     def add(
@@ -150,8 +141,8 @@ class ItemListing:
         try:
             if not 0 < len(stored) <= NAME_BYTES_MAX:
                 raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
-            form, value = read_raw(label if self._has_labels else None, is_name=self.by_name)
-            if self._is_split and isinstance(value, str) and not self.by_name:
+            form, value = read_raw(label if self._has_labels else None, is_name=self.about.by_name)
+            if self._is_split and isinstance(value, str) and not self.about.by_name:
                 parts = split_joined(value)
                 form, value = read_raw(parts) if len(parts) > 1 else (form, value)
         except BadLabel as error:
@@ -178,19 +169,17 @@ class ItemListing:
                 stored_form,
             )
         )
-        self.items += 1
-        self.bytes += size_bytes
+        self.about.items += 1
+        self.about.bytes += size_bytes
         if len(self._rows) >= _BUFFER_ITEMS:
             self._flush()
         self._count(size_bytes)
 
     def reject(self, name: str, kind: FaultKind, reason: str) -> None:
         """Record an item that cannot become a sample, for the quarantine list."""
-        if self._rejected is None:
-            self._rejected = list_path(self.folder, self.number, "rejected").open("wb")
         entry = {"kind": kind, "path": name, "reason": reason}
-        self._rejected.write(json.dumps(entry, sort_keys=True).encode("ascii") + b"\n")
-        self.rejected += 1
+        self._file("rejected").write(json.dumps(entry, sort_keys=True).encode("ascii") + b"\n")
+        self.about.rejected += 1
         self._count(0)
 
     def expect_spill(self, size_bytes: int) -> None:
@@ -206,12 +195,9 @@ class ItemListing:
 
     def spill(self, data: bytes | memoryview) -> int:
         """Copy an item's bytes to the work folder; return the offset for ``add``."""
-        if self._spill is None:
-            path = list_path(self.folder, self.number, "spill")
-            self._spill = path.open("wb", buffering=1 << 20)
-        at = self.spilled_bytes
-        self._spill.write(data)
-        self.spilled_bytes += len(data)
+        at = self.about.spilled_bytes
+        self._file("spill").write(data)
+        self.about.spilled_bytes += len(data)
         return at
 
     def declare_class(self, text: str) -> None:
@@ -220,40 +206,25 @@ class ItemListing:
 
     def name_class(self, number: int, text: str) -> None:
         """Give class ``number`` a name; DatasetError if it has another one."""
-        if self._names.setdefault(number, text) != text:
+        known = self.about.names.setdefault(number, text)
+        if known != text:
             raise DatasetError(
-                f"class {number} is called {printable(self._names[number])} and "
-                f"{printable(text)} in one file: mend the labels, or give --class-names"
+                f"class {number} is called {printable(known)} and {printable(text)} in one file: "
+                "mend the labels, or give --class-names"
             )
 
     def note(self, line: str) -> None:
         """Add a line for the user."""
-        self._notes.append(line)
+        self.about.notes += (line,)
 
     def finish(self, container: str, stamp: tuple[int, int]) -> ListedContainer:
         """Complete the list and return its facts."""
         self._flush()
-        for file in (self._items, self._text, self._rejected, self._spill):
-            if file is not None:
-                file.flush()
-                os.fsync(file.fileno())
-        listed = ListedContainer(
-            container=container,
-            stamp=stamp,
-            items=self.items,
-            bytes=self.bytes,
-            spilled_bytes=self.spilled_bytes,
-            rejected=self.rejected,
-            hidden=self.hidden,
-            field=self.field,
-            base=self.base,
-            by_name=self.by_name,
-            facts=self._facts,
-            texts=tuple(self._texts),
-            names=self._names,
-            is_declared=self.is_declared,
-            notes=tuple(self._notes),
-        )
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        listed = self.about
+        listed.container, listed.stamp, listed.texts = container, stamp, tuple(self._texts)
         path = list_path(self.folder, self.number, "json")
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(json.dumps(msgspec.to_builtins(listed, str_keys=True)).encode())
@@ -268,17 +239,17 @@ class ItemListing:
         """Return the form and the number that a record holds for a label."""
         if isinstance(value, list):
             if form == Form.TEXTS:
-                self._facts.observe_texts(value)  # type: ignore[arg-type]
+                self.about.facts.observe_texts(value)  # type: ignore[arg-type]
                 values = [self._text_number(str(text)) for text in value]
             else:
-                self._facts.observe(value, self.base)  # type: ignore[arg-type]
+                self.about.facts.observe(value, self.about.base)  # type: ignore[arg-type]
                 values = value  # type: ignore[assignment]
             at = self._text_bytes
             self._write_text(encode_values(form, values))
             return form, at
         if isinstance(value, str):
             is_full = len(self._texts) >= CLASSES_MAX and value not in self._texts
-            number = parse_decimal(value) if is_full and not self.by_name else None
+            number = parse_decimal(value) if is_full and not self.about.by_name else None
             if number is None:
                 return form, self._text_number(value)
             form, value = Form.REAL, number  # more values than there can be classes
@@ -296,11 +267,11 @@ class ItemListing:
         return number
 
     def _write_text(self, data: bytes) -> None:
-        self._text.write(data)
+        self._files["text"].write(data)
         self._text_bytes += len(data)
 
     def _flush(self) -> None:
-        self._items.write(np.array(self._rows, ITEM).tobytes())
+        self._files["items"].write(np.array(self._rows, ITEM).tobytes())
         self._rows.clear()
 
     def _count(self, size_bytes: int) -> None:
@@ -311,20 +282,21 @@ class ItemListing:
             self._progress(self._new_items, self._new_bytes)
             self._new_items = self._new_bytes = 0
 
+    def _file(self, suffix: str) -> BinaryIO:
+        """Return a file of the list, created where it is not there yet."""
+        if suffix not in self._files:
+            path = list_path(self.folder, self.number, suffix)
+            self._files[suffix] = path.open("wb", buffering=1 << 20)
+        return self._files[suffix]
+
     def _close(self) -> None:
-        for file in (self._items, self._text, self._rejected, self._spill):
-            if file is not None:
-                file.close()
+        for file in self._files.values():
+            file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self._finished:
             return
         try:

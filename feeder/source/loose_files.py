@@ -11,7 +11,7 @@ from typing import Final
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.source.item_bytes import read_source, sniff_file, unpacked_name
+from feeder.source.item_bytes import read_source
 from feeder.source.listing import ItemListing
 from feeder.source.location.storage import is_folder, scan_folder, show_path, stamp_status
 from feeder.source.source import Item, SourceSpec
@@ -36,14 +36,36 @@ class LooseFiles:
         """Return the path of the file called ``name``, or of the folder; "" is the whole one."""
         return os.path.join(self._root, encode_name(name)) if name else self._root
 
-    def walk(self, name: str, listing: ItemListing) -> Iterator[str]:
+    def walk(
+        self, name: str, listing: ItemListing, *, above: tuple[tuple[int, int], ...] = ()
+    ) -> Iterator[str]:
         """Yield the name, relative to the container, of each file below its folder ``name``.
 
-        Names have '/' between folders. Hidden entries are counted in ``listing``. Raises
-        DatasetError for a folder that cannot be listed or links to one above it, ConfigError for an
-        image that would unpack to the name of a folder.
+        Names have '/' between folders. Hidden entries are counted in ``listing``. ``above`` are the
+        folders above it, by device and inode. Raises DatasetError for a folder that cannot be
+        listed or links to one above it.
         """
-        return self._walk(name, listing, ())
+        path = self.path(name)
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise DatasetError(
+                f"folder {show_path(path)} cannot be listed: {error.strerror}"
+            ) from error
+        identity = status.st_dev, status.st_ino
+        if identity in above or len(above) >= _DEPTH_MAX:
+            raise DatasetError(f"{show_path(path)} links to a folder above it: remove the link")
+        folders: list[str] = []
+        for entry in scan_folder(path, "folder"):
+            entry_name = f"{name}/{decode_name(entry.name)}" if name else decode_name(entry.name)
+            if entry.name.startswith(b"."):
+                listing.about.hidden += 1
+            elif is_folder(entry):
+                folders.append(entry_name)
+            else:
+                yield entry_name
+        for folder in sorted(folders):
+            yield from self.walk(folder, listing, above=(*above, identity))
 
     def add(self, name: str, label: object, listing: ItemListing) -> None:
         """Add a file to the listing; one that cannot be looked at is packing's to quarantine."""
@@ -60,53 +82,3 @@ class LooseFiles:
 
     def close(self) -> None:
         """Close nothing: no file stays open."""
-
-    def _walk(
-        self, name: str, listing: ItemListing, above: tuple[tuple[int, int], ...]
-    ) -> Iterator[str]:
-        folder = self.path(name)
-        try:
-            status = os.stat(folder)
-        except OSError as error:
-            raise DatasetError(
-                f"folder {show_path(folder)} cannot be listed: {error.strerror}"
-            ) from error
-        identity = status.st_dev, status.st_ino
-        if identity in above or len(above) >= _DEPTH_MAX:
-            raise DatasetError(f"{show_path(folder)} links to a folder above it: remove the link")
-        folders: list[str] = []
-        for entry in scan_folder(folder, "folder"):
-            entry_name = _join(name, entry.name)
-            if entry.name.startswith(b"."):
-                listing.hidden += 1
-            elif is_folder(entry):
-                folders.append(entry_name)
-            else:
-                yield entry_name
-        self._check_folder_names(name, folders)
-        for each in sorted(folders):
-            yield from self._walk(each, listing, (*above, identity))
-
-    def _check_folder_names(self, name: str, folders: list[str]) -> None:
-        """Raise ConfigError for an image that would unpack to the name of a folder beside it."""
-        taken = {each for each in folders if unpacked_name(each) == each}  # those called x.jpg
-        if not taken:
-            return
-        clashes = [
-            file_name
-            for entry in scan_folder(self.path(name), "folder")
-            if unpacked_name(file_name := _join(name, entry.name)) in taken
-            and not entry.name.startswith(b".")
-            and not is_folder(entry)
-            and sniff_file(entry.path)
-        ]
-        if clashes:
-            first = min(clashes)
-            raise ConfigError(
-                f"{printable(first)} in {show_path(self._root)} has the name of the folder "
-                f"{printable(unpacked_name(first))} after unpacking: rename one"
-            )
-
-
-def _join(folder: str, name: bytes) -> str:
-    return f"{folder}/{decode_name(name)}" if folder else decode_name(name)

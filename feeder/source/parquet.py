@@ -50,11 +50,11 @@ class ParquetFiles(ContainerSource):
         with open_rows(self._spec, container, listing.stamp) as rows:
             listing.expect_spill(rows.image_bytes)
             columns = rows.columns
-            listing.base = self._spec.label_base or 0
-            listing.field = f"column {printable(columns.label)}" if columns.label else ""
+            listing.about.base = self._spec.label_base or 0
+            listing.about.field = f"column {printable(columns.label)}" if columns.label else ""
             for number, text in enumerate(columns.class_names):
                 listing.name_class(number, text)
-            listing.is_declared = bool(columns.class_names)
+            listing.about.is_declared = bool(columns.class_names)
             count, nulls, file_name = 0, 0, b""
             for row in rows.rows():
                 if self._spec.split not in ("", row.split):

@@ -123,7 +123,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def observe(self, values: Sequence[float], base: int) -> None:
         """Count a list of numbers."""
-        self._count_width(len(values))
+        self.widths[len(values)] = self.widths.get(len(values), 0) + 1
         distinct = set(values)
         if len(distinct) == len(values) and all(
             value >= base and value == int(value) for value in values if value == value
@@ -143,16 +143,13 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def observe_texts(self, values: Sequence[str]) -> None:
         """Count a list of names."""
-        self._count_width(len(values))
-
-    def _count_width(self, width: int) -> None:
-        self.widths[width] = self.widths.get(width, 0) + 1
+        self.widths[len(values)] = self.widths.get(len(values), 0) + 1
 
     def add(self, other: "LabelFacts") -> None:
         """Add the counts of another container."""
         for width, count in other.widths.items():
             self.widths[width] = self.widths.get(width, 0) + count
-        for name in ("classes", "switches", "one", "none", "zero", "minus", "missing"):
+        for name in self.__struct_fields__[1:]:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 

@@ -15,12 +15,11 @@ import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import encode_name, path_from_text, path_to_text, printable
 from feeder.source.contents import (
     FolderContents,
@@ -50,21 +49,14 @@ def recognise(
     *,
     kind: str | None = None,
     labels_file: str = "",
-    image: str = "",
-    label: str = "",
-    label_kind: LabelChoice | None = None,
-    uncertain: Uncertain | Literal[""] = "",
-    label_base: int | None = None,
     class_names_file: str = "",
-    split: str = "",
-    all_splits: bool = False,
+    **choices: Any,
 ) -> SourceSpec:
     """Return the description of the source at ``location``, as the user typed it.
 
-    ``kind`` forces one of ``kinds.MODULES``; ``split`` names one of the splits that the source has,
-    and ``all_splits`` takes them as one. Raises ConfigError for what is no source, may be several
-    kinds of one or has several splits without a choice; DatasetError for what does not exist or
-    cannot be read.
+    ``kind`` forces one of ``kinds.MODULES``; ``choices`` are other fields of the description.
+    Raises ConfigError for what is no source, may be several kinds of one or has several splits
+    without a choice; DatasetError for what does not exist or cannot be read.
     """
     if kind is not None and kind not in MODULES:
         raise ConfigError(f"--source {printable(kind)}: must be {', '.join(MODULES)}")
@@ -73,32 +65,29 @@ def recognise(
         kind=kind or "class-folder",
         location=location,
         containers=found,
-        image=image,
-        label=label,
-        label_kind=label_kind,
-        uncertain=uncertain,
-        label_base=label_base,
         labels_file=labels_file and find_file(labels_file, "--labels", may_be_folder=True),
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),
-        split=split,
-        all_splits=all_splits,
+        **choices,
     )
+    wanted = spec.split  # which may choose files first, then rows in them
     folder = path_from_text(found[0])
     if folder.is_dir():
         spec = _recognise_folder(spec, folder, is_forced=kind is not None)
     elif any(path_from_text(each).is_fifo() for each in found):
-        _check_stream(spec, kind)
+        kinds = [name for name in MODULES if find_kind(name).is_streamable]
+        if kind not in kinds:
+            raise ConfigError(
+                f"{printable(location)} is a pipe, which is not looked at first: say what it is "
+                f"with --source {' or '.join(kinds)}; other kinds are files"
+            )
     else:
         spec = _choose_files(spec, found)
         spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
-    return spec if spec.is_loose else _choose_rows(spec, split)
+    return spec if spec.is_loose else _choose_rows(spec, wanted)
 
 
 def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
-    """Return the spec of containers whose rows have splits with the one to pack.
-
-    The split that is ``wanted`` may have chosen the files already.
-    """
+    """Return the spec of containers whose rows have splits with the one to pack."""
     count_splits = find_kind(spec.kind).count_splits
     column, counts = ("", {}) if count_splits is None else count_splits(spec)
     choice = _choice(spec)
@@ -109,23 +98,9 @@ def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
         split, note = choice.choose_rows(counts, where)
         return replace(spec, split=split or "", notes=(*spec.notes, note))
     if spec.split:
-        has_rows = count_splits is not None
-        raise choice.no_splits(
-            "neither its files nor a column split say so"
-            if has_rows
-            else "none of its files is called so"
-        )
+        by_column = "neither its files nor a column split say so"
+        raise choice.no_splits(by_column if count_splits else "none of its files is called so")
     return spec
-
-
-def _check_stream(spec: SourceSpec, kind: str | None) -> None:
-    """Raise ConfigError unless a pipe is said to be of a kind that is read once, from its start."""
-    kinds = [name for name in MODULES if find_kind(name).is_streamable]
-    if kind not in kinds:
-        raise ConfigError(
-            f"{printable(spec.location)} is a pipe, which is not looked at first: say what it is "
-            f"with --source {' or '.join(kinds)}; other kinds are files"
-        )
 
 
 def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> SourceSpec:
@@ -142,7 +117,8 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
     if is_forced and spec.kind == "class-folder":
         return _choose_class_folder(spec, folder, contents.folders, is_forced=True)
     if is_forced and spec.kind == "labelled-folder":
-        return _find_labels(spec, folder, contents, is_forced=is_forced)
+        return _find_labels(spec, folder, contents, is_forced=True)
+    names = [name for names in contents.containers.values() for name in names]
     if is_forced:
         plural = find_kind(spec.kind).plural
         names = contents.containers.get(plural, [])
@@ -151,30 +127,36 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
                 f"{shown} holds no {plural} by their names: give them by a pattern, such as "
                 f"{shown}/*"
             )
-        return _choose_files(spec, _join(folder, names))
-    has_images = contents.images > 0 or _hold_images(folder, contents.others)
+    paths = sorted(path_to_text(folder / name) for name in names)
+    if is_forced:
+        return _choose_files(spec, paths)
+    others = (os.fsencode(folder / name) for name in contents.others)
+    has_images = contents.images > 0 or any(map(sniff_file, others))
     if contents.containers and (has_images or contents.folders):
         raise ConfigError(f"{shown} holds {contents.describe()}: {_CHOOSE}")
     if contents.containers:
-        names = [name for names in contents.containers.values() for name in names]
-        spec = _choose_files(spec, _join(folder, names))
+        spec = _choose_files(spec, paths)
         return replace(spec, kind=_recognise_files(spec.containers))
-    if spec.labels_file or (has_images and not contents.folders):
-        return _find_labels(spec, folder, contents, is_forced=is_forced)
-    if has_images and (contents.labels or spec.label_kind == "none"):
-        return _find_labels(spec, folder, contents, is_forced=is_forced)
-    if len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder):
-        return _find_labels(spec, folder, contents, is_forced=is_forced)
+    needs_labels = not contents.folders or bool(contents.labels) or spec.label_kind == "none"
+    if (
+        spec.labels_file
+        or (has_images and needs_labels)
+        or (len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder))
+    ):
+        return _find_labels(spec, folder, contents, is_forced=False)
     if contents.others and not contents.folders:
         what = describe_file(folder / contents.others[0])
-        raise DatasetError(f"{shown} holds no images; {_show(Path(contents.others[0]))} {what}")
+        raise DatasetError(f"{shown} holds no images; {_show(contents.others[0])} {what}")
     return _choose_class_folder(spec, folder, contents.folders, is_forced=False)
 
 
 def _recognise_files(paths: Sequence[str]) -> str:
     """Return the kind of source that all files are."""
+    if len(paths) > _LOOKED_AT_MAX:  # the first of each form that their names have
+        names = {re.sub(r"\d+", "0", os.path.basename(path)): path for path in reversed(paths)}
+        paths = sorted(names.values())
     seen: dict[str, str] = {}
-    for path in _choose_examples(paths):
+    for path in paths:
         kind, what, remedy = recognise_file(path_from_text(path))
         if not kind:
             raise DatasetError(_describe_unknown(path, what, remedy))
@@ -184,16 +166,6 @@ def _recognise_files(paths: Sequence[str]) -> str:
             f"{', '.join(seen.values())}: give files of one kind, or name it with --source"
         )
     return next(iter(seen))
-
-
-def _choose_examples(paths: Sequence[str]) -> Sequence[str]:
-    """Return all of a few files; of many, the first of each form that their names have."""
-    if len(paths) <= _LOOKED_AT_MAX:
-        return paths
-    examples: dict[str, str] = {}
-    for path in paths:
-        examples.setdefault(re.sub(r"\d+", "0", os.path.basename(path)), path)
-    return list(examples.values())
 
 
 def _describe_unknown(path: str, what: str, remedy: str) -> str:
@@ -228,9 +200,11 @@ def _find_labels(
             "--labels, put the images into a folder per class, or give --label-kind none"
         )
     if len(contents.labels) > 1:
+        shown = ", ".join(map(_show, contents.labels[:_SHOWN_MAX]))
+        more = len(contents.labels) - _SHOWN_MAX
         raise ConfigError(
-            f"{_show(folder)} holds {_name_some(contents.labels)}: choose the file that has the "
-            "labels with --labels"
+            f"{_show(folder)} holds {shown}{f' and {more:,} more' * (more > 0)}: choose the file "
+            "that has the labels with --labels"
         )
     return replace(spec, labels_file=path_to_text(folder / contents.labels[0]))
 
@@ -299,10 +273,11 @@ def _is_test_set(folder: Path, names: list[str]) -> bool:
 def _choose_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:
     """Return the spec of the files, or of those of the split that was chosen."""
     chosen, note = _choice(spec).choose_files(paths)
-    if note:
-        spec = replace(spec, notes=(*spec.notes, note))
     return replace(
-        spec, containers=chosen or tuple(paths), split=spec.split if chosen is None else ""
+        spec,
+        containers=chosen or tuple(paths),
+        split=spec.split if chosen is None else "",
+        notes=(*spec.notes, note) if note else spec.notes,
     )
 
 
@@ -310,19 +285,5 @@ def _choice(spec: SourceSpec) -> SplitChoice:
     return SplitChoice(spec.split, spec.all_splits, printable(spec.location))
 
 
-def _join(folder: Path, names: list[str]) -> tuple[str, ...]:
-    return tuple(sorted(path_to_text(folder / name) for name in names))
-
-
-def _hold_images(folder: Path, names: list[str]) -> bool:
-    return any(sniff_file(os.fsencode(folder / name)) is not None for name in names)
-
-
-def _name_some(names: Sequence[str]) -> str:
-    shown = ", ".join(printable(path_to_text(name)) for name in names[:_SHOWN_MAX])
-    more = len(names) - _SHOWN_MAX
-    return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def _show(path: Path) -> str:
+def _show(path: str | Path) -> str:
     return printable(path_to_text(path))

@@ -209,7 +209,7 @@ class TarSource(ContainerSource):
         """Return the offset of a member's data for ``ItemListing.add``."""
         if not self._is_copied or not is_readable(member):
             return member.offset
-        offset = listing.spilled_bytes
+        offset = listing.about.spilled_bytes
         for piece in walk.read_pieces(member):
             listing.spill(piece)
         return offset
@@ -224,7 +224,7 @@ class TarSource(ContainerSource):
             listing.reject(prefix + member.name, "bad-name", reason)
             return None
         if any(part.startswith(".") for part in parts):
-            listing.hidden += 1
+            listing.about.hidden += 1
             return None
         return "/".join(parts)
 

@@ -29,8 +29,6 @@ _NAME_BYTES_MAX: Final = 1024
 _NAMES_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 10
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
-_NAME_TAG: Final = 1 << 3 | _LEN
-_VALUE_TAG: Final = 2 << 3 | _LEN
 _KINDS: Final[dict[int, ListKind]] = {1: "bytes", 2: "float", 3: "int64"}
 
 
@@ -140,9 +138,6 @@ class ExampleReader:
 
     def _entry(self, start: int, stop: int) -> tuple[bytes, Span]:
         """Return the name of a feature and where its message is."""
-        usual = self._usual_entry(start, stop)
-        if usual is not None:
-            return usual
         name, value = b"", Span(stop, stop)
         for number, wire, *span in self._fields(start, stop):
             if wire == _LEN and number == 1:
@@ -152,21 +147,6 @@ class ExampleReader:
             elif wire == _LEN and number == 2:
                 value = Span(*span)
         return name, value
-
-    def _usual_entry(self, start: int, stop: int) -> tuple[bytes, Span] | None:
-        """Return what ``_entry`` does, in half the time, for an entry as protobuf writes it."""
-        index, buffer = start - self._base, self._buffer
-        if index < 0 or index + 2 > len(buffer) or buffer[index] != _NAME_TAG:
-            return None
-        name_stop = index + 2 + buffer[index + 1]
-        if buffer[index + 1] > 127 or name_stop >= len(buffer) or buffer[name_stop] != _VALUE_TAG:
-            return None
-        if self._base + name_stop + 1 >= stop:
-            return None
-        size, value = self._varint(self._base + name_stop + 1, stop)
-        if value + size != stop:
-            return None
-        return buffer[index + 2 : name_stop], Span(value, stop)
 
     def _feature(self, message: Span) -> Feature:
         feature = Feature("", Span(message.stop, message.stop))

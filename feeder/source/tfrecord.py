@@ -91,8 +91,10 @@ class TFRecords(ContainerSource):
         with open_container(path, listing.stamp, is_plain=is_intact) as content:
             if content.size_bytes is None:
                 listing.expect_spill(content.stored_bytes)
-            listing.base = self._base
-            listing.field = f"feature {printable(self._label.decode())}" if self._label else ""
+            listing.about.base = self._base
+            listing.about.field = (
+                f"feature {printable(self._label.decode())}" if self._label else ""
+            )
             self._known.clear()
             for number, record in enumerate(_walk_records(content)):
                 self._add(f"{prefix}{number:08d}", record, content.size_bytes is None, listing)
@@ -140,9 +142,9 @@ class TFRecords(ContainerSource):
         for class_number, text in class_names.items():
             listing.name_class(class_number, text)
         offset = listing.spill(record.stored) if is_copied else record.at + _HEADER_BYTES
-        items = listing.items
+        items = listing.about.items
         listing.add(name, label, offset=offset, size_bytes=record.size_bytes + _CRC_BYTES)
-        if listing.items > items and len(self._known) < CLASSES_MAX:
+        if listing.about.items > items and len(self._known) < CLASSES_MAX:
             self._known |= introduced
 
     def _item_name(

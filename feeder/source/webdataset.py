@@ -79,21 +79,25 @@ class WebDataset(TarSource):
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the samples of a tar; DatasetError if it is damaged, ResourceError if disks are."""
         prefix = self.prefix(container)
-        listing.base = self._spec.label_base or 0
+        listing.about.base = self._spec.label_base or 0
         self._labelled_by.clear()
         with self.open_tar(container, listing) as walk:
             unlabelled = 0
             for key, members in self._group(walk, prefix, listing):
                 self._add(key, members, prefix, listing)
                 unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
-            is_other = self._takes_labels and unlabelled == listing.rejected and not listing.items
+            is_other = (
+                self._takes_labels
+                and unlabelled == listing.about.rejected
+                and not listing.about.items
+            )
             if unlabelled and is_other:
                 raise DatasetError(
                     f"{walk.where} holds images in folders ({_show(members[0].name)}) and no "
                     "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
                     "and pack that folder"
                 )
-        listing.field = " and ".join(f".{_show(each)}" for each in sorted(self._labelled_by))
+        listing.about.field = " and ".join(f".{_show(each)}" for each in sorted(self._labelled_by))
 
     def _group(
         self, walk: TarWalk, prefix: str, listing: ItemListing

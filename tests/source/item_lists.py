@@ -51,8 +51,12 @@ def make_list(
     """Return a list of ``items``, (name, label) each, of 100 bytes one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     with ItemListing(folder, container, label_kind=label_kind) as listing:
-        listing.base, listing.field, listing.is_declared = base, field, is_declared
-        listing.by_name |= by_name
+        listing.about.base, listing.about.field, listing.about.is_declared = (
+            base,
+            field,
+            is_declared,
+        )
+        listing.about.by_name |= by_name
         for number, (name, label) in enumerate(items):
             listing.add(name, label, offset=100 * number, size_bytes=100)
         for class_number, name in (names or {}).items():

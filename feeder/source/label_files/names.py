@@ -29,8 +29,8 @@ def hash_name(name: str) -> int:
 class NameKeys:
     """A set of names."""
 
-    def __init__(self, keys: "array[int]") -> None:
-        """Take what ``hash_name`` returned, in any order; ``keys`` (of type "Q") is not kept."""
+    def __init__(self, keys: "array[int] | NDArray[np.uint64]") -> None:
+        """Take what ``hash_name`` returned, in any order; ``keys`` (of 64 bits) is not kept."""
         self._sorted = array("Q")  # bisect is faster with it than with an array of numpy
         self._sorted.frombytes(np.unique(np.frombuffer(keys, np.uint64)).tobytes())
 
@@ -67,13 +67,7 @@ class RowTable:
     """The file, the label and the number of every row, as hashes; complete after ``finish``."""
 
     def __init__(self) -> None:
-        self._files = array("Q")
-        self._labels = array("Q")
-        self._numbers = array("I")
-        self.names = NameKeys(self._files)
-        """All files."""
-        self._repeated = NameKeys(self._files)
-        self._others = self._counts = np.empty(0, np.uint32)
+        self._files, self._labels, self._numbers = array("Q"), array("Q"), array("I")
 
     def add(self, file: str, label: object, number: int) -> None:
         """Add a row."""
@@ -83,27 +77,22 @@ class RowTable:
 
     def finish(self) -> None:
         """Find the files of several rows."""
-        self.names = NameKeys(self._files)
-        if len(self.names) < len(self._files):
-            self._find_repeats()
-        self._files = self._labels = self._numbers = array("Q")
-
-    def _find_repeats(self) -> None:
         keys = np.frombuffer(self._files, np.uint64)
         order = np.argsort(keys, kind="stable")
+        files, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
         labels = np.frombuffer(self._labels, np.uint64)[order]
-        numbers = np.frombuffer(self._numbers, np.uint32)[order]
-        _, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
         differing = np.flatnonzero(labels != np.repeat(labels[starts], counts))
-        groups, at = np.unique(
+        groups, first = np.unique(
             np.searchsorted(starts, differing, side="right") - 1, return_index=True
         )
         others = np.zeros(len(starts), np.uint32)
-        others[groups] = numbers[differing[at]]
-        repeated = counts > 1
-        self._repeated = NameKeys(array("Q", keys[order][starts[repeated]].tobytes()))
-        self._others = others[repeated]
-        self._counts = counts[repeated].astype(np.uint32)
+        others[groups] = np.frombuffer(self._numbers, np.uint32)[order][differing[first]]
+        is_repeated = counts > 1
+        self.names = NameKeys(files)
+        """All files."""
+        self._repeated = NameKeys(files[is_repeated])
+        self._others, self._counts = others[is_repeated], counts[is_repeated]
+        self._files = self._labels = self._numbers = array("Q")
 
     @property
     def repeats(self) -> int:

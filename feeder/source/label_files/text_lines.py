@@ -25,9 +25,15 @@ def read_lines(path: Path) -> Iterator[str]:
 
     Raises DatasetError for a file that cannot be read or is no UTF-8 text, with line and byte.
     """
-    shown = printable(path_to_text(path))
     for number, line in enumerate(read_byte_lines(path), 1):
-        yield _decode(line, number, shown)
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"line {number} of {printable(path_to_text(path))} is not UTF-8 (byte "
+                f"{line[error.start]:#04x} at {error.start + 1}): convert the file, for example "
+                "with `iconv -f latin1 -t utf-8`"
+            ) from None
 
 
 def read_byte_lines(path: Path) -> Iterator[bytes]:
@@ -76,13 +82,3 @@ def _check_is_text(start: bytes, shown: str) -> None:
     for magic, problem in _NO_TEXT.items():
         if start.startswith(magic):
             raise DatasetError(f"{shown} {problem}")
-
-
-def _decode(line: bytes, number: int, shown: str) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"line {number} of {shown} is not UTF-8 (byte {line[error.start]:#04x} at "
-            f"{error.start + 1}): convert the file, for example with `iconv -f latin1 -t utf-8`"
-        ) from None

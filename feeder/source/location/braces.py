@@ -6,7 +6,6 @@ they are.
 
 import itertools
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from feeder.errors import ConfigError
@@ -14,8 +13,9 @@ from feeder.process.path_text import printable
 
 EXPANDED_MAX: Final = 1_000_000
 _DEPTH_MAX: Final = 16
-_NUMBERS: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?", re.ASCII)
-_LETTERS: Final = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?", re.ASCII)
+_RANGE: Final = re.compile(
+    r"(?:(-?\d{1,18})\.\.(-?\d{1,18})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d{1,18}))?", re.ASCII
+)
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -25,7 +25,7 @@ def expand_braces(pattern: str) -> list[str]:
     Raises ConfigError for unbalanced braces and for over EXPANDED_MAX texts.
     """
     _check_balance(pattern)
-    return _expand(pattern, pattern, 0)
+    return _expand(pattern, pattern)
 
 
 def _check_balance(pattern: str) -> None:
@@ -42,24 +42,19 @@ def _check_balance(pattern: str) -> None:
         )
 
 
-def _expand(text: str, pattern: str, depth: int) -> list[str]:
+def _expand(text: str, pattern: str) -> list[str]:
     expanded = [""]
     at = 0
     while (start := text.find("{", at)) >= 0:
         end, commas = _find_end(text, start)
         inner = text[start + 1 : end]
-        values: Sequence[str]
         if commas:
             bounds = itertools.pairwise([start, *commas, end])
-            values = [
-                value
-                for left, right in bounds
-                for value in _expand(text[left + 1 : right], pattern, depth + 1)
-            ]
+            parts = [_expand(text[left + 1 : right], pattern) for left, right in bounds]
+            values = list(itertools.chain(*parts))
         else:
-            values = _expand_range(inner, pattern) or [
-                f"{{{value}}}" for value in _expand(inner, pattern, depth + 1)
-            ]
+            values = _expand_range(inner, pattern)
+            values = values or [f"{{{value}}}" for value in _expand(inner, pattern)]
         expanded = _join(expanded, [text[at:start] + value for value in values], pattern)
         at = end + 1
     return _join(expanded, [text[at:]], pattern)
@@ -83,28 +78,20 @@ def _find_end(text: str, start: int) -> tuple[int, list[int]]:
 
 def _expand_range(inner: str, pattern: str) -> list[str]:
     """Return the texts of a range; empty for what is none."""
-    numbers = _NUMBERS.fullmatch(inner)
-    letters = _LETTERS.fullmatch(inner)
-    if numbers:
-        first, last = int(numbers[1]), int(numbers[2])
-        step = max(1, int(numbers[3] or 1))
-        if abs(last - first) // step >= EXPANDED_MAX:
-            raise _too_many(pattern)
-        is_padded = any(
-            each.lstrip("-").startswith("0") and each.lstrip("-") != "0"
-            for each in numbers.group(1, 2)
-        )
-        width = max(len(numbers[1]), len(numbers[2])) if is_padded else 0
-        return [f"{number:0{width}d}" for number in _range(first, last, step)]
-    if letters:
-        step = max(1, int(letters[3] or 1))
-        first, last = _ALPHABET.index(letters[1]), _ALPHABET.index(letters[2])
-        return [_ALPHABET[number] for number in _range(first, last, step)]
-    return []
-
-
-def _range(first: int, last: int, step: int) -> range:
-    return range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    match = _RANGE.fullmatch(inner)
+    if match is None:
+        return []
+    bounds = match.group(1, 2) if match[1] else match.group(3, 4)
+    first, last = map(int if match[1] else _ALPHABET.index, bounds)
+    step = max(1, int(match[5] or 1))
+    if abs(last - first) // step >= EXPANDED_MAX:
+        raise _too_many(pattern)
+    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    if not match[1]:
+        return [_ALPHABET[number] for number in numbers]
+    is_padded = any(re.match(r"-?0\d", bound) for bound in bounds)
+    width = max(map(len, bounds)) if is_padded else 0
+    return [f"{number:0{width}d}" for number in numbers]
 
 
 def _join(expanded: list[str], values: list[str], pattern: str) -> list[str]:

@@ -9,7 +9,6 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +39,6 @@ _COPY_COMMANDS: Final = {
     "hf": "`hf download ORG/NAME --repo-type dataset --local-dir DIR`",
     "hdfs": "`hdfs dfs -get {} DIR`",
 }
-
 _STANDARD_INPUT: Final = "/dev/stdin"
 
 
@@ -51,10 +49,30 @@ def find_files(location: str) -> tuple[str, ...]:
     machine or cannot be expanded, and for several folders; DatasetError for what does not exist or
     is neither a regular file nor a pipe.
     """
+    shown = printable(location)
     try:
-        return _find_files(location)
+        if location == "-":
+            paths = [_find_standard_input()]
+        elif not location:
+            raise ConfigError("the source is empty: give a folder, a file or a pattern")
+        else:
+            path = Path(location).absolute()
+            paths = [path] if _exists(path) else _expand(location, path)
     except ValueError:  # a zero byte, or characters that the locale lacks
-        raise ConfigError(f"source {printable(location)} is no path") from None
+        raise ConfigError(f"source {shown} is no path") from None
+    folder = next(filter(Path.is_dir, paths), None) if len(paths) > 1 else None
+    if folder is not None:
+        raise ConfigError(
+            f"{shown} matches the folder {printable(path_to_text(folder))} and "
+            f"{len(paths) - 1:,} more: a source is one folder, or files"
+        )
+    for path in paths:
+        try:
+            if not (path.is_dir() or path.is_fifo()):
+                os.close(open_regular(path))
+        except OSError as error:
+            raise _unreadable(path, error) from None
+    return tuple(map(path_to_text, paths))
 
 
 def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str:
@@ -74,44 +92,54 @@ def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str
         raise ConfigError(f"{option} {printable(location)} is no path") from None
 
 
-def _find_files(location: str) -> tuple[str, ...]:
-    if location == "-":
-        return _find_standard_input()
-    if not location:
-        raise ConfigError("the source is empty: give a folder, a file or a pattern")
-    path = Path(location).absolute()
-    if _exists(path):
-        return _check_file(path)
-    if os.path.islink(path):
-        raise DatasetError(f"source {printable(location)} is a dangling link")
-    _check_is_local(location, "source")
-    literal, pattern = _split_literal(path)
-    alternatives = expand_braces(pattern)
-    if alternatives == [pattern] and not glob.has_magic(pattern):
-        folder = "" if path.suffix else "folder "
-        raise DatasetError(f"source {folder}{printable(location)} does not exist")
-    found: set[str] = set()
-    missing: list[str] = []
-    for each in alternatives:
-        paths = list(itertools.islice(_match(literal, each), EXPANDED_MAX + 1))
-        found.update(paths)
-        if not paths:
-            missing.append(os.path.join(literal, each))
-        if len(found) > EXPANDED_MAX:
-            raise ConfigError(f"{printable(location)} matches over {EXPANDED_MAX:,} files")
-    if missing:
-        raise DatasetError(_describe_missing(location, missing, len(alternatives)))
-    return _check_files(location, sorted(found, key=path_to_text))
-
-
-def _find_standard_input() -> tuple[str]:
+def _find_standard_input() -> Path:
     """Return a path of standard input, of the file itself if it is one: workers have another."""
     path = Path(_STANDARD_INPUT)
     if path.is_fifo():
-        return (_STANDARD_INPUT,)
+        return path
     if path.is_file():
-        return _check_file(path.resolve())
+        return path.resolve()
     raise ConfigError("standard input is neither a pipe nor a file: give a file, or pipe one")
+
+
+def _expand(location: str, path: Path) -> list[Path]:
+    """Return the files that a location stands for which does not exist itself."""
+    shown = printable(location)
+    if os.path.islink(path):
+        raise DatasetError(f"source {shown} is a dangling link")
+    _check_is_local(location, "source")
+    literal = Path(path.anchor)  # what exists is no pattern, whatever characters it has
+    parts = [*path.parts[1:]]
+    while parts and _exists(literal / parts[0]):
+        literal /= parts.pop(0)
+    pattern = "/".join(parts)
+    alternatives = expand_braces(pattern)
+    if alternatives == [pattern] and not glob.has_magic(pattern):
+        folder = "" if path.suffix else "folder "
+        raise DatasetError(f"source {folder}{shown} does not exist")
+    files: set[str] = set()
+    missing: list[str] = []
+    for each in alternatives:
+        one = os.path.join(literal, each)
+        matches = [one] if os.path.lexists(one) else []
+        if not matches and glob.has_magic(each):
+            escaped = os.path.join(glob.escape(str(literal)), each)
+            matches = list(itertools.islice(glob.iglob(escaped, recursive=True), EXPANDED_MAX + 1))
+        files.update(matches)
+        if not matches:
+            missing.append(one)
+        if len(files) > EXPANDED_MAX:
+            raise ConfigError(f"{shown} matches over {EXPANDED_MAX:,} files")
+    if missing and len(alternatives) == 1:
+        raise DatasetError(f"no file matches {shown}")
+    if missing:
+        first = printable(missing[0])
+        one = f"is missing, {first}: copy it" if len(missing) == 1 else ""
+        raise DatasetError(
+            f"{len(missing):,} of the {len(alternatives):,} files of {shown} "
+            f"{one or f'are missing, {first} first: copy them'}, or give another range"
+        )
+    return [Path(file) for file in sorted(files, key=path_to_text)]
 
 
 def _exists(path: Path) -> bool:
@@ -120,10 +148,13 @@ def _exists(path: Path) -> bool:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):  # a long pattern
             return False
-        raise DatasetError(
-            f"source {printable(path_to_text(path))} cannot be read: {error.strerror}"
-        ) from None
+        raise _unreadable(path, error) from None
     return True
+
+
+def _unreadable(path: Path, error: OSError) -> DatasetError:
+    shown = printable(path_to_text(path))
+    return DatasetError(f"source {shown} cannot be read: {error.strerror}")
 
 
 def _check_is_local(location: str, what: str) -> None:
@@ -151,59 +182,3 @@ def _check_is_local(location: str, what: str) -> None:
         f"{what} {printable(f'{url[1]}://{url[3]}')}: {scheme}:// is not supported yet: copy the "
         f"files here{copy} or mount them, and give their folder"
     )
-
-
-def _split_literal(path: Path) -> tuple[str, str]:
-    """Return the longest beginning of ``path`` that exists, and the rest, which is a pattern."""
-    literal = Path(path.anchor)
-    parts = path.parts[1:]
-    for number, part in enumerate(parts):
-        if not _exists(literal / part):
-            return str(literal), "/".join(parts[number:])
-        literal /= part
-    return str(literal), ""
-
-
-def _match(literal: str, pattern: str) -> Iterator[str]:
-    path = os.path.join(literal, pattern)
-    if os.path.lexists(path):
-        yield path
-    elif glob.has_magic(pattern):
-        yield from glob.iglob(os.path.join(glob.escape(literal), pattern), recursive=True)
-
-
-def _describe_missing(location: str, missing: list[str], alternatives: int) -> str:
-    if alternatives == 1:
-        return f"no file matches {printable(location)}"
-    first = printable(missing[0])
-    if len(missing) == 1:
-        return (
-            f"1 of the {alternatives:,} files of {printable(location)} is missing, {first}: copy "
-            "it, or give another range"
-        )
-    return (
-        f"{len(missing):,} of the {alternatives:,} files of {printable(location)} are missing, "
-        f"{first} first: copy them, or give another range"
-    )
-
-
-def _check_files(location: str, paths: list[str]) -> tuple[str, ...]:
-    if len(paths) > 1:
-        folder = next((each for each in paths if os.path.isdir(each)), None)
-        if folder is not None:
-            raise ConfigError(
-                f"{printable(location)} matches the folder {printable(path_to_text(folder))} and "
-                f"{len(paths) - 1:,} more: a source is one folder, or files"
-            )
-    return tuple(itertools.chain.from_iterable(_check_file(Path(each)) for each in paths))
-
-
-def _check_file(path: Path) -> tuple[str]:
-    try:
-        if not (path.is_dir() or path.is_fifo()):
-            os.close(open_regular(path))
-    except OSError as error:
-        raise DatasetError(
-            f"source {printable(path_to_text(path))} cannot be read: {error.strerror}"
-        ) from None
-    return (path_to_text(path),)

@@ -13,7 +13,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from feeder.errors import DatasetError
@@ -36,7 +35,7 @@ class StoredFile:
     """An open regular file; a context manager. All of it raises OSError."""
 
     def __init__(self, path: bytes | os.PathLike[str], listed: int | None = None) -> None:
-        """Open ``path``; ``listed`` is the stamp that ``check`` compares, None: any."""
+        """Open ``path``; ``listed`` is the stamp that it has at the end, None: any."""
         self.path = os.fsencode(path)
         self._listed = listed
         self.descriptor = open_regular(path)
@@ -48,21 +47,11 @@ class StoredFile:
     def read(self, at: int, size: int) -> bytes:
         """Read ``size`` bytes at an offset, fewer only at the file's end."""
         data = os.pread(self.descriptor, size, at)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        at, size = at + len(data), size - len(data)
-        while size and (data := os.pread(self.descriptor, size, at)):
-            parts.append(data)
-            at, size = at + len(data), size - len(data)
-        return b"".join(parts)
-
-    def check(self, listed: int | None = None) -> None:
-        """Raise SourceChangedError unless the file has the stamp that was listed.
-
-        Call this after reading, so that a write meanwhile counts.
-        """
-        check_listed(self.path, self._listed if listed is None else listed, self.descriptor)
+        while len(data) < size and (
+            more := os.pread(self.descriptor, size - len(data), at + len(data))
+        ):
+            data += more
+        return data
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -70,15 +59,13 @@ class StoredFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the file, after ``check``: a fault of a file that has changed is not the file's."""
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Close the file; SourceChangedError unless it has the stamp that was listed.
+
+        That comes after reading, so that a write meanwhile counts, and instead of any other fault.
+        """
         try:
-            self.check()
+            check_listed(self.path, self._listed, self.descriptor)
         finally:
             self.close()
 
