@@ -1,7 +1,6 @@
 """Recognising a source: what each location is, and which are refused with what was seen."""
 
 import gzip
-import io
 import os
 import struct
 import tarfile
@@ -15,31 +14,8 @@ from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.source.contents import look_at_folder, recognise_file
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec, open_source
-from tests.support.sources import encoded, image
-
-_JPEG = encoded(image())
-_LMDB = struct.pack("<16xI", 0xBEEFC0DE)
-_GOLDEN = Path(__file__).parent / "golden"
-_RECORDS = (_GOLDEN / "imagenet.tfrecord").read_bytes()
-
-
-def tar_of(*names: str, data: bytes = _JPEG, form: int = tarfile.PAX_FORMAT) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
-
-
-def put(root: Path, files: dict[str, bytes]) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
+from tests.source.listings import GOLDEN, JPEG, put
+from tests.source.tar_writer import tar_bytes
 
 
 @pytest.fixture
@@ -48,37 +24,53 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def tar_of(*names: str, data: bytes = JPEG, form: int = tarfile.PAX_FORMAT) -> bytes:
+    return tar_bytes(dict.fromkeys(names, data), form)
+
+
 def containers(spec: SourceSpec, root: Path) -> list[str]:
     return [os.path.relpath(path, root) for path in spec.containers]
 
 
+_LMDB = struct.pack("<16xI", 0xBEEFC0DE)
+_RECORDS = (GOLDEN / "imagenet.tfrecord").read_bytes()
 _TAR = tar_of("a/1.jpg", "a/1.cls")
+_ZIPPED_TAR = gzip.compress(_TAR, mtime=0)
 _CLASS_TAR = tar_of("n01440764_18.JPEG")
+_VALIDATION = tar_of("./ILSVRC2012_val_00000001.JPEG")
+
+
+def _old_tar() -> bytes:
+    """Return a header without a magic number, as programs before 1988 wrote it."""
+    header = bytearray(tar_of("a.jpg", form=tarfile.USTAR_FORMAT)[:512])
+    header[257:265] = bytes(8)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "kind"),
     [
-        ("x.tar", _TAR, "webdataset"),
         ("no-suffix", _TAR, "webdataset"),
         ("ustar", tar_of("a.jpg", form=tarfile.USTAR_FORMAT), "webdataset"),
         ("gnu", tar_of("a" * 200 + ".jpg", form=tarfile.GNU_FORMAT), "webdataset"),
+        ("v7", _old_tar(), "webdataset"),
         ("empty.tar", tar_of(), "webdataset"),
-        ("x.tar.gz", gzip.compress(_TAR, mtime=0), "webdataset"),
-        ("x.tgz", gzip.compress(_TAR, mtime=0), "webdataset"),
-        ("x.tar.zst", (_GOLDEN / "webdataset-txt.tar.zst").read_bytes(), "webdataset"),
+        ("x.tgz", _ZIPPED_TAR, "webdataset"),
+        ("x.tar.zst", (GOLDEN / "webdataset-txt.tar.zst").read_bytes(), "webdataset"),
         ("cut.tar", _TAR[:700], "webdataset"),
         ("x.tfrecord", _RECORDS, "tfrecord"),
         ("train-00000-of-01024", _RECORDS, "tfrecord"),
         ("x.gz", gzip.compress(_RECORDS, mtime=0), "tfrecord"),
         ("x.zlib", zlib.compress(_RECORDS), "tfrecord"),
         ("x.tfrecord.zst", b"\x28\xb5\x2f\xfd....", "tfrecord"),
-        ("x.parquet", (_GOLDEN / "classes.parquet").read_bytes(), "parquet"),
+        ("x.parquet", (GOLDEN / "classes.parquet").read_bytes(), "parquet"),
         ("encrypted", b"PARE....", "parquet"),
         ("ILSVRC2012_img_train.tar", tar_of("n01440764.tar", data=_CLASS_TAR), "imagenet-train"),
         ("n01440764.tar", _CLASS_TAR, "imagenet-train"),
         ("other.tar", _CLASS_TAR, "webdataset"),
-        ("ILSVRC2012_img_val.tar", tar_of("./ILSVRC2012_val_00000001.JPEG"), "imagenet-val"),
+        ("ILSVRC2012_img_val.tar", _VALIDATION, "imagenet-val"),
     ],
 )
 def test_files_are_recognised_by_their_first_bytes(
@@ -89,22 +81,9 @@ def test_files_are_recognised_by_their_first_bytes(
     assert (spec.kind, spec.location, containers(spec, here)) == (kind, name, [name])
 
 
-def test_an_old_tar_without_a_magic_number_is_a_tar(here: Path) -> None:
-    header = bytearray(tar_of("a.jpg", form=tarfile.USTAR_FORMAT)[:512])
-    header[257:265] = bytes(8)
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    put(here, {"v7": bytes(header), "flipped": b"b" + bytes(header[1:])})
-    assert recognise("v7").kind == "webdataset"
-    with pytest.raises(DatasetError, match="flipped is a file: give a folder of images"):
-        recognise("flipped")
-
-
 def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None:
     path = tmp_path / "records"
-    path.write_bytes(_RECORDS)
-    assert recognise_file(path)[0] == "tfrecord"
-    for bit in range(12 * 8):
+    for bit in range(0, 12 * 8, 5):
         flipped = bytearray(_RECORDS)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
@@ -114,9 +93,9 @@ def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("file", b"", "file is a file: give a folder of images, .* it is empty"),
-        ("x.bin", b"12345", "of no known format"),
-        ("x.jpg", _JPEG, "x.jpg is one image: give the folder that holds the images"),
+        ("file", b"", "file is a file: give a folder of images, or tar, TFRecord or .* is empty"),
+        ("flipped", b"b" + _old_tar()[1:], "of no known format"),
+        ("x.jpg", JPEG, "x.jpg is one image: give the folder that holds the images"),
         ("x.csv", b"file,label\n", "x.csv is a file of labels: give the folder that holds"),
         ("x.zip", b"PK\x03\x04", "a zip archive: unzip it"),
         ("x.tar.xz", b"\xfd7zXZ\x00", "compressed by xz: unpack it"),
@@ -126,15 +105,9 @@ def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None
         ("x.zst", b"\x28\xb5\x2f\xfd", "compressed by zstd: name it .tar.zst"),
         ("x.arrow", b"ARROW1\x00\x00", "an Arrow file: write it as Parquet"),
         ("x.h5", b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it in Python"),
-        ("x.qoi", b"qoif....", "a QOI image: convert it"),
-        ("x.dds", b"DDS ....", "a DDS image: convert it"),
         ("x.avif", b"....ftypavif", "an AVIF image: convert it"),
         ("x.dcm", bytes(128) + b"DICM", "a DICOM image: convert it"),
-        (
-            "x.jpg",
-            b"version https://git-lfs.github.com/spec/v1\n",
-            "a Git LFS pointer and no image",
-        ),
+        ("x.jpg", b"version https://git-lfs.github.com", "a Git LFS pointer and no image"),
         ("x.beton", b"....", "an FFCV file: read it in Python"),
         ("data.mdb", _LMDB, "an LMDB database: read it in Python"),
     ],
@@ -154,147 +127,97 @@ _CSV = b"file,label\na.jpg,1\n"
 @pytest.mark.parametrize(
     ("files", "kind", "found"),
     [
-        ({"b/x.jpg": _JPEG, "a/x.jpg": _JPEG}, "class-folder", ["."]),
-        ({"b/x.jpg": _JPEG, "stray.jpg": _JPEG}, "class-folder", ["."]),
-        ({"b/x.jpg": _JPEG, "stats.csv": b"a,b\n1,2\n"}, "class-folder", ["."]),
-        ({}, "class-folder", ["."]),
-        ({"train/x.jpg": _JPEG, "cat/x.jpg": _JPEG}, "class-folder", ["."]),
-        ({"a.jpg": _JPEG, "labels.csv": _CSV, "notes.txt": b""}, "labelled-folder", ["."]),
-        ({"a": _JPEG, "labels.jsonl": b"{}"}, "labelled-folder", ["."]),
-        ({"a.jpg": _JPEG, "d/b.jpg": _JPEG, "m.csv": _CSV}, "labelled-folder", ["."]),
-        ({"d/a.jpg": _JPEG, "m.csv": b"d/a.jpg,1\n"}, "labelled-folder", ["."]),
-        ({"2.tar": _TAR, "10.tar": _TAR, "README.md": b""}, "webdataset", ["10.tar", "2.tar"]),
-        (
-            {"0.tar.gz": gzip.compress(_TAR, mtime=0), "1.tar": _TAR},
-            "webdataset",
-            ["0.tar.gz", "1.tar"],
-        ),
-        ({"t-00000-of-00001": _RECORDS, "x.idx": b""}, "tfrecord", ["t-00000-of-00001"]),
-        ({"val.tfrecord-00000-of-00001": _RECORDS}, "tfrecord", ["val.tfrecord-00000-of-00001"]),
-        ({"train-0.parquet": b"PAR1", "dataset_info.json": b"{}"}, "parquet", ["train-0.parquet"]),
-        ({"n01440764.tar": _CLASS_TAR, ".x.tar": b""}, "imagenet-train", ["n01440764.tar"]),
+        ({"b/x.jpg": JPEG, "a/x.jpg": JPEG}, "class-folder", "."),
+        ({"b/x.jpg": JPEG, "stray.jpg": JPEG}, "class-folder", "."),
+        ({"b/x.jpg": JPEG, "stats.csv": b"a,b\n1,2\n"}, "class-folder", "."),
+        ({}, "class-folder", "."),
+        ({"train/x.jpg": JPEG, "cat/x.jpg": JPEG}, "class-folder", "."),
+        ({"a.jpg": JPEG, "labels.csv": _CSV, "notes.txt": b""}, "labelled-folder", "."),
+        ({"a": JPEG, "labels.jsonl": b"{}"}, "labelled-folder", "."),
+        ({"a.jpg": JPEG, "d/b.jpg": JPEG, "m.csv": _CSV}, "labelled-folder", "."),
+        ({"d/a.jpg": JPEG, "m.csv": b"d/a.jpg,1\n"}, "labelled-folder", "."),
+        ({"2.tar": _TAR, "10.tar": _TAR, "README.md": b""}, "webdataset", "10.tar 2.tar"),
+        ({"0.tar.gz": _ZIPPED_TAR, "1.tar": _TAR}, "webdataset", "0.tar.gz 1.tar"),
+        ({"t-00000-of-00001": _RECORDS, "x.idx": b""}, "tfrecord", "t-00000-of-00001"),
+        ({"v.tfrecord-00000-of-00001": _RECORDS}, "tfrecord", "v.tfrecord-00000-of-00001"),
+        ({"train-0.parquet": b"PAR1", "dataset_info.json": b"{}"}, "parquet", "train-0.parquet"),
+        ({"n01440764.tar": _CLASS_TAR, ".x.tar": b""}, "imagenet-train", "n01440764.tar"),
     ],
 )
 def test_folders_are_recognised_by_what_they_hold(
-    here: Path, files: dict[str, bytes], kind: str, found: list[str]
+    here: Path, files: dict[str, bytes], kind: str, found: str
 ) -> None:
-    put(here / "source", files)
+    source = put(here / "source", files)
     spec = recognise("source")
-    assert (spec.kind, containers(spec, here / "source")) == (kind, found)
-    labels = next((name for name in files if name.endswith(("csv", "jsonl"))), "")
-    if kind == "labelled-folder":
-        assert spec.labels_file == str(here / "source" / labels)
-    else:
-        assert spec.labels_file == ""
+    assert (spec.kind, containers(spec, source)) == (kind, found.split())
+    labels = [str(source / name) for name in files if name.endswith(("csv", "jsonl"))]
+    assert spec.labels_file == (labels[0] if kind == "labelled-folder" else "")
 
 
 @pytest.mark.parametrize(
-    ("files", "error", "problem"),
+    ("files", "problem"),
     [
-        ({"a.jpg": _JPEG}, ConfigError, "holds images without labels: name the file .*--labels"),
-        ({"a": _JPEG, "b": b""}, ConfigError, "holds images without labels"),
+        ({"a.jpg": JPEG}, "holds images without labels: name the file .*--labels"),
+        ({"a": JPEG, "b": b""}, "holds images without labels"),
+        ({"a.jpg": JPEG, "t.csv": _CSV, "v.json": b""}, "holds t.csv, v.json: choose the file tha"),
+        ({"1.tar": _TAR, "2.parquet": b"PAR1"}, "1.tar is a tar, 2.parquet is a Parquet file: giv"),
         (
-            {"a.jpg": _JPEG, "t.csv": _CSV, "v.json": b""},
-            ConfigError,
-            "holds t.csv, v.json: choose the file that has the labels with --labels",
-        ),
-        (
-            {"1.tar": _TAR, "2.parquet": b"PAR1"},
-            ConfigError,
-            "1.tar is a tar, 2.parquet is a Parquet file: give files of one kind",
-        ),
-        (
-            {"i.tar": tar_of("ILSVRC2012_val_00000001.JPEG"), "n01440764.tar": _CLASS_TAR},
-            ConfigError,
+            {"i.tar": _VALIDATION, "n01440764.tar": _CLASS_TAR},
             "i.tar is ImageNet's validation archive, n01440764.tar is of ImageNet's training arch",
         ),
-        ({"1.tar": _TAR, "a/x.jpg": b""}, ConfigError, "holds 1 folder and 1 tar file: give the"),
-        ({"1.tar": _TAR, "x.jpg": b""}, ConfigError, "holds 1 image and 1 tar file: give the"),
-        ({"1.tar": b"no tar"}, DatasetError, "1.tar is a file: give .* it is of no known format"),
-        (
-            {"train-0.parquet": b"PAR1", "test-0.parquet": b"PAR1"},
-            ConfigError,
-            r"source has files of several splits, .*: 1 of test \(test-0.parquet\) and 1 of train "
-            r".*/source/\*train\* or with feeder pack --split train; --all-splits takes all",
-        ),
-        (
-            {"train/a/x.jpg": _JPEG, "val/a/x.jpg": _JPEG},
-            ConfigError,
-            "holds train and val, by name no classes but splits: give one, as .*/source/train or ",
-        ),
-        (
-            {"data/x.parquet": b"PAR1"},
-            ConfigError,
-            "source holds no images, and .*source/data has 1 Parquet file: give one such folder",
-        ),
-        ({"data.mdb": _LMDB, "lock.mdb": b"."}, DatasetError, "data.mdb is an LMDB database: read"),
-        ({"shard.00000.mds": b"..", "index.json": b"{}"}, DatasetError, "mds is a shard of Mosaic"),
-        (
-            {"a.mds.zstd": b"\x28\xb5\x2f\xfd", "index.json": b""},
-            DatasetError,
-            "mds.zstd is a shard",
-        ),
+        ({"1.tar": _TAR, "a/x.jpg": b""}, "holds 1 folder and 1 tar file: give the"),
+        ({"1.tar": _TAR, "x.jpg": b""}, "holds 1 image and 1 tar file: give the"),
+        ({"1.tar": b"no tar"}, "1.tar is a file: give .* it is of no known format"),
+        ({"data/x.parquet": b"PAR1"}, "no images, and .*source/data has 1 Parquet file: give one"),
+        ({"data.mdb": _LMDB, "lock.mdb": b"."}, "data.mdb is an LMDB database: read"),
+        ({"shard.00000.mds": b"..", "index.json": b"{}"}, "mds is a shard of Mosaic"),
+        ({"a.mds.zstd": b"\x28\xb5\x2f\xfd", "index.json": b""}, "mds.zstd is a shard"),
         (
             {"data-00000-of-00001.arrow": b"\xff" * 4, "state.json": b"{}"},
-            DatasetError,
             "source is what save_to_disk of Hugging Face's datasets wrote: load it in Python with",
         ),
-        (
-            {"dataset_dict.json": b"{}", "train/x.arrow": b"", "test/x.arrow": b""},
-            DatasetError,
-            "source is what save_to_disk",
-        ),
-        (
-            {"images.zip": b"PK\x03\x04"},
-            DatasetError,
-            "holds no images; images.zip is a zip archive",
-        ),
-        (
-            {"manifest.json": b'{"format": "feeder-dataset"}', "00000.shard": b""},
-            ConfigError,
-            "source is a packed dataset already",
-        ),
+        ({"dataset_dict.json": b"{}", "train/x.arrow": b""}, "source is what save_to_disk"),
+        ({"images.zip": b"PK\x03\x04"}, "holds no images; images.zip is a zip archive"),
+        ({"manifest.json": b'{"format": "feeder-dataset"}'}, "source is a packed dataset already"),
     ],
 )
 def test_folders_that_may_be_several_things_are_refused(
-    here: Path, files: dict[str, bytes], error: type[FeederError], problem: str
+    here: Path, files: dict[str, bytes], problem: str
 ) -> None:
     put(here / "source", files)
-    with pytest.raises(error, match=problem) as caught:
+    with pytest.raises(FeederError, match=problem) as caught:
         recognise("source")
     assert "\n" not in str(caught.value)
 
 
-def test_images_without_labels_are_a_source_where_that_is_wanted(here: Path) -> None:
-    put(here / "source", {"a.jpg": _JPEG, "d/b.jpg": _JPEG, "x.csv": _CSV, "y.csv": _CSV})
+def test_labels_make_any_folder_of_images_a_labelled_one(here: Path) -> None:
+    put(here / "source", {"d/a.jpg": JPEG, "e/a.jpg": JPEG, "x.csv": _CSV, "y.csv": _CSV})
+    spec = recognise("source", labels_file="source/y.csv", label="label", label_base=1)
+    assert (spec.kind, spec.labels_file) == ("labelled-folder", str(here / "source/y.csv"))
+    assert (spec.label, spec.label_base) == ("label", 1)
+    for name, problem in (
+        ("gone.csv", "gone.csv cannot be read"),
+        ("s3://b/x", "s3:// is not sup"),
+    ):
+        with pytest.raises(ConfigError, match=f"--labels {problem}|{problem}"):
+            recognise("source", labels_file=name)
+    put(here / "source", "b.jpg")
     spec = recognise("source", label_kind="none")
     assert (spec.kind, spec.labels_file) == ("labelled-folder", "")
 
 
-def test_a_file_of_labels_makes_any_folder_of_images_a_labelled_one(here: Path) -> None:
-    put(here / "source", {"d/a.jpg": _JPEG, "e/a.jpg": _JPEG, "x.csv": _CSV, "y.csv": _CSV})
-    spec = recognise("source", labels_file="source/y.csv", label="label", label_base=1)
-    assert (spec.kind, spec.labels_file) == ("labelled-folder", str(here / "source/y.csv"))
-    assert (spec.label, spec.label_base) == ("label", 1)
-    with pytest.raises(ConfigError, match=r"--labels gone.csv cannot be read"):
-        recognise("source", labels_file="gone.csv")
-    with pytest.raises(ConfigError, match=r"s3:// is not supported yet"):
-        recognise("source", labels_file="s3://bucket/x.csv")
-
-
 def test_ground_truth_of_the_validation_archive_may_be_a_folder(here: Path) -> None:
-    put(here, {"val.tar": tar_of("ILSVRC2012_val_00000001.JPEG"), "devkit/data/x": b""})
+    put(here, {"val.tar": _VALIDATION, "devkit/data/x": b""})
     spec = recognise("val.tar", labels_file="devkit")
     assert (spec.kind, spec.labels_file) == ("imagenet-val", str(here / "devkit"))
 
 
 def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
-    put(here, {"x.bin": b"12345", "d/a.jpg": _JPEG, "d/x.csv": _CSV, "d/s/x.jpg": _JPEG})
+    put(here, {"x.bin": b"12345", "d/a.jpg": JPEG, "d/x.csv": _CSV, "d/s/x.jpg": JPEG})
     put(here, {"t/train-0.tar": _TAR, "t/train-1.tar": _TAR, "t/x.parquet": b"", "train/x": b""})
     assert recognise("x.bin", kind="tfrecord").kind == "tfrecord"
     assert recognise("d", kind="class-folder").kind == "class-folder"
-    spec = recognise("d", kind="labelled-folder")
-    assert spec.labels_file == str(here / "d/x.csv")
+    assert recognise("d", kind="labelled-folder").labels_file == str(here / "d/x.csv")
     spec = recognise("t", kind="webdataset")
     assert containers(spec, here) == ["t/train-0.tar", "t/train-1.tar"]
     assert recognise("x.bin", kind="class-folder").kind == "class-folder"  # its reader refuses it
@@ -303,7 +226,7 @@ def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("options", "problem"),
     [
         ({"kind": "zip"}, "--source zip: must be class-folder, labelled-folder, webdataset, "),
         ({"kind": "samples"}, "--source samples: must be class-folder"),
@@ -318,29 +241,25 @@ def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
         ),
         ({"location": "{x.csv,y.csv}", "kind": "class-folder"}, "is 2 files: --source class-fold"),
         ({"class_names_file": "gone.txt"}, "--class-names gone.txt cannot be read"),
+        *(
+            ({"location": str(GOLDEN / name), "labels_file": "x.csv"}, "--labels has no meaning fo")
+            for name in ("imagenet.tfrecord", "classes.parquet", "webdataset-cls.tar")
+        ),
     ],
 )
 def test_options_without_a_meaning_are_refused(
-    here: Path, arguments: dict[str, Any], problem: str
+    here: Path, options: dict[str, Any], problem: str
 ) -> None:
-    put(here, {"d/a/x.jpg": _JPEG, "x.csv": _CSV, "y.csv": _CSV})
+    put(here, {"d/a/x.jpg": JPEG, "x.csv": _CSV, "y.csv": _CSV})
     with pytest.raises(ConfigError, match=problem):
-        open_source(recognise(**{"location": "d", **arguments}), str(here))
+        open_source(recognise(**{"location": "d", **options}), str(here))
 
 
-def test_options_reach_the_description(here: Path) -> None:
-    put(here, {"x.tar": _TAR, "names.txt": b"cat\n"})
-    spec = recognise(
-        "x.tar", image="jpg", label="json:y", label_kind="multi", class_names_file="names.txt"
-    )
-    assert (spec.image, spec.label, spec.label_kind) == ("jpg", "json:y", "multi")
+def test_patterns_are_looked_into_and_options_kept(here: Path) -> None:
+    put(here, {f"s-{number:03d}.tar": _TAR for number in range(40)} | {"names.txt": b"cat\n"})
+    spec = recognise("s-{000..039}.tar", image="jpg", class_names_file="names.txt")
+    assert (spec.kind, len(spec.containers), spec.image) == ("webdataset", 40, "jpg")
     assert spec.class_names_file == str(here / "names.txt")
-
-
-def test_patterns_are_looked_into(here: Path) -> None:
-    put(here, {f"s-{number:03d}.tar": _TAR for number in range(40)})
-    spec = recognise("s-{000..039}.tar")
-    assert (spec.kind, len(spec.containers)) == ("webdataset", 40)
     put(here, {"s-b.tar": b"PAR1"})
     with pytest.raises(ConfigError, match="give files of one kind"):
         recognise("s-*.tar")
@@ -349,17 +268,11 @@ def test_patterns_are_looked_into(here: Path) -> None:
 def test_what_a_folder_holds_does_not_depend_on_its_order(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [
-        f"{letter}{number}{suffix}"
-        for letter in "ba"
-        for number in range(900)
-        for suffix in (".json", ".txt", ".tar")
-    ]
-    put(here / "source", dict.fromkeys(names, b""))
-    put(here / "source", {"z/x": b"", "y/x": b""})
+    suffixes = (".json", ".txt", ".tar")
+    names = [f"{letter}{n}{end}" for letter in "ba" for n in range(30) for end in suffixes]
+    put(here / "source", dict.fromkeys([*names, "z/x", "y/x"], b""))
     plain = look_at_folder(here / "source")
-    assert plain.labels[:2] == ["a0.json", "a1.json"]
-    assert plain.folders == ["y", "z"]
+    assert (plain.labels[:2], plain.folders) == (["a0.json", "a1.json"], ["y", "z"])
     assert plain.containers["tar files"] == sorted(plain.containers["tar files"])
     scandir = os.scandir
 
@@ -376,19 +289,6 @@ def test_what_a_folder_holds_does_not_depend_on_its_order(
 
     monkeypatch.setattr(os, "scandir", Reversed)
     assert look_at_folder(here / "source") == plain
-
-
-def test_a_file_that_cannot_be_read_is_one_line(here: Path) -> None:
-    with pytest.raises(DatasetError, match="gone cannot be read: No such file"):
-        recognise_file(here / "gone")
-
-
-def test_a_file_of_labels_is_refused_where_the_container_has_them(tmp_path: Path) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text("a,b\n")
-    for name in ("imagenet.tfrecord", "classes.parquet"):
-        with pytest.raises(ConfigError, match="--labels has no meaning for"):
-            open_source(recognise(str(_GOLDEN / name), labels_file=str(labels)), str(tmp_path))
 
 
 def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:
