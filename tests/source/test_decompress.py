@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 
@@ -65,11 +65,13 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_everything_compressed_is_read(put: Put, form: str) -> None:
     path = put(FORMS[form])
-    assert read_all(path) == DATA
-    assert read_all(path, 1 << 20) == DATA
+    assert read_all(path) == read_all(path, 1 << 20) == DATA
     with open_container(path) as content:
-        assert content.size_bytes is None
-        assert content.stored_bytes == len(FORMS[form])
+        assert (content.size_bytes, content.stored_bytes) == (None, len(FORMS[form]))
+        content.seek(10)
+        assert content.read(5) == DATA[10:15]
+        with pytest.raises(ValueError, match="cannot go back"):
+            content.seek(3)
 
 
 def test_what_is_not_compressed_can_seek(put: Put) -> None:
@@ -109,16 +111,12 @@ def test_a_cut_anywhere_is_an_error(put: Put, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["gzip", "zstd"])
-def test_a_flipped_bit_is_an_error(put: Put, form: str) -> None:
+def test_a_flipped_bit_or_something_after_the_stream_is_an_error(put: Put, form: str) -> None:
     for at in (200, 100_000, len(FORMS[form]) - 2):
         damaged = bytearray(FORMS[form])
         damaged[at] ^= 4
         with pytest.raises(DatasetError, match=r"is (damaged|cut) at byte \d+: "):
             read_all(put(bytes(damaged)))
-
-
-@pytest.mark.parametrize("form", ["gzip", "zstd"])
-def test_something_else_after_the_stream_is_an_error(put: Put, form: str) -> None:
     with pytest.raises(DatasetError, match="is damaged"):
         read_all(put(FORMS[form] + b"something else"))
 
@@ -143,25 +141,17 @@ def test_damage_in_a_tar_is_reported_with_the_member_and_the_byte(put: Put) -> N
 
 @pytest.mark.parametrize("form", ["gzip", "zstd"])
 def test_zeros_that_were_compressed_a_thousandfold_do_not_fill_memory(put: Put, form: str) -> None:
-    zeros = bytes(64 << 20)
+    zeros = bytes(32 << 20)
     path = put(gzip.compress(zeros) if form == "gzip" else zstd(zeros))
     del zeros
     with open_container(path) as content:
         tracemalloc.start()
-        content.seek(64 << 20)
+        content.seek(32 << 20)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert content.tell() == 64 << 20
+        assert content.tell() == 32 << 20
         assert content.read(1) == b""
     assert peak < 4 << 20
-
-
-def test_a_stream_does_not_go_back(put: Put) -> None:
-    with open_container(put(FORMS["gzip"])) as content:
-        content.seek(10)
-        assert content.read(5) == DATA[10:15]
-        with pytest.raises(ValueError, match="cannot go back"):
-            content.seek(3)
 
 
 @pytest.mark.parametrize("form", ["gzip", "zstd", "plain"])
@@ -190,27 +180,24 @@ def test_without_the_library_one_line_names_the_extra(
     )
 
 
-@pytest.mark.parametrize("make", ["nothing", "folder", "unreadable"])
-def test_what_cannot_be_opened_is_an_error_of_one_line(tmp_path: Path, make: str) -> None:
+def test_what_cannot_be_opened_is_an_error_of_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    if make == "folder":
-        path.mkdir()
-    if make == "unreadable":
-        path.symlink_to(path)
-    with pytest.raises(DatasetError, match=r"a\.tar cannot be opened: "):
-        read_all(path)
+    for make in (
+        lambda: None,
+        lambda: path.symlink_to(path),
+        lambda: (path.unlink(), path.mkdir()),
+    ):
+        make()
+        with pytest.raises(DatasetError, match=r"a\.tar cannot be opened: "):
+            read_all(path)
 
 
 def test_descriptors_are_closed_on_errors_too(put: Put) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    before = descriptors()
-    with pytest.raises(DatasetError):
-        read_all(put(b"BZh91AY"))
-    with pytest.raises(DatasetError):
-        read_all(put(FORMS["gzip"][:500]))
-    assert descriptors() == before
+    before = len(os.listdir("/proc/self/fd"))
+    for data in (b"BZh91AY", FORMS["gzip"][:500]):
+        with pytest.raises(DatasetError):
+            read_all(put(data))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_frames_that_need_a_window_of_gigabytes_are_refused(put: Put) -> None:
@@ -219,9 +206,3 @@ def test_frames_that_need_a_window_of_gigabytes_are_refused(put: Put) -> None:
     frame[5] = 31 - 10 << 3
     with pytest.raises(DatasetError, match=r"is damaged at byte \d+: its zstd stream has an error"):
         read_all(put(bytes(frame)))
-
-
-@pytest.fixture(autouse=True)
-def no_tracing() -> Iterator[None]:
-    yield
-    assert not tracemalloc.is_tracing()

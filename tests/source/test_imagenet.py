@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.process.path_text import path_to_text
 from feeder.source.imagenet import GROUND_TRUTH
-from feeder.source.source import SourceSpec, open_source
-from tests.source.listings import Listed, list_container
+from feeder.source.source import open_source
+from tests.source.listings import Listed, list_container, list_one, put, read_one, spec_of
 from tests.source.tar_writer import member, tar_bytes
 
 # The first ILSVRC2012 ids; their order is not the synsets'.
@@ -29,77 +28,46 @@ VALIDATION = {f"ILSVRC2012_val_{n:08d}.JPEG": os.urandom(200 + n) for n in (3, 1
 IDS = (4, 1, 2, 2, 3)
 
 
-def spec_of(kind: str, *paths: Path, **options: Any) -> SourceSpec:
-    containers = tuple(path_to_text(path) for path in paths)
-    return SourceSpec(kind=kind, location="x", containers=containers, **options)
-
-
-def put(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
-def images_of(listed: Listed, spec: SourceSpec, work: Path) -> dict[str, bytes]:
-    source = open_source(spec, str(work))
-    try:
-        return {name: source.read_item(item) for name, item in listed.items.items()}
-    finally:
-        source.close()
+def list_training(folder: Path, data: bytes) -> Listed:
+    return list_one("imagenet-train", put(folder, {"train.tar": data}) / "train.tar")
 
 
 # --- Training -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_compressed", [False, True])
-def test_images_of_tars_in_the_training_tar_are_read_in_place(
-    tmp_path: Path, is_compressed: bool
-) -> None:
+def test_images_of_tars_in_the_training_tar_are_read_in_place(tmp_path: Path) -> None:
     data = tar_bytes(TRAINING)
-    path = put(tmp_path / "train.tar", gzip.compress(data) if is_compressed else data)
-    spec = spec_of("imagenet-train", path)
-    listed = list_container(spec, tmp_path / "work")
-    assert listed.labels == LISTED
-    assert (listed.facts.texts, listed.facts.by_name) == (tuple(IMAGES), True)
-    assert (listed.rejected, listed.facts.notes) == ({}, ())
-    assert (listed.facts.spilled_bytes > 0) == is_compressed
-    expected = {
-        f"{s}/{name}": data for s, images in IMAGES.items() for name, data in images.items()
-    }
-    assert images_of(listed, spec, tmp_path / "work") == expected
+    for stored in (data, gzip.compress(data)):
+        listed = list_training(tmp_path, stored)
+        assert listed.labels == LISTED
+        assert (listed.facts.texts, listed.facts.by_name) == (tuple(IMAGES), True)
+        assert (listed.rejected, listed.facts.notes) == ({}, ())
+        assert (listed.facts.spilled_bytes > 0) == (stored is not data)
+        expected = [data for images in IMAGES.values() for data in images.values()]
+        assert read_one("imagenet-train", tmp_path / "train.tar", listed) == expected
 
 
 def test_the_tars_of_classes_may_be_given_themselves(tmp_path: Path) -> None:
-    paths = [put(tmp_path / name, data) for name, data in TRAINING.items()]
+    paths = [put(tmp_path, TRAINING) / name for name in TRAINING]
     spec = spec_of("imagenet-train", *paths)
-    found: dict[str, object] = {}
-    for number in range(len(paths)):
-        listed = list_container(spec, tmp_path / "work", number)
-        found |= listed.labels
-    assert found == LISTED
-    alone = list_container(spec_of("imagenet-train", paths[1]), tmp_path / "alone")
+    lists = [list_container(spec, tmp_path / "work", number) for number in range(len(paths))]
+    assert {name: label for listed in lists for name, label in listed.labels.items()} == LISTED
+    alone = list_one("imagenet-train", paths[1])
     assert list(alone.items) == ["n01443537/n01443537_0.JPEG"]
 
 
-def test_folders_above_the_tars_and_an_empty_class_are_accepted(tmp_path: Path) -> None:
-    inner = tar_bytes({"./n00000001/n00000001_1.JPEG": b"x", "._n00000001_1.JPEG": b"x"})
-    outer = tar_bytes({"./train/n00000001.tar": inner, "./train/n00000002.tar": bytes(10_240)})
-    listed = list_container(
-        spec_of("imagenet-train", put(tmp_path / "a.tar", outer)), tmp_path / "work"
-    )
-    assert listed.labels == {"n00000001/n00000001/n00000001_1.JPEG": "n00000001"}
-    assert listed.facts.texts == ("n00000001", "n00000002")
-    assert listed.facts.hidden == 1
-
-
-def test_an_image_that_is_none_is_rejected(tmp_path: Path) -> None:
+def test_folders_an_empty_class_and_images_that_are_none(tmp_path: Path) -> None:
     inner = member("n00000001_1.JPEG", kind=b"2", link="x") + tar_bytes(
-        {"n00000001_2.JPEG": b"", "../n00000001_3.JPEG": b"x", "n00000001_4.JPEG": b"x"}
+        {
+            **{"n00000001_2.JPEG": b"", "../n00000001_3.JPEG": b"x"},
+            **{"./n00000001/n00000001_4.JPEG": b"x", "._n00000001_4.JPEG": b"x"},
+        }
     )
-    path = put(tmp_path / "a.tar", tar_bytes({"n00000001.tar": inner}))
-    listed = list_container(spec_of("imagenet-train", path), tmp_path / "work")
-    assert list(listed.items) == ["n00000001/n00000001_4.JPEG"]
-    assert {name: kind for name, (kind, _) in listed.rejected.items()} == {
+    outer = tar_bytes({"./train/n00000001.tar": inner, "./train/n00000002.tar": bytes(10_240)})
+    listed = list_training(tmp_path, outer)
+    assert listed.labels == {"n00000001/n00000001/n00000001_4.JPEG": "n00000001"}
+    assert (listed.facts.texts, listed.facts.hidden) == (("n00000001", "n00000002"), 1)
+    assert listed.faults == {
         "n00000001/n00000001_1.JPEG": "link",
         "n00000001/n00000001_2.JPEG": "empty",
         "n00000001/../n00000001_3.JPEG": "bad-name",
@@ -122,9 +90,8 @@ def test_an_image_that_is_none_is_rejected(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_training_tar_is_an_error(
     tmp_path: Path, data: bytes, what: str
 ) -> None:
-    spec = spec_of("imagenet-train", put(tmp_path / "a.tar", data))
     with pytest.raises(DatasetError, match=what) as raised:
-        list_container(spec, tmp_path / "work")
+        list_training(tmp_path, data)
     assert "\n" not in str(raised.value)
 
 
@@ -161,32 +128,25 @@ _KIT = {
 
 
 def list_validation(folder: Path, **options: Any) -> Listed:
-    path = put(folder / "val.tar", tar_bytes(VALIDATION))
-    return list_container(spec_of("imagenet-val", path, **options), folder / "work")
+    path = put(folder, {"val.tar": tar_bytes(VALIDATION)}) / "val.tar"
+    return list_one("imagenet-val", path, **options)
 
 
 def put_labels(folder: Path, form: str) -> dict[str, str]:
     """Write the labels in one of their forms; return the options that name them."""
-    names = {}
-    if form == "synsets":
-        path = put(folder / "val.txt", _SYNSETS_TEXT)
-    elif form == "ids and class names":
-        path = put(folder / "truth.txt", _IDS_TEXT)
-        file = put(folder / "names.txt", "\n".join(SYNSETS).encode())
-        names = {"class_names_file": str(file)}
-    elif form == "ids beside meta.mat":
-        path = put(folder / GROUND_TRUTH, _IDS_TEXT)
-        put(folder / "meta.mat", meta())
-    elif form == "kit.tar.gz":
-        path = put(folder / "ILSVRC2012_devkit_t12.tar.gz", gzip.compress(tar_bytes(_KIT)))
-    elif form == "kit.tar":
-        path = put(folder / "kit", tar_bytes(_KIT))
-    else:
-        for name, data in _KIT.items():
-            put(folder / name, data)
-        path = folder / "ILSVRC2012_devkit_t12"
-        path = path / "data" if form == "kit's data folder" else path
-    return {"labels_file": str(path)} | names
+    if form == "ids and class names":
+        put(folder, {"truth.txt": _IDS_TEXT, "names.txt": "\n".join(SYNSETS)})
+        names = str(folder / "names.txt")
+        return {"labels_file": str(folder / "truth.txt"), "class_names_file": names}
+    name, files = {
+        "synsets": ("val.txt", {"val.txt": _SYNSETS_TEXT}),
+        "ids beside meta.mat": (GROUND_TRUTH, {GROUND_TRUTH: _IDS_TEXT, "meta.mat": meta()}),
+        "kit.tar.gz": ("kit.tar.gz", {"kit.tar.gz": gzip.compress(tar_bytes(_KIT))}),
+        "kit.tar": ("kit", {"kit": tar_bytes(_KIT)}),
+        "kit's folder": ("ILSVRC2012_devkit_t12", _KIT),
+        "kit's data folder": ("ILSVRC2012_devkit_t12/data", _KIT),
+    }[form]
+    return {"labels_file": str(put(folder, files) / name)}
 
 
 _FORMS = (
@@ -201,17 +161,17 @@ def test_every_form_of_the_ground_truth_gives_the_same_synsets(tmp_path: Path, f
     listed = list_validation(tmp_path, **options)
     assert listed.labels == EXPECTED
     assert (listed.rejected, listed.facts.by_name) == ({}, True)
-    spec = spec_of("imagenet-val", tmp_path / "val.tar", **options)
-    assert images_of(listed, spec, tmp_path / "work") == VALIDATION
+    images = read_one("imagenet-val", tmp_path / "val.tar", listed, **options)
+    assert dict(zip(listed.items, images, strict=True)) == VALIDATION
     if form != "synsets":  # then all classes are known
         assert listed.facts.texts == SYNSETS
 
 
 def test_images_without_a_label_are_rejected(tmp_path: Path) -> None:
-    labels = put(tmp_path / "val.txt", b"n1\nn2\nn1\n\n")
-    path = put(tmp_path / "val.tar", tar_bytes(VALIDATION | {"readme.txt": b"x"}))
-    spec = spec_of("imagenet-val", path, labels_file=str(labels))
-    listed = list_container(spec, tmp_path / "work")
+    tar = tar_bytes(VALIDATION | {"readme.txt": b"x"})
+    put(tmp_path, {"val.txt": b"n1\nn2\nn1\n\n", "val.tar": tar})
+    labels = str(tmp_path / "val.txt")
+    listed = list_one("imagenet-val", tmp_path / "val.tar", labels_file=labels)
     assert sorted(listed.labels.values(), key=str) == ["n1", "n1", "n2"]
     reason = "its name has no number of an image, 1 .. 3"
     unnumbered = [f"ILSVRC2012_val_{n:08d}.JPEG" for n in (5, 4)]
@@ -250,16 +210,16 @@ def test_without_labels_none_are_needed(tmp_path: Path) -> None:
 def test_a_bad_ground_truth_is_an_error_of_one_line(
     tmp_path: Path, files: dict[str, bytes], error: type[Exception], what: str
 ) -> None:
-    for name, data in files.items():
-        put(tmp_path / name, data)
+    put(tmp_path, files)
     with pytest.raises(error, match=what) as raised:
         list_validation(tmp_path, labels_file=str(tmp_path / "v"))
     assert "\n" not in str(raised.value)
 
 
 def test_class_names_in_alphabetic_order_are_not_those_of_the_ids(tmp_path: Path) -> None:
-    labels = put(tmp_path / "v", _IDS_TEXT)
-    names = put(tmp_path / "names", b"".join(b"n%08d\n" % number for number in range(1000)))
+    names = put(tmp_path, {"v": _IDS_TEXT}) / "names"
+    names.write_bytes(b"".join(b"n%08d\n" % number for number in range(1000)))
+    labels = tmp_path / "v"
     with pytest.raises(ConfigError, match="is in alphabetic order, which ILSVRC2012's ids are not"):
         list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
     names.write_bytes(b"n00000002\nn00000001\nn00000002\n")

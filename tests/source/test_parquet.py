@@ -9,38 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
-from feeder.process.path_text import path_to_text
-from feeder.source.parquet import ParquetFiles
-from feeder.source.source import SourceSpec
-from tests.source.listings import Listed, list_container
+from tests.source.listings import GOLDEN, Listed, list_one, read_one
 
-pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-pe = pytest.importorskip("pyarrow.parquet.encryption")
-
-GOLDEN = Path(__file__).parent / "golden"
 IMAGES = [b"\xff\xd8\xff image %d" % number + bytes(number) for number in range(5)]
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def spec_of(*paths: Path, **options: Any) -> SourceSpec:
-    containers = tuple(map(path_to_text, paths))
-    return SourceSpec(kind="parquet", location="x", containers=containers, **options)
-
-
 def list_file(path: Path, **options: Any) -> Listed:
-    return list_container(spec_of(path, **options), path.parent / "work")
+    return list_one("parquet", path, **options)
 
 
 def read_all(path: Path, listed: Listed) -> list[bytes]:
-    source = ParquetFiles(spec_of(path), str(path.parent / "work"))
-    try:
-        return [source.read_item(item) for item in listed.items.values()]
-    finally:
-        source.close()
+    return read_one("parquet", path, listed)
 
 
 def write(folder: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -79,44 +65,27 @@ def test_datasets_of_hugging_face_have_their_images_labels_and_names(
     assert [hashlib.sha256(image).hexdigest() for image in read_all(path, listed)] == expected
 
 
-def test_a_dataset_with_paths_in_place_of_bytes_is_refused(golden: Path) -> None:
-    with pytest.raises(DatasetError) as caught:
+def test_paths_in_place_of_bytes_are_refused(golden: Path) -> None:
+    problem = r"column image has no image bytes, only paths such as train/0.jpg.*--labels FILE.csv"
+    with pytest.raises(DatasetError, match=problem):
         list_file(golden / "paths.parquet")
-    assert "the column image has no image bytes, only paths such as train/0.jpg" in str(
-        caught.value
-    )
-    assert "pack the files' folder with --labels FILE.csv" in str(caught.value)
-
-
-def test_a_struct_of_paths_alone_is_no_image(tmp_path: Path) -> None:
-    path = write(tmp_path, {"image": [{"path": "x.jpg"}], "label": [1]})
+    path = write(golden, {"image": [{"path": "x.jpg"}], "label": [1]})
     with pytest.raises(DatasetError, match=r"has no images, only texts in its column image.path: "):
         list_file(path)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
-@pytest.mark.parametrize("row_group_size", [2, 5])
 def test_images_in_a_plain_column_are_those_of_the_rows(
-    tmp_path: Path, kind: pa.DataType, row_group_size: int
-) -> None:
-    columns = {"x": pa.array(IMAGES, kind), "label": [4, 3, 2, 1, 0], "other": ["a"] * 5}
-    path = write(tmp_path, columns, row_group_size=row_group_size, use_dictionary=["x"])
-    listed = list_file(path)
-    assert listed.labels == {f"{number:08d}": 4 - number for number in range(5)}
-    assert read_all(path, listed) == IMAGES
-
-
-def test_a_group_of_many_rows_is_read_in_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feeder.source.parquet_rows._BATCH_BYTES", 60)
-    images: list[bytes | None] = [*IMAGES * 10]
-    images[11] = images[12] = None
-    path = write(tmp_path, {"image": images, "label": [*range(50)]})
+    images = pa.array([*IMAGES * 3, None, IMAGES[0]], kind)
+    columns = {"x": images, "label": [*range(17)], "other": ["a"] * 17}
+    path = write(tmp_path, columns, row_group_size=7, use_dictionary=["x"])
     listed = list_file(path)
-    assert [*listed.rejected.values()] == [("no-image", "its image is null")] * 2
-    assert read_all(path, listed) == [image for image in images if image is not None]
-    assert list(listed.labels.values()) == [n for n in range(50) if n not in (11, 12)]
+    assert listed.labels == {f"{number:08d}": number for number in range(17) if number != 15}
+    assert listed.rejected == {"00000015": ("no-image", "its image is null")}
+    assert read_all(path, listed) == [*IMAGES * 3, IMAGES[0]]
 
 
 @pytest.mark.parametrize(
