@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,52 +20,53 @@ from feeder.process.child import child_environment, python_command
 from feeder.wire.messages import BatchKey
 
 from ..line_process import LineProcess
-from .check import Arrival
 
 TIMEOUT_S: Final = 60.0
 
 
 class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a client."""
+    """The settings of a client, and its batches: the same epochs again and again."""
 
     endpoints: Sequence[str]
     rank: int
     world_size: int
     batch_size: int
     image_size: int
+    steps: int
+    """Of each rank in an epoch."""
     epochs: int
     """After this many it begins with epoch 0 again."""
-    timeout_s: float = TIMEOUT_S
     state: Mapping[str, int | str] = {}
     """The loader state of the client before it; empty for the first."""
 
+    @property
+    def batches(self) -> int:
+        """The number of batches before they repeat."""
+        return self.steps * self.epochs
 
-class DeliveryCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How batches were delivered, from the statistics of the loader."""
+    def key(self, position: int) -> BatchKey:
+        """Return the batch at a position."""
+        epoch, step = divmod(position % self.batches, self.steps)
+        return epoch, self.rank + self.world_size * step
 
-    lent: int = 0
-    asked_again: int = 0
-    hedged: int = 0
-
-    def __add__(self, other: "DeliveryCounts") -> "DeliveryCounts":
-        """Return the sums."""
-        return DeliveryCounts(
-            lent=self.lent + other.lent,
-            asked_again=self.asked_again + other.asked_again,
-            hedged=self.hedged + other.hedged,
-        )
+    def position(self, key: BatchKey) -> int | None:
+        """Return the first position of a batch, None when it is not for this rank."""
+        epoch, index = key
+        step, rank = divmod(index, self.world_size)
+        is_its = rank == self.rank and 0 <= step < self.steps and 0 <= epoch < self.epochs
+        return epoch * self.steps + step if is_its else None
 
 
-class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
+class BatchLine(msgspec.Struct, frozen=True):
     """A client's report of a batch."""
 
-    epoch: int
-    index: int
+    key: BatchKey
     digest: str
     at_s: float
-    delivered: DeliveryCounts
-    """All batches of this process so far."""
-    state: Mapping[str, int | str]
+    """On the monotonic clock, one for the whole machine."""
+    delivered: dict[str, int] = {}
+    """How all batches of this process so far were delivered, by the loader's statistics."""
+    state: Mapping[str, int | str] = {}
 
 
 class Client:
@@ -72,22 +74,19 @@ class Client:
 
     def __init__(self, orders: ClientOrders) -> None:
         """Start it."""
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[BatchLine] = []
         self.error: str | None = None
         """Why it gave up, or how it ended; None while it runs."""
         self.orders = orders
-        self._delivered_before = self._delivered_now = DeliveryCounts()
+        self.delivered = Counter[str]()
+        """How all batches so far were delivered, including those of killed processes."""
+        self._delivered_now: dict[str, int] = {}
         self._process = _start(orders)
 
     @property
     def pid(self) -> int:
         """Its process id now."""
         return self._process.pid
-
-    @property
-    def delivered(self) -> DeliveryCounts:
-        """All batches so far, including those of killed processes."""
-        return self._delivered_before + self._delivered_now
 
     def fileno(self) -> int:
         """Return what to poll before ``read``."""
@@ -100,11 +99,11 @@ class Client:
             message = msgspec.json.decode(line, type=BatchLine | str)
             if isinstance(message, str):
                 self.error = message
-                continue
-            key = message.epoch, message.index
-            self.arrivals.append(Arrival(key, message.digest, message.at_s))
-            self.orders = msgspec.structs.replace(self.orders, state=message.state)
-            self._delivered_now = message.delivered
+            else:
+                self.arrivals.append(message)
+                self.delivered.update(message.delivered)
+                self.delivered.subtract(self._delivered_now)
+                self._delivered_now = message.delivered
         return lines is not None
 
     def replace_killed(self) -> None:
@@ -112,8 +111,8 @@ class Client:
         os.kill(self.pid, signal.SIGKILL)
         self._read_to_end()
         self._process.kill()
-        self._delivered_before, self._delivered_now = self.delivered, DeliveryCounts()
-        self._process = _start(self.orders)
+        self._delivered_now = {}
+        self._process = _start(msgspec.structs.replace(self.orders, state=self.arrivals[-1].state))
 
     def close(self) -> None:
         """End it cleanly and record its last lines. Idempotent."""
@@ -135,7 +134,7 @@ def make_digests(
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the sample path in one process without a daemon."""
     digests: dict[BatchKey, str] = {}
-    with LineProcess(_command(orders, str(dataset)), environ=_environment()) as process:
+    with _start(orders, str(dataset)) as process:
         for epoch, index in sorted(set(keys)):
             process.write_line(f"{epoch} {index}")
             try:
@@ -146,14 +145,7 @@ def make_digests(
     return digests
 
 
-def _start(orders: ClientOrders) -> LineProcess:
-    return LineProcess(_command(orders), environ=_environment())
-
-
-def _environment() -> dict[str, str]:
-    return child_environment({"OMP_NUM_THREADS": "1"})
-
-
-def _command(orders: ClientOrders, *more: str) -> list[str]:
+def _start(orders: ClientOrders, *more: str) -> LineProcess:
     text = msgspec.json.encode(orders).decode()
-    return python_command(f"{__package__}.trainer", os.getpid(), text, *more)
+    command = python_command(f"{__package__}.trainer", os.getpid(), text, *more)
+    return LineProcess(command, environ=child_environment({"OMP_NUM_THREADS": "1"}))

@@ -7,7 +7,7 @@ started at the same endpoints, as systemd would.
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,7 +18,7 @@ from feeder.errors import PeerError
 from feeder.metrics.fields import Counters
 from feeder.plan.recipe import Recipe
 
-from ..daemon import DATASET_NAME, Daemon, free_port
+from ..daemon import Daemon, free_port
 from ..fetcher import BatchFetcher
 from .proxy import TcpProxy
 
@@ -34,30 +34,16 @@ class Feeder:
         self._workers = workers
         self._options = ["--lease-s", str(lease_s)]
         self._folder = Path(tempfile.mkdtemp(prefix="feeder-chaos-"))
+        self.ipc = f"ipc://{self._folder}/node"
         port = free_port()
         self._tcp = f"tcp://127.0.0.1:{port}"
         self.proxy = TcpProxy(port)
         self._seen: set[psutil.Process] = set()
         try:
-            self._daemon = self._start()
+            self.daemon = self._start()
         except BaseException:
             self._remove()
             raise
-
-    @property
-    def ipc(self) -> str:
-        """Its ipc endpoint, where slots are lent."""
-        return self._daemon.ipc
-
-    @property
-    def tcp(self) -> str:
-        """Its endpoint behind the proxy."""
-        return self.proxy.endpoint
-
-    @property
-    def supervisor(self) -> psutil.Process:
-        """Its supervisor process."""
-        return self._look()[0]
 
     @property
     def node(self) -> psutil.Process:
@@ -69,26 +55,16 @@ class Feeder:
         """Its workers."""
         return self._of_module("feeder.worker")
 
-    def last_log_line(self) -> str:
-        """Return the last line of its log."""
-        return self._daemon.last_log_line()
-
-    def kill(self) -> None:
-        """SIGKILL the supervisor and start another."""
+    def restart(self, end: Callable[[Daemon], None]) -> None:
+        """End its daemon with ``Daemon.kill`` or ``terminate``, and start another."""
         self._look()
-        self._daemon.kill()
-        self._daemon = self._start()
-
-    def drain(self) -> None:
-        """SIGTERM, and another is started when it has ended."""
-        self._look()
-        self._daemon.terminate()
-        self._daemon = self._start()
+        end(self.daemon)
+        self.daemon = self._start()
 
     def is_whole(self) -> bool:
         """Whether it replies and has all its workers; a daemon that has ended is restarted."""
-        if not self._daemon.is_running:
-            self._daemon = self._start()
+        if not self.daemon.is_running:
+            self.daemon = self._start()
         return self.counters().get("workers") == self._workers
 
     def counters(self) -> Counters:
@@ -101,21 +77,20 @@ class Feeder:
     def warm_up(self, recipe: Recipe) -> None:
         """Fetch a batch over each endpoint: lazily opened descriptors must not count as leaks."""
         for endpoint in (self.ipc, self._tcp):
-            with BatchFetcher(endpoint, dataset=DATASET_NAME, recipe=recipe, window=1) as fetcher:
+            with BatchFetcher(endpoint, recipe=recipe, window=1) as fetcher:
                 next(fetcher.fetch([(0, 0)]))
 
     def fds(self) -> Mapping[str, int]:
         """Return the number of descriptors of each process, without shards of the dataset."""
-        counts = {"supervisor": _count_fds(self.supervisor, self._dataset)}
-        counts["node"] = _count_fds(self.node, self._dataset)
+        processes = {"supervisor": self._look()[0], "node": self.node}
         for number, worker in enumerate(self.workers, start=1):
-            counts[f"worker-{number}"] = _count_fds(worker, self._dataset)
-        return counts
+            processes[f"worker-{number}"] = worker
+        return {role: _count_fds(each.pid, self._dataset) for role, each in processes.items()}
 
     def close(self) -> list[str]:
         """End it cleanly; return what it left behind: processes and sockets."""
         self._look()
-        self._daemon.terminate()
+        self.daemon.terminate()
         _, alive = psutil.wait_procs(list(self._seen), timeout=_ANSWER_S)
         left = [f"process {process.pid}" for process in alive]
         left += [f"socket {path.name}" for path in self._folder.glob("node*")]
@@ -134,7 +109,7 @@ class Feeder:
     def _start(self) -> Daemon:
         daemon = Daemon(
             self._dataset,
-            ipc=f"ipc://{self._folder}/node",
+            ipc=self.ipc,
             tcp=self._tcp,
             workers=self._workers,
             options=self._options,
@@ -144,29 +119,26 @@ class Feeder:
 
     def _look(self) -> list[psutil.Process]:
         """Return its current processes, and remember them."""
-        processes = self._daemon.processes() if self._daemon.is_running else []
+        processes = self.daemon.processes() if self.daemon.is_running else []
         self._seen.update(processes)
         return processes
 
     def _of_module(self, module: str) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
         for process in self._look():
             with contextlib.suppress(psutil.NoSuchProcess):  # dataset checks are short-lived
                 if module in process.cmdline():
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def _remove(self) -> None:
         self.proxy.close()
         shutil.rmtree(self._folder)
 
 
-def _count_fds(process: psutil.Process, dataset: Path) -> int:
-    folder, shards = Path(f"/proc/{process.pid}/fd"), str(dataset.resolve())
-    targets = []
-    for link in folder.iterdir():
-        try:
-            targets.append(str(link.readlink()))
-        except FileNotFoundError:
-            continue  # closed meanwhile
-    return sum(not target.startswith(shards) for target in targets)
+def _count_fds(pid: int, dataset: Path) -> int:
+    count, shards = 0, str(dataset.resolve())
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += not str(link.readlink()).startswith(shards)
+    return count

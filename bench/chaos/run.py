@@ -14,6 +14,7 @@ import argparse
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,11 +29,10 @@ from feeder.plan.recipe import Recipe
 
 from ..data.material import dataset_or_synthetic
 from ..machine import describe_machine
-from .check import ClientSchedule, Verdict, check_arrivals
-from .clients import Client, ClientOrders, DeliveryCounts, make_digests
-from .faults import draw_faults
+from ..report import JudgedReport
+from .clients import Client, ClientOrders, make_digests
 from .feeders import Feeder
-from .report import ChaosReport, Run, judge, longest_gap
+from .judgement import Run, check_arrivals, draw_faults, judge
 from .scene import Scene
 
 LEASE_S: Final = 5.0
@@ -41,142 +41,115 @@ _SCHEDULE_MIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChaosOptions:
-    """How long, how often, and with how many."""
+class ChaosReport(JudgedReport):
+    """A report with every fault, and with the reasons for which the run has failed."""
 
-    minutes: float
-    calm_s: float
-    every_s: float
-    seed: int
-    feeders: int
-    clients: int
-    batch_size: int
-    image_size: int
+    faults: Sequence[tuple[float, str, float]]
+    """Time in seconds, kind, and the longest wait of a client for a batch then, in seconds."""
 
 
-def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
-    """Run on the dataset at ``path``; what was wrong is in the report's ``failures``."""
-    machine = describe_machine()
-    schedules = _plan_schedules(path, options)
+def run(arguments: argparse.Namespace) -> ChaosReport:
+    """Run on the dataset; what was wrong is in the report's ``failures``."""
     with ExitStack() as stack:
+        path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
+        machine = describe_machine()
+        steps, epochs = _plan_schedule(path, arguments)
         feeders = [
             stack.enter_context(Feeder(path, workers=1, lease_s=LEASE_S))
-            for _ in range(options.feeders)
+            for _ in range(arguments.nodes)
         ]
-        scene = stack.enter_context(Scene(feeders))
-        orders = [_orders_of(schedule, feeders, options) for schedule in schedules]
-        run = _run(scene, orders, options)
-    keys = [arrival.key for arrivals in run.arrivals for arrival in arrivals]
-    known = [key for key in keys if any(each.position(key) is not None for each in schedules)]
-    digests = make_digests(orders[0], path, known)
-    verdict = sum(
-        (
-            check_arrivals(arrivals, schedule, digests)
-            for arrivals, schedule in zip(run.arrivals, schedules, strict=True)
-        ),
-        Verdict(),
-    )
-    results, failures = judge(run, verdict)
+        orders = [
+            ClientOrders(
+                endpoints=[feeder.proxy.endpoint if rank % 2 else feeder.ipc for feeder in feeders],
+                rank=rank,
+                world_size=arguments.clients,
+                batch_size=arguments.batch_size,
+                image_size=arguments.image_size,
+                steps=steps,
+                epochs=epochs,
+            )
+            for rank in range(arguments.clients)
+        ]
+        record = _run(stack.enter_context(Scene(feeders)), orders, arguments)
+        keys = {arrival.key for arrivals in record.arrivals for arrival in arrivals}
+        known = [key for key in keys if any(each.position(key) is not None for each in orders)]
+        digests = make_digests(orders[0], path, known)
+    wrong = Counter[str]()
+    for arrivals, each in zip(record.arrivals, orders, strict=True):
+        wrong.update(check_arrivals(arrivals, each, digests))
+    results, failures = judge(record, wrong)
     return ChaosReport(
         bench="chaos",
         machine=machine,
         results=results,
         failures=failures,
         faults=[
-            (round(struck.at_s - run.began_s, 3), struck.fault.kind, longest_gap(run, struck))
-            for struck in run.struck
+            (round(fault.at_s - record.began_s, 3), fault.kind, record.longest_gap_s(fault))
+            for fault in record.faults
         ],
     )
 
 
-def _plan_schedules(path: Path, options: ChaosOptions) -> list[ClientSchedule]:
-    """Return the schedule of each rank; ConfigError where the dataset has too few batches."""
-    recipe = Recipe.for_split("train", batch_size=options.batch_size)
+def _plan_schedule(path: Path, arguments: argparse.Namespace) -> tuple[int, int]:
+    """Return each rank's steps in an epoch, and the epochs before they repeat.
+
+    ConfigError where the dataset has too few batches.
+    """
+    recipe = Recipe.for_split("train", batch_size=arguments.batch_size)
     with Dataset.open(path) as dataset:
         batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
-    steps = len(rank_indices(batches, 0, options.clients, recipe.last_batch))
+    steps = len(rank_indices(batches, 0, arguments.clients, recipe.last_batch))
     if not steps:
         raise ConfigError(
-            f"an epoch of {path} has {batches} batches of {options.batch_size}, fewer than the "
-            f"{options.clients} clients: lower --clients or --batch-size"
+            f"an epoch of {path} has {batches} batches of {arguments.batch_size}, fewer than the "
+            f"{arguments.clients} clients: lower --clients or --batch-size"
         )
-    epochs = max(2, math.ceil(_SCHEDULE_MIN / (steps * options.clients)))
-    return [
-        ClientSchedule(rank=rank, world_size=options.clients, steps=steps, epochs=epochs)
-        for rank in range(options.clients)
-    ]
+    return steps, max(2, math.ceil(_SCHEDULE_MIN / (steps * arguments.clients)))
 
 
-def _orders_of(
-    schedule: ClientSchedule, feeders: Sequence[Feeder], options: ChaosOptions
-) -> ClientOrders:
-    return ClientOrders(
-        endpoints=[feeder.tcp if schedule.rank % 2 else feeder.ipc for feeder in feeders],
-        rank=schedule.rank,
-        world_size=schedule.world_size,
-        batch_size=options.batch_size,
-        image_size=options.image_size,
-        epochs=schedule.epochs,
-    )
-
-
-def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) -> Run:
+def _run(scene: Scene, orders: Sequence[ClientOrders], arguments: argparse.Namespace) -> Run:
     """Train calmly, among faults, and calmly again; Ctrl-C ends the faults early."""
-    scene.note_idle(
-        Recipe.for_split("train", batch_size=options.batch_size, image_size=options.image_size)
-    )
+    size = arguments.batch_size
+    scene.note_idle(Recipe.for_split("train", batch_size=size, image_size=arguments.image_size))
     scene.add_clients([Client(each) for each in orders])
     began_s = time.monotonic()
-    scene.pump(began_s + options.calm_s)
+    scene.pump(began_s + arguments.calm)
     scene.note_clients()
     chaos_from_s = time.monotonic()
     chaos_to_s = None
     try:
-        _break_things(scene, options, chaos_from_s + 60 * options.minutes)
+        _break_things(scene, arguments, chaos_from_s + 60 * arguments.minutes)
         chaos_to_s = time.monotonic()
-        scene.pump(chaos_to_s + options.calm_s)
+        scene.pump(chaos_to_s + arguments.calm)
     except KeyboardInterrupt:
         sys.stderr.write("feeder-bench: interrupted: the run so far is judged\n")
     ended_s = time.monotonic()
     leaks = scene.close_and_count()
+    delivered = dict.fromkeys(("lent", "asked-again", "hedged"), 0)
+    for client in scene.clients:
+        delivered |= {how: delivered[how] + count for how, count in client.delivered.items()}
     return Run(
-        batch_size=options.batch_size,
-        feeders=options.feeders,
+        batch_size=size,
+        feeders=len(scene.feeders),
         began_s=began_s,
-        struck=scene.struck,
+        faults=scene.faults,
         chaos_s=(chaos_from_s, chaos_to_s or ended_s),
         ended_s=ended_s,
         arrivals=[client.arrivals for client in scene.clients],
-        delivered=sum((client.delivered for client in scene.clients), DeliveryCounts()),
+        delivered=delivered,
         errors=[client.error for client in scene.clients if client.error is not None],
         leaks=leaks,
     )
 
 
-def _break_things(scene: Scene, options: ChaosOptions, until_s: float) -> None:
+def _break_things(scene: Scene, arguments: argparse.Namespace, until_s: float) -> None:
     progress = ProgressLine(sys.stderr)
-    progress.begin("breaking", "faults", round(60 * options.minutes / options.every_s))
-    faults = draw_faults(options.seed, feeders=options.feeders, clients=options.clients)
+    progress.begin("breaking", "faults", round(60 * arguments.minutes / arguments.every))
+    faults = draw_faults(arguments.seed, feeders=len(scene.feeders), clients=len(scene.clients))
     next_s = time.monotonic()
     while next_s < until_s and scene.is_well:
         scene.pump(next_s)
         scene.strike(next(faults))
         progress.add(1)
-        next_s = max(next_s + options.every_s, time.monotonic())
+        next_s = max(next_s + arguments.every, time.monotonic())
     progress.end()
-
-
-def run(arguments: argparse.Namespace) -> ChaosReport:
-    """Do what the command line asks."""
-    options = ChaosOptions(
-        minutes=arguments.minutes,
-        calm_s=arguments.calm,
-        every_s=arguments.every,
-        seed=arguments.seed,
-        feeders=arguments.nodes,
-        clients=arguments.clients,
-        batch_size=arguments.batch_size,
-        image_size=arguments.image_size,
-    )
-    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_chaos(path, options)

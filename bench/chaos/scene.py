@@ -8,7 +8,6 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import psutil
@@ -16,10 +15,11 @@ import psutil
 from feeder.errors import PeerError
 from feeder.plan.recipe import Recipe
 
+from ..daemon import Daemon
 from ..footprint import mapped_slot_memories
 from .clients import TIMEOUT_S, Client
-from .faults import Fault
 from .feeders import Feeder
+from .judgement import Fault
 
 _LOOK_S: Final = 0.05
 """Between two checks of a feeder."""
@@ -34,27 +34,13 @@ _GIVEN_BACK: Final = ("sessions", "slots_committed_bytes", "slots_held_bytes")
 """Counters that are 0 without clients."""
 
 
-@dataclass(frozen=True, slots=True)
-class Struck:
-    """A fault that happened."""
-
-    fault: Fault
-    at_s: float
-    until_s: float
-    """When all feeders had recovered."""
-
-    def hits_client(self, rank: int) -> bool:
-        """Whether it killed this client."""
-        return self.fault.kind == "kill-client" and self.fault.target == rank
-
-
 class Scene:
     """The feeders and their clients; a context manager that ends the clients."""
 
     def __init__(self, feeders: Sequence[Feeder]) -> None:
         self.feeders = feeders
         self.clients: list[Client] = []
-        self.struck: list[Struck] = []
+        self.faults: list[Fault] = []
         self._selector = selectors.DefaultSelector()
         self._feeder_fds: list[Mapping[str, int]] = []
         self._client_holds: list[Mapping[str, int]] = []
@@ -94,39 +80,39 @@ class Scene:
 
     def strike(self, fault: Fault) -> None:
         """Carry out a fault, undo it if it lasts, and return after the recovery."""
-        at_s = time.monotonic()
-        seen = [len(client.arrivals) for client in self.clients]
+        fault.at_s = time.monotonic()
+        before = [(client, len(client.arrivals)) for client in self.clients]
         try:
             self._do(fault)
         finally:
-            self.await_whole()
             self._await(
-                lambda: all(
-                    len(client.arrivals) > count
-                    for client, count in zip(self.clients, seen, strict=True)
-                ),
+                lambda: all(feeder.is_whole() for feeder in self.feeders),
+                "all feeders with all their workers",
+            )
+            self._await(
+                lambda: all(len(client.arrivals) > count for client, count in before),
                 f"a batch after {fault.kind}",
             )
-            self.struck.append(Struck(fault, at_s, time.monotonic()))
-
-    def await_whole(self) -> None:
-        """Return when all feeders reply and have all their workers."""
-        self._await(
-            lambda: all(feeder.is_whole() for feeder in self.feeders),
-            "all feeders with all their workers",
-        )
+            fault.until_s = time.monotonic()
+            self.faults.append(fault)
 
     def close_and_count(self) -> list[str]:
         """End clients and feeders cleanly; return a line for each leak."""
-        leaks = self._grown_clients()
+        leaks = [
+            f"{now - before[what]} {what} of client {client.orders.rank}"
+            for client, before in zip(self.clients, self._client_holds, strict=True)
+            if client.error is None
+            for what, now in _holds(client).items()
+            if now > before[what] + (_FDS_MORE if what == "descriptors" else 0)
+        ]
         self.close()
         for number, feeder in enumerate(self.feeders):
             name = f"feeder {number}"
             leaks += [f"{held} of {name}" for held in self._await_given_back(feeder)]
-            for role, now in feeder.fds().items():
-                before = self._feeder_fds[number].get(role, now)
-                if now > before + _FDS_MORE:
-                    leaks.append(f"{now - before} descriptors of {name}'s {role}")
+            for role, fds in feeder.fds().items():
+                more = fds - self._feeder_fds[number].get(role, fds)
+                if more > _FDS_MORE:
+                    leaks.append(f"{more} descriptors of {name}'s {role}")
             leaks += [f"{what} of {name}" for what in feeder.close()]
         return leaks
 
@@ -150,20 +136,18 @@ class Scene:
             self._selector.register(client, selectors.EVENT_READ)
             return
         feeder = self.feeders[fault.target]
+        process = feeder.node
+        if fault.kind.endswith("-worker"):
+            process = feeder.workers[fault.worker % len(feeder.workers)]
         match fault.kind:
-            case "kill-worker":
-                _pick(feeder.workers, fault.worker).kill()
-            case "kill-node":
-                feeder.node.kill()
+            case "kill-worker" | "kill-node":
+                process.kill()
             case "kill-supervisor":
-                feeder.kill()
+                feeder.restart(Daemon.kill)
             case "drain":
-                feeder.drain()
-            case "stop-worker":
-                worker = _pick(feeder.workers, fault.worker)
-                self._for_a_while(worker.suspend, worker.resume, fault.lasts_s)
-            case "stop-node":
-                self._for_a_while(feeder.node.suspend, feeder.node.resume, fault.lasts_s)
+                feeder.restart(Daemon.terminate)
+            case "stop-worker" | "stop-node":
+                self._for_a_while(process.suspend, process.resume, fault.lasts_s)
             case "cut-network":
                 self._for_a_while(feeder.proxy.cut, feeder.proxy.mend, fault.lasts_s)
             case "stall-network":
@@ -184,7 +168,7 @@ class Scene:
         until_s = time.monotonic() + TIMEOUT_S
         while self.is_well and not holds():
             if time.monotonic() > until_s:
-                logs = "; ".join(feeder.last_log_line() for feeder in self.feeders)
+                logs = "; ".join(feeder.daemon.last_log_line() for feeder in self.feeders)
                 raise PeerError(f"not within {TIMEOUT_S:g} s: {what}; last log lines: {logs}")
             self.pump(time.monotonic() + _LOOK_S)
 
@@ -199,21 +183,6 @@ class Scene:
             if not held or time.monotonic() > until_s:
                 return held
             time.sleep(_LOOK_S)  # the end of a lease is not signalled
-
-    def _grown_clients(self) -> list[str]:
-        return [
-            f"{now - then[what]} {what} of client {rank}"
-            for rank, (client, then) in enumerate(
-                zip(self.clients, self._client_holds, strict=True)
-            )
-            if client.error is None
-            for what, now in _holds(client).items()
-            if now > then[what] + (_FDS_MORE if what == "descriptors" else 0)
-        ]
-
-
-def _pick(processes: Sequence[psutil.Process], number: int) -> psutil.Process:
-    return processes[number % len(processes)]
 
 
 def _holds(client: Client) -> Mapping[str, int]:

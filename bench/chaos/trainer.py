@@ -35,10 +35,9 @@ from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
 
 from ..daemon import DATASET_NAME
-from .clients import BatchLine, ClientOrders, DeliveryCounts
+from .clients import TIMEOUT_S, BatchLine, ClientOrders
 
 SEED: Final = 5
-WINDOW: Final = 4
 _DTYPE: Final = torch.float16
 
 
@@ -54,8 +53,8 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         world_size=orders.world_size,
         device="cpu",
         dtype=_DTYPE,
-        window=WINDOW + 2 * (len(orders.endpoints) - 1),  # so that all of them have work
-        timeout_s=orders.timeout_s,
+        window=4 + 2 * (len(orders.endpoints) - 1),  # so that all of them have work
+        timeout_s=TIMEOUT_S,
     ) as loader:
         if orders.state:
             loader.load_state_dict(orders.state)
@@ -63,18 +62,16 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
             loader.set_epoch(int(loader.state_dict()["epoch"]) % orders.epochs)
             for batch in loader:
                 counts = loader.statistics()
-                digest = digest_of(batch.images, batch.labels, batch.sample_ids)
                 yield BatchLine(
-                    epoch=batch.epoch,
-                    index=batch.index,
-                    digest=digest,
-                    at_s=time.monotonic(),
-                    delivered=DeliveryCounts(
-                        lent=counts.batches_lent,
-                        asked_again=counts.batches_asked_again,
-                        hedged=counts.batches_hedged,
-                    ),
-                    state=loader.state_dict(),
+                    (batch.epoch, batch.index),
+                    digest_of(batch.images, batch.labels, batch.sample_ids),
+                    time.monotonic(),
+                    {
+                        "lent": counts.batches_lent,
+                        "asked-again": counts.batches_asked_again,
+                        "hedged": counts.batches_hedged,
+                    },
+                    loader.state_dict(),
                 )
 
 
@@ -107,23 +104,18 @@ def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> 
             )
 
 
-def _print(line: BatchLine | str) -> None:
-    os.write(1, msgspec.json.encode(line) + b"\n")  # one write: a kill leaves no partial line
-
-
-def main(parent: int, orders: ClientOrders, path: Path | None) -> int:
+def main(parent: int, orders: ClientOrders, dataset: str | None = None) -> int:
     """Run as the process; return the exit status."""
     die_with_parent(parent)
     torch.set_num_threads(1)
+    lines: Iterator[BatchLine | str] = train(orders)
+    if dataset is not None:
+        keys = ((int(epoch), int(index)) for epoch, index in map(str.split, sys.stdin))
+        lines = make_digests(orders, Path(dataset), keys)
     with StopSignals() as signals:
         try:
-            if path is None:
-                for line in train(orders):
-                    _print(line)
-            else:
-                keys = (tuple(map(int, line.split())) for line in sys.stdin)
-                for digest in make_digests(orders, path, keys):  # type: ignore[arg-type]
-                    _print(digest)
+            for line in lines:
+                _print(line)
         except FeederError as error:
             _print(f"{type(error).__name__}: {error}")
             return error.exit_status
@@ -132,11 +124,10 @@ def main(parent: int, orders: ClientOrders, path: Path | None) -> int:
     return 0
 
 
+def _print(line: BatchLine | str) -> None:
+    os.write(1, msgspec.json.encode(line) + b"\n")  # one write: a kill leaves no partial line
+
+
 if __name__ == "__main__":
-    sys.exit(
-        main(
-            int(sys.argv[1]),
-            msgspec.json.decode(sys.argv[2], type=ClientOrders),
-            Path(sys.argv[3]) if sys.argv[3:] else None,
-        )
-    )
+    decoded = msgspec.json.decode(sys.argv[2], type=ClientOrders)
+    sys.exit(main(int(sys.argv[1]), decoded, *sys.argv[3:]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos.check import GAP_MAX_S
+from bench.chaos.judgement import GAP_MAX_S
 from bench.chaos.proxy import TcpProxy
 from bench.daemon import free_port
 from feeder.errors import PeerError
