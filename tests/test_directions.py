@@ -158,7 +158,7 @@ TABLE: Mapping[str, Row] = {
         "numpy msgspec torch tqdm",
     ),
     "trainer_client.reference.recipes": row("errors plan", ""),
-    "trainer_client.reference.optimisers": row("errors", "torch"),
+    "trainer_client.reference.optimisers": row("", "torch"),
     "trainer_client.reference.parallel": row("errors", "torch"),
     "trainer_client.reference.results": row("", ""),
     "trainer_client.reference.checkpoints": row(

@@ -24,8 +24,8 @@ from tests.support.sources import call_feeder, error_line
 from trainer_client.reference.checkpoints.checkpoint import save_checkpoint
 from trainer_client.reference.checkpoints.store import CheckpointFile
 from trainer_client.reference.command import write_json
-from trainer_client.reference.tracking.merged_rows import MergedRows
-from trainer_client.reference.tracking.output_file import replace_file as replace_in_run
+from trainer_client.reference.tracking.files import MergedRows
+from trainer_client.reference.tracking.files import replace_file as replace_in_run
 
 DATA = b"x" * 100_000
 
@@ -258,11 +258,10 @@ def test_the_previous_checkpoint_of_a_link_is_the_one_before(tmp_path: Path) -> 
     (tmp_path / "disk").mkdir()
     (tmp_path / "job.pt").symlink_to("disk/job.pt")
     store = CheckpointFile(tmp_path / "job.pt")
-    progress = type("P", (), {})()
     contents = []
     with store.hold(print):
         for step in (1, 2):
-            store.save({"step": step}, progress)
+            store.save({"step": step}, 0, step, is_best=False)
             contents.append((tmp_path / "disk" / "job.pt").read_bytes())
     previous = tmp_path / "job.pt.previous"
     assert not previous.is_symlink()

@@ -13,13 +13,11 @@ et al. 2021): groups of 16 channels in the depthwise convolutions, and an expans
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError
 from trainer_client.reference.stem import CHANNELS, adapt_stem
 
 EXPANSION: Final = 6
@@ -29,34 +27,28 @@ _DROPPED_BLOCKS: Final = 0.2  # the probability at the end of the network (Huang
 _HEAD_EXPANSION: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """What distinguishes one EfficientNet from the others."""
 
     width: float  # multiplies channels
     depth: float  # multiplies the number of blocks
-    resolution: int  # px, at which it was designed
     dropout: float  # before the classifier
     norm_eps: float = 1e-5
     norm_momentum: float = 0.1
 
 
 SCALES: Final[Mapping[str, Scale]] = {
-    "efficientnet-b0": Scale(1.0, 1.0, 224, 0.2),
-    "efficientnet-b1": Scale(1.0, 1.1, 240, 0.2),
-    "efficientnet-b2": Scale(1.1, 1.2, 260, 0.3),
-    "efficientnet-b3": Scale(1.2, 1.4, 300, 0.3),
-    "efficientnet-b4": Scale(1.4, 1.8, 380, 0.4),
-    "efficientnet-b5": Scale(1.6, 2.2, 456, 0.4, norm_eps=1e-3, norm_momentum=0.01),
+    "efficientnet-b0": Scale(1.0, 1.0, 0.2),
+    "efficientnet-b1": Scale(1.0, 1.1, 0.2),
+    "efficientnet-b2": Scale(1.1, 1.2, 0.3),
+    "efficientnet-b3": Scale(1.2, 1.4, 0.3),
+    "efficientnet-b4": Scale(1.4, 1.8, 0.4),
+    "efficientnet-b5": Scale(1.6, 2.2, 0.4, norm_eps=1e-3, norm_momentum=0.01),
 }
 """The published models. The norms' constants are torchvision's, as its weights depend on them."""
 
-RESOLUTIONS: Final[Mapping[str, int]] = {name: scale.resolution for name, scale in SCALES.items()}
-"""The paper's image sizes in px; torchvision's are the same, but for B2 at 288."""
 
-
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """Blocks of one width in B0; the first has the stride."""
 
     kernel: int
@@ -105,7 +97,6 @@ class SqueezeExcitation(nn.Module):
         self.scale_activation = nn.Sigmoid()
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return features of the same shape."""
         squeezed: torch.Tensor = self.activation(self.fc1(self.avgpool(features)))
         gates: torch.Tensor = self.scale_activation(self.fc2(squeezed))
         return features * gates
@@ -118,29 +109,29 @@ class Block(nn.Module):
         self,
         channels: int,
         width: int,
-        *,
-        expansion: int,
-        kernel: int,
         stride: int,
+        *,
+        stage: Stage,
+        scale: Scale,
+        expansion: int,
         group_width: int,
         dropped: float,
-        scale: Scale,
     ) -> None:
         super().__init__()
-        inner = channels * expansion
-        layers: list[nn.Module] = []
-        if inner != channels:
-            layers.append(_conv_norm(channels, inner, 1, scale=scale))
+        inner = channels * (expansion if stage.is_expanded else 1)
         groups = count_groups(inner, group_width)
-        layers.append(_conv_norm(inner, inner, kernel, stride, groups=groups, scale=scale))
-        layers.append(SqueezeExcitation(inner, max(1, channels // 4)))
-        layers.append(_conv_norm(inner, width, 1, is_activated=False, scale=scale))
-        self.block = nn.Sequential(*layers)
+        self.block = nn.Sequential()
+        if inner != channels:
+            self.block.append(_conv_norm(channels, inner, 1, scale=scale))
+        self.block.append(
+            _conv_norm(inner, inner, stage.kernel, stride, groups=groups, scale=scale)
+        )
+        self.block.append(SqueezeExcitation(inner, max(1, channels // 4)))
+        self.block.append(_conv_norm(inner, width, 1, scale=scale)[:2])  # without activation
         self.stochastic_depth = StochasticDepth(dropped)
         self.has_shortcut = stride == 1 and channels == width
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return (N, width, H / stride, W / stride)."""
         result: torch.Tensor = self.block(features)
         if self.has_shortcut:
             result = features + self.stochastic_depth(result)
@@ -153,42 +144,41 @@ class EfficientNet(nn.Module):
     def __init__(
         self,
         scale: Scale,
+        num_classes: int = 1000,
         *,
-        num_classes: int,
         channels: int = CHANNELS,
         group_width: int = 1,
         expansion: int = EXPANSION,
         stages: Sequence[Stage] = STAGES,
     ) -> None:
-        """Build the model of ``scale``; ConfigError when an option is below 1.
+        """Build the model of ``scale``.
 
         ``group_width`` is the number of channels that the 3×3 and 5×5 convolutions combine,
         ``expansion`` the factor of channels within the blocks of all stages but the first.
         """
         super().__init__()
-        check_variant(group_width, expansion)
         width = round_channels(_STEM_WIDTH * scale.width)
         layers = [_conv_norm(channels, width, 3, 2, scale=scale)]
-        depths = [scale_depth(stage.blocks, scale.depth) for stage in stages]
+        depths = [math.ceil(stage.blocks * scale.depth) for stage in stages]
         built = 0
         for stage, depth in zip(stages, depths, strict=True):
-            blocks: list[Block] = []
+            blocks = nn.Sequential()
             for number in range(depth):
                 wider = round_channels(stage.width * scale.width)
                 block = Block(
                     width,
                     wider,
-                    expansion=expansion if stage.is_expanded else 1,
-                    kernel=stage.kernel,
-                    stride=stage.stride if number == 0 else 1,
+                    stage.stride if number == 0 else 1,
+                    stage=stage,
+                    scale=scale,
+                    expansion=expansion,
                     group_width=group_width,
                     dropped=_DROPPED_BLOCKS * built / sum(depths),
-                    scale=scale,
                 )
                 blocks.append(block)
                 width = wider
                 built += 1
-            layers.append(nn.Sequential(*blocks))
+            layers.append(blocks)
         layers.append(_conv_norm(width, _HEAD_EXPANSION * width, 1, scale=scale))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -206,32 +196,11 @@ class EfficientNet(nn.Module):
         return logits
 
 
-def efficientnet(
-    name: str, num_classes: int = 1000, *, group_width: int = 1, expansion: int = EXPANSION
-) -> EfficientNet:
-    """Return the model ``name`` of SCALES with random weights; see ``EfficientNet``."""
-    return EfficientNet(
-        SCALES[name], num_classes=num_classes, group_width=group_width, expansion=expansion
-    )
-
-
-def check_variant(group_width: int, expansion: int) -> None:
-    """Raise ConfigError when an option is below 1."""
-    for option, value in (("group_width", group_width), ("expansion", expansion)):
-        if value < 1:
-            raise ConfigError(f"{option} must be 1 or more, got {value}")
-
-
 def round_channels(channels: float) -> int:
     """Return the nearest multiple of 8, or the next above if that were over 10 % fewer."""
     rounded = int(channels + _CHANNELS_UNIT / 2) // _CHANNELS_UNIT * _CHANNELS_UNIT
     rounded = max(_CHANNELS_UNIT, rounded)
     return rounded if rounded >= 0.9 * channels else rounded + _CHANNELS_UNIT
-
-
-def scale_depth(blocks: int, depth: float) -> int:
-    """Return ``depth`` times as many blocks, rounded up."""
-    return math.ceil(blocks * depth)
 
 
 def count_groups(channels: int, group_width: int) -> int:
@@ -241,23 +210,14 @@ def count_groups(channels: int, group_width: int) -> int:
 
 
 def _conv_norm(
-    channels: int,
-    width: int,
-    kernel: int,
-    stride: int = 1,
-    *,
-    groups: int = 1,
-    is_activated: bool = True,
-    scale: Scale,
+    channels: int, width: int, kernel: int, stride: int = 1, *, groups: int = 1, scale: Scale
 ) -> nn.Sequential:
     padding = (kernel - 1) // 2
-    layers: list[nn.Module] = [
+    return nn.Sequential(
         nn.Conv2d(channels, width, kernel, stride, padding, groups=groups, bias=False),
         nn.BatchNorm2d(width, eps=scale.norm_eps, momentum=scale.norm_momentum),
-    ]
-    if is_activated:
-        layers.append(nn.SiLU(inplace=True))
-    return nn.Sequential(*layers)
+        nn.SiLU(inplace=True),
+    )
 
 
 def _initialise(module: nn.Module) -> None:

@@ -5,9 +5,10 @@ running statistics, the same batches. Everything it needs is in the checkpoint, 
 """
 
 import contextlib
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,26 +20,26 @@ from torch import nn
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.program import run_guarded
 from trainer_client._loader import FeederLoader
-from trainer_client.reference.batch_plan import BatchPlan
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from trainer_client.reference.checkpoints.store import CHECKPOINTS, list_checkpoints, position_of
 from trainer_client.reference.command import (
     JobParser,
     add_feeder_options,
     handle_signals,
-    parse_arguments,
     write_json,
 )
 from trainer_client.reference.evaluation import evaluate
-from trainer_client.reference.follow import agreed_checkpoints, follow
-from trainer_client.reference.job import Place, explain_lost_ranks, join, make_val_loader
+from trainer_client.reference.loaders import make_val_loader
 from trainer_client.reference.models import make_model
-from trainer_client.reference.options import SMOKE, TrainingOptions
+from trainer_client.reference.options import SMOKE, BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
-from trainer_client.reference.precision import make_autocast
+from trainer_client.reference.place import Place, broadcast_text, join
 from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.tracking.merged_rows import MergedRows
+from trainer_client.reference.tracking.files import SUMMARY_FILE, MergedRows
+from trainer_client.reference.trainer import make_autocast
 
 RESULTS: Final = "evaluations.csv"
+POLL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,6 @@ class Evaluation:
     seconds: float
 
     def __str__(self) -> str:
-        """Return the result as one line."""
         line = (
             f"{Path(self.checkpoint).name}: {self.val_top1:.2%} of {self.val_images:,} correct, "
             f"top 5 {self.val_top5:.2%}"
@@ -88,21 +88,28 @@ class Evaluator:
             classes, states = list(content["classes"]), [content["model"]]
             if content["average"] is not None:
                 states.append(content["average"]["model"])
-            loader = self._find_loader(path, content, recipe, classes)
+            if self._loader is None:
+                self._loader = self._open(path, content, recipe, classes)
+                self._classes = classes
+            if classes != self._classes:
+                raise ConfigError(
+                    f"{path} is of other classes than the checkpoints before it: evaluate the "
+                    "checkpoints of one job at a time"
+                )
             models = [self._make_model(recipe, len(classes), state) for state in states]
             progress = content["progress"]
             autocast = make_autocast(recipe, self._place.device)
             epoch = max(0, int(progress["epoch"]) - (not progress["step"]))
-            results = evaluate(models, loader, autocast, epoch=epoch)
+            raw, *averaged = evaluate(models, self._loader, autocast, epoch=epoch)
             return Evaluation(
                 checkpoint=str(path),
                 epoch=epoch,
                 steps=int(content["steps_done"]),
-                val_images=results[0].images,
-                val_top1=results[0].top1,
-                val_top5=results[0].top5,
-                ema_top1=results[1].top1 if len(results) > 1 else None,
-                ema_top5=results[1].top5 if len(results) > 1 else None,
+                val_images=raw.images,
+                val_top1=raw.top1,
+                val_top5=raw.top5,
+                ema_top1=averaged[0].top1 if averaged else None,
+                ema_top5=averaged[0].top5 if averaged else None,
                 seconds=time.monotonic() - start_s,
             )
         except (KeyError, RuntimeError, TypeError) as error:
@@ -114,28 +121,15 @@ class Evaluator:
     def _make_model(
         self, recipe: TrainingRecipe, classes: int, state: Mapping[str, torch.Tensor]
     ) -> nn.Module:
-        model = make_model(
-            recipe.model,
-            classes,
-            zero_init_last=recipe.zero_init_last,
-            group_width=recipe.group_width,
-            expansion=recipe.expansion,
-        )
+        model = make_model(recipe, classes)
         for name, parameter in model.named_parameters():
             parameter.data = parameter.data.to(state[name].dtype)  # half precision stays that
         model.load_state_dict(state)
         return model.to(device=self._place.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def _find_loader(
+    def _open(
         self, path: Path, content: Mapping[str, Any], recipe: TrainingRecipe, classes: list[str]
     ) -> FeederLoader:
-        if self._loader is not None:
-            if classes != self._classes:
-                raise ConfigError(
-                    f"{path} is of other classes than the checkpoints before it: evaluate the "
-                    "checkpoints of one job at a time"
-                )
-            return self._loader
         options = replace(
             self._options,
             recipe=recipe.changed({"target_accuracy": 0.0}),
@@ -155,18 +149,9 @@ class Evaluator:
             raise ConfigError(
                 f"{path} is of a job without a validation set: name one with --val-dataset NAME"
             )
-        size = self._options.batch_size or int(content["batch_size"])
-        plan = BatchPlan(
-            global_batch=size * self._place.ranks,
-            batch_size=size,
-            accumulation=1,
-            ranks=self._place.ranks,
-        )
-        self._classes = classes
-        self._loader = self._stack.enter_context(
-            make_val_loader(options, plan, self._place, classes)
-        )
-        return self._loader
+        size, ranks = self._options.batch_size or int(content["batch_size"]), self._place.ranks
+        plan = BatchPlan(global_batch=size * ranks, batch_size=size, accumulation=1, ranks=ranks)
+        return self._stack.enter_context(make_val_loader(options, plan, self._place, classes))
 
 
 def run_evaluation(
@@ -186,14 +171,12 @@ def run_evaluation(
     skipped = 0
     with contextlib.ExitStack() as stack:
         place = join(options.device, stack)
-        stack.enter_context(explain_lost_ranks(place))
-        log = report if place.rank == 0 else _discard
+        log = report if place.rank == 0 else lambda line: None
         evaluator = Evaluator(options, place, stack)
         rows = None
         if results is not None and place.rank == 0:
             rows = MergedRows(results, "steps")
-        paths = follow(named, place) if is_following else iter(agreed_checkpoints(named, place))
-        for path in paths:
+        for path in _follow(named, place) if is_following else _find_checkpoints(named, place):
             content, problem = _load(path, place)
             if content is not None:
                 done.append(evaluator.evaluate(path, content))
@@ -219,6 +202,45 @@ def run_evaluation(
     return done if place.rank == 0 else []
 
 
+def _find_checkpoints(named: Sequence[Path], place: Place) -> list[Path]:
+    """Return the files that are named and, of folders, their checkpoints after an epoch in order.
+
+    A folder is that of a run, or of its checkpoints; it may be missing. All ranks get what rank 0
+    finds: a training may add and remove some.
+    """
+    found: list[Path] = []
+    for path in named:
+        if path.is_dir():
+            inside = path / CHECKPOINTS
+            checkpoints = list_checkpoints(inside if inside.is_dir() else path)
+            found += [each for each in checkpoints if not position_of(each)[1]]
+        elif path.suffix:  # else a folder that does not exist yet
+            found.append(path)
+    return [*map(Path, json.loads(broadcast_text(json.dumps([*map(str, found)]), place)))]
+
+
+def _follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
+    """Yield the checkpoints that there are, then new ones, until the run of the folder has ended.
+
+    It has when the folder has a summary. All ranks get the same ones. The folder may appear later.
+    Raises ConfigError unless one is named.
+    """
+    if len(named) != 1 or named[0].is_file():
+        raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
+    run = named[0].parent if named[0].name == CHECKPOINTS else named[0]
+    seen: set[Path] = set()
+    while True:
+        # Looked for before the list, as the last checkpoint comes before the summary.
+        has_ended = bool(broadcast_text("ended" if (run / SUMMARY_FILE).exists() else "", place))
+        new = [path for path in _find_checkpoints([run], place) if path not in seen]
+        if not new:
+            if has_ended:
+                return
+            time.sleep(POLL_S)
+        seen |= {*new}
+        yield from new
+
+
 def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
     """Return a checkpoint's content; None, in all ranks, if one cannot read it, and the reason."""
     content, problem = None, "another rank cannot read it"
@@ -233,10 +255,6 @@ def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
     return content, problem
 
 
-def _discard(line: str) -> None:
-    pass
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the evaluation from the command line and return its exit status."""
     return run_guarded("evaluate", lambda: _run(arguments))
@@ -249,15 +267,18 @@ def run_process() -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    values = parse_arguments(_make_parser(), arguments)
+    values = _make_parser().parse(arguments)
     named = [Path(text) for text in values.pop("checkpoints")]
     json_path, results = values.pop("json"), values.pop("csv")
     is_following = values.pop("follow")
     if results is None and len(named) == 1 and named[0].is_dir():
         results = named[0] / RESULTS
-    options = TrainingOptions(**values)
     done = run_evaluation(
-        named, options, is_following=is_following, results=results, report=_print_line
+        named,
+        TrainingOptions(**values),
+        is_following=is_following,
+        results=results,
+        report=_print_line,
     )
     if json_path is not None and done:
         write_json([asdict(each) for each in done], json_path)

@@ -9,45 +9,23 @@ an uninterrupted one. The draws are made on the host: nothing waits for the devi
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError
 from feeder.plan.rng import Purpose, derive_key
 
 Box = tuple[int, int, int, int]
 CUTMIX_SHARE: Final = 0.5  # of the batches, where both kinds are on: as in torchvision's references
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """How to mix one batch: ``share`` of each image remains; CutMix has a box (x, y, w, h)."""
-
-    share: float
-    box: Box | None = None
-
-
 class Mixing:
     """Mixes batches of one class a sample and returns soft labels."""
 
     def __init__(self, classes: int, *, mixup_alpha: float, cutmix_alpha: float, seed: int) -> None:
-        """Prepare to draw shares from Beta(alpha, alpha); an alpha of 0 turns its kind off.
-
-        Raises ConfigError when both are off, or when an option has no valid meaning.
-        """
-        if classes < 1:
-            raise ConfigError(f"mixing needs 1 class or more, got {classes}")
-        for name, alpha in (("mixup_alpha", mixup_alpha), ("cutmix_alpha", cutmix_alpha)):
-            if not math.isfinite(alpha) or alpha < 0:
-                raise ConfigError(f"{name} must be a finite number, 0 or more, got {alpha}")
-        if not mixup_alpha and not cutmix_alpha:
-            raise ConfigError(
-                "mixing needs a mixup_alpha or a cutmix_alpha above 0, got 0 for both"
-            )
+        """Draw shares from Beta(alpha, alpha); an alpha of 0 turns its kind off, but not both."""
         self._classes = classes
         self._mixup_alpha = mixup_alpha
         self._cutmix_alpha = cutmix_alpha
@@ -62,23 +40,24 @@ class Mixing:
         ones are float32 (N, classes) and add up to 1. Both results are new tensors. ``index`` is
         the batch's in its epoch, over all ranks.
         """
-        mix = self.draw(epoch=epoch, index=index, height=images.shape[2], width=images.shape[3])
-        mixed = mix_images(images, mix.share) if mix.box is None else paste_box(images, mix.box)
-        return mixed, mix_labels(labels, self._classes, mix.share)
+        height, width = images.shape[2:]
+        share, box = self.draw(epoch=epoch, index=index, height=height, width=width)
+        mixed = mix_images(images, share) if box is None else paste_box(images, box)
+        return mixed, mix_labels(labels, self._classes, share)
 
-    def draw(self, *, epoch: int, index: int, height: int, width: int) -> Mix:
-        """Return the mix of a batch: the same for the same arguments and seed."""
+    def draw(self, *, epoch: int, index: int, height: int, width: int) -> tuple[float, Box | None]:
+        """Return the share of each image that remains, and for CutMix the box (x, y, w, h)."""
         key = derive_key(Purpose.MIXING, self._seed, epoch, index)
         generator = np.random.Generator(np.random.PCG64(key))
         is_cutmix = self._cutmix_alpha > 0
         if is_cutmix and self._mixup_alpha > 0:
             is_cutmix = generator.random() < CUTMIX_SHARE
         if not is_cutmix:
-            return Mix(float(generator.beta(self._mixup_alpha, self._mixup_alpha)))
+            return float(generator.beta(self._mixup_alpha, self._mixup_alpha)), None
         share = float(generator.beta(self._cutmix_alpha, self._cutmix_alpha))
         centre = int(generator.integers(width)), int(generator.integers(height))
         box = cutmix_box(share, centre, height, width)
-        return Mix(1.0 - box[2] * box[3] / (width * height), box)
+        return 1.0 - box[2] * box[3] / (width * height), box
 
 
 def cutmix_box(share: float, centre: tuple[int, int], height: int, width: int) -> Box:

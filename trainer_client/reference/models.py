@@ -8,12 +8,9 @@ A name or a file that does not fit is a ConfigError of one line, before a model 
 import importlib
 import struct
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from pickle import UnpicklingError  # what torch.load raises
-from typing import Any, BinaryIO, Final
-from zipfile import BadZipFile, ZipFile
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -21,7 +18,9 @@ from torch import nn
 from feeder.errors import ConfigError, ResourceError
 from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.regular_file import open_regular_file
-from trainer_client.reference.efficientnet import EXPANSION, SCALES, check_variant, efficientnet
+from trainer_client.reference.checkpoints.checkpoint import DAMAGE, check_sums
+from trainer_client.reference.efficientnet import EXPANSION, SCALES, EfficientNet
+from trainer_client.reference.recipes.recipe import TrainingRecipe
 from trainer_client.reference.resnet import MODELS as RESNETS
 from trainer_client.reference.stem import CHANNELS, adapt_stem, widen_stem
 
@@ -31,40 +30,44 @@ TIMM: Final = "timm:"
 
 _ENVELOPES: Final = ("state_dict", "model")  # keys under which training scripts save the weights
 _ZIP: Final = b"PK\x03\x04"
-_DAMAGE: Final = (
-    *(BadZipFile, zlib.error, UnpicklingError, RuntimeError, ValueError, OSError, EOFError),
-    # What torch.load also raises on files of before torch 1.6 that are damaged:
-    *(AssertionError, AttributeError, LookupError, OverflowError, TypeError, struct.error),
-)
+# What torch.load also raises on damaged files of before torch 1.6, which are no zip archives.
+_OLD_DAMAGE: Final = AssertionError, AttributeError, LookupError, OverflowError, TypeError
+_DAMAGE: Final = (*DAMAGE, *_OLD_DAMAGE, struct.error)
 
 
-def make_model(
-    name: str,
-    num_classes: int,
-    *,
-    zero_init_last: bool = True,
-    group_width: int = 1,
-    expansion: int = EXPANSION,
-) -> nn.Module:
+def make_model(recipe: TrainingRecipe, num_classes: int) -> nn.Module:
     """Return a model with random weights: logits (N, num_classes) of images (N, 4, H, W).
 
-    ``zero_init_last`` is for ResNets (the others start as published), ``group_width`` and
-    ``expansion`` are for EfficientNets; see there. Raises ConfigError for an unknown name and for
-    options of other models.
+    ConfigError as ``check_model``.
     """
-    check_model_name(name)
-    check_model_options(
-        name, zero_init_last=zero_init_last, group_width=group_width, expansion=expansion
-    )
-    if name.startswith(TIMM):
-        return _make_timm(name, num_classes)
+    check_model(recipe)
+    name = recipe.model
     if name in SCALES:
-        return efficientnet(name, num_classes, group_width=group_width, expansion=expansion)
-    return RESNETS[name](num_classes, zero_init_last=zero_init_last)
+        group_width, expansion = recipe.group_width, recipe.expansion
+        scale = SCALES[name]
+        return EfficientNet(scale, num_classes, group_width=group_width, expansion=expansion)
+    if name in RESNETS:
+        return RESNETS[name](num_classes, zero_init_last=recipe.zero_init_last)
+    try:
+        model: nn.Module = _import_timm(name).create_model(
+            name.removeprefix(TIMM), num_classes=num_classes, in_chans=CHANNELS
+        )
+    except (TypeError, ValueError, LookupError, AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"model {name!r} cannot be made with {CHANNELS} channels and {num_classes} classes "
+            f"({reason}): name another one"
+        ) from error
+    adapt_stem(model)
+    return model
 
 
-def check_model_name(name: str) -> None:
-    """Raise ConfigError unless there is a model ``name``; for a timm name this imports timm."""
+def check_model(recipe: TrainingRecipe) -> None:
+    """Raise ConfigError for an unknown model, and for an option that it has no use for.
+
+    For a timm name this imports timm.
+    """
+    name = recipe.model
     if name.startswith(TIMM):
         known = _import_timm(name).list_models()
         plain = name.removeprefix(TIMM)
@@ -78,24 +81,12 @@ def check_model_name(name: str) -> None:
             f"model must be one of {', '.join(MODELS)}, or timm:NAME, got {name!r}"
             f"{hint_at_nearest(name, MODELS)}"
         )
-
-
-def check_model_options(
-    name: str, *, zero_init_last: bool = True, group_width: int = 1, expansion: int = EXPANSION
-) -> None:
-    """Raise ConfigError for an invalid value, or for one that model ``name`` has no use for."""
-    if name in SCALES:
-        check_variant(group_width, expansion)
-        return
-    for option, value, default in (
-        ("group_width", group_width, 1),
-        ("expansion", expansion, EXPANSION),
-    ):
-        if value != default:
+    for option, default in (("group_width", 1), ("expansion", EXPANSION)):
+        if name not in SCALES and getattr(recipe, option) != default:
             raise ConfigError(
                 f"{option} is an option of the EfficientNets, model {name!r} has none: remove it"
             )
-    if name.startswith(TIMM) and not zero_init_last:
+    if name.startswith(TIMM) and not recipe.zero_init_last:
         raise ConfigError(
             f"zero_init_last is an option of our ResNets, model {name!r} starts as timm makes it: "
             "remove it"
@@ -137,7 +128,9 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
         ) from error
     with file:
         try:
-            _check_sums(file)
+            if file.read(len(_ZIP)) == _ZIP:
+                check_sums(file)
+            file.seek(0)
             with warnings.catch_warnings():  # of odd bytes, beside the error that they cause
                 warnings.simplefilter("ignore")
                 content = torch.load(file, map_location="cpu", weights_only=True)
@@ -149,63 +142,28 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
     for key in _ENVELOPES:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not content or not all(map(_is_weight, content.items())):
+    is_state = isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(weight, torch.Tensor)
+        for name, weight in content.items()
+    )
+    if not is_state or not content:
         raise ConfigError(f"{path} has no state dict, of tensors by name: name another file")
     state = dict(content)
     nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
     return state
 
 
-def _is_weight(item: tuple[object, object]) -> bool:
-    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
-
-
-def _check_sums(file: BinaryIO) -> None:
-    """Raise one of _DAMAGE if a byte has changed: torch writes checksums but checks none.
-
-    Files of torch before 1.6 are no zip archives and have none.
-    """
-    if file.read(len(_ZIP)) == _ZIP:
-        with ZipFile(file) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise BadZipFile(f"{damaged} is damaged")
-    file.seek(0)
-
-
 def _import_timm(name: str) -> Any:
     try:
         return importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise _unusable_timm(name, error) from error
-        raise ConfigError(
-            f"model {name!r} needs timm (pip install timm); without it there are "
-            f"{', '.join(MODELS)}"
-        ) from None
     except (ImportError, RuntimeError) as error:  # torchvision, which it imports, raises either
-        raise _unusable_timm(name, error) from error
-
-
-def _unusable_timm(name: str, error: Exception) -> ConfigError:
-    reason = str(error).partition("\n")[0]
-    return ConfigError(
-        f"model {name!r} needs timm, whose import fails ({reason}): repair its installation, "
-        "or name one of our models"
-    )
-
-
-def _make_timm(name: str, num_classes: int) -> nn.Module:
-    timm = _import_timm(name)
-    try:
-        model: nn.Module = timm.create_model(
-            name.removeprefix(TIMM), num_classes=num_classes, in_chans=CHANNELS
-        )
-    except (TypeError, ValueError, LookupError, AssertionError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+            raise ConfigError(
+                f"model {name!r} needs timm (pip install timm); without it there are "
+                f"{', '.join(MODELS)}"
+            ) from None
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"model {name!r} cannot be made with {CHANNELS} channels and {num_classes} classes "
-            f"({reason}): name another one"
+            f"model {name!r} needs timm, whose import fails ({reason}): repair its installation, "
+            "or name one of our models"
         ) from error
-    adapt_stem(model)
-    return model

@@ -1,15 +1,16 @@
-"""The options of a job: what it trains on, where it runs, what it keeps. The recipe is apart."""
+"""The options of a job, the recipe apart: its data, what it keeps, how a step is divided."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Self
 
 from feeder.errors import ConfigError
 from trainer_client.reference.recipes.recipe import TrainingRecipe
 
-SMOKE = "smoke"
+SMOKE: Final = "smoke"
 """The recipe that brings its own data and feeder, where no endpoint is given."""
+DEFAULT_BATCH_SIZE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,55 @@ class TrainingOptions:
         """The folder of the run."""
         return None if self.output is None else Path(self.output)
 
-    def changed(self, **changes: object) -> "TrainingOptions":
-        """Return the options with ``changes``."""
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """How a step's images are divided: ranks, micro-batches, and what a loader is asked for.
+
+    A step takes ``global_batch`` images: ``ranks`` × ``accumulation`` micro-batches of
+    ``batch_size``, which go through the model at once. Micro-batch m of rank r in step t is batch
+    (t · accumulation + m) · ranks + r of the epoch. So step t has the same samples for every number
+    of ranks and micro-batches, as long as the order is the same (``order_batch_size`` of the data's
+    recipe, which a resumed job keeps).
+    """
+
+    global_batch: int
+    batch_size: int
+    accumulation: int
+    ranks: int
+
+    @classmethod
+    def make(cls, recipe: TrainingRecipe, batch_size: int, ranks: int) -> Self:
+        """Divide the recipe's global batch; ``batch_size`` 0 lets it follow from the others.
+
+        Raises ConfigError where the numbers do not divide each other.
+        """
+        total, parts = recipe.global_batch, recipe.accumulation
+        on_ranks = f"on {ranks} rank" + "s" * (ranks != 1)
+        if not total:
+            total = (batch_size or DEFAULT_BATCH_SIZE) * ranks * (parts or 1)
+        if not parts and batch_size:
+            parts, remainder = divmod(total, ranks * batch_size)
+            if remainder or not parts:
+                raise ConfigError(
+                    f"batch_size {batch_size} {on_ranks} does not divide the global batch of "
+                    f"{total}: use a --batch-size that divides {total / ranks:g}, or leave it out"
+                )
+        parts = parts or 1
+        share, remainder = divmod(total, ranks * parts)
+        if remainder or not share:
+            raise ConfigError(
+                f"accumulation {parts} {on_ranks} does not divide the global batch of {total}: "
+                f"make --global-batch a multiple of {ranks * parts}, or change --accumulation"
+            )
+        if batch_size and batch_size != share:
+            raise ConfigError(
+                f"a global batch of {total} {on_ranks} with accumulation {parts} has micro-batches "
+                f"of {share}, not of batch_size {batch_size}: leave out --accumulation or "
+                "--batch-size"
+            )
+        return cls(global_batch=total, batch_size=share, accumulation=parts, ranks=ranks)
+
+    def __str__(self) -> str:
+        parts = f"{self.accumulation} x " if self.accumulation > 1 else ""
+        return f"{self.ranks} x {parts}{self.batch_size} images a step"

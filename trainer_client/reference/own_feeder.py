@@ -8,12 +8,12 @@ so a resumed job trains on the same images.
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,17 +21,14 @@ from feeder.errors import ResourceError
 from feeder.installation import install_command, missing_packages
 from feeder.process.child import child_environment
 from feeder.process.path_text import path_to_text
-from trainer_client.reference.job import Place, broadcast_text, in_rank_0
 from trainer_client.reference.options import TrainingOptions
+from trainer_client.reference.place import Place, broadcast_text, in_rank_0
 
 CLASSES: Final = 10
 IMAGES: Final = {"train": 3000, "val": 600}
 LONGER_SIDE_PX: Final = 192  # enough for crops of 64 pixels, in an eighth of the bytes
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
-_POLL_S: Final = 0.05
-_READY: Final = "feeder: ready, "
-_MANIFEST: Final = "manifest.json"
 
 _LAUNCH: Final = (
     "import runpy, sys; from feeder.process.child import die_with_parent; "
@@ -55,7 +52,7 @@ def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
             f"not installed in this environment: {', '.join(missing)}: "
             f"{install_command('daemon', 'client')}"
         )
-    log = folder / "feeder.log"
+    log, data = folder / "feeder.log", folder / "data"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
@@ -63,12 +60,24 @@ def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
         raise ResourceError(
             f"cannot write to {path_to_text(folder)} ({error.strerror}): name another --output"
         ) from error
-    for number, name in enumerate(IMAGES):
-        _make_dataset(folder / "data", name, number, log, report)
+    for seed, (name, count) in enumerate(IMAGES.items()):
+        packed, images = data / name, data / f"{name}-images"
+        if not (packed / "manifest.json").exists():
+            if not images.exists():
+                report(f"drawing {count:,} synthetic images")
+                numbers = ["--images", count, "--classes", CLASSES, "--seed", seed]
+                with _running("feeder.bench", ["synthetic", images, *numbers], log) as command:
+                    command.wait_for(None)
+            report("packing them")
+            side = ["--max-side", LONGER_SIDE_PX]
+            with _running("feeder", ["pack", images, packed, *side], log) as command:
+                command.wait_for(None)
+        shutil.rmtree(images, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="feeder-smoke-") as sockets:
         endpoint = f"ipc://{sockets}/feeder"
-        data = [text for name in IMAGES for text in ("--data", f"{name}={folder / 'data' / name}")]
-        with _serving(["serve", *data, "--bind", endpoint], log):
+        names = [text for name in IMAGES for text in ("--data", f"{name}={data / name}")]
+        with _running("feeder", ["serve", *names, "--bind", endpoint], log) as command:
+            command.wait_for("feeder: ready, ")
             report("a feeder of this job serves them")
             yield endpoint
 
@@ -88,96 +97,62 @@ def serve_in_rank_0(
 
     in_rank_0(place, start)
     endpoint = broadcast_text("".join(endpoints), place)
-    return options.changed(
-        endpoint=endpoint, dataset="train", val_dataset="val", has_own_feeder=True
+    return replace(
+        options, endpoint=endpoint, dataset="train", val_dataset="val", has_own_feeder=True
     )
 
 
-def _make_dataset(
-    data: Path, name: str, seed: int, log: Path, report: Callable[[str], None]
-) -> None:
-    packed, images = data / name, data / f"{name}-images"
-    if not (packed / _MANIFEST).exists():
-        if not images.exists():
-            report(f"drawing {IMAGES[name]:,} synthetic images")
-            numbers = ["--images", IMAGES[name], "--classes", CLASSES, "--seed", seed]
-            _run("feeder.bench", ["synthetic", images, *numbers], log)
-        report("packing them")
-        _run("feeder", ["pack", images, packed, "--max-side", LONGER_SIDE_PX], log)
-    shutil.rmtree(images, ignore_errors=True)
-
-
-def _run(module: str, arguments: list[object], log: Path) -> None:
-    start = _size(log)
-    process = _start(module, arguments, log)
-    try:
-        status = process.wait()
-    finally:
-        _stop(process)
-    if status:
-        raise _failure(module, arguments, status, log, start)
-
-
 @contextlib.contextmanager
-def _serving(arguments: list[object], log: Path) -> Iterator[None]:
-    start = _size(log)
-    process = _start("feeder", arguments, log)
+def _running(module: str, arguments: list[object], log: Path) -> Iterator["_Command"]:
+    """Start a command, which is ended after the body, at first with SIGTERM."""
+    command = _Command(module, arguments, log)
     try:
+        yield command
+    finally:
+        command.process.terminate()
+        try:
+            command.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            command.process.kill()
+            command.process.wait()
+
+
+class _Command:
+    """A process that writes to the end of ``log``."""
+
+    def __init__(self, module: str, arguments: list[object], log: Path) -> None:
+        name = "feeder-bench" if module == "feeder.bench" else module
+        self._name = f"{name} {arguments[0]}"
+        self._log, self._start = log, log.stat().st_size
+        command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), module, *map(str, arguments)]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                env=child_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the job, which ends the feeder in its turn
+            )
+
+    def wait_for(self, mark: str | None) -> None:
+        """Wait until the output has ``mark``, or until the end; ResourceError if it fails."""
         deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while _READY not in _text_from(log, start):
-            status = process.poll()
-            if status is not None:
-                raise _failure("feeder", arguments, status, log, start)
+        while mark is None or mark not in self._output():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self.process.wait(None if mark is None else 0.05)
+                if status or mark is not None:
+                    lines = [line.strip() for line in self._output().split("\n") if line.strip()]
+                    last = lines[-1] if lines else "it printed nothing"
+                    raise ResourceError(f"`{self._name}` ended with status {status}: {last}")
+                return
             if time.monotonic() > deadline_s:
                 raise ResourceError(
-                    f"`feeder serve` was not ready within {READY_TIMEOUT_S:g} s: see "
-                    f"{path_to_text(log)}"
+                    f"`{self._name}` was not ready within {READY_TIMEOUT_S:g} s: see "
+                    f"{path_to_text(self._log)}"
                 )
-            time.sleep(_POLL_S)
-        yield
-    finally:
-        _stop(process)
 
-
-def _start(module: str, arguments: list[object], log: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), module, *map(str, arguments)]
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C is for the job, which ends the feeder in its turn
-        )
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, at first with SIGTERM."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _failure(
-    module: str, arguments: list[object], status: int, log: Path, start: int
-) -> ResourceError:
-    name = "feeder-bench" if module == "feeder.bench" else module
-    lines = _text_from(log, start).split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-    return ResourceError(f"`{name} {arguments[0]}` ended with status {status}: {last}")
-
-
-def _size(log: Path) -> int:
-    return log.stat().st_size
-
-
-def _text_from(log: Path, start: int) -> str:
-    with log.open("rb") as file:
-        file.seek(start)
-        return file.read().decode("utf-8", "replace")
+    def _output(self) -> str:
+        with self._log.open("rb") as file:
+            file.seek(self._start)
+            return file.read().decode("utf-8", "replace")

@@ -12,17 +12,15 @@ without gradients, and none on the state dict's names.
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from feeder.errors import ConfigError
-
-_NAMES_SHOWN: Final = 3
 
 
 def recompute_at(model: nn.Module, patterns: Sequence[str]) -> list[str]:
@@ -39,7 +37,11 @@ def recompute_at(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         found = {name for name in modules if _matches(name, pattern)}
         if not found:
-            raise ConfigError(_describe_unmatched(pattern, [*modules]))
+            nearest = difflib.get_close_matches(pattern, modules, n=3, cutoff=0.0)
+            raise ConfigError(
+                f"no module of the model matches {pattern!r}, where * and ? stand for no dot: some "
+                f"of its modules are {', '.join(nearest)}"
+            )
         matched |= found
     names = [name for name in modules if name in matched]
     for name in names:
@@ -72,13 +74,10 @@ class _Recomputation:
             *inputs,
             use_reentrant=False,
             preserve_rng_state=True,
-            context_fn=self._make_contexts,
+            # The contexts of the first and of the second run.
+            context_fn=lambda: (nullcontext(), _keep_buffers(self._module)),
             **options,
         )
-
-    def _make_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts of the first and of the second run."""
-        return nullcontext(), _keep_buffers(self._module)
 
 
 @contextmanager
@@ -104,11 +103,3 @@ def _keep_buffers(module: nn.Module) -> Iterator[None]:
 def _matches(name: str, pattern: str) -> bool:
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
-
-
-def _describe_unmatched(pattern: str, names: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(pattern, names, n=_NAMES_SHOWN, cutoff=0.0)
-    return (
-        f"no module of the model matches {pattern!r}, where * and ? stand for no dot: some of its "
-        f"modules are {', '.join(nearest)}"
-    )

@@ -76,30 +76,32 @@ class EpochResult:
     @property
     def top1(self) -> float | None:
         """Share of the validation set that the model gets right; None without an evaluation."""
-        return _share(self.val_correct, self.val_images)
+        return self._share(self.val_correct)
 
     @property
     def top5(self) -> float | None:
         """Share of the validation set with the label among the top five guesses."""
-        return _share(self.val_correct_top5, self.val_images)
+        return self._share(self.val_correct_top5)
 
     @property
     def ema_top1(self) -> float | None:
         """``top1`` with the averaged weights."""
-        return _share(self.ema_correct, self.val_images)
+        return self._share(self.ema_correct)
 
     @property
     def ema_top5(self) -> float | None:
         """``top5`` with the averaged weights."""
-        return _share(self.ema_correct_top5, self.val_images)
+        return self._share(self.ema_correct_top5)
 
     @property
     def best_top1(self) -> float | None:
         """The better of ``top1`` and ``ema_top1``."""
         return max((each for each in (self.top1, self.ema_top1) if each is not None), default=None)
 
+    def _share(self, count: int | None) -> float | None:
+        return count / self.val_images if count is not None and self.val_images else None
+
     def __str__(self) -> str:
-        """Return the result as one line for the log, of 80 columns at most as a rule."""
         line = (
             f"epoch {self.epoch}: loss {self.loss:.3f}, {self.images_per_s:,.0f} images/s, "
             f"waits {self.wait_share:.0%}"
@@ -113,6 +115,14 @@ class EpochResult:
 
 Ending = Literal["finished", "target", "time-budget", "stopped"]
 """All epochs were trained; the target accuracy or the time budget was reached; SIGTERM."""
+
+
+_ENDINGS: Final[Mapping[Ending, str]] = {
+    "finished": "finished",
+    "target": "reached the target",
+    "time-budget": "out of time",
+    "stopped": "stopped",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +143,6 @@ class Outcome:
     """Seconds until the target accuracy was reached."""
 
     def __str__(self) -> str:
-        """Return the end of the run as one line for the log."""
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         line = f"{_ENDINGS[self.ending]} after {epochs} and {self.seconds:,.0f} s"
         if self.val_top1 is not None:
@@ -141,15 +150,3 @@ class Outcome:
         if self.best_top1 is not None and self.best_top1 != self.val_top1:
             line += f", best {self.best_top1:.1%}"
         return line
-
-
-_ENDINGS: Final[Mapping[Ending, str]] = {
-    "finished": "finished",
-    "target": "reached the target",
-    "time-budget": "out of time",
-    "stopped": "stopped",
-}
-
-
-def _share(count: int | None, of: int | None) -> float | None:
-    return None if count is None or not of else count / of

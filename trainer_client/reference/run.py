@@ -7,7 +7,7 @@ steps of an epoch ─► evaluation ─► trackers ─► checkpoint        unt
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,17 +18,13 @@ from feeder.errors import ConfigError
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client._statistics import LoaderStatistics
-from trainer_client.reference.batch_plan import BatchPlan
-from trainer_client.reference.checkpoints.progress import Progress
-from trainer_client.reference.checkpoints.store import CheckpointFile, CheckpointFolder, Store
-from trainer_client.reference.evaluation import evaluate_epoch
-from trainer_client.reference.job import Place, in_rank_0
-from trainer_client.reference.options import TrainingOptions
+from trainer_client.reference.checkpoints.store import Store
+from trainer_client.reference.evaluation import evaluate
+from trainer_client.reference.options import BatchPlan, TrainingOptions
+from trainer_client.reference.place import Place, Stop, StopVote, in_rank_0
 from trainer_client.reference.recipes.recipe import parse_duration
 from trainer_client.reference.results import Ending, EpochResult, Outcome, RunInfo, StepReport
-from trainer_client.reference.run_folder import begin_folder, keep_weights
-from trainer_client.reference.saver import Saver
-from trainer_client.reference.stop_vote import Stop, StopVote
+from trainer_client.reference.saver import Saver, begin_folder, keep_weights
 from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.reference.trainer import Trainer
 
@@ -78,7 +74,12 @@ class Run:
         self.result, self.log = result, log
         self.on_batch = None if on_batch is None else lambda batch: on_batch(batch, loader)
         self.group = group
-        self.steps_per_epoch = _steps_per_epoch(loader, plan)
+        self.steps_per_epoch = len(loader) // plan.accumulation
+        if not self.steps_per_epoch:
+            raise ConfigError(
+                f"an epoch of dataset {loader.dataset.name!r} has {loader.samples:,} samples, "
+                f"fewer than a step of {plan.global_batch:,}: use a smaller --global-batch"
+            )
         self.trainer = Trainer(
             options.recipe,
             plan,
@@ -87,8 +88,8 @@ class Run:
             steps_per_epoch=self.steps_per_epoch,
             init=None if options.init is None else Path(options.init),
         )
-        self.progress = Progress()
-        self.saver = Saver(self.trainer, loader, self.progress, place, group)
+        self.saver = Saver(options, self.trainer, loader, store, place, group)
+        self.progress = self.saver.progress
         self.vote = StopVote(group)
         self.trackers: list[Tracker] = []
         self._pending: list[torch.Tensor] = []  # losses on the device
@@ -106,7 +107,7 @@ class Run:
             path = self.store.newest()
         epochs = before = self.options.recipe.epochs
         if path is not None:
-            before = self.saver.resume(path, self._store_of(path).load)
+            before = self.saver.resume(path)
         self.saver.check_agreement(path)
         if path is None:
             where = self.options.checkpoint or self.options.output
@@ -118,32 +119,25 @@ class Run:
                 f"epochs is {epochs} now, {before} in the checkpoint: the learning rate follows "
                 "the new schedule"
             )
-        if self.place.rank == 0 and self.store is not None:
-            self.store.mend(path, self.progress)
         if not self.progress.step:
             self._note_target()  # which may be another one now
-
-    def _store_of(self, path: Path) -> Store:
-        """Return the store that knows the checkpoints beside ``path``."""
-        if isinstance(self.store, CheckpointFile) and self.store.path == path:
-            return self.store
-        return CheckpointFolder(path.parent, keep=self.options.keep)
 
     def run(self) -> None:
         """Train the remaining epochs."""
         info = self._describe()
-        in_rank_0(self.place, lambda: self._begin(info))
+
+        def begin() -> None:
+            if self.options.folder is not None:
+                begin_folder(self.options.folder, self.options, info, self.loader)
+            for tracker in self.trackers:
+                tracker.begin(info)
+
+        in_rank_0(self.place, begin)
         # Of the checkpoint, so that all ranks agree; later they vote.
         stop = Stop.TIME if self.progress.earlier_s > self._budget_s else Stop.NO
         while (ending := self._find_ending(stop)) is None:
             stop = self._train_epoch()
         self._finish(ending)
-
-    def _begin(self, info: RunInfo) -> None:
-        if self.options.folder is not None:
-            begin_folder(self.options.folder, self.options, info, self.loader)
-        for tracker in self.trackers:
-            tracker.begin(info)
 
     def _find_ending(self, stop: Stop) -> Ending | None:
         """Return how the job has ended, also one that is resumed after its end."""
@@ -165,12 +159,10 @@ class Run:
         before, start_s = self.loader.statistics(), time.monotonic()
         stop = self._take_steps(start_s, before)
         self._collect_losses()
-        seconds = time.monotonic() - start_s
-        after = self.loader.statistics()
-        self.result.loader = after
+        after = self.result.loader = self.loader.statistics()
         if after.epoch.late == "feeder" and after.verdict:
             self.log(f"  {after.verdict}")
-        images = (after.images - before.images) * self.place.ranks
+        images, seconds, rate, wait_share = self._rates(start_s, before, after)
         is_complete = self.progress.step == self.steps_per_epoch
         losses = self.progress.losses
         trained = EpochResult(
@@ -178,8 +170,8 @@ class Run:
             steps=images // self.plan.global_batch,
             images=images,
             seconds=seconds,
-            images_per_s=images / seconds,
-            wait_share=(after.wait_s - before.wait_s) / seconds,
+            images_per_s=rate,
+            wait_share=wait_share,
             loss=sum(losses) / len(losses),
             lr=self.trainer.current_lr(),
         )
@@ -194,7 +186,7 @@ class Run:
                 tracker.end_epoch(trained)
             self.vote.begin()  # again, as SIGTERM may have come during the evaluation
             stop = max(stop, self.vote.end())
-            self._save()
+            self.saver.save()
         return stop
 
     def _take_steps(self, start_s: float, before: LoaderStatistics) -> Stop:
@@ -217,15 +209,14 @@ class Run:
                 return stop  # saved together with the epoch's evaluation
             if stop or self.trainer.steps_done % self.options.checkpoint_steps == 0:
                 self._collect_losses()
-                self._save()
+                self.saver.save()
             if stop:
                 return stop
         return Stop.NO
 
     def _report_step(self, start_s: float, before: LoaderStatistics) -> None:
         loss = self._pending[-1].item()  # waits for the device
-        after, seconds = self.loader.statistics(), time.monotonic() - start_s
-        rate = (after.images - before.images) * self.place.ranks / seconds
+        rate, wait_share = self._rates(start_s, before, self.loader.statistics())[2:]
         steps = self.options.recipe.epochs * self.steps_per_epoch - self.trainer.steps_done
         report = StepReport(
             epoch=self.progress.epoch,
@@ -235,11 +226,19 @@ class Run:
             loss=loss,
             lr=self.trainer.current_lr(),
             images_per_s=rate,
-            wait_share=(after.wait_s - before.wait_s) / seconds,
+            wait_share=wait_share,
             remaining_s=steps * self.plan.global_batch / rate,
         )
         for tracker in self.trackers:
             tracker.log_step(report)
+
+    def _rates(
+        self, start_s: float, before: LoaderStatistics, after: LoaderStatistics
+    ) -> tuple[int, float, float, float]:
+        """Return images of all ranks, seconds, images/s and the share of waiting since a start."""
+        seconds = time.monotonic() - start_s
+        images = (after.images - before.images) * self.place.ranks
+        return images, seconds, images / seconds, (after.wait_s - before.wait_s) / seconds
 
     def _collect_losses(self) -> None:
         """Move the losses of the latest steps to the host, averaged over the ranks."""
@@ -251,22 +250,18 @@ class Run:
         if self.group is not None:
             dist.all_reduce(losses, group=self.group)
             losses /= self.place.ranks
-        self._check_losses(losses)
+        is_finite = losses.isfinite()
+        # A scaled loss may overflow now and then, and the step is skipped. Else training has
+        # diverged: further steps cannot mend the weights.
+        is_scaled = self.trainer.scaler.is_enabled()
+        if not bool(is_finite.any() if is_scaled else is_finite.all()):
+            kept = "" if self.store is None else "; the latest checkpoint is from before"
+            raise ConfigError(
+                f"the loss is {losses[~is_finite][0].item()} in epoch {self.progress.epoch}: use a "
+                f"lower --lr, a longer --warmup-epochs or --clip-norm{kept}"
+            )
         self.progress.losses += losses.tolist()
         self.result.losses += losses.tolist()
-
-    def _check_losses(self, losses: torch.Tensor) -> None:
-        """Raise ConfigError when training has diverged: further steps cannot mend the weights."""
-        is_finite = losses.isfinite()
-        # A scaled loss may overflow now and then, and the step is skipped.
-        is_scaled = self.trainer.scaler.is_enabled()
-        if bool(is_finite.any() if is_scaled else is_finite.all()):
-            return
-        kept = "" if self.store is None else "; the latest checkpoint is from before"
-        raise ConfigError(
-            f"the loss is {losses[~is_finite][0].item()} in epoch {self.progress.epoch}: use a "
-            f"lower --lr, a longer --warmup-epochs or --clip-norm{kept}"
-        )
 
     def _is_evaluation_due(self, is_complete: bool, stop: Stop) -> bool:
         if self.val_loader is None or (stop is Stop.SIGTERM and not is_complete):
@@ -279,12 +274,21 @@ class Run:
         assert self.val_loader is not None
         for tracker in self.trackers:
             tracker.begin_evaluation(trained.epoch)
-        return evaluate_epoch(
+        start_s = time.monotonic()
+        models, average = [self.trainer.plain_model], self.trainer.average
+        if average is not None:
+            models.append(average.model)
+        raw, *averaged = evaluate(
+            models, self.val_loader, self.trainer.autocast, epoch=trained.epoch
+        )
+        return replace(
             trained,
-            self.trainer.plain_model,
-            self.trainer.averaged_model,
-            self.val_loader,
-            self.trainer.autocast,
+            val_images=raw.images,
+            val_correct=raw.correct,
+            val_correct_top5=raw.correct_top5,
+            ema_correct=averaged[0].correct if averaged else None,
+            ema_correct_top5=averaged[0].correct_top5 if averaged else None,
+            val_s=time.monotonic() - start_s,
         )
 
     def _note_target(self) -> None:
@@ -296,10 +300,6 @@ class Run:
         elif self.progress.target_s is None:
             seconds = self.progress.target_s = self.progress.elapsed_s
             self.log(f"reached {latest:.1%} (target {target:.1%}) after {seconds:,.1f} s")
-
-    def _save(self) -> None:
-        if self.store is not None:
-            self.saver.save(self.store, self.options)
 
     def _finish(self, ending: Ending) -> None:
         self.result.was_stopped = ending in ("stopped", "time-budget")
@@ -338,8 +338,9 @@ class Run:
 
     def _describe(self) -> RunInfo:
         recipe = self.options.recipe
-        effective = recipe.to_dict() | {"lr": self.trainer.lr}
-        effective |= {
+        effective = {
+            **recipe.to_dict(),
+            "lr": self.trainer.lr,
             "global_batch": self.plan.global_batch,
             "accumulation": self.plan.accumulation,
         }
@@ -359,13 +360,3 @@ class Run:
             first_step=self.trainer.steps_done,
             history=tuple(self.progress.history),
         )
-
-
-def _steps_per_epoch(loader: FeederLoader, plan: BatchPlan) -> int:
-    steps = len(loader) // plan.accumulation
-    if not steps:
-        raise ConfigError(
-            f"an epoch of dataset {loader.dataset.name!r} has {loader.samples:,} samples, fewer "
-            f"than a step of {plan.global_batch:,}: use a smaller --global-batch"
-        )
-    return steps

@@ -1,48 +1,114 @@
-"""Saves a job, and resumes it: what is in a checkpoint."""
+"""What a job keeps of itself: its checkpoints, and in a run's folder its recipe, plan and weights.
 
-from collections.abc import Callable
+DIR/recipe.toml    every key in effect, and where it came from; itself a recipe
+DIR/plan.json      versions, seed, dataset and order: what decides the samples of each step
+DIR/weights.pt     at the end: an ordinary state dict of three channels, of four if --init gave
+                   the fourth weights; weights-averaged.pt, too
+"""
+
+import io
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
+import feeder
 from feeder.errors import ConfigError
 from trainer_client._loader import FeederLoader
-from trainer_client.reference.checkpoints.progress import Progress
-from trainer_client.reference.checkpoints.store import Store
-from trainer_client.reference.job import Place
+from trainer_client.reference.checkpoints.store import Store, load_for_resume
 from trainer_client.reference.options import TrainingOptions
-from trainer_client.reference.random_state import gather_random_states, restore_random_state
+from trainer_client.reference.place import Place, gather_random_states, restore_random_state
+from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
+from trainer_client.reference.results import EpochResult, RunInfo
+from trainer_client.reference.stem import three_channel_state
+from trainer_client.reference.tracking.files import make_folder, replace_file
 from trainer_client.reference.trainer import Trainer
 
 
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a job is: the next step is ``step`` of ``epoch``, in steps of the optimiser."""
+
+    epoch: int = 0
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+    """Of the steps of this epoch so far, averaged over the ranks."""
+    history: list[EpochResult] = field(default_factory=list)
+    """Every epoch that is complete."""
+    target_s: float | None = None
+    """When the target accuracy was reached, in the time that the job has spent."""
+    earlier_s: float = 0.0
+    """Time that earlier processes of this job spent training and evaluating."""
+    start_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time that the job has spent, over all of its processes."""
+        return self.earlier_s + time.monotonic() - self.start_s
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the latest step is the end of the most accurate epoch."""
+        scores = [each.best_top1 for each in self.history]
+        *before, latest = [-1.0, *(-1.0 if score is None else score for score in scores)]
+        return not self.step and latest > max(before, default=-1.0)
+
+    def finish_epoch(self, result: EpochResult) -> None:
+        """Move to the next epoch."""
+        self.history.append(result)
+        self.epoch, self.step, self.losses = self.epoch + 1, 0, []
+
+    def __str__(self) -> str:
+        return f"step {self.step} of epoch {self.epoch}"
+
+
 class Saver:
-    """What a checkpoint holds of a job; ``store`` is where it is written."""
+    """Saves a job to ``store`` (None: nowhere), and resumes it from any checkpoint."""
 
     def __init__(
         self,
+        options: TrainingOptions,
         trainer: Trainer,
         loader: FeederLoader,
-        progress: Progress,
+        store: Store | None,
         place: Place,
         group: "dist.ProcessGroup | None",
     ) -> None:
-        """Prepare to save; ``group`` is of CPUs, so that nothing waits for the device."""
+        """``group`` is of CPUs, so that nothing waits for the device."""
+        self.progress = Progress()
+        self._options = options
         self._trainer = trainer
         self._loader = loader
-        self._progress = progress
+        self._store = store
         self._place = place
         self._group = group
 
-    def save(self, store: Store, options: TrainingOptions) -> None:
+    def save(self) -> None:
         """Save the job's present state; every rank must call this, rank 0 writes."""
+        if self._store is None:
+            return
         random = gather_random_states(self._place, self._group)
         if self._place.rank:
             return
+        progress, options = self.progress, self._options
         content = {
             **self._trainer.state_dict(),
-            "progress": self._progress.state_dict(),
+            "progress": {
+                "epoch": progress.epoch,
+                "step": progress.step,
+                "losses": list(progress.losses),
+                "history": [asdict(each) for each in progress.history],
+                "elapsed_s": progress.elapsed_s,
+                "target_s": progress.target_s,
+            },
             "loader": self._loader.state_dict() | self._position(),
             "random": random,
             "classes": list(self._loader.classes),
@@ -50,30 +116,39 @@ class Saver:
             "endpoint": None if options.has_own_feeder else options.endpoint,
             "val_dataset": options.val_dataset,
         }
-        store.save(content, self._progress)
+        self._store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
 
-    def resume(self, path: Path, load: Callable[[Path], dict[str, Any]]) -> int:
+    def resume(self, path: Path) -> int:
         """Resume from a checkpoint; ConfigError when it does not fit the job.
 
         Returns the epochs that the job had then.
         """
-        content = load(path)
+        content = load_for_resume(path)
+        progress, trainer = self.progress, self._trainer
         try:
-            self._trainer.check_recipe(content)
+            trainer.check_recipe(content)
             self._check_classes(content["classes"])
-            self._trainer.load_state_dict(content)
-            self._progress.load_state_dict(content["progress"])
+            trainer.load_state_dict(content)
+            state = content["progress"]
+            progress.epoch, progress.step = int(state["epoch"]), int(state["step"])
+            progress.losses = [float(loss) for loss in state["losses"]]
+            progress.history = [EpochResult(**each) for each in state["history"]]
+            progress.earlier_s, progress.target_s = float(state["elapsed_s"]), state["target_s"]
+            progress.start_s = time.monotonic()
             self._loader.load_state_dict(content["loader"] | self._position())
             restore_random_state(
                 content["random"],
                 self._place,
-                seed=self._trainer.recipe.seed,
-                steps_done=self._trainer.steps_done,
+                seed=trainer.recipe.seed,
+                steps_done=trainer.steps_done,
             )
-            return int(content["recipe"]["epochs"])
+            epochs = int(content["recipe"]["epochs"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(part.strip() for part in str(error).split("\n")[:2])
             raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
+        if self._store is not None and not self._place.rank and progress.is_best:
+            self._store.keep_best(path)
+        return epochs
 
     def _position(self) -> dict[str, int]:
         """Return where the loader is at this step, for this job's ranks and micro-batches.
@@ -82,8 +157,8 @@ class Saver:
         """
         plan = self._trainer.plan
         return {
-            "epoch": self._progress.epoch,
-            "step": self._progress.step * plan.accumulation,
+            "epoch": self.progress.epoch,
+            "step": self.progress.step * plan.accumulation,
             "world_size": plan.ranks,
             "batch_size": plan.batch_size,
         }
@@ -108,8 +183,57 @@ class Saver:
         ends = torch.tensor([here, -here])
         dist.all_reduce(ends, dist.ReduceOp.MAX, self._group)
         if ends[0] != -ends[1]:
-            where = "no checkpoint" if path is None else f"one at {self._progress}"
+            where = "no checkpoint" if path is None else f"one at {self.progress}"
             raise ConfigError(
                 f"rank {self._place.rank} has {where} to resume from, another rank has another: "
                 "all ranks must read the same checkpoint, from a shared disk"
             )
+
+
+def begin_folder(
+    folder: Path, options: TrainingOptions, run: RunInfo, loader: FeederLoader
+) -> None:
+    """Write recipe and plan; ResourceError when that fails."""
+    effective = EffectiveRecipe(
+        recipe=options.recipe, name=options.recipe_name, origins=options.recipe_origins
+    )
+    plan = {
+        "versions": {
+            "feeder": feeder.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "seed": run.seed,
+        "dataset": loader.dataset.name,
+        "fingerprint": loader.dataset.fingerprint,
+        "data_recipe": msgspec.to_builtins(loader.recipe),
+        "data_recipe_fingerprint": loader.recipe.fingerprint(),
+        "ranks": run.ranks,
+        "global_batch": run.global_batch,
+        "batch_size": loader.batch_size,
+        "steps_per_epoch": run.steps_per_epoch,
+        "epochs": run.epochs,
+        "device": run.device,
+        "threads": torch.get_num_threads(),
+        "val_dataset": options.val_dataset,
+        "val_samples": run.val_samples,
+    }
+    make_folder(folder)
+    replace_file(folder / "recipe.toml", effective.to_toml().encode())
+    replace_file(folder / "plan.json", (json.dumps(plan, indent=2) + "\n").encode())
+
+
+def keep_weights(folder: Path, trainer: Trainer) -> None:
+    """Write the weights as ordinary state dicts; ResourceError when that fails."""
+    models: Mapping[str, nn.Module] = {"weights.pt": trainer.plain_model}
+    if trainer.average is not None:
+        models = {**models, "weights-averaged.pt": trainer.average.model}
+    for name, model in models.items():
+        try:
+            state = three_channel_state(model)
+        except ConfigError:  # the fourth channel has weights, or the stem is not an ordinary one
+            state = dict(model.state_dict())
+        content = io.BytesIO()
+        torch.save(state, content)
+        replace_file(folder / name, content.getvalue())

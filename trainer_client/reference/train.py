@@ -4,32 +4,25 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from feeder.errors import ConfigError
-from trainer_client.reference.batch_plan import BatchPlan
 from trainer_client.reference.checkpoints.store import (
     CHECKPOINTS,
     CheckpointFile,
     CheckpointFolder,
     Store,
 )
-from trainer_client.reference.job import (
-    Place,
-    explain_lost_ranks,
-    in_rank_0,
-    join,
-    make_loader,
-    make_val_loader,
-)
-from trainer_client.reference.models import check_model_name, check_model_options
-from trainer_client.reference.options import TrainingOptions
+from trainer_client.reference.loaders import make_loader, make_val_loader
+from trainer_client.reference.models import check_model
+from trainer_client.reference.options import BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.parallel.batch_norm import check_batch_norm_ranks
+from trainer_client.reference.place import Place, in_rank_0, join
 from trainer_client.reference.run import OnBatch, Report, Run, TrainingResult
-from trainer_client.reference.tracking.choose import check_trackers, make_trackers
-from trainer_client.reference.tracking.tracker import Tracker
+from trainer_client.reference.tracking.tracker import Tracker, check_trackers, make_trackers
 
 __all__ = ["TrainingResult", "train"]
 
@@ -48,22 +41,18 @@ def train(
     """
     options.check()
     recipe = options.recipe
-    check_model_name(recipe.model)
-    check_model_options(
-        recipe.model,
-        zero_init_last=recipe.zero_init_last,
-        group_width=recipe.group_width,
-        expansion=recipe.expansion,
-    )
-    check_trackers(
-        options.folder, tensorboard=options.tensorboard, wandb=options.wandb, mllog=options.mllog
-    )
+    check_model(recipe)
+    chosen: dict[str, Any] = {
+        "tensorboard": options.tensorboard,
+        "wandb": options.wandb,
+        "mllog": options.mllog,
+    }
+    check_trackers(options.folder, **chosen)
     with contextlib.ExitStack() as stack:
         place = join(options.device, stack)
-        stack.enter_context(explain_lost_ranks(place))
         plan = BatchPlan.make(recipe, options.batch_size, place.ranks)
         check_batch_norm_ranks(recipe.batch_norm_ranks, place.ranks)
-        log = report if place.rank == 0 else _discard
+        log = report if place.rank == 0 else lambda line: None
         store = _make_store(options, place, log, stack)
         if options.is_smoke:
             options = serve_in_rank_0(options, place, log, stack)
@@ -89,17 +78,10 @@ def train(
         )
         run.resume()
         if place.rank == 0:
-            made = make_trackers(
-                options.folder,
-                report=log,
-                tensorboard=options.tensorboard,
-                wandb=options.wandb,
-                mllog=options.mllog,
-            )
-            run.trackers = [*trackers, *made]
+            run.trackers = [*trackers, *make_trackers(options.folder, report=log, **chosen)]
         for tracker in run.trackers:
             stack.callback(tracker.close)
-        with run.vote if store is not None else contextlib.nullcontext():
+        with run.vote.on_sigterm() if store is not None else contextlib.nullcontext():
             run.run()
         return result
 
@@ -118,19 +100,11 @@ def _make_store(
 
     def hold() -> None:
         stack.enter_context(store.hold(report))
-        _check_unused(options, store)
+        if options.folder is not None and options.resume is None and store.newest() is not None:
+            raise ConfigError(
+                f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
+                "name another --output"
+            )
 
     in_rank_0(place, hold)
     return store
-
-
-def _check_unused(options: TrainingOptions, store: Store) -> None:
-    if options.folder is not None and options.resume is None and store.newest() is not None:
-        raise ConfigError(
-            f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
-            "name another --output"
-        )
-
-
-def _discard(line: str) -> None:
-    pass

@@ -13,6 +13,7 @@ import contextlib
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,22 +23,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from feeder.errors import ConfigError
 from trainer_client._batch import Batch
-from trainer_client.reference.batch_plan import BatchPlan
-from trainer_client.reference.job import Place
 from trainer_client.reference.mixing import Mixing
 from trainer_client.reference.models import load_weights, make_model
 from trainer_client.reference.optimisation import (
-    make_groups,
-    make_schedule,
-    optimiser_maker,
+    lr_factor,
+    make_optimiser,
+    parameter_groups,
     peak_lr,
 )
+from trainer_client.reference.optimisers.half_weights import HalfWeights
 from trainer_client.reference.optimisers.moving_average import MovingAverage
-from trainer_client.reference.optimisers.stochastic_rounding import HalfWeights
+from trainer_client.reference.options import BatchPlan
 from trainer_client.reference.parallel.batch_norm import distribute_batch_norm
 from trainer_client.reference.parallel.reduction import wrap
-from trainer_client.reference.precision import make_autocast, make_scaler, weight_type
-from trainer_client.reference.random_state import seed_rank
+from trainer_client.reference.place import Place, seed_rank
 from trainer_client.reference.recipes.recipe import TrainingRecipe
 from trainer_client.reference.recipes.recipe_file import format_value
 from trainer_client.reference.recompute import recompute_at
@@ -49,6 +48,7 @@ _MAY_CHANGE: Final = {
     *("val_image_size", "val_data"),
 }
 """Keys of the recipe that a resumed job may change; the global batch is compared as a number."""
+_TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Trainer:
@@ -66,34 +66,28 @@ class Trainer:
     ) -> None:
         """Make the model, with the weights in the file ``init`` or random ones."""
         self.recipe, self.plan = recipe, plan
-        self.steps_done = 0
+        self.steps_done, self._steps_per_epoch = 0, steps_per_epoch
         self.lr = peak_lr(recipe, plan.global_batch)
-        self.schedule = make_schedule(recipe, self.lr, steps_per_epoch)
         torch.manual_seed(recipe.seed)
-        model = make_model(
-            recipe.model,
-            classes,
-            zero_init_last=recipe.zero_init_last,
-            group_width=recipe.group_width,
-            expansion=recipe.expansion,
-        )
+        model = make_model(recipe, classes)
         if init is not None:
             load_weights(model, init)
         model = model.to(device=place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         model = distribute_batch_norm(model, recipe.batch_norm_ranks, place.device)
         recompute_at(model, recipe.recompute)
-        make = optimiser_maker(recipe, self.lr)
+        groups = parameter_groups(model, recipe)
+        make = partial(make_optimiser, recipe, self.lr)
         self.half_weights: HalfWeights | None = None
         if recipe.weights == "float32":
-            self.optimiser = make(make_groups(model, recipe))
+            self.optimiser = make(groups)
         else:
             self.half_weights = HalfWeights(
                 model,
-                make_groups(model, recipe),
+                groups,
                 make,
-                dtype=weight_type(recipe),
-                rounding=recipe.rounding,
+                dtype=_TYPES[recipe.weights],
                 seed=recipe.seed,
+                is_stochastic=recipe.rounding == "stochastic",
             )
             self.optimiser = self.half_weights.optimiser
         self.plain_model = model
@@ -104,8 +98,7 @@ class Trainer:
                 device=place.device,
                 bucket_mb=recipe.bucket_mb,
                 reduction=recipe.reduction,
-                compress=recipe.compression,
-                ranks_per_host=None,
+                compression=recipe.compression,
             )
         self.average: MovingAverage | None = None
         if recipe.ema_decay:
@@ -117,7 +110,9 @@ class Trainer:
             )
         self.loss = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         self.autocast = make_autocast(recipe, place.device)
-        self.scaler = make_scaler(recipe, place.device)
+        # float16 has too few exponents for small gradients (Micikevicius et al. 2018).
+        is_scaled = half_type(recipe, place.device) == torch.float16
+        self.scaler = torch.amp.GradScaler(place.device.type, enabled=is_scaled)
         if place.ranks > 1:
             self._settle_buckets(place)
         seed_rank(place, seed=recipe.seed, steps_done=0)
@@ -139,24 +134,24 @@ class Trainer:
             for buffer, value in zip(self.plain_model.buffers(), buffers, strict=True):
                 buffer.copy_(value)
 
-    @property
-    def averaged_model(self) -> nn.Module | None:
-        """The model with averaged weights, where the recipe has them."""
-        return None if self.average is None else self.average.model
-
     def step(
         self,
         batches: Iterable[Batch[torch.Tensor]],
         on_batch: Callable[[Batch[torch.Tensor]], None] | None = None,
     ) -> torch.Tensor:
         """Train on the micro-batches of one step; return this rank's loss, on the device."""
-        self._set_lr()
+        factor = lr_factor(self.recipe, self.lr, self._steps_per_epoch, self.steps_done)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr * factor
         parts = self.plan.accumulation
         losses = []
         for number, batch in enumerate(batches, 1):
             if on_batch is not None:
                 on_batch(batch)
-            with self._reducing(is_last=number == parts):
+            context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if number < parts and isinstance(self.model, DistributedDataParallel):
+                context = self.model.no_sync()  # gradients are reduced with the last part's
+            with context:
                 loss = self._forward(batch) / parts
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             if self.half_weights is not None and self.model is self.plain_model:
@@ -184,12 +179,6 @@ class Trainer:
             ) from error
         return loss
 
-    def _reducing(self, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which gradients are reduced over ranks if this is the last part."""
-        if is_last or not isinstance(self.model, DistributedDataParallel):
-            return contextlib.nullcontext()
-        return self.model.no_sync()
-
     def _update(self) -> None:
         if self.half_weights is not None:
             self.half_weights.collect_gradients()
@@ -200,11 +189,6 @@ class Trainer:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         (self.half_weights or self.optimiser).zero_grad()
-
-    def _set_lr(self) -> None:
-        lr = self.lr * self.schedule.factor(self.steps_done)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
 
     def current_lr(self) -> float:
         """Return the learning rate of the latest step."""
@@ -237,34 +221,39 @@ class Trainer:
 
     def check_recipe(self, state: Mapping[str, Any]) -> None:
         """Raise ConfigError for a key that must not change, with what to pass instead."""
-        saved, global_batch = state["recipe"], state["global_batch"]
-        here = self.recipe.to_dict()
-        if saved["model"] != here["model"]:
+        here = {**self.recipe.to_dict(), "global batch": self.plan.global_batch}
+        saved = {**state["recipe"], "global batch": state["global_batch"]}
+        for name in ("model", "global batch", *here):
+            was, value = saved.get(name, here[name]), here[name]
+            if name in _MAY_CHANGE or was == value:
+                continue
+            if isinstance(value, float) and math.isclose(was, value):
+                continue
+            option = f"--{name.replace('_', '-').replace(' ', '-')} {shlex.quote(_show(was))}"
+            if name == "data":
+                option = "the same --data-recipe"
             raise ConfigError(
-                f"the checkpoint is of model {saved['model']!r}, this job trains "
-                f"{here['model']!r}: pass --model {saved['model']}"
+                f"the checkpoint is of {name} {_show(was)}, this job has {_show(value)}: pass "
+                f"{option}"
             )
-        if global_batch != self.plan.global_batch:
-            raise ConfigError(
-                f"the checkpoint is of a global batch of {global_batch} images, this job has "
-                f"{self.plan.global_batch}: pass --global-batch {global_batch}"
-            )
-        for name, value in here.items():
-            if name not in _MAY_CHANGE and not _equal(saved.get(name, value), value):
-                option = f"--{name.replace('_', '-')} {shlex.quote(_show(saved[name]))}"
-                if name == "data":
-                    option = "the same --data-recipe"
-                raise ConfigError(
-                    f"the checkpoint is of {name} {_show(saved[name])}, this job has "
-                    f"{_show(value)}: pass {option}"
-                )
+
+
+def half_type(recipe: TrainingRecipe, device: torch.device) -> torch.dtype:
+    """Return the type of the forward pass: the recipe's or, by "auto", the device's fastest."""
+    if recipe.precision != "auto":
+        return _TYPES[recipe.precision]
+    if recipe.weights != "float32":
+        return _TYPES[recipe.weights]
+    if device.type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def make_autocast(recipe: TrainingRecipe, device: torch.device) -> torch.autocast:
+    """Return the context of every forward pass; it may be entered again and again."""
+    half = half_type(recipe, device)
+    return torch.autocast(device.type, dtype=half, enabled=half != torch.float32)
 
 
 def _show(value: object) -> str:
     return value if isinstance(value, str) else format_value(value)
-
-
-def _equal(saved: object, here: object) -> bool:
-    if isinstance(saved, float) and isinstance(here, float):
-        return math.isclose(saved, here)
-    return saved == here

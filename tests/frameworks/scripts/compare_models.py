@@ -14,7 +14,8 @@ import torchvision
 from torch import nn
 
 from feeder.errors import ConfigError
-from trainer_client.reference.models import MODELS, TIMM, check_model_name, make_model
+from trainer_client.reference.models import MODELS, TIMM, check_model, make_model
+from trainer_client.reference.recipes.recipe import TrainingRecipe
 from trainer_client.reference.stem import find_stem, three_channel_state
 
 SIDE: Final = 64
@@ -104,9 +105,9 @@ def main() -> None:
     for name in MODELS:
         if name != "small":
             other = torchvision.models.get_model(name.replace("-", "_"), num_classes=CLASSES)
-            report(compare(name, make_model(name, CLASSES), other))
+            report(compare(name, make_model(TrainingRecipe(model=name), CLASSES), other))
     for name in TIMM_MODELS:
-        model = make_model(TIMM + name, 7)
+        model = make_model(TrainingRecipe(model=TIMM + name), 7)
         conv = next(each for each in model.modules() if isinstance(each, nn.Conv2d))
         found: dict[str, Any] = {"model": TIMM + name, "channels": conv.in_channels}
         found["outputs"] = tuple(model.eval()(torch.randn(2, 4, SIDE, SIDE)).shape)
@@ -117,7 +118,7 @@ def main() -> None:
             found |= compare(TIMM + name, model, timm.create_model(name, num_classes=7))
         report(found)
     try:
-        check_model_name("timm:resnet19")
+        check_model(TrainingRecipe(model="timm:resnet19"))
     except ConfigError as error:
         report({"model": "timm:resnet19", "error": str(error)})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
-from trainer_client.reference.tracking.choose import make_trackers
+from trainer_client.reference.tracking.tracker import make_trackers
 
 STEPS = 20  # of an epoch
 LOG_STEPS = 5

@@ -11,13 +11,8 @@ import torch
 from torch import nn
 
 from feeder.errors import ConfigError, ResourceError
-from trainer_client.reference.models import (
-    MODELS,
-    check_model_name,
-    check_model_options,
-    load_weights,
-    make_model,
-)
+from trainer_client.reference.models import MODELS, check_model, load_weights, make_model
+from trainer_client.reference.recipes.recipe import TrainingRecipe
 
 torch.set_num_threads(1)  # more threads only slow down models this small
 
@@ -35,9 +30,13 @@ class FakeTimm(ModuleType):
         return nn.Sequential(nn.Conv2d(in_chans, 8, 3), pooled, nn.Linear(8, num_classes))
 
 
+def make(name: str, classes: int) -> nn.Module:
+    return make_model(TrainingRecipe(model=name), classes)
+
+
 @pytest.fixture
 def small() -> nn.Module:
-    return make_model("small", 3)
+    return make("small", 3)
 
 
 def save(path: Path, content: object, **options: Any) -> Path:
@@ -57,80 +56,81 @@ def error_of(model: nn.Module, path: Path) -> str:
     return line.removeprefix(f"{path} ")
 
 
-def assert_same(model: nn.Module, other: nn.Module) -> None:
-    here, there = model.state_dict(), other.state_dict()
-    assert [*here] == [*there]
-    assert all(torch.equal(here[name], there[name]) for name in here)
+def check(name: str, **options: object) -> None:
+    check_model(TrainingRecipe().changed({"model": name, **options}))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_a_logit_for_each_class_and_four_channels(name: str) -> None:
-    check_model_name(name)
-    with torch.device("meta"):
-        model = make_model(name, 7)
-        assert model(torch.empty(2, 4, 64, 64)).shape == (2, 7)
-
-
-def test_the_names_are_those_of_the_help_text() -> None:
+def test_every_model_has_a_logit_for_each_class_and_four_channels() -> None:
     assert [*MODELS] == [
         *("resnet18", "resnet34", "resnet50", "resnet101", "small"),
         *(f"efficientnet-b{number}" for number in range(6)),
     ]
+    for name in ("resnet50", "small", "efficientnet-b0"):
+        with torch.device("meta"):
+            model = make_model(TrainingRecipe(model=name), 7)
+            assert model(torch.empty(2, 4, 64, 64)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("zero_init_last", [True, False])
-@pytest.mark.parametrize(("name", "norm", "blocks"), [("small", "bn2", 4), ("resnet50", "bn3", 16)])
-def test_gains_of_each_blocks_last_norm_start_as_asked(
-    name: str, norm: str, blocks: int, zero_init_last: bool
-) -> None:
-    state = make_model(name, 3, zero_init_last=zero_init_last).state_dict()
-    last = [each for key, each in state.items() if key.endswith(f"{norm}.weight")]
-    assert len(last) == blocks
-    assert all(each.eq(0.0 if zero_init_last else 1.0).all() for each in last)
-
-
-def test_an_efficientnets_options_reach_it() -> None:
+def test_options_of_a_model_reach_it() -> None:
     with torch.device("meta"):
-        model = make_model("efficientnet-b0", 3, group_width=16, expansion=4)
+        recipe = TrainingRecipe(model="efficientnet-b0", group_width=16, expansion=4)
+        model = make_model(recipe, 3)
     expected = (768, 16, 5, 5)
     assert model.get_parameter("features.6.3.block.1.0.weight").shape == expected
+    model = make_model(TrainingRecipe(model="small", zero_init_last=False), 3)
+    assert model.get_parameter("layer1.0.bn2.weight").eq(1).all()
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    names = ", ".join(MODELS)
-    for name, nearest in (("resnet-50", "resnet50"), ("efficientnet_b3", "efficientnet-b3")):
-        line = f"model must be one of {names}, or timm:NAME, got '{name}'; nearest is '{nearest}'"
-        with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
-            check_model_name(name)
-        with pytest.raises(ConfigError, match=r"^model must be one of "):
-            make_model(name, 3)
-
-
-@pytest.mark.parametrize(("option", "value"), [("group_width", 16), ("expansion", 4)])
-@pytest.mark.parametrize("name", ["resnet50", "small", "timm:resnet18"])
-def test_options_of_efficientnets_are_refused_for_others(
-    name: str, option: str, value: int
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        *(
+            (name, {}, f"model must be one of {', '.join(MODELS)}, or timm:NAME, got {end}")
+            for name, end in (
+                ("resnet-50", "'resnet-50'; nearest is 'resnet50'"),
+                ("efficientnet_b3", "'efficientnet_b3'; nearest is 'efficientnet-b3'"),
+            )
+        ),
+        *(
+            (
+                name,
+                options,
+                f"{next(iter(options))} is an option of the EfficientNets, model '{name}' has "
+                "none: remove it",
+            )
+            for name in ("resnet50", "timm:resnet18")
+            for options in ({"group_width": 16}, {"expansion": 4})
+        ),
+        (
+            "timm:resnet18",
+            {"zero_init_last": False},
+            "zero_init_last is an option of our ResNets, model 'timm:resnet18' starts as timm "
+            "makes it: remove it",
+        ),
+        ("timm:resnet19d", {}, "timm has no model 'resnet19d'; nearest is timm:resnet18d"),
+        (
+            "timm:resnet18.a1_in1k",
+            {},
+            "timm has no model 'resnet18.a1_in1k'; nearest is timm:resnet18",
+        ),
+        ("timm:banana", {}, "timm has no model 'banana' (timm.list_models() lists them)"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    name: str, options: dict[str, object], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    match = f"^{option} is an option of the EfficientNets, model '{name}' has none: remove it$"
-    with pytest.raises(ConfigError, match=match):
-        check_model_options(name, **{option: value})
-
-
-def test_options_are_checked_before_a_model_is_built() -> None:
-    with pytest.raises(ConfigError, match=r"^group_width is an option of the EfficientNets"):
-        make_model("resnet18", 3, group_width=16)
-    with pytest.raises(ConfigError, match=r"^expansion must be 1 or more, got 0$"):
-        check_model_options("efficientnet-b0", expansion=0)
-    with pytest.raises(ConfigError, match=r"^zero_init_last is an option of our ResNets"):
-        check_model_options("timm:resnet18", zero_init_last=False)
-    check_model_options("efficientnet-b0", zero_init_last=False)  # as it is anyhow
+    monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
+    with pytest.raises(ConfigError) as caught:
+        check(name, **options)
+    assert str(caught.value) == line
+    check("efficientnet-b0", zero_init_last=False)  # as it is anyhow
 
 
 def test_a_timm_model_needs_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     match = r"^model 'timm:resnet18' needs timm \(pip install timm\); without it .* resnet18, "
     with pytest.raises(ConfigError, match=match):
-        check_model_name("timm:resnet18")
+        check("timm:resnet18")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_timm_that_cannot_be_imported_is_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     with pytest.raises(ConfigError) as raised:
-        make_model("timm:resnet18", 3)
+        make("timm:resnet18", 3)
     assert f"needs timm, whose import fails ({reason}" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -157,7 +157,7 @@ def test_a_timm_model_reads_four_channels_of_which_the_last_begins_at_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
-    model = make_model("timm:resnet18", 7)
+    model = make("timm:resnet18", 7)
     assert model(torch.zeros(2, 4, 8, 8)).shape == (2, 7)
     stem = model.get_parameter("0.weight")
     assert stem[:, :3].all()
@@ -168,74 +168,43 @@ def test_a_timm_model_reads_four_channels_of_which_the_last_begins_at_zero(
     assert stem.sum() == 8 * 3 * 9
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("resnet19d", "; nearest is timm:resnet18d"),
-        ("resnet18.a1_in1k", "; nearest is timm:resnet18"),
-        ("hf_hub:x/resnet18", "; nearest is timm:resnet18"),
-        ("banana", " (timm.list_models() lists them)"),
-    ],
-)
-def test_an_unknown_timm_model_is_refused_with_the_nearest(
-    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
-    match = f"^timm has no model '{re.escape(name)}'{re.escape(hint)}$"
-    with pytest.raises(ConfigError, match=match):
-        check_model_name(f"timm:{name}")
-
-
 def test_a_timm_model_without_a_choice_of_channels_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
     match = r"cannot be made with 4 channels and 3 classes \(unexpected .*'\): name another one$"
     with pytest.raises(ConfigError, match=match):
-        make_model("timm:resnet18d", 3)
+        make("timm:resnet18d", 3)
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
-@pytest.mark.parametrize("key", [None, "state_dict", "model"])
+@pytest.mark.parametrize("kind", ["state", "state_dict", "model", "module.", "colours", "old"])
 def test_weights_load_from_a_file(
-    tmp_path: Path, small: nn.Module, key: str | None, zipped: bool
+    tmp_path: Path, small: nn.Module, kind: str, zipped: bool
 ) -> None:
+    """As scripts save them: under a key, by DDP, for three channels, without counts of batches."""
     state = small.state_dict()
-    content = state if key is None else {"epoch": 3, key: state}
+    content: dict[str, Any] = dict(state)
+    if kind in ("state_dict", "model"):
+        content = {"epoch": 3, kind: state}
+    elif kind == "module.":
+        content = {"state_dict": {f"module.{name}": each for name, each in state.items()}}
+    elif kind == "colours":
+        content["conv1.weight"] = state["conv1.weight"][:, :3]
+    elif kind == "old":
+        content = {name: each for name, each in state.items() if "num_batches" not in name}
     path = save(tmp_path / "w.pt", content, _use_new_zipfile_serialization=zipped)
-    model = make_model("small", 3)
+    model = make("small", 3)
     load_weights(model, path)
-    assert_same(model, small)
-
-
-def test_weights_for_three_channels_load_from_a_file(tmp_path: Path, small: nn.Module) -> None:
-    state = small.state_dict()
-    state["conv1.weight"] = state["conv1.weight"][:, :3]
-    model = make_model("small", 3)
-    load_weights(model, save(tmp_path / "w.pt", state))
-    assert_same(model, small)  # whose fourth channel is zeros, too
-
-
-def test_weights_saved_by_distributed_training_load(tmp_path: Path, small: nn.Module) -> None:
-    state = {f"module.{name}": each for name, each in small.state_dict().items()}
-    model = make_model("small", 3)
-    load_weights(model, save(tmp_path / "w.pt", {"state_dict": state}))
-    assert_same(model, small)
-
-
-def test_weights_without_counts_of_batches_load(tmp_path: Path, small: nn.Module) -> None:
-    state = small.state_dict()
-    old = {name: each for name, each in state.items() if not name.endswith("num_batches_tracked")}
-    assert len(old) < len(state)
-    model = make_model("small", 3)
-    load_weights(model, save(tmp_path / "w.pt", old))
-    assert_same(model, small)
+    here, there = model.state_dict(), small.state_dict()
+    assert [*here] == [*there]
+    assert all(torch.equal(here[name], there[name]) for name in here)
 
 
 def test_weights_of_another_class_count_are_refused_with_both_shapes(
     tmp_path: Path, small: nn.Module
 ) -> None:
-    path = save(tmp_path / "w.pt", make_model("small", 5).state_dict())
+    path = save(tmp_path / "w.pt", make("small", 5).state_dict())
     assert error_of(small, path) == (
         "does not fit the model: fc.weight has shape (5, 128) in the file, (3, 128) in the model: "
         "name weights of this model and number of classes"
@@ -245,7 +214,7 @@ def test_weights_of_another_class_count_are_refused_with_both_shapes(
 def test_weights_of_other_models_are_refused_with_the_first_difference(
     tmp_path: Path, small: nn.Module
 ) -> None:
-    wider = save(tmp_path / "wider.pt", make_model("resnet18", 3).state_dict())
+    wider = save(tmp_path / "wider.pt", make("resnet18", 3).state_dict())
     assert "conv1.weight has shape (64, 4, 7, 7) in the file, (16," in error_of(small, wider)
     state = small.state_dict()
     more = save(tmp_path / "more.pt", {**state, "fc2.weight": torch.ones(3)})

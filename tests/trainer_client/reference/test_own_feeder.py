@@ -1,5 +1,7 @@
 """The smoke recipe's own data and feeder: made once, ended with the job, however that ends."""
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -22,42 +24,43 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from trainer_client.reference import own_feeder
-own_feeder.IMAGES = {"train": 20, "val": 20}
-with own_feeder.own_feeder(Path(sys.argv[1]), lambda line: None) as endpoint:
+with own_feeder.own_feeder(Path(sys.argv[1]), lambda line: print(line, flush=True)) as endpoint:
     print(endpoint, flush=True)
     time.sleep(600)
 """
 
 
-@pytest.fixture(autouse=True)
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IMAGES", {"train": 120, "val": 30})
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run with few images."""
+    path = tmp_path_factory.mktemp("smoke")
+    arguments = ["--recipe", "smoke", "--output", str(path), "--device", "cpu", "--epochs", "1"]
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(module, "IMAGES", {"train": 64, "val": 10})
+        assert main(arguments) == 0
+    (path / "output").write_text(output.getvalue())
+    return path
 
 
-def test_a_smoke_run_needs_nothing_and_its_data_is_used_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--recipe", "smoke", "--output", str(tmp_path), "--device", "cpu"]
-    assert main([*arguments, "--epochs", "1"]) == 0
-    output = capsys.readouterr().out
-    assert "drawing 120 synthetic images\npacking them\n" in output
-    assert "1 x 32 images a step, 3 steps an epoch, 120 images, 10 classes" in output
-    assert sorted(each.name for each in (tmp_path / "data").iterdir()) == ["train", "val"]
-    assert processes_of(tmp_path) == []
-    assert main([*arguments, "--epochs", "2", "--resume", "auto"]) == 0
-    output = capsys.readouterr().out
-    assert "drawing" not in output
-    assert "epoch 1: loss " in output
+def test_a_smoke_run_needs_nothing_and_leaves_its_data_and_no_process(folder: Path) -> None:
+    output = (folder / "output").read_text()
+    assert "drawing 64 synthetic images\npacking them\n" in output
+    assert "1 x 32 images a step, 2 steps an epoch, 64 images, 10 classes" in output
+    assert "epoch 0: loss " in output
+    assert sorted(each.name for each in (folder / "data").iterdir()) == ["train", "val"]
+    assert processes_of(folder) == []
 
 
-def test_not_even_sigkill_leaves_a_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+def test_data_is_used_again_and_not_even_sigkill_leaves_a_process(folder: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        assert process.stdout.readline() == "a feeder of this job serves them\n", "nothing is drawn"
         assert process.stdout.readline().startswith("ipc://")
-        assert processes_of(tmp_path)
+        assert processes_of(folder)
         process.send_signal(signal.SIGKILL)
-    wait_until(lambda: processes_of(tmp_path) == [], "its processes are gone")
+    wait_until(lambda: processes_of(folder) == [], "its processes are gone")
 
 
 def test_a_command_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

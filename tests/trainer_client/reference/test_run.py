@@ -1,80 +1,73 @@
-"""Whole runs in a folder: what ends them, what they leave, and what a second process finds."""
+"""Whole runs: what ends them, what they leave, and what a second process resumes."""
 
-import csv
 import json
-from collections.abc import Callable, Iterator
+import shutil
+import signal
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from feeder.errors import ConfigError
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.reference.test_train import SAMPLES, command_line, make_options
-from trainer_client import Batch, FeederLoader
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from tests.trainer_client.reference.jobs import (
+    SAMPLES,
+    STEPS,
+    Stopped,
+    command_line,
+    make_options,
+    position,
+    rows_of,
+    run,
+    stop_at,
+)
+from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
+from trainer_client.reference import models
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.checkpoints.store import CheckpointFolder
+from trainer_client.reference.efficientnet import EfficientNet, Stage
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.resnet import resnet_small
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
 from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.train import TrainingResult, main, train
 
-torch.set_num_threads(1)  # more threads only slow down models this small
-STEPS = SAMPLES // 16
+TINY_BUDGET = "0.0000001s"
 
 
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode(samples=SAMPLES) as fake:
-        yield fake
+class Run(NamedTuple):
+    """A run that has ended; tests copy its folder."""
+
+    node: FakeNode
+    folder: Path
+    result: TrainingResult
 
 
-class Stopped(Exception):  # noqa: N818 -- no error of the job's
-    """Stands for a kill."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("run")
+    with FakeNode(samples=SAMPLES) as node:
+        keys = {"val_dataset": "val", "epochs": 3, "ema_decay": 0.9, "seed": 5}
+        yield Run(node, folder, run(node, output=str(folder), **keys))
 
 
-def stop_at(epoch: int, index: int) -> Callable[[Batch, FeederLoader], None]:
-    def stop(batch: Batch, loader: FeederLoader) -> None:
-        if (batch.epoch, batch.index) == (epoch, index):
-            raise Stopped
-
-    return stop
+def summary_of(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
-def run(node: FakeNode, folder: Path, lines: list[str], **changes: Any) -> TrainingResult:
-    options = make_options(node, val_dataset="val", output=str(folder), **changes)
-    return train(options, report=lines.append)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_folder_of_a_job_that_runs_is_left_alone(node: FakeNode, tmp_path: Path) -> None:
-    with (
-        CheckpointFolder(tmp_path / "checkpoints", keep=1).hold(print),
-        pytest.raises(ConfigError, match=f"^another job saves to {tmp_path}: process "),
-    ):
-        run(node, tmp_path, [], epochs=1, resume="auto")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
-    assert run(node, tmp_path, [], epochs=1).outcome is not None
-
-
-def test_a_run_leaves_everything_in_its_folder(node: FakeNode, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    result = run(node, folder, [], epochs=3, ema_decay=0.9, seed=5)
+def test_a_run_leaves_everything_in_its_folder(finished: Run) -> None:
+    node, folder, result = finished
     assert {each.name for each in folder.iterdir()} >= {
         *("checkpoints", "curves.png", "epochs.csv", "plan.json", "recipe.toml", "run.json"),
         *("steps.csv", "summary.json", "weights.pt", "weights-averaged.pt"),
     }
     assert not [*folder.glob("**/*.unfinished")]
-    summary = json.loads((folder / "summary.json").read_text())
-    last = result.epochs[-1]
-    assert summary["ending"] == "finished"
-    assert summary["epochs"] == 3
+    summary, last = summary_of(folder), result.epochs[-1]
+    assert (summary["ending"], summary["epochs"]) == ("finished", 3)
     assert summary["val_top1"] == last.top1
     assert summary["best_top1"] == max(each.best_top1 or 0 for each in result.epochs)
     assert summary["images_per_s"] > 0
@@ -89,20 +82,74 @@ def test_a_run_leaves_everything_in_its_folder(node: FakeNode, tmp_path: Path) -
 
 
 def test_the_weights_of_a_run_are_ordinary_ones_of_three_channels(
-    node: FakeNode, tmp_path: Path
+    finished: Run, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    run(node, folder, [], epochs=1)
-    state = torch.load(folder / "weights.pt", weights_only=True)
+    state = torch.load(finished.folder / "weights.pt", weights_only=True)
     assert state["conv1.weight"].shape[1] == 3
     model = resnet_small(3)
     model.load_state_dict(state)
-    saved = load_checkpoint(folder / "checkpoints" / "epoch-0001.pt")["model"]
+    saved = load_checkpoint(finished.folder / "checkpoints" / "epoch-0003.pt")["model"]
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
-    options = make_options(node, epochs=0, init=str(folder / "weights.pt"), output=str(tmp_path))
-    train(options, report=lambda line: None)
+    run(finished.node, epochs=0, init=str(finished.folder / "weights.pt"), output=str(tmp_path))
     again = torch.load(tmp_path / "weights.pt", weights_only=True)
     assert all(torch.equal(value, again[name]) for name, value in state.items())
+
+
+def test_weights_of_a_fourth_channel_are_kept(node: FakeNode, tmp_path: Path) -> None:
+    state = resnet_small(3).state_dict()
+    state["conv1.weight"][:, 3] = 1.0
+    torch.save(state, tmp_path / "four.pt")
+    run(node, epochs=0, init=str(tmp_path / "four.pt"), output=str(tmp_path / "run"))
+    kept = torch.load(tmp_path / "run" / "weights.pt", weights_only=True)
+    assert kept["conv1.weight"].shape[1] == 4
+
+
+def test_a_folder_with_a_run_is_continued_only_by_resuming_with_a_line_about_more_epochs(
+    finished: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    keys = {"output": str(folder), "ema_decay": 0.9, "seed": 5, "epochs": 4}
+    with (
+        CheckpointFolder(folder / "checkpoints", keep=1).hold(print),
+        pytest.raises(ConfigError, match=f"^another job saves to {folder}: process "),
+    ):
+        run(finished.node, resume="auto", **keys)
+    with pytest.raises(ConfigError, match="has checkpoints of a run: continue it with --resume"):
+        run(finished.node, **keys)
+    lines: list[str] = []
+    result = run(finished.node, lines, resume="auto", **keys)
+    newest = folder / "checkpoints" / "epoch-0003.pt"
+    assert f"resumed from {newest}, step 0 of epoch 3" in lines
+    assert any(line.startswith("epochs is 4 now, 3 in the checkpoint") for line in lines)
+    assert [each.epoch for each in result.epochs] == [3]
+    # A damaged checkpoint offers the one before, which works.
+    newest = folder / "checkpoints" / "epoch-0004.pt"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    arguments = command_line(finished.node, "--output", str(folder), "--epochs", "4", "--seed=5")
+    arguments += ["--ema-decay", "0.9", "--warmup-epochs", "1"]
+    assert main([*arguments, "--resume", "auto"]) == ConfigError.exit_status
+    error = capsys.readouterr().err
+    before = folder / "checkpoints" / "epoch-0003.pt"
+    assert error.endswith(f"resume from the one before it with --resume {before}\n")
+    assert error.count("\n") == 1
+    assert main([*arguments, "--resume", str(before)]) == 0
+    assert f"resumed from {before}, step 0 of epoch 3" in capsys.readouterr().out
+    assert position(newest) == (4, 0)
+
+
+def test_a_kill_before_the_best_checkpoint_was_named_is_mended(
+    finished: Run, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(finished.folder / "checkpoints", checkpoints)
+    content = load_checkpoint(checkpoints / "epoch-0003.pt")
+    content["progress"]["history"][-1]["val_correct"] = SAMPLES  # the best by far
+    save_checkpoint(checkpoints / "epoch-0003.pt", content)
+    (checkpoints / "best.pt").unlink()
+    keys = {"output": str(tmp_path), "ema_decay": 0.9, "seed": 5, "epochs": 3}
+    run(finished.node, resume="auto", **keys)
+    assert position(checkpoints / "best.pt") == (3, 0)
 
 
 def test_a_resumed_run_has_every_epoch_once_and_the_same_weights(
@@ -110,17 +157,15 @@ def test_a_resumed_run_has_every_epoch_once_and_the_same_weights(
 ) -> None:
     """With all that has state: averaged weights, momentum, dropout's random numbers, mixing."""
     keys = {"epochs": 3, "ema_decay": 0.9, "mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0}
-    keys |= {"accumulation": 2, "batch_size": 8, "checkpoint_steps": 2}
+    keys |= {"accumulation": 2, "batch_size": 8, "checkpoint_steps": 2, "val_dataset": "val"}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    first = run(node, whole, [], **keys)
-    options = make_options(node, val_dataset="val", output=str(parts), resume="auto", **keys)
-    losses = []
-    for place in ((0, 7), (1, 1), (1, 9), (2, 11)):
+    first = run(node, output=str(whole), **keys)
+    options = {"output": str(parts), "resume": "auto", **keys}
+    for place in ((0, 7), (1, 9), (2, 11)):
         with pytest.raises(Stopped):
-            train(options, report=lambda line: None, on_batch=stop_at(*place))
-    last = train(options, report=lambda line: None)
-    losses = last.losses
-    assert losses == first.losses[-len(losses) :]
+            run(node, on_batch=stop_at(*place), **options)
+    last = run(node, **options)
+    assert last.losses == first.losses[-len(last.losses) :]
     for name in ("weights.pt", "weights-averaged.pt"):
         one, two = (torch.load(each / name, weights_only=True) for each in (whole, parts))
         assert all(torch.equal(value, two[key]) for key, value in one.items()), name
@@ -131,49 +176,27 @@ def test_a_resumed_run_has_every_epoch_once_and_the_same_weights(
     ]
     assert tables[0] == tables[1]
     assert len(tables[0]) == 3
+    done = run(node, **options)
+    assert (done.losses, done.epochs) == ([], []), "a finished job trained again"
 
 
-def test_dropout_continues_with_the_same_random_numbers(node: FakeNode, tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"model": "efficientnet-b0", "epochs": 1, "checkpoint_steps": 2}
-    whole = train(make_options(node, **keys), report=lambda line: None)
-    options = make_options(node, output=str(tmp_path), resume="auto", **keys)
+def test_dropout_continues_with_the_same_random_numbers(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = (Stage(3, 1, 16, 1, is_expanded=False), Stage(5, 2, 24, 2))
+    monkeypatch.setattr(models, "EfficientNet", partial(EfficientNet, stages=stages))
+    keys = {"model": "efficientnet-b0", "epochs": 1, "checkpoint_steps": 2}
+    whole = run(node, **keys)
+    options = {"output": str(tmp_path), "resume": "auto", **keys}
     with pytest.raises(Stopped):
-        train(options, report=lambda line: None, on_batch=stop_at(0, 3))
+        run(node, on_batch=stop_at(0, 3), **options)
     torch.manual_seed(99)
-    rest = train(options, report=lambda line: None)
+    rest = run(node, **options)
     assert rest.losses == whole.losses[2:]
 
 
-def test_a_folder_with_a_run_is_not_overwritten(node: FakeNode, tmp_path: Path) -> None:
-    run(node, tmp_path, [], epochs=1)
-    with pytest.raises(ConfigError, match="has checkpoints of a run: continue it with --resume"):
-        run(node, tmp_path, [], epochs=2)
-    lines: list[str] = []
-    result = run(node, tmp_path, lines, epochs=2, resume="auto")
-    assert f"resumed from {tmp_path / 'checkpoints' / 'epoch-0001.pt'}, step 0 of epoch 1" in lines
-    assert [each.epoch for each in result.epochs] == [1]
-
-
-def test_a_damaged_checkpoint_offers_the_one_before_which_works(
-    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = ["--output", str(tmp_path), "--epochs", "3"]
-    assert main([*command_line(node), *output]) == 0
-    newest = tmp_path / "checkpoints" / "epoch-0003.pt"
-    newest.write_bytes(newest.read_bytes()[:1000])
-    capsys.readouterr()
-    assert main([*command_line(node), *output, "--resume", "auto"]) == ConfigError.exit_status
-    error = capsys.readouterr().err
-    before = tmp_path / "checkpoints" / "epoch-0002.pt"
-    assert error.endswith(f"resume from the one before it with --resume {before}\n")
-    assert error.count("\n") == 1
-    assert main([*command_line(node), *output, "--resume", str(before)]) == 0
-    assert f"resumed from {before}, step 0 of epoch 2" in capsys.readouterr().out
-    assert load_checkpoint(newest)["progress"]["epoch"] == 3
-
-
 class Recorder(Tracker):
-    """Notes what it is told."""
+    """Notes its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -218,152 +241,149 @@ def test_trackers_follow_a_run(node: FakeNode) -> None:
     assert recorder.run.recipe["lr"] == pytest.approx(0.1 * 16 / 256)
 
 
-def test_the_target_accuracy_ends_the_run(node: FakeNode, tmp_path: Path) -> None:
-    lines: list[str] = []
-    result = run(node, tmp_path, lines, epochs=9, target_accuracy=0.01)
-    assert len(result.epochs) == 1
-    assert any(line.startswith("reached ") and "(target 1.0%)" in line for line in lines)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["ending"] == "target"
-    assert 0 < summary["target_s"] <= summary["seconds"]
-
-
-def test_a_run_that_reached_its_target_has_ended_also_after_a_resume(
+def test_the_target_accuracy_ends_the_run_also_after_a_resume(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    """As after a kill between the checkpoint and the summary."""
-    run(node, tmp_path, [], epochs=9, target_accuracy=0.01)
-    first = json.loads((tmp_path / "summary.json").read_text())
-    again = run(node, tmp_path, [], epochs=9, target_accuracy=0.01, resume="auto")
-    assert again.epochs == []
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["ending"], summary["target_s"]) == ("target", first["target_s"])
-    lower = run(node, tmp_path, [], epochs=9, target_accuracy=0.005, resume="auto")
-    assert lower.epochs == []
-    higher = run(node, tmp_path, [], epochs=2, target_accuracy=1.0, resume="auto")
+    keys = {"val_dataset": "val", "output": str(tmp_path), "epochs": 9}
+    lines: list[str] = []
+    result = run(node, lines, target_accuracy=0.01, **keys)
+    assert len(result.epochs) == 1
+    assert any(line.startswith("reached ") and "(target 1.0%)" in line for line in lines)
+    first = summary_of(tmp_path)
+    assert first["ending"] == "target"
+    assert 0 < first["target_s"] <= first["seconds"]
+    for target in (0.01, 0.005):  # as after a kill between the checkpoint and the summary
+        assert run(node, target_accuracy=target, resume="auto", **keys).epochs == []
+        summary = summary_of(tmp_path)
+        assert (summary["ending"], summary["target_s"]) == ("target", first["target_s"])
+    higher = run(node, target_accuracy=1.0, resume="auto", **{**keys, "epochs": 2})
     assert len(higher.epochs) == 1
     assert higher.outcome is not None
     assert (higher.outcome.ending, higher.outcome.target_s) == ("finished", None)
 
 
-def test_the_target_counts_where_the_time_is_up_too(node: FakeNode, tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"batch_size": 96, "target_accuracy": 0.01}  # one step an epoch
-    result = run(node, tmp_path, [], epochs=9, time_budget="0.0000001s", **keys)
+def test_the_time_budget_ends_the_run_with_its_accuracy(node: FakeNode, tmp_path: Path) -> None:
+    keys = {"val_dataset": "val", "output": str(tmp_path), "epochs": 9}
+    lines: list[str] = []
+    result = run(node, lines, time_budget=TINY_BUDGET, **keys)
+    assert result.was_stopped
+    assert [each.steps for each in result.epochs] == [1]
+    summary = summary_of(tmp_path)
+    assert (summary["ending"], summary["epochs"]) == ("time-budget", 0)
+    assert summary["val_top1"] == result.epochs[0].top1
+    assert f"stopped by the time budget, step 1 of epoch 0 comes next; saved to {tmp_path}" in lines
+    again = run(node, time_budget=TINY_BUDGET, resume="auto", **keys)
+    assert (again.losses, again.was_stopped) == ([], True), "a used-up budget takes no step"
+    more = run(node, resume="auto", **{**keys, "epochs": 1})
+    assert [each.steps for each in more.epochs] == [STEPS - 1]
+
+
+def test_the_target_counts_where_the_time_is_up_too(node: FakeNode) -> None:
+    keys = {"batch_size": 96, "target_accuracy": 0.01, "val_dataset": "val"}  # one step an epoch
+    result = run(node, epochs=9, time_budget=TINY_BUDGET, **keys)
     assert result.outcome is not None
     assert result.outcome.ending == "target"
 
 
-def test_a_used_up_time_budget_takes_no_further_step(node: FakeNode, tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"epochs": 9, "time_budget": "0.0000001s"}
-    run(node, tmp_path, [], **keys)
-    again = run(node, tmp_path, [], resume="auto", **keys)
-    assert (again.losses, again.was_stopped) == ([], True)
-
-
 def test_a_loss_that_is_not_finite_ends_the_run(node: FakeNode, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"the loss is (nan|inf) in epoch 0: use a lower --lr, "
-    ) as (caught):
-        run(node, tmp_path, [], lr=1e18, warmup_epochs=0.0)
+    message = r"the loss is (nan|inf) in epoch 0: use a lower --lr, "
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(node, output=str(tmp_path), lr=1e18, warmup_epochs=0.0)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_weights_of_a_fourth_channel_are_kept(node: FakeNode, tmp_path: Path) -> None:
-    state = resnet_small(3).state_dict()
-    state["conv1.weight"][:, 3] = 1.0
-    torch.save(state, tmp_path / "four.pt")
-    run(node, tmp_path / "run", [], epochs=1, init=str(tmp_path / "four.pt"))
-    kept = torch.load(tmp_path / "run" / "weights.pt", weights_only=True)
-    assert kept["conv1.weight"].shape[1] == 4
-
-
-def test_more_epochs_change_the_schedule_with_a_line(node: FakeNode, tmp_path: Path) -> None:
-    run(node, tmp_path, [], epochs=1)
-    lines: list[str] = []
-    run(node, tmp_path, lines, epochs=2, resume="auto")
-    assert any(line.startswith("epochs is 2 now, 1 in the checkpoint") for line in lines)
-
-
-def test_a_micro_batch_that_batch_norm_cannot_take_is_one_line(node: FakeNode) -> None:
-    options = make_options(node, batch_size=1, image_size=8)
-    with pytest.raises(ConfigError, match="batch norm needs more than one value of a channel"):
-        train(options, report=lambda line: None)
-
-
-def test_the_time_budget_ends_the_run_with_its_accuracy(node: FakeNode, tmp_path: Path) -> None:
-    lines: list[str] = []
-    result = run(node, tmp_path, lines, epochs=9, time_budget="0.0000001s")
-    assert result.was_stopped
-    assert [each.steps for each in result.epochs] == [1]
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["ending"], summary["epochs"]) == ("time-budget", 0)
-    assert summary["val_top1"] == result.epochs[0].top1
-    assert f"stopped by the time budget, step 1 of epoch 0 comes next; saved to {tmp_path}" in lines
-    more = run(node, tmp_path, lines, epochs=1, resume="auto")
-    assert [each.steps for each in more.epochs] == [STEPS - 1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"endpoint": None}, "there is no endpoint: pass one"),
-        ({"dataset": ""}, "there is no dataset: pass --dataset NAME"),
-        ({"resume": "auto"}, "--resume needs --checkpoint FILE or --output DIR"),
-        ({"checkpoint": "x", "output": "y"}, "--output DIR keeps checkpoints in DIR/checkpoints"),
-        ({"target_accuracy": 0.7}, "target accuracy 0.7 needs a validation set: pass --val-data"),
-        (
-            {"resume": "nowhere.pt"},
-            "there is no checkpoint nowhere.pt: name a file, or pass --resu",
-        ),
-        ({"keep": 0}, "keep must be 1 or more, got 0"),
-        ({"batch_norm_ranks": 3}, "batch_norm_ranks 3 does not divide the 1 rank"),
-        ({"global_batch": 1024, "batch_size": 0}, "fewer than a step of 1,024|fewer than the"),
-        ({"accumulation": 3, "global_batch": 32}, "accumulation 3 on 1 rank does not divide the"),
-        ({"recompute": ["stage?"]}, "stage"),
-        ({"group_width": 16}, "group_width is an option of the EfficientNets"),
-        ({"endpoint": None, "recipe_name": "smoke"}, "--recipe smoke needs --output DIR"),
-        ({"tensorboard": True}, "--tensorboard needs --output DIR"),
-    ],
-)
-def test_options_that_do_not_fit_are_one_line(
-    node: FakeNode, changes: dict[str, Any], message: str
+def test_checkpoints_come_every_checkpoint_steps_and_after_epochs(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        train(make_options(node, **changes), report=lambda line: None)
-    assert "\n" not in str(caught.value)
+    saved: list[tuple[int, int]] = []
+
+    def note(path: Path, content: dict[str, Any]) -> None:
+        saved.append((content["progress"]["epoch"], content["progress"]["step"]))
+
+    monkeypatch.setattr("trainer_client.reference.checkpoints.store.save_checkpoint", note)
+    run(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
+    assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]
 
 
-def test_show_prints_the_recipe_in_effect_and_needs_no_endpoint(
-    capsys: pytest.CaptureFixture[str],
+def test_an_epoch_is_saved_with_its_evaluation_not_before(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["--recipe", "imagenet-90", "--weight-decay", "1e-4", "--show"]) == 0
-    shown = capsys.readouterr().out
-    assert "(command line)\nweight_decay = 0.0001" in shown
-    assert "(imagenet-90)\nglobal_batch = 1024" in shown
+    path = tmp_path / "job.pt"
+    options = {"val_dataset": "val", "checkpoint": str(path), "checkpoint_steps": 1, "epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(Accuracy, "result", lambda accuracy: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(node, **options)
+    assert position(path) == (0, STEPS - 1)
+    result = run(node, resume="auto", **options)
+    assert (result.epochs[0].steps, result.epochs[0].val_images) == (1, SAMPLES)
 
 
-def test_resume_without_a_value_may_stand_before_the_endpoint(
+def test_sigterm_saves_and_ends_with_status_0(
     node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--output", str(tmp_path), "--resume", *command_line(node)]
-    assert main(arguments) == 0
-    assert f"no checkpoint {tmp_path} yet: starting from scratch" in capsys.readouterr().out
+    path = tmp_path / "job.pt"
+
+    def terminate(batch: Batch, loader: FeederLoader) -> None:
+        if (batch.epoch, batch.index) == (0, 2):
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    result = run(node, on_batch=terminate, checkpoint=str(path))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert result.was_stopped
+    assert position(path) == (0, 4), "the next step's vote stops the job"
+    # --resume without a value may stand before the endpoint.
+    arguments = ["--checkpoint", str(path), "--resume", *command_line(node)]
+    assert main([*arguments, "--warmup-epochs", "1"]) == 0
+    assert f"resumed from {path}, step " in capsys.readouterr().out
+    assert position(path) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--wieght-decay 1", "there is no option --wieght-decay; nearest is --weight-decay"),
-        ("--banana 1", "there is no option --banana (--help lists the options)"),
-        ("--epochs=3 --sead=4", "there is no option --sead; nearest is --seed"),
-        ("tcp://127.0.0.1:1 again", "'again' is one argument too many (--help lists the options)"),
-        ("--keep many", "argument --keep: invalid int value: 'many' (--help lists the options)"),
-        ("--lr", "argument --lr: expected one argument (--help lists the options)"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+def test_sigterm_during_an_evaluation_stops_after_it(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(arguments.split()) == ConfigError.exit_status
-    assert capsys.readouterr().err == f"train: error: {message}\n"
+    path, result_of = tmp_path / "job.pt", Accuracy.result
+
+    def terminate(accuracy: Accuracy) -> AccuracyResult:
+        signal.raise_signal(signal.SIGTERM)
+        return result_of(accuracy)
+
+    monkeypatch.setattr(Accuracy, "result", terminate)
+    result = run(node, checkpoint=str(path), val_dataset="val")
+    assert result.was_stopped
+    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES]
+    assert position(path) == (1, 0)
+
+
+def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    keys = {"checkpoint": str(path), "resume": "auto", "epochs": 0}
+    lines: list[str] = []
+    run(node, lines, **keys)
+    assert lines[1] == f"no checkpoint {path} yet: starting from scratch"
+    run(node, **{**keys, "epochs": 1})
+    for changes, message in (
+        ({"model": "resnet50"}, "of model small, this job has resnet50: pass --model small"),
+        ({"batch_size": 8}, "of global batch 16, this job has 8: pass --global-batch 16"),
+        ({"seed": 4}, "of seed 0, this job has 4: pass --seed 0"),
+        ({"lr": 0.25}, "of lr 0.0, this job has 0.25: pass --lr 0.0"),
+        ({"momentum": 0.25}, "of momentum 0.9, this job has 0.25: pass --momentum 0.9"),
+        ({"data": {"hue": 0.1}}, "of data .*, this job has .*: pass the same --data-recipe"),
+    ):
+        with pytest.raises(ConfigError, match=f"^the checkpoint is {message}"):
+            run(node, **keys, **changes)
+    content = load_checkpoint(path)
+    del content["optimiser"]
+    save_checkpoint(path, content)
+    with pytest.raises(ConfigError, match="does not fit this job: 'optimiser'"):
+        run(node, **keys)
+
+
+def test_a_checkpoint_path_that_cannot_be_written_is_refused_before_training(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), "", "x" * 300):
+        with pytest.raises(ConfigError, match="checkpoint must name a file in an existing"):
+            run(node, on_batch=stop_at(0, 0), checkpoint=name, resume="auto")

@@ -24,8 +24,11 @@ from feeder.process.regular_file import open_regular_file
 UNFINISHED: Final = ".unfinished"
 """Suffix of a file while it is written: of all processes, so that kills leave one at most."""
 CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
+DAMAGE: Final = (
+    *(BadZipFile, zlib.error, UnpicklingError, RuntimeError, ValueError, OSError, EOFError),
+)
+"""What ``check_sums`` and torch.load raise when a zip archive is damaged or something else."""
 
-_DAMAGE: Final = BadZipFile, zlib.error
 _FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
 
 
@@ -56,9 +59,9 @@ def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[st
         ) from error
     with file:
         try:
-            _check_sums(file)
+            check_sums(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except (*_DAMAGE, RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+        except DAMAGE as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(f"{path} is no checkpoint ({reason}): {instead}") from None
     version = content.get("version") if isinstance(content, dict) else None
@@ -68,6 +71,18 @@ def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[st
             f"{version}: {instead}, or use the version that saved it"
         )
     return dict(content)
+
+
+def check_sums(file: BinaryIO) -> None:
+    """Raise one of DAMAGE if a byte has changed: torch writes checksums but checks none."""
+    with ZipFile(file) as archive:
+        damaged = archive.testzip()
+        # Zip's own headers have no checksum, and this bit makes torch read another record's bytes.
+        folders = (each.filename for each in archive.infolist() if each.external_attr & _FOLDER)
+        damaged = damaged or next(folders, None)
+    if damaged is not None:
+        raise BadZipFile(f"{damaged} is damaged")
+    file.seek(0)
 
 
 def _explain(error: BaseException, path: Path, content: Mapping[str, Any]) -> str:
@@ -95,15 +110,3 @@ class _Counter(io.BytesIO):
         size_bytes = memoryview(data).nbytes
         self.size_bytes += size_bytes
         return size_bytes
-
-
-def _check_sums(file: BinaryIO) -> None:
-    """Raise one of _DAMAGE if a byte has changed: torch writes checksums but checks none."""
-    with ZipFile(file) as archive:
-        damaged = archive.testzip()
-        # Zip's own headers have no checksum, and this bit makes torch read another record's bytes.
-        folders = (each.filename for each in archive.infolist() if each.external_attr & _FOLDER)
-        damaged = damaged or next(folders, None)
-    if damaged is not None:
-        raise BadZipFile(f"{damaged} is damaged")
-    file.seek(0)

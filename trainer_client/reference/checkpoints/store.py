@@ -18,7 +18,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.output_file import explain_write_errors
@@ -28,39 +28,12 @@ from trainer_client.reference.checkpoints.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from trainer_client.reference.checkpoints.progress import Progress
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder's name in that of a run."""
 BEST: Final = "best.pt"
+_PREVIOUS: Final = ".previous"
 _NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
-
-
-class Store(Protocol):
-    """Where checkpoints are saved to and resumed from."""
-
-    def hold(self, report: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        """Let no other job save here until the body ends; ``report`` gets a line if nothing can.
-
-        Raises ConfigError if another job does, and that or ResourceError if nothing could be saved.
-        """
-        ...
-
-    def newest(self) -> Path | None:
-        """Return the latest checkpoint."""
-        ...
-
-    def load(self, path: Path) -> dict[str, Any]:
-        """Return a checkpoint's content; if it is damaged, the ConfigError offers another one."""
-        ...
-
-    def mend(self, path: Path, progress: Progress) -> None:
-        """Complete what a kill has interrupted after ``path`` was written, which is resumed."""
-        ...
-
-    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
-        """Write a checkpoint and remove those that it replaces."""
-        ...
 
 
 class CheckpointFile:
@@ -71,44 +44,41 @@ class CheckpointFile:
 
     @contextlib.contextmanager
     def hold(self, report: Callable[[str], None]) -> Iterator[None]:
-        """Let no other job save here; ConfigError unless the file could be written and resumed."""
-        self._check()
-        with _locked(self.path.with_name(self.path.name + ".lock"), self.path, report):
-            yield
+        """Let no other job save here until the body ends; ``report`` gets a line if nothing can.
 
-    def _check(self) -> None:
-        if not _can_be_file(self.path):
+        ConfigError if another job does, or unless the file could be written and resumed.
+        """
+        try:
+            is_possible = self.path.parent.is_dir() and not self.path.is_dir()
+        except OSError:  # no permission, or the name is too long
+            is_possible = False
+        if not is_possible:
             raise ConfigError(f"checkpoint must name a file in an existing folder, got {self.path}")
         try:
             check_regular(self.path.stat(), self.path)
         except FileNotFoundError:
-            return
+            pass
         except OSError as error:
             raise ConfigError(
                 f"no checkpoint can be saved to {self.path} ({error.strerror}): name another file, "
                 "or leave out --checkpoint"
             ) from None
+        with _locked(self.path.with_name(self.path.name + ".lock"), self.path, report):
+            yield
 
     def newest(self) -> Path | None:
-        """Return the file, if it exists."""
+        """Return the latest checkpoint."""
         return self.path if self.path.exists() else None
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """Return the content; if it is damaged, the error offers the one before."""
-        return load_checkpoint(path, instead=_offer(self._previous()))
-
-    def mend(self, path: Path, progress: Progress) -> None:
-        """Nothing: the file before is written first."""
-
-    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
+    def save(self, content: Mapping[str, Any], epoch: int, step: int, *, is_best: bool) -> None:
         """Write the file; the present one becomes the previous one."""
         if self.path.exists():
-            _link(Path(os.path.realpath(self.path)), self._previous())  # link(2) follows no link
+            previous = self.path.with_name(self.path.name + _PREVIOUS)
+            _link(Path(os.path.realpath(self.path)), previous)  # link(2) follows no link
         save_checkpoint(self.path, content)
-        return self.path
 
-    def _previous(self) -> Path:
-        return self.path.with_name(self.path.name + ".previous")
+    def keep_best(self, path: Path) -> None:
+        """Nothing: one file has no best one."""
 
 
 class CheckpointFolder:
@@ -136,36 +106,39 @@ class CheckpointFolder:
         """Return the latest checkpoint."""
         return max(list_checkpoints(self.folder), key=position_of, default=None)
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """Return the content; if it is damaged, the error offers the one before."""
-        names = sorted(list_checkpoints(self.folder), key=position_of)
-        earlier = [each for each in names if each != path and position_of(each) < position_of(path)]
-        return load_checkpoint(path, instead=_offer(earlier[-1] if earlier else None))
+    def save(self, content: Mapping[str, Any], epoch: int, step: int, *, is_best: bool) -> None:
+        """Write the checkpoint after ``epoch`` epochs and ``step`` steps of the next.
 
-    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
-        """Write a checkpoint; remove the oldest ones, and steps of epochs that are complete.
-
-        Later ones are of a run that was left when an earlier checkpoint was resumed: removed, too.
+        The oldest ones are removed, and steps of epochs that are complete. Later ones are of a run
+        that was left when an earlier checkpoint was resumed: removed, too.
         """
-        path = self.folder / name_at(progress.epoch, progress.step)
+        name = f"epoch-{epoch:04d}-step-{step:06d}.pt" if step else f"epoch-{epoch:04d}.pt"
+        path = self.folder / name
         save_checkpoint(path, content)
-        self.mend(path, progress)
-        names = sorted(list_checkpoints(self.folder), key=position_of)
+        if is_best:
+            self.keep_best(path)
+        names = list_checkpoints(self.folder)
         past = [each for each in names if position_of(each) <= position_of(path)]
         epochs = [each for each in past if not position_of(each)[1]]
         for each in {*names} - {path, *epochs[-self._keep :]}:
             each.unlink(missing_ok=True)
-        return path
 
-    def mend(self, path: Path, progress: Progress) -> None:
-        """Make the checkpoint the best one, if it is after an epoch and the most accurate."""
-        if path.parent == self.folder and not progress.step and _is_best(progress):
+    def keep_best(self, path: Path) -> None:
+        """Make a checkpoint of this folder the best one, also after a kill before ``save`` did."""
+        if path.parent == self.folder:
             _link(path, self.folder / BEST)
 
 
-def name_at(epoch: int, step: int) -> str:
-    """Return the name of the checkpoint after ``epoch`` epochs and ``step`` steps of the next."""
-    return f"epoch-{epoch:04d}-step-{step:06d}.pt" if step else f"epoch-{epoch:04d}.pt"
+Store = CheckpointFile | CheckpointFolder
+
+
+def load_for_resume(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's content; if it is damaged, the ConfigError offers the one before."""
+    checkpoints = list_checkpoints(path.parent)
+    earlier = [each for each in checkpoints if position_of(each) < position_of(path)]
+    before = earlier[-1] if earlier else path.with_name(path.name + _PREVIOUS)
+    offer = f"resume from the one before it with --resume {before}"
+    return load_checkpoint(path, instead=offer if before.exists() else "name another one")
 
 
 def position_of(path: Path) -> tuple[int, int]:
@@ -175,9 +148,10 @@ def position_of(path: Path) -> tuple[int, int]:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, but for the best; none where there is no folder."""
+    """Return the checkpoints of a folder in order, but for the best; none where there is none."""
     try:
-        return [each for each in folder.iterdir() if _NAME.fullmatch(each.name)]
+        names = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(names, key=position_of)
     except OSError:
         return []
 
@@ -209,12 +183,6 @@ def _locked(path: Path, place: Path, report: Callable[[str], None]) -> Iterator[
         yield
 
 
-def _is_best(progress: Progress) -> bool:
-    scores = [each.best_top1 for each in progress.history]
-    latest = scores[-1] if scores else None
-    return latest is not None and all(each is None or latest > each for each in scores[:-1])
-
-
 def _link(path: Path, name: Path) -> None:
     """Give a file a second name, which may exist; ResourceError when that fails."""
     unfinished = name.with_name(name.name + UNFINISHED)
@@ -230,16 +198,3 @@ def _link(path: Path, name: Path) -> None:
             f"cannot write the checkpoint {name} ({error.strerror}): make room, or use another "
             "--checkpoint or --output"
         ) from error
-
-
-def _offer(path: Path | None) -> str:
-    if path is None or not path.exists():
-        return "name another one"
-    return f"resume from the one before it with --resume {path}"
-
-
-def _can_be_file(path: Path) -> bool:
-    try:
-        return path.parent.is_dir() and not path.is_dir()
-    except OSError:  # no permission, or the name is too long
-        return False

@@ -1,4 +1,4 @@
-"""Optimisers, schedules and averages of weights that torch does not have.
+"""Optimisers and averages of weights that torch does not have.
 
-May import: errors.
+May import: nothing.
 """

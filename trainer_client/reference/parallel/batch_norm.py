@@ -11,7 +11,6 @@ averages the gradients of weights, as usual.
 On CUDA this is ``torch.nn.SyncBatchNorm``. It refuses the CPU, which has ``GroupBatchNorm2d``.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -27,12 +26,11 @@ _OVER_SAMPLES: Final = (0, 2, 3)  # of (N, C, H, W): all that share a channel
 
 def check_batch_norm_ranks(ranks: int, world_size: int) -> None:
     """Raise ConfigError unless groups of ``ranks`` ranks divide ``world_size``."""
-    if ranks >= 1 and world_size % ranks == 0:
-        return
-    sizes = ", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0)
-    only = "use 1" if world_size == 1 else f"use one of {sizes}"
-    count = "1 rank" if world_size == 1 else f"{world_size} ranks"
-    raise ConfigError(f"batch_norm_ranks {ranks} does not divide the {count}: {only}")
+    if world_size % ranks:
+        sizes = ", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0)
+        only = "use 1" if world_size == 1 else f"use one of {sizes}"
+        count = "1 rank" if world_size == 1 else f"{world_size} ranks"
+        raise ConfigError(f"batch_norm_ranks {ranks} does not divide the {count}: {only}")
 
 
 def distribute_batch_norm(model: nn.Module, ranks: int, device: torch.device) -> nn.Module:
@@ -40,13 +38,9 @@ def distribute_batch_norm(model: nn.Module, ranks: int, device: torch.device) ->
 
     The groups are ranks 0 … ranks - 1 and so on. Call it in every rank, in the same order as other
     calls that make process groups, before ``recompute_at`` and before the model is wrapped. Names
-    in the state dict stay the same. A module with a process group cannot be deep-copied, so copy
-    the model before.
-
-    ConfigError where ``ranks`` does not divide the world's size, or where the model has a batch
-    norm of another class than ``nn.BatchNorm2d``.
+    in the state dict stay the same. ConfigError where the model has a batch norm of another class
+    than ``nn.BatchNorm2d``.
     """
-    check_batch_norm_ranks(ranks, dist.get_world_size() if dist.is_initialized() else 1)
     if ranks == 1:
         return model
     for name, module in model.named_modules():
@@ -58,8 +52,7 @@ def distribute_batch_norm(model: nn.Module, ranks: int, device: torch.device) ->
     # A group of its own even if it holds all ranks: DDP's reductions are queued in the world's.
     group, _ = dist.new_subgroups(group_size=ranks)  # type: ignore[no-untyped-call]
     if device.type == "cuda":
-        convert: Callable[..., nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
-        return convert(model, group)
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model, group)  # type: ignore[no-any-return, no-untyped-call]
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.__class__ = GroupBatchNorm2d  # the same parameters, buffers and hooks
@@ -80,15 +73,14 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         """Return (N, C, H, W) of the type of ``input``, normalised and scaled by channel."""
         if not self.training:
             return super().forward(input)
-        self._check_input_dim(input)
         values = input.to(torch.promote_types(input.dtype, torch.float32))
         count = values.new_tensor([values.numel() // values.shape[1]])
-        totals = _sum_over(self.group, torch.cat([values.sum(_OVER_SAMPLES), count]))
+        totals = self._sum_over_ranks(torch.cat([values.sum(_OVER_SAMPLES), count]))
         count = totals[-1].detach()
         mean = totals[:-1] / count
         # In two passes: the mean of squares less the square of the mean would cancel.
         centred = values - mean[:, None, None]
-        variance = _sum_over(self.group, centred.square().sum(_OVER_SAMPLES)) / count
+        variance = self._sum_over_ranks(centred.square().sum(_OVER_SAMPLES)) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach(), count)
         scale = torch.rsqrt(variance + self.eps)
@@ -110,6 +102,10 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         self.running_mean.mul_(1 - share).add_(mean, alpha=share)
         self.running_var.mul_(1 - share).add_(variance * (count / (count - 1)), alpha=share)
 
+    def _sum_over_ranks(self, addend: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = _SumOver.apply(self.group, addend)  # type: ignore[no-untyped-call]
+        return total
+
 
 class _SumOver(torch.autograd.Function):
     """A sum over ranks. Each rank's addend is part of every rank's sum, so gradients add up too.
@@ -120,20 +116,11 @@ class _SumOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
         ctx.group = group  # type: ignore[attr-defined]
-        return _all_reduced(group, addend)
+        total = addend.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, _all_reduced(ctx.group, gradient)
-
-
-def _all_reduced(group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
-    total = addend.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=group)
-    return total
-
-
-def _sum_over(group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
-    total: torch.Tensor = _SumOver.apply(group, addend)  # type: ignore[no-untyped-call]
-    return total
+        return None, _SumOver.forward(ctx, ctx.group, gradient)

@@ -11,20 +11,14 @@ hold fields of ``feeder.plan.recipe`` for training and for evaluation.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Final, Literal, Self, get_args, get_type_hints
+from typing import Any, Final, Literal, Self, TypeGuard, get_args, get_type_hints
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe import Recipe
 from feeder.plan.recipe_checks import hint_at_nearest
 
-Optimiser = Literal["sgd", "rmsprop-tf", "lars"]
-ScheduleKind = Literal["cosine", "polynomial", "steps"]
-Reduction = Literal["flat", "two-level"]
-Compression = Literal["none", "float16", "bfloat16"]
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
-Weights = Literal["float32", "bfloat16", "float16"]
-Rounding = Literal["stochastic", "nearest"]
-
+TABLES: Final = ("data", "val_data")
+"""The keys that hold fields of the data's recipe."""
 _OWN_KEYS: Final = {  # fields of the data's recipe that follow from keys of this one
     "batch_size": "global_batch",
     "image_size": "image_size",
@@ -66,7 +60,9 @@ class TrainingRecipe:
         0,
     )
 
-    optimiser: Optimiser = _key("sgd", "SGD, RMSProp as TensorFlow defines it, or LARS")
+    optimiser: Literal["sgd", "rmsprop-tf", "lars"] = _key(
+        "sgd", "SGD, RMSProp as TensorFlow defines it, or LARS"
+    )
     base_lr: float = _key(0.1, "learning rate for a step of base_batch images", 0)
     base_batch: int = _key(
         256, "the learning rate is base_lr x global batch / base_batch; 0: base_lr as it is", 0
@@ -86,7 +82,9 @@ class TrainingRecipe:
     clip_norm: float = _key(0.0, "largest norm of the gradient; 0: not clipped", 0)
 
     warmup_epochs: float = _key(5.0, "epochs over which the learning rate rises linearly", 0)
-    schedule: ScheduleKind = _key("cosine", "how the learning rate falls after that")
+    schedule: Literal["cosine", "polynomial", "steps"] = _key(
+        "cosine", "how the learning rate falls after that"
+    )
     schedule_power: float = _key(2.0, "of the polynomial schedule", 0)
     end_lr: float = _key(0.0, "learning rate at the end of the polynomial schedule", 0)
     step_epochs: tuple[float, ...] = _key((), "epochs at which the steps schedule falls")
@@ -101,15 +99,21 @@ class TrainingRecipe:
 
     batch_norm_ranks: int = _key(1, "ranks that compute batch-norm statistics together", 1)
     bucket_mb: float = _key(25.0, "size of a bucket of gradients, MB", 0)
-    reduction: Reduction = _key(
+    reduction: Literal["flat", "two-level"] = _key(
         "flat", "how gradients are reduced; two-level: within each host, then between hosts"
     )
-    compression: Compression = _key("none", "type of gradients while they are reduced")
-    precision: Precision = _key(
+    compression: Literal["none", "float16", "bfloat16"] = _key(
+        "none", "type of gradients while they are reduced"
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = _key(
         "auto", "of the forward and backward pass; auto: half precision on CUDA, float32 on a CPU"
     )
-    weights: Weights = _key("float32", "type of the weights; half precision keeps no float32 copy")
-    rounding: Rounding = _key("stochastic", "of half-precision weights after an update")
+    weights: Literal["float32", "bfloat16", "float16"] = _key(
+        "float32", "type of the weights; half precision keeps no float32 copy"
+    )
+    rounding: Literal["stochastic", "nearest"] = _key(
+        "stochastic", "of half-precision weights after an update"
+    )
     recompute: tuple[str, ...] = _key(
         (), 'modules whose activations are computed again in the backward pass, as "layer?.*"'
     )
@@ -126,7 +130,7 @@ class TrainingRecipe:
         for each in fields(self):
             value = _checked(each, getattr(self, each.name))
             object.__setattr__(self, each.name, value)
-        for table in ("data", "val_data"):
+        for table in TABLES:
             _check_data(table, getattr(self, table))
         if self.time_budget:
             parse_duration(self.time_budget)
@@ -207,49 +211,40 @@ def parse_duration(text: str) -> float:
 
 def _checked(key: "Field[Any]", value: object) -> object:
     """Return ``value`` in the key's type; ConfigError unless it has that type and range."""
-    kind, name = KINDS[key.name], key.name
-    choices = get_args(kind) if kind is not str else ()
+    name, kind = key.name, KINDS[key.name]
+    choices = get_args(kind)
     if kind is bool:
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} must be true or false, got {value!r}")
-    elif kind in (int, float):
-        value = _checked_number(key, value, kind)
+        wanted = "true or false"
+        if isinstance(value, bool):
+            return value
     elif kind is str:
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} must be a text, got {value!r}")
+        wanted = "a text"
+        if isinstance(value, str):
+            return value
+    elif kind in (int, float):
+        low, high = key.metadata["low"], key.metadata["high"]
+        wanted = "a whole number, " if kind is int else "a finite number, "
+        wanted += f"{low} or more" if high is None else f"{low} .. {high}"
+        high = math.inf if high is None else high
+        if _is_number(value) and low <= value <= high and value == kind(value):
+            return kind(value)
     elif kind in (tuple[float, ...], tuple[str, ...]):
-        value = _checked_list(name, value, choices[0])
-    elif name not in ("data", "val_data") and value not in choices:
-        named = ", ".join(str(choice) for choice in choices)
-        raise ConfigError(f"{name} must be one of {named}, got {value!r}")
-    return value
+        is_text = choices[0] is str
+        wanted = "a list of texts" if is_text else "a list of numbers"
+        if isinstance(value, list | tuple) and all(
+            isinstance(each, str) if is_text else _is_number(each) for each in value
+        ):
+            return tuple(map(choices[0], value))
+    else:
+        wanted = f"one of {', '.join(map(str, choices))}"
+        if name in TABLES or value in choices:
+            return value
+    raise ConfigError(f"{name} must be {wanted}, got {value!r}")
 
 
-def _checked_number(key: "Field[Any]", value: object, kind: type) -> int | float:
-    low, high = key.metadata["low"], key.metadata["high"]
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
-        is_kind = kind is float or value == int(value)
-        if is_kind and low <= value <= (math.inf if high is None else high):
-            return int(value) if kind is int else float(value)
-    wanted = "a whole number" if kind is int else "a finite number"
-    range_ = f"{low} .. {high}" if high is not None else f"{low} or more"
-    raise ConfigError(f"{key.name} must be {wanted}, {range_}, got {value!r}")
-
-
-def _checked_list(name: str, value: object, kind: type) -> tuple[object, ...]:
-    wanted = (int, float) if kind is float else str
-    values = value if isinstance(value, list | tuple) else [None]
-    if not all(isinstance(each, wanted) and _is_plain(each) for each in values):
-        what = "numbers" if kind is float else "texts"
-        raise ConfigError(f"{name} must be a list of {what}, got {value!r}")
-    return tuple(kind(each) for each in values)
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value is a text or a number that is neither a boolean nor beyond all bounds."""
-    if isinstance(value, bool):
-        return False
-    return not isinstance(value, int | float) or abs(value) < 2**63
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number that is neither a boolean nor beyond all bounds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _check_data(table: str, values: object) -> None:

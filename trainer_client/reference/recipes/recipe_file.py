@@ -14,16 +14,20 @@ from typing import Final, Self
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe_checks import hint_at_nearest
-from trainer_client.reference.recipes.recipe import KEYS, TrainingRecipe, about_key, check_keys
+from trainer_client.reference.recipes.recipe import (
+    KEYS,
+    TABLES,
+    TrainingRecipe,
+    about_key,
+    check_keys,
+)
 
 _SUFFIX: Final = ".toml"
-_TABLES: Final = ("data", "val_data")
 
 
 def shipped_recipes() -> list[str]:
     """Return the names of the recipes that come with Feeder."""
-    folder = files("trainer_client.reference.recipes")
-    names = (each.name for each in folder.iterdir())
+    names = (each.name for each in files(__package__).iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
@@ -46,11 +50,11 @@ class EffectiveRecipe:
         """
         name = named or "defaults"
         values = read_recipe(named) if named else {}
-        origins = {key: "default" for key in KEYS if key not in _TABLES}
-        origins |= {key: name for key in values if key not in _TABLES}
-        origins |= {key: "command line" for key in changes if key not in _TABLES}
+        origins = {key: "default" for key in KEYS if key not in TABLES}
+        origins |= {key: name for key in values if key not in TABLES}
+        origins |= {key: "command line" for key in changes if key not in TABLES}
         merged = {**values, **changes}
-        for table in _TABLES:
+        for table in TABLES:
             ours, theirs = values.get(table, {}), changes.get(table, {})
             assert isinstance(ours, Mapping)
             assert isinstance(theirs, Mapping)
@@ -64,11 +68,13 @@ class EffectiveRecipe:
         lines = [f"# Recipe {self.name}: every key that is in effect, and where it came from."]
         values = self.recipe.to_dict()
         for key, value in values.items():
-            if key not in _TABLES:
-                origin = self.origins.get(key, "default")
-                line = f"{key} = {format_value(value)}{self._describe_result(key)}"
-                lines += ["", f"# {about_key(key)} ({origin})", line]
-        for table in _TABLES:
+            if key not in TABLES:
+                line = f"{key} = {format_value(value)}"
+                recipe = self.recipe
+                if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
+                    line += f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
+                lines += ["", f"# {about_key(key)} ({self.origins.get(key, 'default')})", line]
+        for table in TABLES:
             fields = values[table]
             assert isinstance(fields, Mapping)
             lines += ["", f"# {about_key(table)}", f"[{table}]"]
@@ -77,26 +83,28 @@ class EffectiveRecipe:
                 lines.append(f"{field} = {format_value(value)}  # {origin}")
         return "\n".join(lines) + "\n"
 
-    def _describe_result(self, key: str) -> str:
-        """Return a comment with what follows from the keys together, where that is known."""
-        recipe = self.recipe
-        if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
-            return f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
-        return ""
-
 
 def read_recipe(named: str) -> dict[str, object]:
     """Return the keys of a recipe: one that Feeder ships, or a TOML file.
 
     Raises ConfigError when there is none, when it is no TOML, and for an unknown key.
     """
-    text = _read_text(named)
+    shipped = shipped_recipes()
+    path = files(__package__).joinpath(named + _SUFFIX) if named in shipped else Path(named)
     try:
-        values = tomllib.loads(text)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"recipe {named} is no text file: name a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"recipe {named} is no TOML ({error}): mend the file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"there is no recipe {named!r} ({reason}): use one of {', '.join(shipped)}"
+            f"{hint_at_nearest(named, shipped)}, or the name of a TOML file"
+        ) from None
     check_keys(values, f"recipe {named}")
-    for table in _TABLES:
+    for table in TABLES:
         if not isinstance(values.get(table, {}), dict):
             raise ConfigError(f"recipe {named}: {table} must be a table, as [{table}]")
     return values
@@ -125,21 +133,3 @@ def _parse_toml(text: str) -> object:
 def format_value(value: object) -> str:
     """Return a value as TOML writes it."""
     return json.dumps(value, ensure_ascii=False)  # equal for numbers, texts, lists and booleans
-
-
-def _read_text(named: str) -> str:
-    if named in shipped_recipes():
-        path = files("trainer_client.reference.recipes").joinpath(named + _SUFFIX)
-        return path.read_text(encoding="utf-8")
-    try:
-        return Path(named).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"recipe {named} is no text file: name a TOML file") from None
-    except (OSError, ValueError) as error:
-        names = shipped_recipes()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        hint = hint_at_nearest(named, names)
-        raise ConfigError(
-            f"there is no recipe {named!r} ({reason}): use one of {', '.join(names)}{hint}, or the "
-            "name of a TOML file"
-        ) from None

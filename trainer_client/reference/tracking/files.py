@@ -1,31 +1,34 @@
 """The files that every run writes into its folder, CSV and JSON.
 
     run.json       what was known before the first step; the same again after a resume
-    steps.csv      a row for each logged step (``step_rows``)
+    steps.csv      a row for each logged step, the loss curve of a run
     epochs.csv     a row for each complete epoch
     summary.json   how the run ended, once it has ended
 
-Invariant: after any kills and resumes, epochs.csv has every complete epoch once, in order.
+Whole files are replaced atomically: after a kill at any moment a file has its old content or its
+new one. Rows of steps.csv are appended; on a resume, those after the checkpoint are removed, and
+the job writes them again.
+
+Invariant: after any kills and resumes, epochs.csv has every complete epoch once, in order, and
+steps.csv every step at most once.
 """
 
 import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TextIO
 
+from feeder.process.output_file import explain_write_errors, write_output
+from feeder.process.regular_file import open_regular_file
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
-from trainer_client.reference.tracking.output_file import (
-    explain_errors,
-    make_folder,
-    replace_file,
-)
-from trainer_client.reference.tracking.step_rows import StepRows
 from trainer_client.reference.tracking.tracker import Tracker
 
+STEP_COLUMNS: Final = ("global_step", "epoch", "step", "loss", "lr", "images_per_s", "wait_share")
 EPOCH_COLUMNS: Final = (
     *("epoch", "steps", "images", "seconds", "images_per_s", "wait_share", "loss", "lr"),
     *("val_images", "val_top1", "val_top5", "ema_top1", "ema_top5", "val_s"),
@@ -34,74 +37,142 @@ RUN_FILE: Final = "run.json"
 STEPS_FILE: Final = "steps.csv"
 EPOCHS_FILE: Final = "epochs.csv"
 SUMMARY_FILE: Final = "summary.json"
-_OF_THIS_PROCESS: Final = ("first_step", "history")  # fields of RunInfo that a resume changes
+_UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
+
+
+def explain_errors(path: Path) -> AbstractContextManager[None]:
+    """Raise OSErrors of the body as ResourceErrors, one line that names ``path``, with a remedy."""
+    return explain_write_errors(str(path), "make room or name another --output folder")
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it where they are missing; ResourceError if that fails."""
+    with explain_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
+    with explain_errors(path):
+        write_output(path, content, suffix=_UNFINISHED)
 
 
 class RunFiles(Tracker):
-    """Writes them; each method raises ResourceError where the folder cannot be written."""
+    """Writes them into ``folder``, which ``begin`` creates where it is missing."""
 
     def __init__(self, folder: Path) -> None:
-        """Write into ``folder``, which ``begin`` creates where it is missing."""
         self._folder = folder
         self._results: dict[int, EpochResult] = {}
-        self._steps: StepRows | None = None
+        self._steps: TextIO | None = None
 
     def begin(self, run: RunInfo) -> None:
-        """Write run.json, and the rows of the tables from before the step where the job starts."""
         make_folder(self._folder)
-        summary = self._folder / SUMMARY_FILE
+        summary, steps = self._folder / SUMMARY_FILE, self._folder / STEPS_FILE
         with explain_errors(summary):
             summary.unlink(missing_ok=True)  # of the run before; this one has not ended
-        _write_json(
-            self._folder / RUN_FILE,
-            {name: getattr(run, name) for name in _names(run) if name not in _OF_THIS_PROCESS},
-        )
+        names = [each.name for each in fields(run) if each.name not in ("first_step", "history")]
+        values = {name: getattr(run, name) for name in names}  # those that a resume does not change
+        _write_json(self._folder / RUN_FILE, values)
         self._results = {result.epoch: result for result in run.history}
         self._write_epochs()
-        self._steps = StepRows(self._folder / STEPS_FILE, first_step=run.first_step)
+        kept = [row for row in _read_steps(steps) if int(row[0]) <= run.first_step]
+        replace_file(steps, _to_csv(STEP_COLUMNS, kept))
+        with explain_errors(steps):
+            self._steps = steps.open("a", encoding="utf-8")
 
     def log_step(self, report: StepReport) -> None:
-        """Append a row to steps.csv."""
-        if self._steps is not None:
-            self._steps.append(report)
+        if self._steps is None:
+            return
+        numbers = [f"{value:.6g}" for value in (report.loss, report.lr, report.images_per_s)]
+        row = [report.global_step, report.epoch, report.step, *numbers, f"{report.wait_share:.4f}"]
+        with explain_errors(self._folder / STEPS_FILE):
+            self._steps.write(",".join(map(str, row)) + "\n")
+            self._steps.flush()
 
     def end_epoch(self, result: EpochResult) -> None:
-        """Write epochs.csv with the new epoch."""
         self._results[result.epoch] = result
         self._write_epochs()
 
     def end(self, outcome: Outcome) -> None:
-        """Write summary.json: the fields of ``outcome``."""
-        values = {name: getattr(outcome, name) for name in _names(outcome)}
-        _write_json(self._folder / SUMMARY_FILE, values)
+        _write_json(self._folder / SUMMARY_FILE, asdict(outcome))
 
     def close(self) -> None:
-        """Close steps.csv. Idempotent."""
         if self._steps is not None:
-            self._steps.close()
+            with explain_errors(self._folder / STEPS_FILE):
+                self._steps.close()
 
     def _write_epochs(self) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(EPOCH_COLUMNS)
-        writer.writerows(_epoch_row(self._results[epoch]) for epoch in sorted(self._results))
-        replace_file(self._folder / EPOCHS_FILE, text.getvalue().encode())
+        rows = []
+        for _, result in sorted(self._results.items()):
+            values = {**asdict(result), "ema_top1": result.ema_top1, "ema_top5": result.ema_top5}
+            values |= {"val_top1": result.top1, "val_top5": result.top5}
+            row = [values[column] for column in EPOCH_COLUMNS]
+            rows.append([f"{each:.6g}" if isinstance(each, float) else each for each in row])
+        replace_file(self._folder / EPOCHS_FILE, _to_csv(EPOCH_COLUMNS, rows))
 
 
-def _names(report: RunInfo | Outcome) -> list[str]:
-    return [each.name for each in fields(report)]
+def read_losses(path: Path) -> list[tuple[int, float]]:
+    """Return global step and loss of each row of steps.csv; none where there is no such file."""
+    loss = STEP_COLUMNS.index("loss")
+    return [(int(row[0]), float(row[loss])) for row in _read_steps(path)]
 
 
-def _epoch_row(result: EpochResult) -> list[object]:
-    values = {
-        **asdict(result),
-        "val_top1": result.top1,
-        "val_top5": result.top5,
-        "ema_top1": result.ema_top1,
-        "ema_top5": result.ema_top5,
-    }
-    chosen = (values[column] for column in EPOCH_COLUMNS)
-    return [f"{value:.6g}" if isinstance(value, float) else value for value in chosen]
+def _read_steps(path: Path) -> list[list[str]]:
+    """Return the whole rows; ResourceError when the file cannot be read."""
+    with explain_errors(path):
+        try:
+            text = path.read_text("utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+    rows = text.split("\n")[1:-1]  # without the header, and the last line if it is cut short
+    return [row.split(",") for row in rows if _is_whole(row.split(","))]
+
+
+def _is_whole(row: Sequence[str]) -> bool:
+    """Return whether a row has all columns; power loss can leave a file with zeros in it."""
+    try:
+        return row[0].isdecimal() and len([*map(float, row)]) == len(STEP_COLUMNS)
+    except ValueError:
+        return False
+
+
+class MergedRows:
+    """A CSV file to which rows are added over several processes, each row once by its key.
+
+    Rows are in the order of their keys; the file is replaced with each new one.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        """Take over the rows of ``path``, if it is a table with the column ``key``, of integers.
+
+        ResourceError where it is no regular file, which could not be read again.
+        """
+        self._path = path
+        self._key = key
+        self._rows: dict[int, Mapping[str, object]] = {}
+        with self._explain_errors():
+            if path.exists():
+                with io.TextIOWrapper(
+                    open_regular_file(path), encoding="utf-8", errors="replace", newline=""
+                ) as file:
+                    rows = [row for row in csv.DictReader(file) if (row.get(key) or "").isdecimal()]
+                self._rows = {int(row[key]): row for row in rows}
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Add a row, in place of one with the same key; ResourceError when writing fails."""
+        self._rows[int(str(row[self._key]))] = row
+        rows = [[each.get(name) for name in row] for _, each in sorted(self._rows.items())]
+        with self._explain_errors():
+            write_output(self._path, _to_csv(row, rows))
+
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_write_errors(str(self._path), "make room or name another --csv file")
+
+
+def _to_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue().encode()
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -110,7 +181,7 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
     replace_file(path, text.encode(errors="backslashreplace") + b"\n")
 
 
-def _to_json(value: object) -> object:
+def _to_json(value: Any) -> object:
     """Return ``value`` as JSON has it: no other types of mappings, null for what is not finite."""
     match value:
         case float():

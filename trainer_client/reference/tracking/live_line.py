@@ -30,7 +30,11 @@ class LiveLine(Tracker):
         self._stream = stream
         self._clock = clock
         self._is_terminal = stream.isatty()
-        self._dot = _separator(stream.encoding)
+        self._dot = " · "
+        try:
+            self._dot.encode(stream.encoding or "ascii")
+        except (UnicodeEncodeError, LookupError):
+            self._dot = " - "
         self._epochs = 0
         self._shown = ""
         self._last_s = -math.inf
@@ -41,7 +45,6 @@ class LiveLine(Tracker):
         self._stream.flush()
 
     def begin(self, run: RunInfo) -> None:
-        """Note the number of epochs."""
         self._epochs = run.epochs
 
     def log_step(self, report: StepReport) -> None:
@@ -49,7 +52,9 @@ class LiveLine(Tracker):
         now_s = self._clock()
         is_last = report.step == report.steps_per_epoch
         if self._is_terminal and (is_last or now_s - self._last_s >= REDRAW_S):
-            self._show(_fit(report, self._epochs, self._width(), self._dot))
+            lines = [self._dot.join(parts) for parts in _forms(report, self._epochs)]
+            width = self._width()
+            self._show(next((line for line in lines if len(line) <= width), lines[-1][:width]))
         elif not self._is_terminal and now_s - self._last_s >= LOG_S:
             self.print_line("  " + self._dot.join(next(_forms(report, self._epochs))))
         else:
@@ -57,20 +62,17 @@ class LiveLine(Tracker):
         self._last_s = now_s
 
     def begin_evaluation(self, epoch: int) -> None:
-        """Show that an evaluation runs."""
         if self._is_terminal:
             self._show(f"evaluating after epoch {epoch}/{self._epochs}"[: self._width()])
 
     def end_epoch(self, result: EpochResult) -> None:
-        """Remove the line, which the epoch's result replaces."""
-        self._show("")
+        self.close()  # the epoch's result replaces it
 
     def end(self, outcome: Outcome) -> None:
-        """Remove the line."""
-        self._show("")
+        self.close()
 
     def close(self) -> None:
-        """Remove the line, so that an error is printed on a line of its own. Idempotent."""
+        """Remove the line, so that an error is printed on a line of its own."""
         self._show("")
 
     def _show(self, text: str) -> None:
@@ -92,12 +94,6 @@ class LiveLine(Tracker):
         return (columns or _COLUMNS) - 1
 
 
-def _fit(report: StepReport, epochs: int, width: int, dot: str) -> str:
-    """Return the longest form of the line that fits."""
-    lines = [dot.join(parts) for parts in _forms(report, epochs)]
-    return next((line for line in lines if len(line) <= width), lines[-1][:width])
-
-
 def _forms(report: StepReport, epochs: int) -> Iterator[tuple[str, ...]]:
     """Yield the parts of the line, the longest form first."""
     step = f"{report.step}/{report.steps_per_epoch}"
@@ -117,23 +113,12 @@ def _forms(report: StepReport, epochs: int) -> Iterator[tuple[str, ...]]:
 def format_duration(seconds: float) -> str:
     """Return a time in its two largest units: 42 s, 3 min 20 s, 3 h 12 min, 12 d 4 h."""
     whole = max(0, round(seconds))
-    for large, large_s, small, small_s in _UNITS:
+    for large, large_s, small, small_s in (
+        ("d", 86_400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
         if whole >= large_s:
             rest = whole % large_s // small_s
             return f"{whole // large_s} {large}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
-
-
-_UNITS: Final = (
-    ("d", 86_400, "h", 3600),
-    ("h", 3600, "min", 60),
-    ("min", 60, "s", 1),
-)
-
-
-def _separator(encoding: str | None) -> str:
-    try:
-        " · ".encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return " - "
-    return " · "

@@ -14,7 +14,7 @@ epochs that were not complete, and that the run had stopped; it logs no paramete
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
@@ -22,11 +22,7 @@ from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
 
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo
-from trainer_client.reference.tracking.output_file import (
-    explain_errors,
-    make_folder,
-    replace_file,
-)
+from trainer_client.reference.tracking.files import explain_errors, make_folder, replace_file
 from trainer_client.reference.tracking.tracker import Tracker
 
 MLLOG_FILE: Final = "mllog.txt"
@@ -36,10 +32,9 @@ _ROOT: Final = Path(__file__).parents[3]  # call sites are logged relative to it
 
 
 class MlperfLog(Tracker):
-    """Writes the log; each method raises ResourceError where the file cannot be written."""
+    """Writes the log into ``folder``, the run's. MLPerf's initialisation begins when it is made."""
 
     def __init__(self, folder: Path) -> None:
-        """Write into ``folder``, the run's. MLPerf's initialisation begins now."""
         self._path = folder / MLLOG_FILE
         self._init_ms = int(time.time() * 1000)
         self._log: Any = None
@@ -61,18 +56,16 @@ class MlperfLog(Tracker):
             return
         self._log.start(keys.INIT_START, time_ms=self._init_ms)
         self._log.event(keys.CACHE_CLEAR, False)
-        for key, value in _parameters(run):
+        for key, value in _parameters(run).items():
             self._log.event(key, value)
         self._log.end(keys.INIT_STOP)
         self._log.start(keys.RUN_START)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Log it."""
         self._log.start(keys.EPOCH_START, metadata={keys.EPOCH_NUM: epoch + 1})
         self._is_in_epoch = True
 
     def begin_evaluation(self, epoch: int) -> None:
-        """Log the end of the epoch's steps and the start of its evaluation."""
         self._end_steps(epoch)
         self._log.start(keys.EVAL_START, metadata={keys.EPOCH_NUM: epoch + 1})
 
@@ -90,7 +83,6 @@ class MlperfLog(Tracker):
         self._end_run(keys.SUCCESS if is_reached else keys.ABORTED)
 
     def close(self) -> None:
-        """Log that the run was aborted, if it has not ended. Idempotent."""
         self._end_run(keys.ABORTED)
 
     def _end_steps(self, epoch: int) -> None:
@@ -107,50 +99,43 @@ class MlperfLog(Tracker):
                 handler.close()
 
 
-def _parameters(run: RunInfo) -> Iterator[tuple[str, object]]:
-    """Yield the keys that stand before the run's start, with their values."""
+def _parameters(run: RunInfo) -> Mapping[str, object]:
+    """Return the keys that stand before the run's start; of the optimiser, the benchmark's."""
     recipe = run.recipe
     accumulation = max(1, cast("int", recipe.get("accumulation", 1)))
-    yield keys.SUBMISSION_BENCHMARK, keys.RESNET
-    yield keys.SUBMISSION_DIVISION, keys.CLOSED
-    yield keys.SUBMISSION_ORG, "feeder"
-    yield keys.SUBMISSION_PLATFORM, f"{run.ranks} x {run.device}"
-    yield keys.SUBMISSION_STATUS, keys.RESEARCH
-    yield keys.SEED, run.seed
-    yield keys.GLOBAL_BATCH_SIZE, run.global_batch
-    yield keys.GRADIENT_ACCUMULATION_STEPS, accumulation
-    yield keys.TRAIN_SAMPLES, run.train_samples
-    if run.val_samples is not None:
-        yield keys.EVAL_SAMPLES, run.val_samples
-    yield keys.OPT_NAME, run.optimiser
     micro_batch = run.global_batch // (run.ranks * accumulation)
-    yield keys.MODEL_BN_SPAN, micro_batch * cast("int", recipe.get("batch_norm_ranks", 1))
-    yield from _optimiser_parameters(run, recipe)
-
-
-def _optimiser_parameters(
-    run: RunInfo, recipe: Mapping[str, object]
-) -> Iterator[tuple[str, object]]:
-    """Yield the keys of the optimiser and the schedule, those that the benchmark has for it."""
     warmup_epochs = cast("float", recipe.get("warmup_epochs", 0.0))
-    steps = run.steps_per_epoch * run.epochs
-    decay_steps = max(0, steps - round(warmup_epochs * run.steps_per_epoch))
-    is_polynomial = recipe.get("schedule") == "polynomial"
+    values: dict[str, object] = {
+        keys.SUBMISSION_BENCHMARK: keys.RESNET,
+        keys.SUBMISSION_DIVISION: keys.CLOSED,
+        keys.SUBMISSION_ORG: "feeder",
+        keys.SUBMISSION_PLATFORM: f"{run.ranks} x {run.device}",
+        keys.SUBMISSION_STATUS: keys.RESEARCH,
+        keys.SEED: run.seed,
+        keys.GLOBAL_BATCH_SIZE: run.global_batch,
+        keys.GRADIENT_ACCUMULATION_STEPS: accumulation,
+        keys.TRAIN_SAMPLES: run.train_samples,
+        **({} if run.val_samples is None else {keys.EVAL_SAMPLES: run.val_samples}),
+        keys.OPT_NAME: run.optimiser,
+        keys.MODEL_BN_SPAN: micro_batch * cast("int", recipe.get("batch_norm_ranks", 1)),
+    }
     if run.optimiser not in (keys.SGD, keys.LARS):
-        return
+        return values
     prefix = f"{run.optimiser}_"
-    yield prefix + keys.OPT_BASE_LR, recipe.get("lr")
-    yield prefix + "opt_momentum", recipe.get("momentum")
-    yield prefix + keys.OPT_WEIGHT_DECAY, recipe.get("weight_decay")
-    if is_polynomial:
-        yield prefix + keys.OPT_END_LR, recipe.get("end_lr")
-        yield prefix + "opt_learning_rate_decay_poly_power", recipe.get("schedule_power")
-        yield prefix + keys.OPT_LR_DECAY_STEPS, decay_steps
+    values[prefix + keys.OPT_BASE_LR] = recipe.get("lr")
+    values[prefix + "opt_momentum"] = recipe.get("momentum")
+    values[prefix + keys.OPT_WEIGHT_DECAY] = recipe.get("weight_decay")
+    if recipe.get("schedule") == "polynomial":
+        falling = run.steps_per_epoch * run.epochs - round(warmup_epochs * run.steps_per_epoch)
+        values[prefix + keys.OPT_END_LR] = recipe.get("end_lr")
+        values[prefix + "opt_learning_rate_decay_poly_power"] = recipe.get("schedule_power")
+        values[prefix + keys.OPT_LR_DECAY_STEPS] = max(0, falling)
     if run.optimiser == keys.LARS:
-        yield keys.LARS_EPSILON, recipe.get("lars_epsilon")
-        yield keys.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS, warmup_epochs
+        values[keys.LARS_EPSILON] = recipe.get("lars_epsilon")
+        values[keys.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = warmup_epochs
     else:
-        yield keys.OPT_LR_WARMUP_EPOCHS, warmup_epochs
+        values[keys.OPT_LR_WARMUP_EPOCHS] = warmup_epochs
+    return values
 
 
 def _read_complete(path: Path, epochs: int) -> str:

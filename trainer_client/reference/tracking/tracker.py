@@ -1,5 +1,14 @@
-"""The interface of everything that a run reports to. Only rank 0 has trackers."""
+"""The interface of everything that a run reports to, and the trackers that its options choose.
 
+Packages of the trackers are imported only where they are chosen. Only rank 0 has trackers.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from feeder.errors import ConfigError
+from feeder.installation import install_command
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
 
 
@@ -9,7 +18,7 @@ class Tracker:
     Called in the order begin, then for each epoch begin_epoch, log_step for some of its steps,
     begin_evaluation where there is one, end_epoch; then end. ``close`` comes last, also after an
     error or Ctrl-C, without ``end`` before it then. After a resume ``begin`` has the earlier
-    epochs.
+    epochs. Methods raise ResourceError, one line with the remedy, where they cannot write.
     """
 
     def begin(self, run: RunInfo) -> None:
@@ -32,3 +41,59 @@ class Tracker:
 
     def close(self) -> None:
         """Free what is held. Idempotent."""
+
+
+def check_trackers(
+    folder: Path | None, *, tensorboard: bool = False, wandb: str | None = None, mllog: bool = False
+) -> None:
+    """Raise ConfigError where an option cannot be met, before anything has started."""
+    if wandb is not None and not wandb.strip():
+        raise ConfigError("--wandb names a project of Weights & Biases, got an empty name")
+    options = (
+        ("--tensorboard", tensorboard, "tensorboardX", "tensorboardX"),
+        ("--wandb", wandb is not None, "wandb", "wandb"),
+        ("--mllog", mllog, "mlperf_logging", "mlperf-logging"),
+    )
+    for option, is_chosen, module, package in options:
+        if is_chosen and folder is None:
+            raise ConfigError(f"{option} needs --output DIR, the folder for its files")
+        spec = importlib.util.find_spec(module) if is_chosen else None
+        # Without an origin it is no package but a folder ``wandb`` of earlier runs.
+        if is_chosen and (spec is None or spec.origin is None):
+            raise ConfigError(f"{option} needs {package}: {install_command('train')}")
+
+
+def make_trackers(
+    folder: Path | None,
+    *,
+    report: Callable[[str], None],
+    tensorboard: bool = False,
+    wandb: str | None = None,
+    mllog: bool = False,
+) -> list[Tracker]:
+    """Return the trackers of a run with the files in ``folder``; none without a folder.
+
+    ``tensorboard`` and ``mllog`` choose those, ``wandb`` names a project; ``report`` gets lines
+    for the user. Nothing is written before ``begin``. Raises ConfigError as ``check_trackers``.
+    """
+    check_trackers(folder, tensorboard=tensorboard, wandb=wandb, mllog=mllog)
+    if folder is None:
+        return []
+    from trainer_client.reference.tracking.curves import Curves
+    from trainer_client.reference.tracking.files import RunFiles
+
+    # The curves are drawn from the files, so these come first.
+    trackers: list[Tracker] = [RunFiles(folder), Curves(folder, report)]
+    if tensorboard:
+        from trainer_client.reference.tracking.curve_services import TensorBoard
+
+        trackers.append(TensorBoard(folder))
+    if wandb is not None:
+        from trainer_client.reference.tracking.curve_services import WeightsAndBiases
+
+        trackers.append(WeightsAndBiases(folder, wandb))
+    if mllog:
+        from trainer_client.reference.tracking.mlperf_log import MlperfLog
+
+        trackers.append(MlperfLog(folder))
+    return trackers

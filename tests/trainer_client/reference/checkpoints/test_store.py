@@ -1,26 +1,30 @@
-"""Which checkpoints are kept, and which one is offered when one is damaged."""
+"""Checkpoint files: written whole, verified, kept, locked; and the one offered when one is bad."""
 
 import errno
 import fcntl
 import os
+import resource
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from feeder.errors import ConfigError, ResourceError
+from tests.support.hanging_fs import small_disk
 from tests.support.sources import REPOSITORY
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
-from trainer_client.reference.checkpoints.progress import Progress
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.checkpoints.store import (
     CheckpointFile,
     CheckpointFolder,
     list_checkpoints,
+    load_for_resume,
     position_of,
 )
 from trainer_client.reference.results import EpochResult
+from trainer_client.reference.saver import Progress
 
 
 def make_epoch(epoch: int, correct: int | None) -> EpochResult:
@@ -36,8 +40,12 @@ def save_epochs(folder: CheckpointFolder, *correct: int | None) -> Progress:
     progress = Progress()
     for epoch, count in enumerate(correct):
         progress.finish_epoch(make_epoch(epoch, count))
-        folder.save({"epochs": epoch + 1}, progress)
+        save(folder, progress, epochs=epoch + 1)
     return progress
+
+
+def save(store: CheckpointFile | CheckpointFolder, progress: Progress, **content: object) -> None:
+    store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
 
 
 def fail(line: str) -> None:
@@ -57,10 +65,21 @@ def test_a_folder_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
     assert folder.newest() == folder.folder / "epoch-0005.pt"
 
 
-def test_without_evaluations_there_is_no_best(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, keep=3)
-    save_epochs(folder, None, None)
-    assert names(tmp_path) == ["epoch-0001.pt", "epoch-0002.pt"]
+@pytest.mark.parametrize(
+    ("correct", "best"),
+    [
+        ([None, None], None),
+        ([50, 50, None, 50], 1),  # of equal ones the first
+        ([40, 90, 60], 2),
+        ([0, 0], 1),
+    ],
+)
+def test_the_best_is_the_first_of_the_most_accurate(
+    tmp_path: Path, correct: list[int | None], best: int | None
+) -> None:
+    save_epochs(CheckpointFolder(tmp_path, keep=1), *correct)
+    assert (tmp_path / "best.pt").exists() == (best is not None)
+    assert best is None or load_checkpoint(tmp_path / "best.pt")["epochs"] == best
 
 
 def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Path) -> None:
@@ -68,11 +87,11 @@ def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Pat
     progress = save_epochs(folder, 40)
     for step in (2, 4):
         progress.step = step
-        folder.save({"step": step}, progress)
+        save(folder, progress, step=step)
     assert names(tmp_path) == ["best.pt", "epoch-0001-step-000004.pt", "epoch-0001.pt"]
     assert folder.newest() == tmp_path / "epoch-0001-step-000004.pt"
     progress.finish_epoch(make_epoch(1, 30))
-    folder.save({}, progress)
+    save(folder, progress)
     assert names(tmp_path) == ["best.pt", "epoch-0001.pt", "epoch-0002.pt"]
 
 
@@ -92,24 +111,24 @@ def test_a_damaged_checkpoint_offers_the_one_before(tmp_path: Path) -> None:
     newest, previous = tmp_path / "epoch-0002.pt", tmp_path / "epoch-0001.pt"
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.raises(ConfigError) as caught:
-        folder.load(newest)
+        load_for_resume(newest)
     assert f"resume from the one before it with --resume {previous}" in str(caught.value)
-    assert folder.load(previous)["epochs"] == 1
+    assert load_for_resume(previous)["epochs"] == 1
     previous.write_bytes(b"")
     with pytest.raises(ConfigError, match="name another one"):
-        folder.load(previous)
+        load_for_resume(previous)
 
 
 def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
     store = CheckpointFile(tmp_path / "job.pt")
     assert store.newest() is None
     for epoch in (1, 2, 3):
-        store.save({"epoch": epoch}, Progress())
+        save(store, Progress(), epoch=epoch)
     assert names(tmp_path) == ["job.pt", "job.pt.previous"]
     assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 2
     store.path.write_bytes(store.path.read_bytes()[:-50])
     with pytest.raises(ConfigError, match=r"one before it with --resume .*job\.pt\.previous"):
-        store.load(store.path)
+        load_for_resume(store.path)
 
 
 def test_a_file_system_without_links_gets_copies(
@@ -120,8 +139,8 @@ def test_a_file_system_without_links_gets_copies(
 
     monkeypatch.setattr(os, "link", refuse)
     store = CheckpointFile(tmp_path / "job.pt")
-    store.save({"epoch": 1}, Progress())
-    store.save({"epoch": 2}, Progress())
+    save(store, Progress(), epoch=1)
+    save(store, Progress(), epoch=2)
     assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 1
 
 
@@ -135,29 +154,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         pass
 
 
-def test_of_equal_ones_the_first_is_the_best(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, keep=1)
-    save_epochs(folder, 50, 50, None, 50)
-    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 1
-
-
-def test_a_kill_before_the_best_was_named_is_mended(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, keep=3)
-    progress = save_epochs(folder, 40, 90)
-    (tmp_path / "best.pt").unlink()
-    folder.mend(tmp_path / "epoch-0002.pt", progress)
-    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 2
-    progress.history[-1] = make_epoch(1, 30)
-    folder.mend(tmp_path / "epoch-0001.pt", progress)
-    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 2
-
-
 def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
     """After an earlier one was resumed, so that the newest is that of the present run."""
     folder = CheckpointFolder(tmp_path, keep=2)
     save_epochs(folder, 40, 50, 60)
     progress = Progress(epoch=2, step=4, history=[make_epoch(0, 40), make_epoch(1, 50)])
-    folder.save({}, progress)
+    save(folder, progress)
     assert names(tmp_path) == ["best.pt", "epoch-0002-step-000004.pt", "epoch-0002.pt"]
     assert folder.newest() == tmp_path / "epoch-0002-step-000004.pt"
 
@@ -214,3 +216,75 @@ def test_a_file_system_without_locks_is_reported(
         f"cannot lock {tmp_path}/lock (No locks available): see that no other job saves to "
         f"{tmp_path.parent}"
     ]
+
+
+def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    save_checkpoint(path, {"step": 1})
+    with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
+        save_checkpoint(tmp_path / "nowhere" / "job.pt", {"step": 2})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(ResourceError, match=r"job\.pt \(File too large\): make room"):
+            save_checkpoint(path, {"step": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert load_checkpoint(path)["step"] == 1
+    save_checkpoint(path, {"step": torch.ones(3)})
+    assert load_checkpoint(path)["step"].tolist() == [1, 1, 1]
+    assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
+
+
+def test_a_full_disk_is_named_with_what_the_checkpoint_needs(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
+        save_checkpoint(disk / "job.pt", {"step": 1})
+        with pytest.raises(ResourceError) as caught:
+            save_checkpoint(disk / "job.pt", {"step": torch.zeros(100_000)})
+        assert str(caught.value) == (
+            f"cannot write the checkpoint {disk}/job.pt (no space left on its disk: it needs 0.4 "
+            "MB, 0.1 MB are free): make room, or name another --checkpoint or --output"
+        )
+        assert load_checkpoint(disk / "job.pt")["step"] == 1
+        assert [path.name for path in disk.iterdir()] == ["job.pt"]
+
+
+def test_a_checkpoint_is_synced_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "job.pt", []
+    replace = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        done.append("renamed")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(os.readlink(f"/dev/fd/{number}")))
+    monkeypatch.setattr(Path, "replace", note)
+    save_checkpoint(path, {"step": 1})
+    assert done == [f"{path}.unfinished", "renamed", str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    "damage", ["empty", "garbage", "cut", "bit", "method", "folder", "version"]
+)
+def test_invalid_checkpoints_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "job.pt"
+    save_checkpoint(path, {"step": torch.ones(1000)})
+    whole = path.read_bytes()
+    bit = whole.replace(torch.ones(2).numpy().tobytes(), torch.tensor([1.0, 2]).numpy().tobytes())
+    # In the record's entry of zip's directory: the compression method and the folder attribute.
+    entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
+    method, folder = bytearray(whole), bytearray(whole)
+    method[entry + 10] = 8
+    folder[entry + 38] |= 0x10
+    contents = {"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700], "bit": bit}
+    contents |= {"method": bytes(method), "folder": bytes(folder)}
+    path.write_bytes(contents.get(damage, whole))
+    if damage == "version":
+        torch.save({"version": 99}, path)
+    with pytest.raises(ConfigError, match=r"job.pt is no checkpoint.*: name another") as caught:
+        load_checkpoint(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ResourceError, match="cannot read"):
+        load_checkpoint(tmp_path / "none")

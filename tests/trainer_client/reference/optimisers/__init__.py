@@ -1,4 +1,4 @@
-"""Optimisers, schedules, averages and rounding, each against its formula in NumPy.
+"""Optimisers, averages and rounding, each against its formula in NumPy.
 
 May import: the product, bench, tests.
 """

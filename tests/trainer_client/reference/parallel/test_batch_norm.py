@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from feeder.errors import ConfigError
 from tests.trainer_client.reference.parallel.ranks import Results, run_ranks
 from trainer_client.reference.parallel.batch_norm import (
-    GroupBatchNorm2d,
     check_batch_norm_ranks,
     distribute_batch_norm,
 )
@@ -241,8 +240,6 @@ def test_one_rank_leaves_the_model_as_it_is() -> None:
     [
         (3, 4, "batch_norm_ranks 3 does not divide the 4 ranks: use one of 1, 2, 4"),
         (8, 4, "batch_norm_ranks 8 does not divide the 4 ranks: use one of 1, 2, 4"),
-        (0, 2, "batch_norm_ranks 0 does not divide the 2 ranks: use one of 1, 2"),
-        (-1, 2, "batch_norm_ranks -1 does not divide the 2 ranks: use one of 1, 2"),
         (2, 1, "batch_norm_ranks 2 does not divide the 1 rank: use 1"),
     ],
 )
@@ -252,9 +249,3 @@ def test_groups_that_do_not_divide_the_ranks_are_refused(
     with pytest.raises(ConfigError) as caught:
         check_batch_norm_ranks(ranks, world_size)
     assert str(caught.value) == message
-
-
-def test_a_single_process_has_one_rank() -> None:
-    with pytest.raises(ConfigError, match="does not divide the 1 rank: use 1"):
-        distribute_batch_norm(make_model(), 2, CPU)
-    assert not any(isinstance(each, GroupBatchNorm2d) for each in make_model().modules())

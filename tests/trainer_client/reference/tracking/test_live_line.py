@@ -100,7 +100,7 @@ def test_a_shorter_line_leaves_nothing_of_a_longer_one(terminal: Terminal) -> No
     ]
 
 
-@pytest.mark.parametrize("columns", [1, 5, 20, 30, 41, 62, 76, 79, 80, 86, 87, 88, 200])
+@pytest.mark.parametrize("columns", [1, 30, 62, 80, 87, 88, 200])
 def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
     terminal = Terminal(columns)
     line = begin(terminal.stream)

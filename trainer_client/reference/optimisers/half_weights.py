@@ -3,24 +3,22 @@
 Gupta et al. (2015, "Deep learning with limited numerical precision"): a value between two
 neighbours becomes the nearer one with the higher probability, so that it is right on average. An
 update below half the spacing of the weights is then kept on average, which rounding to nearest
-loses every time: of bfloat16 weights near 1, every update below 0.2 %.
+loses every time: of bfloat16 weights near 1, every update below 0.2 %. torch has no such rounding
+for the weights of a model.
 
 Invariant: between steps there is no float32 copy of half-precision weights; during a step there is
 a temporary one. Collected gradients and the optimiser's state are float32.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError
-
-Rounding = Literal["stochastic", "nearest"]
-ROUNDINGS: Final[tuple[str, ...]] = get_args(Rounding)
-HALF_DTYPES: Final = (torch.bfloat16, torch.float16)
 _SEED_OFFSET: Final = 0x5EED  # the weights were initialised with the numbers of the seed itself
+
+Groups = list[dict[str, Any]]
 
 
 def round_stochastically(
@@ -49,18 +47,13 @@ def round_stochastically(
 
 
 class HalfWeights:
-    """Makes a model's weights half precision, and an optimiser that updates them in float32.
+    """Makes a model's kernels and matrices half precision, and an optimiser that updates them.
 
-    ``optimiser`` is the real one: learning-rate schedules, GradScaler and clipping act on it and on
-    its groups. In place of each half-precision weight it has a float32 stand-in of the same shape,
+    ``optimiser`` is the real one: learning rates, GradScaler and clipping act on it and on its
+    groups. In place of each half-precision weight it has a float32 stand-in of the same shape,
     which has memory only during a step. After each backward pass (with DDP, of the last
-    micro-batch), ``collect_gradients`` moves the gradients there in float32::
-
-        weights = HalfWeights(model, groups, make_optimiser, dtype=torch.bfloat16, seed=0)
-        loss.backward()
-        weights.collect_gradients()  # only needed before unscaling or clipping
-        weights.step()
-        weights.zero_grad()
+    micro-batch), ``collect_gradients`` moves the gradients there in float32. Biases and norms stay
+    float32, which needs autocast in the forward pass.
 
     All ranks pass the same seed, so that equal gradients keep their weights equal. The model's own
     state dict has the weights, exactly.
@@ -69,32 +62,23 @@ class HalfWeights:
     def __init__(
         self,
         model: nn.Module,
-        groups: list[dict[str, Any]],
-        make_optimiser: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        groups: Groups,
+        make_optimiser: Callable[[Groups], torch.optim.Optimizer],
         *,
         dtype: torch.dtype,
         seed: int,
-        rounding: Rounding = "stochastic",
-        keep_vectors: bool = True,
+        is_stochastic: bool = True,
     ) -> None:
         """Convert ``model``, on its device and before DDP wraps it; ``groups`` are of its weights.
 
-        With ``keep_vectors``, biases and norms stay float32, which needs autocast in the forward
-        pass. Without it, only modules with running statistics (batch norm) stay float32. Raises
-        ConfigError for another dtype or rounding.
+        ``is_stochastic`` is how weights are rounded after an update, or else to nearest.
         """
-        if dtype not in HALF_DTYPES:
-            raise ConfigError(f"weights must be bfloat16 or float16 to be rounded, got {dtype}")
-        if rounding not in ROUNDINGS:
-            raise ConfigError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
-        kept = _parameters_to_keep(model, keep_vectors)
         self._stand_ins: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weights, stand-in)
         for parameter in model.parameters():
-            if parameter.dtype == torch.float32 and id(parameter) not in kept:
+            if parameter.ndim > 1:
                 parameter.data = parameter.data.to(dtype)
                 self._stand_ins.append((parameter, nn.Parameter(_without_memory(parameter))))
-        self._rounding = rounding
-        self._dtype = dtype
+        self._is_stochastic = is_stochastic
         device = next(model.parameters()).device
         self._generator = torch.Generator(device).manual_seed((seed + _SEED_OFFSET) % 2**64)
         stand_in_of = {id(weights): stand_in for weights, stand_in in self._stand_ins}
@@ -107,11 +91,6 @@ class HalfWeights:
         self.optimiser.register_step_pre_hook(lambda *_: self._fill())
         self.optimiser.register_step_post_hook(lambda *_: self._round())
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The optimiser's groups, with stand-ins in place of half-precision weights."""
-        return self.optimiser.param_groups
-
     def collect_gradients(self) -> None:
         """Move half-precision gradients to the stand-ins, in float32 and added to theirs."""
         for weights, stand_in in self._stand_ins:
@@ -120,10 +99,6 @@ class HalfWeights:
             gradient = weights.grad.float()
             stand_in.grad = gradient if stand_in.grad is None else stand_in.grad.add_(gradient)
             weights.grad = None
-
-    def step(self) -> None:
-        """Collect gradients, update in float32 and round; ``optimiser.step()`` does the same."""
-        self.optimiser.step()
 
     def zero_grad(self) -> None:
         """Drop all gradients, those that were not collected too."""
@@ -155,19 +130,10 @@ class HalfWeights:
             if stand_in.grad is None:
                 continue
             values = stand_in.detach()
-            if self._rounding == "stochastic":
-                values = round_stochastically(values, self._dtype, self._generator)
+            if self._is_stochastic:
+                values = round_stochastically(values, weights.dtype, self._generator)
             weights.copy_(values)
             stand_in.data = _without_memory(weights)
-
-
-def _parameters_to_keep(model: nn.Module, keep_vectors: bool) -> set[int]:
-    """Return the ids of parameters that stay float32."""
-    kept = {id(each) for each in model.parameters() if keep_vectors and each.ndim <= 1}
-    for module in model.modules():
-        if any(each.is_floating_point() for each in module.buffers(recurse=False)):
-            kept |= {id(each) for each in module.parameters(recurse=False)}
-    return kept
 
 
 def _without_memory(weights: torch.Tensor) -> torch.Tensor:

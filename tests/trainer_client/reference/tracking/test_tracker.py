@@ -14,7 +14,7 @@ from tests.trainer_client.reference.tracking.reports import (
     make_run,
     make_step,
 )
-from trainer_client.reference.tracking.choose import check_trackers, make_trackers
+from trainer_client.reference.tracking.tracker import check_trackers, make_trackers
 
 OPTIONS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"tensorboard": True}, "--tensorboard", "tensorboardX", "tensorboardX"),

@@ -1,0 +1,383 @@
+"""ResNets, EfficientNets and their stem of four channels: torchvision's names, sizes and rules."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError
+from trainer_client.reference.efficientnet import (
+    SCALES,
+    Block,
+    EfficientNet,
+    Stage,
+    StochasticDepth,
+    count_groups,
+    round_channels,
+)
+from trainer_client.reference.resnet import CHANNELS, MODELS, ResNet, resnet50, resnet_small
+from trainer_client.reference.stem import adapt_stem, find_stem, three_channel_state
+
+torch.set_num_threads(1)  # more threads only slow down models this small
+PARAMETERS = {  # of models for three channels and 1000 classes
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "efficientnet-b0": 5_288_548,
+    "efficientnet-b1": 7_794_184,
+    "efficientnet-b2": 9_109_994,
+    "efficientnet-b3": 12_233_232,
+    "efficientnet-b4": 19_341_616,
+    "efficientnet-b5": 30_389_784,
+}
+SMALL = (Stage(3, 1, 16, 1, is_expanded=False), Stage(5, 2, 24, 2))
+
+
+def make_resnet(channels: int = CHANNELS) -> nn.Module:
+    return ResNet((1, 1, 1, 1), 3, width=8, channels=channels)
+
+
+def make_efficientnet(channels: int = CHANNELS, **options: int) -> EfficientNet:
+    return EfficientNet(SCALES["efficientnet-b0"], 3, stages=SMALL, channels=channels, **options)
+
+
+makers = pytest.mark.parametrize("make", [make_resnet, make_efficientnet])
+
+
+def on_meta(name: str, **options: int) -> nn.Module:
+    """Return a model without memory for its weights."""
+    with torch.device("meta"):
+        if name in SCALES:
+            return EfficientNet(SCALES[name], **options)
+        return MODELS[name](**options)
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def convolutions(model: nn.Module) -> list[nn.Conv2d]:
+    return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+
+
+def blocks_of(model: nn.Module) -> list[list[Block]]:
+    stages = (each for each in model.features if isinstance(each[0], Block))
+    return [[block for block in stage if isinstance(block, Block)] for stage in stages]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_counts_are_torchvisions_and_the_fourth_channels(name: str) -> None:
+    model = on_meta(name)
+    stem = convolutions(model)[0]
+    fourth = stem.out_channels * stem.kernel_size[0] ** 2
+    assert count_parameters(model) == PARAMETERS[name] + fourth
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "some"),
+    [
+        (
+            "resnet50",
+            320,
+            "conv1.weight bn1.running_var layer1.0.conv3.weight layer1.0.downsample.0.weight "
+            "layer1.0.downsample.1.num_batches_tracked layer3.5.bn3.bias layer4.2.conv2.weight "
+            "fc.weight fc.bias",
+        ),
+        (
+            "efficientnet-b0",
+            360,
+            "features.0.0.weight features.0.1.running_var features.1.0.block.0.0.weight "
+            "features.1.0.block.1.fc1.bias features.1.0.block.2.1.num_batches_tracked "
+            "features.2.1.block.2.fc2.weight features.7.0.block.3.0.weight features.8.1.bias "
+            "classifier.1.weight classifier.1.bias",
+        ),
+    ],
+)
+def test_parameter_names_are_torchvisions(name: str, count: int, some: str) -> None:
+    names = list(on_meta(name).state_dict())
+    assert len(names) == count
+    assert {*some.split()} <= {*names}
+
+
+def test_the_stride_is_in_the_bottlenecks_3x3_convolution() -> None:
+    model = on_meta("resnet50")
+    for stage, count in enumerate((3, 4, 6, 3), 1):
+        for number in range(count):
+            block = model.get_submodule(f"layer{stage}.{number}")
+            strides = [block.get_submodule(f"conv{n}").stride[0] for n in (1, 2, 3)]
+            assert strides == [1, 2 if stage > 1 and number == 0 else 1, 1]
+
+
+@pytest.mark.parametrize("zero_init_last", [True, False])
+@pytest.mark.parametrize(("name", "norm", "blocks"), [("small", "bn2", 4), ("resnet50", "bn3", 16)])
+def test_gains_of_each_blocks_last_norm_start_as_asked(
+    name: str, norm: str, blocks: int, zero_init_last: bool
+) -> None:
+    state = MODELS[name](3, zero_init_last=zero_init_last).state_dict()
+    gains = {key: each for key, each in state.items() if "bn" in key and key.endswith("weight")}
+    last = {key for key in gains if key.endswith(f"{norm}.weight") and key.startswith("layer")}
+    assert len(last) == blocks
+    for key, gain in gains.items():
+        assert gain.eq(0.0 if zero_init_last and key in last else 1.0).all(), key
+
+
+@pytest.mark.parametrize("name", ["resnet18", "small"])
+def test_models_run_on_the_loaders_batches(name: str) -> None:
+    model = MODELS[name](7).to(memory_format=torch.channels_last).eval()
+    images = torch.zeros(2, CHANNELS, 64, 64).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        assert model(images).shape == (2, 7)
+
+
+@makers
+def test_a_model_learns(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = make()
+    images, labels = torch.randn(16, 4, 32, 32), torch.arange(16) % 2
+    images[labels == 1] += 0.5
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(12):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("exact", "rounded"),
+    [(1, 8), (8, 8), (11.9, 16), (12, 16), (17.6, 16), (19.9, 24), (35.2, 32), (51.2, 48)],
+)
+def test_channels_are_rounded_to_multiples_of_8_never_over_a_tenth_down(
+    exact: float, rounded: int
+) -> None:
+    assert round_channels(exact) == rounded
+
+
+@pytest.mark.parametrize(
+    ("name", "widths", "depths", "dropout", "norm"),
+    [
+        (
+            "efficientnet-b0",
+            [16, 24, 40, 80, 112, 192, 320],
+            [1, 2, 2, 3, 3, 4, 1],
+            0.2,
+            (1e-5, 0.1),
+        ),
+        (
+            "efficientnet-b2",
+            [16, 24, 48, 88, 120, 208, 352],
+            [2, 3, 3, 4, 4, 5, 2],
+            0.3,
+            (1e-5, 0.1),
+        ),
+        (
+            "efficientnet-b5",
+            [24, 40, 64, 128, 176, 304, 512],
+            [3, 5, 5, 7, 7, 9, 3],
+            0.4,
+            (1e-3, 0.01),
+        ),
+    ],
+)
+def test_one_rule_scales_all_efficientnets(
+    name: str, widths: list[int], depths: list[int], dropout: float, norm: tuple[float, float]
+) -> None:
+    model = on_meta(name)
+    stages = blocks_of(model)
+    assert [len(stage) for stage in stages] == depths
+    assert [convolutions(stage[-1])[-1].out_channels for stage in stages] == widths
+    assert model.classifier[0].p == dropout
+    norms = [each for each in model.modules() if isinstance(each, nn.BatchNorm2d)]
+    assert {(each.eps, each.momentum) for each in norms} == {norm}
+    shortcuts = [[block.has_shortcut for block in stage] for stage in stages]
+    assert shortcuts == [[widths[0] == 32, *[True] * (depth - 1)] for depth in depths]
+    blocks = [block for stage in stages for block in stage]
+    dropped = [block.stochastic_depth.probability for block in blocks]
+    assert dropped == pytest.approx([0.2 * number / len(blocks) for number in range(len(blocks))])
+    layers = convolutions(model)
+    assert math.prod(each.stride[0] for each in layers) == 32
+    assert {each.kernel_size[0] for each in layers[1:]} == {1, 3, 5}
+    for each in layers[1:]:
+        assert each.padding[0] == each.kernel_size[0] // 2
+        assert each.groups == (1 if each.kernel_size == (1, 1) else each.in_channels)
+
+
+def test_the_grouped_variant_has_groups_of_16_and_expands_4_times() -> None:
+    plain, grouped = (
+        on_meta("efficientnet-b0", **options) for options in ({}, {"group_width": 16})
+    )
+    both = on_meta("efficientnet-b0", group_width=16, expansion=4)
+    assert count_parameters(grouped) > count_parameters(plain)
+    assert 1.0 < count_parameters(both) / count_parameters(plain) < 1.2
+    for before, after in zip(convolutions(plain)[1:], convolutions(both)[1:], strict=True):
+        assert (after.kernel_size, after.stride) == (before.kernel_size, before.stride)
+        assert after.groups == (1 if after.kernel_size == (1, 1) else after.in_channels / 16)
+    (first,), *stages = blocks_of(both)
+    assert convolutions(first)[0].in_channels == 32  # as outside the block
+    for block in (block for stage in stages for block in stage):
+        expand, spatial, *_ = convolutions(block)
+        assert spatial.in_channels == expand.out_channels == 4 * expand.in_channels
+    assert [*plain.state_dict()] == [*both.state_dict()]
+    model = make_efficientnet(group_width=16, expansion=1)
+    assert {len(block.block) for stage in blocks_of(model) for block in stage} == {3}
+    assert model(torch.randn(2, 4, 32, 32)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "groups"),
+    [(96, 16, 6), (96, 1, 96), (40, 16, 2), (24, 16, 1), (120, 16, 6), (8, 16, 1), (120, 50, 2)],
+)
+def test_groups_are_equal_and_at_least_as_wide_as_asked_if_there_are_two(
+    channels: int, width: int, groups: int
+) -> None:
+    assert count_groups(channels, width) == groups
+
+
+def test_stochastic_depth_drops_whole_rows_and_keeps_the_mean_in_training_only() -> None:
+    torch.manual_seed(5)
+    drop = StochasticDepth(0.2)
+    output = drop(torch.ones(10_000, 2, 1, 3)).flatten(1)
+    assert set(output[:, 0].tolist()) == {0.0, 1.25}
+    assert (output == output[:, :1]).all()
+    dropped = (output[:, 0] == 0).float().mean().item()
+    assert abs(dropped - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 10_000)  # four standard errors
+    features = torch.randn(8, 2, 3, 3)
+    assert drop.eval()(features) is features
+    model, images = make_efficientnet(), torch.randn(8, 4, 32, 32)
+    with torch.no_grad():
+        assert not torch.equal(model(images), model(images))
+        model.eval()
+        assert torch.equal(model(images), model(images))
+
+
+def test_weights_of_an_efficientnet_start_as_torchvisions() -> None:
+    torch.manual_seed(0)
+    model = EfficientNet(SCALES["efficientnet-b0"], 100, stages=SMALL)
+    for each in convolutions(model):
+        outputs = each.out_channels * each.kernel_size[0] ** 2
+        weight = each.weight[:, :3] if each.in_channels == 4 else each.weight
+        spread = math.sqrt(2 / outputs)
+        assert abs(weight.std().item() / spread - 1) < 4 / math.sqrt(2 * weight.numel())
+        assert each.bias is None or not each.bias.any()
+    linear = model.classifier[1]
+    assert 0.099 < linear.weight.abs().max().item() <= 0.1
+    assert not linear.bias.any()
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Make no block the identity, as if trained; returns the model in evaluation mode."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.running_mean, std=0.1)
+    return model.eval()
+
+
+@makers
+def test_three_channel_weights_load_and_are_saved_unchanged(
+    make: Callable[[int], nn.Module],
+) -> None:
+    torch.manual_seed(3)
+    plain, model = randomise(make(3)), make(4).eval()
+    state = plain.state_dict()
+    shapes = [each.shape for each in state.values()]
+    model.load_state_dict(state)
+    assert [each.shape for each in state.values()] == shapes, "loading changed the caller's dict"
+    images = torch.randn(2, 3, 48, 48)
+    with torch.no_grad():
+        expected = plain(images)
+        found = model(nn.functional.pad(images, (0, 0, 0, 0, 0, 1)))
+    assert expected.std() > 0.01
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    saved = three_channel_state(model)
+    assert [*saved] == [*state]
+    assert all(torch.equal(saved[name], each) for name, each in state.items())
+    ordinary = three_channel_state(plain)
+    assert all(torch.equal(ordinary[name], each) for name, each in state.items())
+
+
+@makers
+def test_the_fourth_channels_weights_stay_zero_in_training(
+    make: Callable[[int], nn.Module],
+) -> None:
+    model = make(4)
+    name = find_stem(model)
+    assert name is not None
+    before = model.get_parameter(name).detach().clone()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    images = nn.functional.pad(torch.randn(4, 3, 32, 32), (0, 0, 0, 0, 0, 1))
+    for _ in range(2):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(images), torch.tensor([0, 1, 2, 0])).backward()
+        optimiser.step()
+    after = model.get_parameter(name).detach()
+    assert not torch.equal(after[:, :3], before[:, :3])
+    assert not before[:, 3].any()
+    assert not after[:, 3].any()
+    three_channel_state(model)
+
+
+def test_three_channels_load_into_a_copy_and_into_a_part_and_other_stems_do_not() -> None:
+    copied = copy.deepcopy(make_resnet())  # as a moving average of the weights is
+    copied.load_state_dict(make_resnet(3).state_dict())
+    wrapped = nn.Sequential(resnet_small(3))
+    state = wrapped.state_dict()
+    state["0.conv1.weight"] = state["0.conv1.weight"][:, :3] + 1
+    wrapped.load_state_dict(state)
+    stem = wrapped.get_parameter("0.conv1.weight")
+    assert torch.equal(stem[:, :3], state["0.conv1.weight"])
+    assert not stem[:, 3].any()
+    state["0.conv1.weight"] = stem + 1
+    wrapped.load_state_dict(state)  # of four channels
+    assert torch.equal(stem, state["0.conv1.weight"])
+    state["0.conv1.weight"] = stem[:, :1]
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.conv1\.weight"):
+        wrapped.load_state_dict(state)
+
+
+def test_weights_of_the_fourth_channel_cannot_be_cut_off_and_saving_leaves_the_model() -> None:
+    model = make_resnet()
+    state = three_channel_state(model)
+    stem = state["conv1.weight"]
+    assert stem.shape == (8, 3, 7, 7)
+    assert stem.untyped_storage().nbytes() == stem.numel() * 4  # not the model's four channels
+    assert model.get_parameter("conv1.weight").shape == (8, 4, 7, 7)
+    assert state["fc.weight"].data_ptr() == model.get_parameter("fc.weight").data_ptr()
+    with torch.no_grad():
+        model.get_parameter("conv1.weight")[5, 3, 0, 0] = 1e-6
+    with pytest.raises(ConfigError, match=r"^conv1\.weight has weights for a fourth channel"):
+        three_channel_state(model)
+
+
+class Normalised(nn.Conv2d):
+    """A convolution of other weights than those stored, as timm's StdConv2d."""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [nn.Conv2d(48, 8, 3), Normalised(4, 8, 3), nn.Conv2d(4, 8, 3, groups=4), nn.Linear(4, 8)],
+    ids=["48 channels", "normalised weights", "depthwise", "no convolution"],
+)
+def test_another_first_layer_is_no_stem(first: nn.Module) -> None:
+    model = nn.Sequential(first)
+    if isinstance(first, nn.Conv2d):
+        model.append(nn.Conv2d(4, 8, 3))  # a later convolution is no stem, whatever it reads
+    before = copy.deepcopy(model.state_dict())
+    adapt_stem(model)
+    assert find_stem(model) is None
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+    with pytest.raises(ConfigError, match=r"^Sequential cannot be saved for three channels: "):
+        three_channel_state(model)
+
+
+def test_every_block_begins_as_the_identity_and_ignores_the_fourth_channel() -> None:
+    model = resnet50(3)
+    assert not model.conv1.weight[:, 3].any()
+    assert model.conv1.weight[:, :3].all()
