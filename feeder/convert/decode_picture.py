@@ -11,8 +11,7 @@ import io
 import struct
 import warnings
 import zlib
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from PIL import ExifTags, Image, _imaging
 from turbojpeg import TJPF_CMYK
@@ -25,7 +24,6 @@ from feeder.jpeg.recode import PIXELS_MAX
 from feeder.source.item_bytes import JPEG, SourceError
 
 UPRIGHT: Final = 1
-NO_MEMORY: Final = "not enough memory to decode it"
 _JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
 
 # What Pillow's parsers raise on damaged files; the docs promise only the first two.
@@ -47,8 +45,7 @@ _PILLOW_ERRORS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(NamedTuple):
     """A decoded image, as it is stored: RGB, or L of a grey JPEG."""
 
     rgb: Rgb
@@ -102,9 +99,7 @@ def decode_picture(data: bytes, format_name: str, white_u16: int) -> Picture:
             raise
         except _PILLOW_ERRORS as error:
             raise _explain(error, format_name) from None
-        except MemoryError:
-            raise SourceError("too-large", NO_MEMORY) from None
-    return Picture(rgb=rgb, orientation=orientation, warned=bool(caught))
+    return Picture(rgb, orientation, bool(caught))
 
 
 def _decode(data: bytes, format_name: str, white_u16: int) -> tuple[Rgb, int]:
@@ -120,7 +115,7 @@ def _decode(data: bytes, format_name: str, white_u16: int) -> tuple[Rgb, int]:
 
 
 def _explain(error: Exception, format_name: str) -> SourceError:
-    """Return Pillow's error in a text of our own: its texts may contain memory addresses."""
+    """Word Pillow's error in a text of our own: its texts may contain memory addresses."""
     text = str(error).lower()
     if "decoder libtiff not available" in text:
         return _library_missing(format_name, "libtiff")

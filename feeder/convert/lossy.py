@@ -25,19 +25,12 @@ from feeder.jpeg.recode import Subsampling
 
 SubsamplingName = Literal["444", "422", "420"]
 
-SUBSAMPLINGS: Final[tuple[SubsamplingName, ...]] = ("444", "422", "420")
-"""What a re-encoded image may have."""
+SUBSAMPLINGS: Final[dict[SubsamplingName, int]] = {"444": 0, "422": 1, "420": 2}
+"""What a re-encoded image may have, and Pillow's number of it."""
 
 _CAUTIOUSLY: Final = TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS
 """A damaged file with many scans ends at the first problem."""
 
-_PILLOW_SUBSAMPLING: Final = {"444": 0, "422": 1, "420": 2}
-_NAMES: Final[dict[Subsampling, SubsamplingName]] = {
-    Subsampling.S444: "444",
-    Subsampling.S422: "422",
-    Subsampling.S420: "420",
-}
-_SWAPPED: Final = {Subsampling.S422: Subsampling.S440, Subsampling.S440: Subsampling.S422}
 _TURNS: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -47,29 +40,7 @@ _TURNS: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""By EXIF orientation: what makes the picture upright."""
-
-_TURNS_SWAP_SIDES_FROM: Final = 5
-
-
-def turned_subsampling(subsampling: Subsampling, orientation: int) -> Subsampling:
-    """Return the subsampling that a JPEG has after its EXIF orientation was applied."""
-    if orientation >= _TURNS_SWAP_SIDES_FROM:
-        return _SWAPPED.get(subsampling, subsampling)
-    return subsampling
-
-
-def kept_subsampling(subsampling: Subsampling) -> SubsamplingName:
-    """Return what a re-encoded image gets if none is asked for: its own, 4:4:4 where that is rare.
-
-    4:4:0 and 4:1:1 lose no chroma this way, and decode faster.
-    """
-    return _NAMES.get(subsampling, "444")
-
-
-def has_subsampling(subsampling: Subsampling, wanted: SubsamplingName | None) -> bool:
-    """Return whether ``wanted`` leaves a JPEG as it is: grey ones always."""
-    return wanted is None or subsampling is Subsampling.GREY or _NAMES.get(subsampling) == wanted
+"""By EXIF orientation: what makes the picture upright. From 5 on, its sides swap."""
 
 
 def limit_size(width: int, height: int, max_side: int | None) -> tuple[int, int]:
@@ -106,18 +77,16 @@ def decode_undamaged(jpeg: bytes, frame: Frame) -> Image.Image | None:
 def shrink(picture: Image.Image, max_side: int | None) -> Image.Image:
     """Return the picture within ``max_side``, antialiased; the same object where it is already."""
     size = limit_size(*picture.size, max_side)
-    if size == picture.size:
-        return picture
-    return picture.resize(size, Image.Resampling.LANCZOS)
+    return picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS)
 
 
 def turn_upright(picture: Image.Image, orientation: int) -> Image.Image:
-    """Return the picture with its EXIF orientation (1..8) applied."""
+    """Apply an EXIF orientation (1..8)."""
     return picture.transpose(_TURNS[orientation]) if orientation in _TURNS else picture
 
 
 def encode_jpeg(picture: Image.Image, quality: int, subsampling: SubsamplingName) -> bytes:
-    """Return the picture (RGB, RGBX or L) as a baseline JPEG; L has no chroma to subsample."""
+    """Encode a picture (RGB, RGBX or L) as a baseline JPEG; L has no chroma to subsample."""
     encoded = io.BytesIO()
-    picture.save(encoded, "JPEG", quality=quality, subsampling=_PILLOW_SUBSAMPLING[subsampling])
+    picture.save(encoded, "JPEG", quality=quality, subsampling=SUBSAMPLINGS[subsampling])
     return encoded.getvalue()

@@ -6,39 +6,32 @@ few that cannot be (CMYK and YCCK, rare codings) and images of other formats bec
 an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at the given
 quality without chroma subsampling, then tiled. 16 bits a sample become 8 (``deep_levels``).
 
-Options that accept loss (``feeder.convert.lossy``) re-encode the images that they change, and leave
-the others without loss. No image is encoded more than once, and which files go to quarantine
-depends on no option.
+Options that accept loss (``lossy``) re-encode the images that they change, and leave the others
+without loss. No image is encoded more than once, and which files go to quarantine depends on no
+option.
 """
 
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 from PIL import Image
 
-from feeder.convert.decode_picture import (
-    NO_MEMORY,
-    UPRIGHT,
-    check_cmyk,
-    decode_picture,
-    read_orientation,
-)
+from feeder.convert.decode_picture import UPRIGHT, check_cmyk, decode_picture, read_orientation
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.convert.jpeg_header import Frame, read_frame
 from feeder.convert.lossy import (
     SubsamplingName,
     decode_undamaged,
     encode_jpeg,
-    has_subsampling,
-    kept_subsampling,
     limit_size,
     shrink,
     turn_upright,
-    turned_subsampling,
 )
 from feeder.dataset.format import Oddity
-from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.jpeg.recode import RecodeError, Subsampling, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.source.item_bytes import (
     JPEG,
     JPEG_SUFFIXES,
@@ -49,25 +42,29 @@ from feeder.source.item_bytes import (
     sniff_format,
 )
 
-_FLAGS = {
-    "PNG": Oddity.PNG,
-    "WEBP": Oddity.WEBP,
-    "GIF": Oddity.GIF,
-    "BMP": Oddity.BMP,
-    "TIFF": Oddity.TIFF,
-    "PPM": Oddity.PPM,
-}
 _FORMAT_BY_SUFFIX = {
     **dict.fromkeys(JPEG_SUFFIXES, JPEG),
     ".png": "PNG",
     ".webp": "WEBP",
     ".gif": "GIF",
-    ".bmp": "BMP",
-    ".dib": "BMP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
+    **dict.fromkeys((".bmp", ".dib"), "BMP"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
 }
+_CONVERTED = {
+    "cmyk": Oddity.CMYK,
+    "unsupported": Oddity.RARE_JPEG,
+    "incomplete": Oddity.RARE_JPEG | Oddity.WARNED,
+}
+"""JPEGs that cannot be tiled as they are, by the kind of error; others are faults."""
+
+
+_NAMES: Final[dict[Subsampling, SubsamplingName]] = {
+    Subsampling.S444: "444",
+    Subsampling.S422: "422",
+    Subsampling.S420: "420",
+}
+_SWAPPED: Final = {Subsampling.S422: Subsampling.S440, Subsampling.S440: Subsampling.S422}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +91,30 @@ class SourceOptions:
         return not self.reencode and self.max_side is None and self.subsampling is None
 
     def change(self, frame: Frame, orientation: int) -> bool:
-        """Return whether these options re-encode a JPEG; ``orientation`` is what to apply to it."""
-        subsampling = turned_subsampling(frame.subsampling, orientation)
-        return (
-            self.reencode
-            or limit_size(frame.width, frame.height, self.max_side) != (frame.width, frame.height)
-            or not has_subsampling(subsampling, self.subsampling)
-        )
+        """Whether these options re-encode a JPEG; ``orientation`` is what to apply to it."""
+        size = (frame.width, frame.height)
+        if self.reencode or limit_size(*size, self.max_side) != size:
+            return True
+        subsampling = _turned_subsampling(frame, orientation)
+        is_grey = subsampling is Subsampling.GREY
+        return not is_grey and self.subsampling not in (None, _NAMES.get(subsampling))
+
+    def choose_subsampling(self, frame: Frame | None, orientation: int) -> SubsamplingName:
+        """Choose that of a re-encoded image: as asked for, else that of its JPEG, else 4:4:4.
+
+        4:4:0 and 4:1:1 become 4:4:4, too: they lose no chroma this way, and decode faster.
+        """
+        if self.subsampling is not None or frame is None:
+            return self.subsampling or "444"
+        return _NAMES.get(_turned_subsampling(frame, orientation), "444")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSample:
+def _turned_subsampling(frame: Frame, orientation: int) -> Subsampling:
+    turned = frame.subsampling
+    return _SWAPPED.get(turned, turned) if orientation >= 5 else turned
+
+
+class SourceSample(NamedTuple):
     """A source file as a tiled JPEG, and its oddities."""
 
     tiled: TiledJpeg
@@ -121,9 +131,12 @@ def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSamp
     flags = Oddity(0)
     if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), format_name) != format_name:
         flags |= Oddity.WRONG_SUFFIX
-    if format_name == JPEG:
-        return _prepare_jpeg(data, flags, options)
-    return _convert(data, format_name, flags | _FLAGS[format_name], options)
+    try:
+        if format_name == JPEG:
+            return _prepare_jpeg(data, flags, options)
+        return _convert(data, format_name, flags | Oddity[format_name], options)
+    except RecodeError as error:
+        raise SourceError(cast(FaultKind, error.kind), error.reason) from None
 
 
 def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceSample:
@@ -131,9 +144,12 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
     if orientation != UPRIGHT and not options.apply_exif:
         flags |= Oddity.EXIF_IGNORED
         orientation = UPRIGHT
+    # Ordinary JPEGs are decoded at once: re-coding only to find damage takes longer than decoding,
+    # shrinking and encoding. Where the decoder complains, they go the way of all others.
     frame = None if options.keep_all else read_frame(data)
     if frame is not None and options.change(frame, orientation):
-        picture = _decode_ordinary(data, frame)
+        with _too_large():
+            picture = decode_undamaged(data, frame)
         if picture is not None:
             return _encode(picture, flags | Oddity.REENCODED, options, frame, orientation)
     try:
@@ -146,43 +162,24 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
             flags |= Oddity.WARNED
         frame = Frame(width=tiled.width, height=tiled.height, subsampling=tiled.subsampling)
         if options.change(frame, orientation):
-            return _convert(data, JPEG, flags | Oddity.REENCODED, options, frame, orientation)
-        if orientation != UPRIGHT:
+            flags |= Oddity.REENCODED
+        elif orientation == UPRIGHT:
+            return SourceSample(tiled, flags)
+        else:
             upright = transform_jpeg(data, orientation)
-            if upright is None:
-                flags |= Oddity.EXIF_REENCODED
-                return _convert(data, JPEG, flags, options, orientation=orientation)
-            tiled = tile_jpeg(upright, options.tile_width_px)
-            flags |= Oddity.EXIF_APPLIED
+            if upright is not None:
+                tiled = tile_jpeg(upright, options.tile_width_px)
+                return SourceSample(tiled, flags | Oddity.EXIF_APPLIED)
+            flags |= Oddity.EXIF_REENCODED
+            frame = None
     except RecodeError as error:
+        if error.kind not in _CONVERTED:
+            raise
         if error.kind == "cmyk":
             check_cmyk(data)
-            flags |= Oddity.CMYK
-        elif error.kind == "unsupported":
-            flags |= Oddity.RARE_JPEG
-        elif error.kind == "incomplete":
-            flags |= Oddity.RARE_JPEG | Oddity.WARNED
-        else:
-            raise _fault(error) from None
-        return _convert(data, JPEG, flags, options, orientation=orientation)
-    return SourceSample(tiled=tiled, flags=flags)
-
-
-def _fault(error: RecodeError) -> SourceError:
-    """Return the error as one of the source; those that are converted have other kinds."""
-    return SourceError(cast(FaultKind, error.kind), error.reason)
-
-
-def _decode_ordinary(data: bytes, frame: Frame) -> Image.Image | None:
-    """Decode an ordinary JPEG; None where the decoder complains.
-
-    That is faster than what other JPEGs go through: re-coding only to find damage takes longer than
-    decoding, shrinking and encoding.
-    """
-    try:
-        return decode_undamaged(data, frame)
-    except MemoryError:
-        raise SourceError("too-large", NO_MEMORY) from None
+        flags |= _CONVERTED[error.kind]
+        frame = None
+    return _convert(data, JPEG, flags, options, frame, orientation)
 
 
 def _convert(
@@ -194,7 +191,8 @@ def _convert(
     orientation: int = UPRIGHT,
 ) -> SourceSample:
     """Decode with Pillow and encode as JPEG; ``frame`` and ``orientation`` are a JPEG's."""
-    picture = decode_picture(data, format_name, options.png16_max)
+    with _too_large():
+        picture = decode_picture(data, format_name, options.png16_max)
     if picture.orientation != UPRIGHT:
         if options.apply_exif:
             orientation = picture.orientation
@@ -205,7 +203,7 @@ def _convert(
     if picture.rgb.clips:
         flags |= Oddity.CLIPPED
     sample = _encode(picture.rgb.image, flags, options, frame, orientation)
-    return replace(sample, level_max=picture.rgb.level_max)
+    return sample._replace(level_max=picture.rgb.level_max)
 
 
 def _encode(
@@ -215,24 +213,23 @@ def _encode(
     frame: Frame | None,
     orientation: int,
 ) -> SourceSample:
-    """Turn upright, shrink, encode and tile.
-
-    The subsampling is the one that the options ask for, else that of ``frame``, else 4:4:4.
-    """
-    chroma = options.subsampling or "444"
-    if options.subsampling is None and frame is not None:
-        chroma = kept_subsampling(turned_subsampling(frame.subsampling, orientation))
-    try:
+    """Turn upright, shrink, encode and tile."""
+    chroma = options.choose_subsampling(frame, orientation)
+    with _too_large():
         upright = turn_upright(picture, orientation)
         smaller = shrink(upright, options.max_side)
-        encoded = encode_jpeg(smaller, options.quality, chroma)
-        tiled = tile_jpeg(encoded, options.tile_width_px)
-    except MemoryError:
-        raise SourceError("too-large", NO_MEMORY) from None
-    except RecodeError as error:
-        raise _fault(error) from None
+        tiled = tile_jpeg(encode_jpeg(smaller, options.quality, chroma), options.tile_width_px)
     if smaller is not upright:
         flags |= Oddity.RESIZED
     if upright is not picture and Oddity.EXIF_REENCODED not in flags:
         flags |= Oddity.EXIF_APPLIED
-    return SourceSample(tiled=tiled, flags=flags)
+    return SourceSample(tiled, flags)
+
+
+@contextlib.contextmanager
+def _too_large() -> Iterator[None]:
+    """Raise MemoryErrors of the body as SourceErrors."""
+    try:
+        yield
+    except MemoryError:
+        raise SourceError("too-large", "not enough memory to decode it") from None

@@ -35,25 +35,8 @@ from feeder.source.source import SourceSpec
 ImageBytes = bytes | bytearray | memoryview
 _CLASS_NAMES: Final = "class-names"
 _REMEDY: Final = "call pack_samples again"
-_ARGUMENTS: Final = {
-    "--label-kind": "labels",
-    **{
-        option: option.removeprefix("--").replace("-", "_")
-        for option in (
-            *(
-                "--uncertain",
-                "--class-names",
-                "--classes-of",
-                "--max-bad",
-                "--max-side",
-                "--quality",
-            ),
-            *("--subsampling", "--png16-max", "--shards", "--tile-width", "--seed", "--jobs"),
-        )
-    },
-}
-_VALUE: Final = re.compile(r"(--label-kind|--uncertain|--png16-max) (?=[a-z\d])")
-_OPTION: Final = re.compile(rf"(?<![^\s(])({'|'.join(_ARGUMENTS)})\b")
+_OPTION: Final = re.compile(r"(?<![^\s(])--([a-z][a-z\d-]+)\b(?: (?=[a-z\d]))?")
+_TAKES_A_WORD: Final = ("label-kind", "uncertain", "png16-max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +175,7 @@ def _pack(
 
 
 def _encode_names(names: Sequence[str]) -> bytes:
-    """Return the names as lines, as --class-names takes them; ConfigError if they cannot be."""
+    """Write the names as lines, as --class-names takes them; ConfigError if they cannot be."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ConfigError("class_names is no list of texts: give one for each class, in order")
     for number, name in enumerate(names):
@@ -254,5 +237,12 @@ def _worded_for_python() -> Iterator[None]:
 
 
 def _name_arguments(text: str) -> str:
-    text = _VALUE.sub(lambda found: f"{_ARGUMENTS[found[1]]}=", text)
-    return _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
+    def name(match: re.Match[str]) -> str:
+        option = match[1]
+        argument = "labels" if option == "label-kind" else option.replace("-", "_")
+        if option == "labels" or argument not in (pack_samples.__kwdefaults__ or {}):
+            return match[0]
+        rest = match[0].removeprefix(f"--{option}")
+        return f"{argument}=" if rest and option in _TAKES_A_WORD else argument + rest
+
+    return _OPTION.sub(name, text)

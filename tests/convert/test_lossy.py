@@ -240,7 +240,7 @@ def test_jpegs_of_another_subsampling_are_reencoded(sampling: str, wanted: Subsa
         assert sample.tiled == tile_jpeg(source, 32)
     else:
         assert sample.flags == _REENCODED
-        pillow = SUBSAMPLINGS.index(wanted)
+        pillow = SUBSAMPLINGS[wanted]
         expected = pixels(encoded(_decoded(source), quality=95, subsampling=pillow))
         assert np.array_equal(_stored(sample), expected)
 
