@@ -14,14 +14,11 @@ from PIL import Image, ImageOps, PngImagePlugin
 from PIL.Image import Transpose
 
 from feeder.convert.decode_picture import UPRIGHT, read_orientation
-from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.dataset.format import Oddity
-from tests.support.jpegs import ordinary
+from feeder.jpeg.recode import Subsampling
+from tests.convert.image_files import ORIENTATION, as_packed, prepare, stored, turned
 from tests.support.sources import encoded, image, pixels
 
-_IGNORED = SourceOptions(tile_width_px=32, apply_exif=False, quality=95)
-_APPLIED = SourceOptions(tile_width_px=32, apply_exif=True, quality=95)
-_TAG = 0x0112
 _NUMBERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 11: "f", 12: "d"}
 """TIFF types by code, as struct names them: BYTE, SHORT, LONG, SBYTE, …"""
 _XMP = "http://ns.adobe.com/xap/1.0/\0"
@@ -39,7 +36,7 @@ def _tiff(orientation: int, kind: int = 3, order: str = "<", count: int = 1, ifd
     inline = len(value) <= 4
     field = value.ljust(4, b"\0") if inline else struct.pack(order + "I", where + 18)
     empty = b"".join(struct.pack(order + "HI", 0, 14 + 6 * n) for n in range(ifd))
-    entry = struct.pack(order + "HHHI", 1, _TAG, kind, count) + field + bytes(4)
+    entry = struct.pack(order + "HHHI", 1, ORIENTATION, kind, count) + field + bytes(4)
     mark = b"II*\0" if order == "<" else b"MM\0*"
     return mark + struct.pack(order + "I", 8) + empty + entry + (b"" if inline else value)
 
@@ -107,18 +104,75 @@ def _spellings(n: int) -> dict[str, bytes]:
 def test_every_spelling_is_applied_as_pillow_does_and_counted_otherwise(orientation: int) -> None:
     for spelling, jpeg in _spellings(orientation).items():
         assert read_orientation(jpeg) == _as_pillow_turns(jpeg) == orientation, spelling
-    turned = orientation != UPRIGHT
     for spelling in ("type 4 <", "xmp element", "after fill bytes"):
-        jpeg = _spellings(orientation)[spelling]
-        ignored = prepare_sample(jpeg, "a.jpg", _IGNORED)
-        assert ignored.flags == (Oddity.EXIF_IGNORED if turned else Oddity(0))
-        assert np.array_equal(pixels(ordinary(ignored.tiled)), pixels(_PLAIN))
-        applied = prepare_sample(jpeg, "a.jpg", _APPLIED)
-        assert applied.flags == (Oddity.EXIF_APPLIED if turned else Oddity(0))
-        with Image.open(io.BytesIO(jpeg)) as opened:
-            upright = np.asarray(ImageOps.exif_transpose(opened), np.int64)
-        # the IDCT of a turned block rounds in another order
-        assert np.abs(pixels(ordinary(applied.tiled)) - upright).max() <= 2
+        _check_turns(_spellings(orientation)[spelling], orientation)
+    _check_turns(turned(orientation, subsampling=0), orientation)
+
+
+def _upright(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as opened:
+        return ImageOps.exif_transpose(opened).convert("RGB")
+
+
+def _check_turns(jpeg: bytes, orientation: int) -> None:
+    """A JPEG whose sides are whole MCUs is turned without loss, or left as it is and counted."""
+    is_turned = orientation != UPRIGHT
+    ignored = prepare(jpeg)
+    assert ignored.flags == (Oddity.EXIF_IGNORED if is_turned else Oddity(0))
+    assert np.array_equal(stored(ignored), pixels(jpeg))
+    applied = prepare(jpeg, apply_exif=True)
+    assert applied.flags == (Oddity.EXIF_APPLIED if is_turned else Oddity(0))
+    # the IDCT of a turned block rounds in another order, which costs a level here and there
+    assert np.abs(stored(applied).astype(int) - np.asarray(_upright(jpeg))).max() <= 2
+
+
+def test_a_turn_that_would_lose_edge_blocks_is_reencoded_and_counted() -> None:
+    sample = prepare(turned(6, 61, 45, subsampling=0), apply_exif=True)
+    assert sample.flags == Oddity.EXIF_REENCODED
+    assert (sample.tiled.width, sample.tiled.height) == (45, 61)
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    grey = prepare(encoded(image(61, 45).convert("L"), exif=exif), apply_exif=True)
+    assert (grey.flags, grey.tiled.subsampling) == (Oddity.EXIF_REENCODED, Subsampling.GREY)
+    cmyk = encoded(image().convert("CMYK"), exif=exif)
+    assert prepare(cmyk).flags == Oddity.CMYK | Oddity.EXIF_IGNORED
+    upright = prepare(cmyk, apply_exif=True).tiled
+    assert (upright.width, upright.height) == (30, 40)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_rotated_jpeg_is_turned_resized_and_encoded_once(orientation: int) -> None:
+    source = turned(orientation, 96, 64, subsampling=0)
+    sample = prepare(source, max_side=48, apply_exif=True)
+    size = (48, 32) if orientation < 5 else (32, 48)
+    assert (sample.tiled.width, sample.tiled.height) == size
+    expected = as_packed(_upright(source).resize(size, Image.Resampling.LANCZOS))
+    assert np.array_equal(stored(sample), expected)
+    is_turned = Oddity.EXIF_APPLIED if orientation > 1 else Oddity(0)
+    resized = Oddity.RESIZED | Oddity.REENCODED
+    assert sample.flags == resized | is_turned
+    progressive = turned(orientation, 96, 64, subsampling=0, progressive=True)
+    other = prepare(progressive, max_side=48, apply_exif=True)
+    assert (other.tiled.blob, other.flags) == (sample.tiled.blob, sample.flags | Oddity.PROGRESSIVE)
+    ignored = prepare(source, max_side=48)
+    assert ignored.flags == resized | (Oddity.EXIF_IGNORED if is_turned else Oddity(0))
+    expected = as_packed(Image.fromarray(pixels(source)).resize((48, 32), Image.Resampling.LANCZOS))
+    assert np.array_equal(stored(ignored), expected)
+    within = prepare(source, max_side=96, apply_exif=True)
+    assert within.tiled == prepare(source, apply_exif=True).tiled
+    png = prepare(
+        turned(orientation, 96, 64, format_name="PNG"), "a.png", max_side=48, apply_exif=True
+    )
+    assert png.flags == Oddity.PNG | Oddity.RESIZED | is_turned
+
+
+def test_422_that_a_rotation_would_make_440_is_reencoded_where_422_is_asked_for() -> None:
+    source = turned(6, 96, 64, subsampling=1)
+    assert prepare(source, apply_exif=True).tiled.subsampling is Subsampling.S440
+    sample = prepare(source, apply_exif=True, subsampling="422")
+    assert sample.tiled.subsampling is Subsampling.S422
+    assert sample.flags == Oddity.EXIF_APPLIED | Oddity.REENCODED
+    assert prepare(source, subsampling="422").flags == Oddity.EXIF_IGNORED
 
 
 @pytest.mark.parametrize(
@@ -138,14 +192,14 @@ def test_every_spelling_is_applied_as_pillow_does_and_counted_otherwise(orientat
 )
 def test_what_pillow_does_not_apply_is_neither_applied_nor_counted(jpeg: bytes) -> None:
     assert _as_pillow_turns(jpeg) in (UPRIGHT, 0)
-    for options in (_IGNORED, _APPLIED):
-        assert prepare_sample(jpeg, "a.jpg", options).flags == Oddity(0)
+    for apply_exif in (False, True):
+        assert prepare(jpeg, apply_exif=apply_exif).flags == Oddity(0)
 
 
 def test_stray_bytes_make_no_difference_to_the_turn() -> None:
     jpeg = _spellings(6)["after stray bytes"]
-    assert prepare_sample(jpeg, "a.jpg", _IGNORED).flags == Oddity.WARNED | Oddity.EXIF_IGNORED
-    sample = prepare_sample(jpeg, "a.jpg", _APPLIED)
+    assert prepare(jpeg).flags == Oddity.WARNED | Oddity.EXIF_IGNORED
+    sample = prepare(jpeg, apply_exif=True)
     assert sample.flags == Oddity.WARNED | Oddity.EXIF_REENCODED
     assert (sample.tiled.width, sample.tiled.height) == (16, 32)
 
@@ -184,7 +238,7 @@ def test_arbitrary_headers_never_fail(noise: bytes) -> None:
 
 def _other_formats(n: int) -> dict[str, tuple[str, bytes]]:
     exif = Image.Exif()
-    exif[_TAG] = n
+    exif[ORIENTATION] = n
     xmp = _xmp(n)[4 + len(_XMP) :]
     text = PngImagePlugin.PngInfo()
     text.add_itxt("XML:com.adobe.xmp", xmp.decode())
@@ -200,33 +254,30 @@ def _other_formats(n: int) -> dict[str, tuple[str, bytes]]:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_other_formats_are_turned_as_pillow_turns_them(orientation: int) -> None:
-    turned = orientation != UPRIGHT
+    is_turned = orientation != UPRIGHT
     for spelling, (name, data) in _other_formats(orientation).items():
         assert _as_pillow_turns(data) == orientation, spelling
-        with Image.open(io.BytesIO(data)) as opened:
-            upright = ImageOps.exif_transpose(opened)
-        for options, shown, count in (
-            (_IGNORED, image(32, 16), Oddity.EXIF_IGNORED),
-            (_APPLIED, upright, Oddity.EXIF_APPLIED),
+        for apply_exif, shown, count in (
+            (False, image(32, 16), Oddity.EXIF_IGNORED),
+            (True, _upright(data), Oddity.EXIF_APPLIED),
         ):
-            sample = prepare_sample(data, f"a.{name.lower()}", options)
-            assert sample.flags == Oddity[name] | (count if turned else Oddity(0)), spelling
-            expected = pixels(encoded(shown.convert("RGB"), quality=95, subsampling=0))
-            assert np.array_equal(pixels(ordinary(sample.tiled)), expected)
+            sample = prepare(data, f"a.{name.lower()}", apply_exif=apply_exif)
+            assert sample.flags == Oddity[name] | (count if is_turned else Oddity(0)), spelling
+            assert np.array_equal(stored(sample), as_packed(shown))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_tiffs_are_upright_whatever_the_options_because_pillow_turns_them(orientation: int) -> None:
-    data = encoded(image(32, 16), "TIFF", tiffinfo={_TAG: orientation})
-    expected = pixels(encoded(Image.fromarray(pixels(data)), quality=95, subsampling=0))
+    data = encoded(image(32, 16), "TIFF", tiffinfo={ORIENTATION: orientation})
+    expected = as_packed(Image.fromarray(pixels(data)))
     assert expected.shape[:2] == ((32, 16) if orientation > 4 else (16, 32))
-    for options in (_IGNORED, _APPLIED):
-        sample = prepare_sample(data, "a.tiff", options)
+    for apply_exif in (False, True):
+        sample = prepare(data, "a.tiff", apply_exif=apply_exif)
         assert sample.flags == Oddity.TIFF
-        assert np.array_equal(pixels(ordinary(sample.tiled)), expected)
+        assert np.array_equal(stored(sample), expected)
 
 
 def test_damaged_exif_of_other_formats_leaves_no_image_out() -> None:
     data = encoded(image(), "PNG", exif=b"Exif\0\0JJ*\0" + _tiff(6)[4:])
-    for options in (_IGNORED, _APPLIED):
-        assert prepare_sample(data, "a.png", options).flags == Oddity.PNG
+    for apply_exif in (False, True):
+        assert prepare(data, "a.png", apply_exif=apply_exif).flags == Oddity.PNG

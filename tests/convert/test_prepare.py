@@ -1,9 +1,10 @@
 """Sources of every kind: recognised, re-coded without loss or converted, or refused."""
 
-import io
 import os
+import re
 import struct
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,65 +12,45 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image
 
-from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
+from feeder.dataset.manifest import load_manifest
 from feeder.jpeg.recode import Subsampling, tile_jpeg
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, read_source, sniff_file, sniff_format
-from tests.support.jpegs import cjpeg, ordinary, picture
-from tests.support.sources import encoded, image, pixels
+from tests.convert.image_files import (
+    FORMATS,
+    as_packed,
+    damaged,
+    outcome,
+    png16,
+    prepare,
+    refusal,
+    stored,
+    tiff_pieces,
+)
+from tests.support.jpegs import cjpeg, picture
+from tests.support.sources import call_feeder, encoded, image, pixels
 
-_OPTIONS = SourceOptions(tile_width_px=32, apply_exif=False, quality=95)
-_UPRIGHT = SourceOptions(tile_width_px=32, apply_exif=True, quality=95)
-_ORIENTATION = 0x0112
-
-
-def _ordinary(sample: SourceSample) -> bytes:
-    return ordinary(sample.tiled)
-
-
-def _as_rgb_jpeg(rgb: Image.Image) -> bytes:
-    return encoded(rgb, quality=95, subsampling=0)
-
-
-def _turned(orientation: int, width: int = 64, height: int = 48, **options: Any) -> bytes:
-    exif = Image.Exif()
-    exif[_ORIENTATION] = orientation
-    return encoded(image(width, height), exif=exif, quality=90, **options)
+_INCOMPLETE = Oddity.RARE_JPEG | Oddity.WARNED
+_EOI = b"\xff\xd9"
+_WHOLE = {name: encoded(image(), name) for name in FORMATS}
 
 
-def _refusal(data: bytes, options: SourceOptions = _OPTIONS, name: str = "a/b.jpg") -> SourceError:
-    with pytest.raises(SourceError) as caught:
-        prepare_sample(data, name, options)
-    assert caught.value.reason
-    assert " at 0x" not in caught.value.reason
-    return caught.value
-
-
-def _png16(grey_u16: "np.ndarray[Any, np.dtype[np.uint16]]") -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    height, width = grey_u16.shape
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in grey_u16)
-    header = struct.pack(">IIBBBBB", width, height, 16, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+def _check_converted(data: bytes, flags: Oddity, name: str = "a/b.jpg") -> None:
+    """Check that a file becomes what Pillow decodes, encoded once."""
+    sample = prepare(data, name)
+    assert sample.flags == flags
+    assert sample.tiled.subsampling is Subsampling.S444
+    assert np.array_equal(stored(sample), as_packed(Image.fromarray(pixels(data))))
 
 
 def test_baseline_jpeg_is_lossless_and_not_odd() -> None:
     source = encoded(image(), quality=80)
-    sample = prepare_sample(source, "a/b.jpg", _OPTIONS)
+    sample = prepare(source)
     assert sample.flags == Oddity(0)
     assert sample.tiled.subsampling is Subsampling.S420
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(source))
+    assert np.array_equal(stored(sample), pixels(source))
 
 
 @pytest.mark.parametrize(
@@ -77,145 +58,100 @@ def test_baseline_jpeg_is_lossless_and_not_odd() -> None:
 )
 def test_progressive_and_arithmetic_become_baseline_without_loss(option: str, flag: Oddity) -> None:
     drawn = picture(40, 30)
-    sample = prepare_sample(cjpeg(drawn, option), "a/b.jpg", _OPTIONS)
+    sample = prepare(cjpeg(drawn, option))
     assert sample.flags == flag
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(cjpeg(drawn)))
+    assert np.array_equal(stored(sample), pixels(cjpeg(drawn)))
 
 
-@pytest.mark.parametrize(
-    ("format_name", "mode", "flag"),
-    [
-        ("PNG", "RGB", Oddity.PNG),
-        ("PNG", "RGBA", Oddity.PNG),
-        ("PNG", "LA", Oddity.PNG),
-        ("PNG", "L", Oddity.PNG),
-        ("PNG", "P", Oddity.PNG),
-        ("PNG", "1", Oddity.PNG),
-        ("WEBP", "RGB", Oddity.WEBP),
-        ("WEBP", "RGBA", Oddity.WEBP),
-        ("GIF", "P", Oddity.GIF),
-        ("BMP", "RGB", Oddity.BMP),
-        ("TIFF", "RGB", Oddity.TIFF),
-        ("TIFF", "CMYK", Oddity.TIFF),
-    ],
-)
-def test_other_formats_become_what_pillow_decodes(
-    format_name: str, mode: str, flag: Oddity
-) -> None:
-    source = encoded(image().convert(mode), format_name)
-    sample = prepare_sample(source, "a/b.jpg", _OPTIONS)
-    assert sample.flags == flag | Oddity.WRONG_SUFFIX
-    assert sample.tiled.subsampling is Subsampling.S444
-    expected = _as_rgb_jpeg(Image.fromarray(pixels(source)))
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(expected))
+def test_other_formats_become_what_pillow_decodes() -> None:
+    modes = {"PNG": "RGB RGBA LA L P 1", "WEBP": "RGB RGBA", "GIF": "P", "BMP": "RGB"}
+    for name, each in (modes | {"TIFF": "RGB CMYK"}).items():
+        for mode in each.split():
+            source = encoded(image().convert(mode), name)
+            _check_converted(source, Oddity[name] | Oddity.WRONG_SUFFIX)
+    _check_converted(encoded(image().convert("CMYK"), quality=95), Oddity.CMYK)
 
 
 def test_suffixes_are_compared_to_the_bytes() -> None:
-    png = encoded(image(), "PNG")
-    assert prepare_sample(png, "a/b.PNG", _OPTIONS).flags == Oddity.PNG
-    assert prepare_sample(png, "a/b", _OPTIONS).flags == Oddity.PNG
-    jpeg = encoded(image())
-    assert prepare_sample(jpeg, "a/b.png", _OPTIONS).flags == Oddity.WRONG_SUFFIX
-    assert prepare_sample(jpeg, "a/b.JPEG", _OPTIONS).flags == Oddity(0)
+    png, jpeg = _WHOLE["PNG"], _WHOLE["JPEG"]
+    flags = [prepare(png, name).flags for name in ("a/b.PNG", "a/b")]
+    assert flags == [Oddity.PNG, Oddity.PNG]
+    flags = [prepare(jpeg, name).flags for name in ("a/b.png", "a/b.JPEG")]
+    assert flags == [Oddity.WRONG_SUFFIX, Oddity(0)]
 
 
-def test_alpha_is_dropped_not_blended() -> None:
+def test_alpha_is_dropped_and_the_first_frame_of_an_animation_taken() -> None:
     rgba = image().convert("RGBA")
     rgba.putalpha(0)
-    sample = prepare_sample(encoded(rgba, "PNG"), "a/b.png", _OPTIONS)
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(_as_rgb_jpeg(image())))
-
-
-def test_first_frame_of_an_animation_is_taken() -> None:
+    assert np.array_equal(stored(prepare(encoded(rgba, "PNG"))), as_packed(image()))
     first, second = image(seed=1).convert("P"), image(seed=2).convert("P")
-    source = encoded(first, "GIF", save_all=True, append_images=[second])
-    sample = prepare_sample(source, "a/b.gif", _OPTIONS)
-    expected = _as_rgb_jpeg(Image.fromarray(pixels(encoded(first, "GIF"))))
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(expected))
-
-
-def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
-    ramp = np.tile(np.linspace(0, 65535, 64).astype(np.uint16), (16, 1))
-    for source in (_png16(ramp), encoded(Image.fromarray(ramp), "TIFF")):
-        decoded = pixels(_ordinary(prepare_sample(source, "a/b", _OPTIONS)))
-        expected = np.round(ramp / 257.0)
-        assert np.abs(decoded.mean(axis=2) - expected).max() <= 3  # JPEG at quality 95
-        assert decoded.max() >= 253
-        assert len(np.unique(decoded[..., 0])) > 40  # clipping would leave white
-
-
-def test_floating_point_and_32_bit_images_are_refused() -> None:
-    for kind in (np.float32, np.int32):
-        source = encoded(Image.fromarray(np.ones((8, 8), kind)), "TIFF")
-        assert _refusal(source).kind == "unsupported"
-
-
-def test_cmyk_jpeg_is_converted_as_pillow_does() -> None:
-    source = encoded(image().convert("CMYK"), quality=95)
-    sample = prepare_sample(source, "a/b.jpg", _OPTIONS)
-    assert sample.flags == Oddity.CMYK
-    expected = _as_rgb_jpeg(Image.fromarray(pixels(source)))
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(expected))
-
-
-def test_exif_of_cmyk_is_counted_or_applied() -> None:
-    exif = Image.Exif()
-    exif[_ORIENTATION] = 6
-    source = encoded(image().convert("CMYK"), exif=exif)
-    assert prepare_sample(source, "a/b.jpg", _OPTIONS).flags == Oddity.CMYK | Oddity.EXIF_IGNORED
-    upright = prepare_sample(source, "a/b.jpg", _UPRIGHT)
-    assert (upright.tiled.width, upright.tiled.height) == (30, 40)
+    animation = encoded(first, "GIF", save_all=True, append_images=[second])
+    expected = as_packed(Image.fromarray(pixels(encoded(first, "GIF"))))
+    assert np.array_equal(stored(prepare(animation)), expected)
 
 
 def test_quality_applies_to_converted_images_only() -> None:
-    low = SourceOptions(tile_width_px=32, apply_exif=False, quality=20)
-    png, jpeg = encoded(image(), "PNG"), encoded(image())
-    small, large = (prepare_sample(png, "a/b.png", o).tiled.blob for o in (low, _OPTIONS))
+    png, jpeg = _WHOLE["PNG"], _WHOLE["JPEG"]
+    small, large = (prepare(png, quality=quality).tiled.blob for quality in (20, 95))
     assert len(small) < len(large)
-    assert prepare_sample(jpeg, "a/b.jpg", low).tiled.blob == tile_jpeg(jpeg, 32).blob
+    assert prepare(jpeg, quality=20).tiled.blob == tile_jpeg(jpeg, 32).blob
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_ignored_and_counted_by_default(orientation: int) -> None:
-    source = _turned(orientation)
-    sample = prepare_sample(source, "a/b.jpg", _OPTIONS)
-    assert np.array_equal(pixels(_ordinary(sample)), pixels(source))
-    assert sample.flags == (Oddity.EXIF_IGNORED if orientation != 1 else Oddity(0))
+def _tiffs() -> dict[str, tuple[bytes, Image.Image]]:
+    """Files and their images, by name: every compression, mode and layout without loss."""
+    rgb = image(61, 47)
+    levels = np.asarray(rgb)
+    files: dict[str, tuple[bytes, Image.Image]] = {}
+    for compression in _LOSSLESS:
+        for mode in ("RGB", "RGBA", "L", "P", "CMYK"):
+            data = encoded(rgb.convert(mode), "TIFF", compression=compression)
+            files[f"{compression}-{mode}"] = data, rgb.convert(mode)
+    for compression in ("group3", "group4", "tiff_ccitt"):
+        data = encoded(rgb.convert("1"), "TIFF", compression=compression)
+        files[compression] = data, rgb.convert("1")
+    return files | {
+        "predictor": (encoded(rgb, "TIFF", compression="tiff_lzw", tiffinfo={317: 2}), rgb),
+        "big": (encoded(rgb, "TIFF", big_tiff=True), rgb),
+        "tiles": (tiff_pieces(levels, tile=16), rgb),
+        "planes": (tiff_pieces(levels, planar=True), rgb),
+        "planes-of-tiles": (tiff_pieces(levels, tile=32, planar=True), rgb),
+    }
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
-def test_exif_orientation_is_applied_without_loss_where_possible(orientation: int) -> None:
-    source = _turned(orientation, subsampling=0)
-    sample = prepare_sample(source, "a/b.jpg", _UPRIGHT)
-    assert sample.flags == Oddity.EXIF_APPLIED
-    with Image.open(io.BytesIO(source)) as opened:
-        upright = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
-    # the IDCT of a turned block rounds in another order, which costs a level here and there
-    difference = np.abs(pixels(_ordinary(sample)).astype(int) - upright.astype(int))
-    assert difference.max() <= 2
+_LOSSLESS = ("tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "packbits", "lzma", "zstd")
 
 
-def test_exif_turn_that_would_lose_edge_blocks_is_reencoded_and_counted() -> None:
-    source = _turned(6, 61, 45, subsampling=0)
-    sample = prepare_sample(source, "a/b.jpg", _UPRIGHT)
-    assert sample.flags == Oddity.EXIF_REENCODED
-    assert (sample.tiled.width, sample.tiled.height) == (45, 61)
+def test_tiffs_of_every_compression_survive_pack_verify_and_unpack(tmp_path: Path) -> None:
+    files = _tiffs()
+    folder = tmp_path / "source" / "tiffs"
+    folder.mkdir(parents=True)
+    for name, (data, _) in files.items():
+        (folder / f"{name}.tif").write_bytes(data)
+    packed = tmp_path / "packed"
+    for verb, *arguments in (
+        ("pack", folder.parent, packed),
+        ("verify", packed),
+        ("unpack", packed, tmp_path / "back"),
+    ):
+        result = call_feeder(str(verb), *arguments)
+        assert result.returncode == 0, result.stderr
+    manifest = load_manifest(packed)
+    assert (manifest.samples, manifest.quarantined) == (len(files), 0)
+    assert manifest.odd == {"tiff": len(files)}
+    for name, (_, shown) in files.items():
+        (back,) = (tmp_path / "back" / "tiffs").glob(f"{name}.*")
+        assert np.array_equal(pixels(back.read_bytes()), as_packed(shown.convert("RGB"))), name
 
 
-def test_grey_jpeg_that_is_reencoded_stays_grey() -> None:
-    exif = Image.Exif()
-    exif[_ORIENTATION] = 6
-    sample = prepare_sample(encoded(image(61, 45).convert("L"), exif=exif), "a/b.jpg", _UPRIGHT)
-    assert sample.flags == Oddity.EXIF_REENCODED
-    assert (sample.tiled.width, sample.tiled.height) == (45, 61)
-    assert sample.tiled.subsampling is Subsampling.GREY
+@pytest.mark.parametrize("compression", ["jpeg", "webp"])
+def test_tiffs_with_a_lossy_compression_pack_as_pillow_decodes_them(compression: str) -> None:
+    data = encoded(image(61, 47), "TIFF", compression=compression)
+    _check_converted(data, Oddity.TIFF, "a/b.tif")
+    difference = np.abs(pixels(data).astype(int) - np.asarray(image(61, 47)))
+    assert difference.mean() < 12
 
 
-def test_exif_orientation_of_other_formats_is_applied_too() -> None:
-    exif = Image.Exif()
-    exif[_ORIENTATION] = 6
-    sample = prepare_sample(encoded(image(), "PNG", exif=exif), "a/b.png", _UPRIGHT)
-    assert (sample.tiled.width, sample.tiled.height) == (30, 40)
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -230,97 +166,143 @@ def test_exif_orientation_of_other_formats_is_applied_too() -> None:
     ],
 )
 def test_files_that_are_no_images_are_refused(data: bytes, kind: str) -> None:
-    assert _refusal(data).kind == kind
+    assert refusal(data) == kind
 
 
-@pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
-def test_truncated_files_are_refused(format_name: str) -> None:
-    whole = encoded(image(120, 90), format_name)
-    for share in (0.3, 0.6, 0.9):
-        assert _refusal(whole[: int(len(whole) * share)]).kind == "truncated"
-
-
-def test_truncated_progressive_and_cmyk_jpegs_are_refused() -> None:
+def test_truncated_files_are_refused() -> None:
+    for name in FORMATS:
+        whole = encoded(image(120, 90), name)
+        for share in (0.3, 0.6, 0.9):
+            assert refusal(whole[: int(len(whole) * share)]) == "truncated"
     cmyk = encoded(image(120, 90).convert("CMYK"))
-    progressive = encoded(image(120, 90), progressive=True)
-    for whole in (cmyk, progressive):
-        for cut in (whole[: len(whole) // 2], whole[: len(whole) * 2 // 3] + b"\xff\xd9"):
-            assert _refusal(cut).kind in ("truncated", "corrupt")
+    for whole in (cmyk, encoded(image(120, 90), progressive=True)):
+        for cut in (whole[: len(whole) // 2], whole[: len(whole) * 2 // 3] + _EOI):
+            assert refusal(cut) in ("truncated", "corrupt")
+
+
+@pytest.mark.parametrize("compression", [*_LOSSLESS, "jpeg"])
+def test_damaged_tiffs_are_refused_and_libtiff_writes_nothing(
+    compression: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = encoded(image(200, 150), "TIFF", compression=compression)
+    for cut_bytes in (20, len(data) // 2, len(data) - 30):
+        assert refusal(data[:cut_bytes]) in ("truncated", "corrupt", "unsupported")
+    assert capfd.readouterr().err == ""
 
 
 def test_decompression_bombs_are_refused_by_their_headers() -> None:
-    def png_of(width: int, height: int) -> bytes:
-        data = bytearray(_png16(np.zeros((2, 2), np.uint16)))
-        data[16:24] = struct.pack(">II", width, height)
-        data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
-        return bytes(data)
-
-    assert _refusal(png_of(20_000, 20_000)).kind == "too-large"
-    assert _refusal(png_of(10_001, 10_000)).kind == "too-large"
-    assert _refusal(png_of(70_000, 10)).kind == "too-large"
-    jpeg = bytearray(encoded(image().convert("L")))
-    sof = jpeg.index(b"\xff\xc0")
-    jpeg[sof + 5 : sof + 9] = struct.pack(">HH", 50_000, 50_000)
-    assert _refusal(bytes(jpeg)).kind == "too-large"
-    cmyk = bytearray(encoded(image().convert("CMYK")))
-    sof = cmyk.index(b"\xff\xc0")
-    cmyk[sof + 5 : sof + 9] = struct.pack(">HH", 50_000, 50_000)
-    assert _refusal(bytes(cmyk)).kind == "too-large"
+    for size in ((20_000, 20_000), (10_001, 10_000), (70_000, 10)):
+        png = bytearray(png16(np.zeros((2, 2, 1), np.uint16), 0))
+        png[16:24] = struct.pack(">II", *size)
+        png[29:33] = struct.pack(">I", zlib.crc32(bytes(png[12:29])))
+        assert refusal(bytes(png)) == "too-large"
+    for mode in ("L", "CMYK"):
+        jpeg = bytearray(encoded(image().convert(mode)))
+        sof = jpeg.index(b"\xff\xc0")
+        jpeg[sof + 5 : sof + 9] = struct.pack(">HH", 50_000, 50_000)
+        assert refusal(bytes(jpeg)) == "too-large"
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]),
+    st.sampled_from(FORMATS),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_damaged_files_become_samples_or_source_errors_only(
-    format_name: str, changes: list[tuple[int, int]]
+    name: str, changes: list[tuple[int, int]]
 ) -> None:
-    data = bytearray(_WHOLE[format_name])
-    for position, value in changes:
-        data[16 + position % (len(data) - 16)] = value
-    assert _outcome(bytes(data)) == _outcome(bytes(data))
-
-
-def _outcome(data: bytes) -> tuple[bytes | str, str]:
-    try:
-        sample = prepare_sample(data, "a/b.jpg", _OPTIONS)
-    except SourceError as error:
-        return error.kind, error.reason
-    return sample.tiled.blob, str(sample.flags)
-
-
-_WHOLE = {
-    name: encoded(image(40, 30), name)
-    for name in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-}
+    data = damaged(_WHOLE[name], changes, 16)
+    assert outcome(data) == outcome(data)
 
 
 def test_formats_are_recognised_by_their_first_bytes() -> None:
-    for name, data in _WHOLE.items():
-        assert sniff_format(data[:SNIFF_BYTES]) == name
+    assert {name: sniff_format(data[:SNIFF_BYTES]) for name, data in _WHOLE.items()} == {
+        name: name for name in FORMATS
+    }
+    for big in (b"II+\0\x08\0\0\0", b"MM\0+\0\x08\0\0"):
+        assert sniff_format(big) == "TIFF"
     for data in (b"", b"\xff\xd8", b"BMP is a format", b"RIFF....WAVE", b"<svg"):
         assert sniff_format(data) is None
 
 
 def test_unreadable_files_have_reasons(tmp_path: Path) -> None:
-    def refusal(path: Path) -> tuple[str, str]:
-        with pytest.raises(SourceError) as caught:
-            read_source(os.fsencode(path), bytes_max=1000)
-        return caught.value.kind, caught.value.reason
-
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "empty").touch()
     (tmp_path / "large").write_bytes(bytes(1001))
     (tmp_path / "fine").write_bytes(b"x")
     os.mkfifo(tmp_path / "pipe")
-    assert refusal(tmp_path / "dangling") == ("unreadable", "a dangling link")
-    assert refusal(tmp_path / "missing") == ("unreadable", "no such file or directory")
-    assert refusal(tmp_path) == ("unreadable", "is a directory")
-    pipe = "it is a named pipe (FIFO), not a regular file"
-    assert refusal(tmp_path / "pipe") == ("unreadable", pipe)
-    assert refusal(tmp_path / "empty") == ("empty", "the file has no bytes")
-    assert refusal(tmp_path / "large") == ("too-large", "1001 bytes, more than 1000")
-    assert read_source(os.fsencode(tmp_path / "fine")) == b"x"
-    for name in ("dangling", "pipe", "empty", "fine", "."):
+    for name, kind, reason in (
+        ("dangling", "unreadable", "a dangling link"),
+        ("missing", "unreadable", "no such file or directory"),
+        (".", "unreadable", "is a directory"),
+        ("pipe", "unreadable", "it is a named pipe (FIFO), not a regular file"),
+        ("empty", "empty", "the file has no bytes"),
+        ("large", "too-large", "1001 bytes, more than 1000"),
+    ):
+        with pytest.raises(SourceError) as caught:
+            read_source(os.fsencode(tmp_path / name), bytes_max=1000)
+        assert (caught.value.kind, caught.value.reason) == (kind, reason)
         assert sniff_file(os.fsencode(tmp_path / name)) is None
+    assert read_source(os.fsencode(tmp_path / "fine")) == b"x"
+
+
+# JPEGs that Pillow decodes and a JPEG of one scan cannot hold: converted, not dropped
+
+
+def _scan_starts(jpeg: bytes) -> list[int]:
+    return [match.start() for match in re.finditer(rb"\xff\xda", jpeg)]
+
+
+def test_progressive_jpegs_without_their_last_scans_are_what_pillow_decodes() -> None:
+    whole = cjpeg(picture(64, 48), "-progressive")
+    starts = _scan_starts(whole)
+    assert len(starts) > 5
+    for at in starts[1:]:
+        _check_converted(whole[:at] + _EOI, _INCOMPLETE)
+    for begin, end in pairwise([*starts, len(whole) - len(_EOI)]):
+        assert refusal(whole[:end]) == "truncated"  # between scans, as in Pillow
+        middle = whole[: (2 * begin + end) // 3]
+        assert refusal(middle) == "truncated"
+        assert refusal(middle + _EOI) == "truncated"
+
+
+def test_arithmetic_jpegs_without_scans_are_refused_because_a_cut_one_looks_whole() -> None:
+    whole = cjpeg(picture(64, 48), "-progressive", "-arithmetic")
+    for at in _scan_starts(whole)[1:]:
+        assert refusal(whole[:at] + _EOI) == "truncated"
+
+
+@pytest.fixture
+def three_scans(tmp_path: Path) -> bytes:
+    """A baseline JPEG with a scan and a quantisation table for each component."""
+    script = tmp_path / "scans.txt"
+    script.write_text("0;\n1;\n2;\n")
+    return cjpeg(picture(64, 48), "-scans", str(script), "-sample", "1x1")
+
+
+def test_components_without_a_scan_are_what_pillow_decodes(three_scans: bytes) -> None:
+    assert prepare(three_scans).flags == Oddity(0)
+    for at in _scan_starts(three_scans)[1:]:
+        _check_converted(three_scans[:at] + _EOI, _INCOMPLETE)
+
+
+def test_tables_that_change_between_scans_are_what_pillow_decodes(three_scans: bytes) -> None:
+    table = three_scans.index(b"\xff\xdb")
+    coarse = b"\xff\xdb\x00\x43\x00" + bytes([40] * 64)
+    fine = three_scans[table : table + 69]
+    assert fine[2:5] == b"\x00\x43\x00"
+    first, second, third = _scan_starts(three_scans)
+    for at in (second, third):
+        # the luma's table changes after its scan, and once more before the last
+        _check_converted(three_scans[:at] + coarse + three_scans[at:], Oddity.RARE_JPEG)
+    same = three_scans[:first] + fine + three_scans[first:third] + fine + three_scans[third:]
+    assert prepare(same).flags == Oddity(0)
+    # All components use table 0, which gets other values before the second scan, and its old ones
+    # before the third.
+    frame = three_scans.index(b"\xff\xc0")
+    shared: Any = bytearray(three_scans)
+    for component in range(3):
+        shared[frame + 12 + 3 * component] = 0
+    shared = bytes(shared)
+    in_turns = shared[:second] + coarse + shared[second:third] + fine + shared[third:]
+    _check_converted(in_turns, Oddity.RARE_JPEG)

@@ -15,13 +15,16 @@ from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
 from tests.support.daemon import wait_until
 from tests.support.sources import (
     REPOSITORY,
+    call_feeder,
     encoded,
     error_line,
     feeder_command,
     file_tree,
     image,
     make_source,
+    pack,
     run_feeder,
+    run_inline,
 )
 
 _DEADLINE_S = 60.0
@@ -55,13 +58,13 @@ if "feeder.pack.task_pool" in sys.orig_argv:
 """A sitecustomize.py that delays each opening of an image by half a second."""
 
 
-def _start_packing(source: Path, destination: Path) -> "subprocess.Popen[str]":
-    """Start a packing of many parts that takes 10 s, so that the test can interrupt it."""
+def _start_packing(source: Path, destination: Path, parts: int) -> "subprocess.Popen[str]":
+    """Start a packing that takes 10 s; return when some of its 20 parts are finished."""
     command = feeder_command("pack", source, destination, "--shards", "20", "--jobs", "2")
     slow = destination.with_name("slow")
     slow.mkdir()
     (slow / "sitecustomize.py").write_text(_SLOW_DISK)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(slow)},
@@ -69,6 +72,8 @@ def _start_packing(source: Path, destination: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
     )
+    _wait_for_parts(destination, parts)
+    return process
 
 
 def _wait_for_parts(destination: Path, count: int) -> None:
@@ -77,7 +82,6 @@ def _wait_for_parts(destination: Path, count: int) -> None:
 
 
 def _is_gone(process: psutil.Process) -> bool:
-    """Return whether the process has ended, reaped or not."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -85,6 +89,7 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Path) -> None:
+    """As processes: the exit status of each, and what its workers let through."""
     copied = shutil.copytree(source, tmp_path / "source")
     (copied / "class0" / "broken\n\udcff.jpg").write_bytes(b"no image")
     (copied / "class0" / "drawn.png").write_bytes(encoded(image(), "PNG"))
@@ -93,15 +98,17 @@ def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Pa
     (copied / "lost" / "cut.jpg").write_bytes(encoded(image())[:400])
     packed = run_feeder("pack", copied, tmp_path / "packed", "--shards", "3", "--max-bad", "20%")
     assert packed.returncode == 0, packed.stderr
-    assert "packed 12 images of 4 classes" in packed.stdout
-    assert "odd: PNG (1)" in packed.stdout
-    assert "quarantined: 1 not-image, 1 truncated; listed in" in packed.stdout
-    assert "warning: every image of class lost was quarantined" in packed.stdout
-    assert r"class0/broken\n\udcff.jpg: not-image (starts with 6e 6f 20" in packed.stdout
-    assert "left out: 1 hidden" in packed.stdout
-    assert "packing 14/14 images (100 %)" in packed.stderr
-    assert "MB/s" in packed.stderr
-    assert "2 quarantined" in packed.stderr
+    for text in (
+        "packed 12 images of 4 classes",
+        "odd: PNG (1)",
+        "quarantined: 1 not-image, 1 truncated; listed in",
+        "warning: every image of class lost was quarantined",
+        r"class0/broken\n\udcff.jpg: not-image (starts with 6e 6f 20",
+        "left out: 1 hidden",
+    ):
+        assert text in packed.stdout
+    for text in ("packing 14/14 images (100 %)", "MB/s", "2 quarantined"):
+        assert text in packed.stderr
     verified = run_feeder("verify", tmp_path / "packed")
     assert verified.returncode == 0, verified.stderr
     assert "is whole: 12 samples in 3 shards, content fingerprint " in verified.stdout
@@ -111,51 +118,33 @@ def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Pa
     assert (tmp_path / "out" / "class0" / "drawn.jpg").exists()
 
 
-@pytest.mark.parametrize("verb", ["pack", "unpack"])
-def test_bad_sources_exit_3_and_impossible_requests_2(
-    verb: str, source: Path, tmp_path: Path
-) -> None:
+def test_bad_sources_exit_3_and_impossible_requests_2(source: Path, tmp_path: Path) -> None:
     """One line, the exit status, no files; the modules' tests check the messages themselves."""
-    cases: list[tuple[int, list[str | Path], str]]
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    if verb == "pack":
-        twins = make_source(tmp_path / "twins", 3)
-        (twins / "class1" / "image001.png").write_bytes(encoded(image(), "PNG"))
-        stray = make_source(tmp_path / "stray", 3)
-        (stray / "x.jpg").write_bytes(encoded(image()))
-        bare = make_source(tmp_path / "bare", 3)
-        (bare / "class9").mkdir()
-        cases = [
-            (3, [tmp_path / "missing"], "missing does not exist"),
-            (3, [tmp_path / "empty"], "empty holds no class folders"),
-            (3, [tmp_path / "file"], "file is a file: give a folder"),
-            (3, [stray], "x.jpg is a file where a class folder should be"),
-            (3, [bare], "class9 holds no images: add some or remove the folder"),
-            (2, [twins], "class1/image001.jpg and class1/image001.png in"),
-            (2, [source, "--shards", "99"], "--shards 99 is more than the 11 files"),
-            (2, [source, "--jobs", "0"], "--jobs 0 is not within 1"),
-        ]
-    else:
-        cases = [
-            (3, [tmp_path / "missing"], "there is no such folder (feeder pack)"),
-            (3, [tmp_path / "empty"], "is not a dataset"),
-            (3, [tmp_path / "file"], "is a file: a dataset is a folder"),
-        ]
-    for status, arguments, message in cases:
-        result = run_feeder(verb, arguments[0], tmp_path / "target", *arguments[1:])
+    twins, stray, bare = (make_source(tmp_path / name, 3) for name in ("twins", "stray", "bare"))
+    (twins / "class1" / "image001.png").write_bytes(encoded(image(), "PNG"))
+    (stray / "x.jpg").write_bytes(encoded(image()))
+    (bare / "class9").mkdir()
+    missing, empty, file = (tmp_path / name for name in ("missing", "empty", "file"))
+    for status, verb, path, options, message in (
+        (3, "pack", missing, [], "missing does not exist"),
+        (3, "pack", empty, [], "empty holds no class folders"),
+        (3, "pack", file, [], "file is a file: give a folder"),
+        (3, "pack", stray, [], "x.jpg is a file where a class folder should be"),
+        (3, "pack", bare, [], "class9 holds no images: add some or remove the folder"),
+        (2, "pack", twins, [], "class1/image001.jpg and class1/image001.png in"),
+        (2, "pack", source, ["--shards", "99"], "--shards 99 is more than the 11 files"),
+        (2, "pack", source, ["--jobs", "0"], "--jobs 0 is not within 1"),
+        (2, "pack", source, ["--lanes", "8"], "--lanes is no option of packing any more"),
+        (3, "unpack", missing, [], "there is no such folder (feeder pack)"),
+        (3, "unpack", empty, [], "is not a dataset"),
+        (3, "unpack", file, [], "is a file: a dataset is a folder"),
+    ):
+        result = call_feeder(verb, path, tmp_path / "target", *options)
         assert message in error_line(result)
         assert result.returncode == status, message
         assert not (tmp_path / "target").exists()
-
-
-def test_strict_exits_3_at_a_bad_file(source: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(source, tmp_path / "source")
-    (copied / "class0" / "broken.jpg").write_bytes(b"no image")
-    result = run_feeder("pack", copied, tmp_path / "packed", "--strict")
-    assert result.returncode == 3
-    assert "class0/broken.jpg is not-image (starts with" in error_line(result)
-    assert not (tmp_path / "packed" / MANIFEST_NAME).exists()
 
 
 def test_unreadable_file_is_quarantined_with_its_reason(source: Path, tmp_path: Path) -> None:
@@ -199,37 +188,32 @@ def test_full_disk_is_one_line_without_a_dataset_and_packing_resumes(
         assert "warning:" in result.stderr  # the free space was checked at the start
         assert not (disk / "packed" / MANIFEST_NAME).exists()
         assert not list(disk.rglob("*.tmp"))
-        opened = run_feeder("verify", disk / "packed")
-        assert "is unfinished: run the same feeder pack or repack command again" in error_line(
-            opened
-        )
-        finished = len(list(disk.rglob("part-*.json")))
-        assert finished >= 1
-        subprocess.run(
-            ["mount", "-o", f"remount,size={3 * needed}", str(disk)], check=True, timeout=60
-        )
+        line = error_line(call_feeder("verify", disk / "packed"))
+        assert "is unfinished: run the same feeder pack or repack command again" in line
+        assert list(disk.rglob("part-*.json"))
+        remount = ["mount", "-o", f"remount,size={3 * needed}", str(disk)]
+        subprocess.run(remount, check=True, timeout=60)
         again = run_feeder("pack", large_source, disk / "packed", "--shards", "10")
         assert again.returncode == 0, again.stderr
         assert "resuming: " in again.stderr
 
 
 def test_unwritable_destination_is_one_line(source: Path, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    with _mounted_tmpfs(disk, "ro"):
-        result = run_feeder("pack", source, disk / "packed")
+    with _mounted_tmpfs(tmp_path / "disk", "ro"):
+        result = call_feeder("pack", source, tmp_path / "disk" / "packed")
     assert "not writable (Read-only file system); make it writable, then" in error_line(result)
     assert result.returncode == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_stop_cleanly_and_the_same_command_resumes(
-    large_source: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_signals_stop_cleanly(large_source: Path, tmp_path: Path, number: signal.Signals) -> None:
     destination = tmp_path / "packed"
-    process = _start_packing(large_source, destination)
-    _wait_for_parts(destination, 2)
+    process = _start_packing(large_source, destination, 1)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2
+    for worker in children:  # batch systems and systemd signal every process; here workers first
+        worker.send_signal(signal.SIGTERM)
+    _wait_for_parts(destination, 3)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=_DEADLINE_S)
     assert process.returncode == 128 + number
@@ -238,34 +222,13 @@ def test_signals_stop_cleanly_and_the_same_command_resumes(
     wait_until(lambda: all(_is_gone(child) for child in children), "the workers' end")
     assert not list(destination.rglob("*.tmp"))
     assert not (destination / MANIFEST_NAME).exists()
-    again = run_feeder("pack", large_source, destination, "--shards", "20")
-    assert again.returncode == 0, again.stderr
-    assert "files are packed already" in again.stderr
-
-
-def test_workers_ignore_sigterm_and_the_parent_ends_them(
-    large_source: Path, tmp_path: Path
-) -> None:
-    """Batch systems and systemd signal every process; here the workers come first."""
-    process = _start_packing(large_source, tmp_path / "packed")
-    _wait_for_parts(tmp_path / "packed", 1)
-    for worker in psutil.Process(process.pid).children(recursive=True):
-        worker.send_signal(signal.SIGTERM)
-    _wait_for_parts(tmp_path / "packed", 3)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=_DEADLINE_S)
-    assert process.returncode == 143
-    assert "stopped by SIGTERM" in stderr
 
 
 def test_sigkill_loses_no_finished_part_and_leaves_no_process(
-    large_source: Path, tmp_path: Path
+    large_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = run_feeder("pack", large_source, tmp_path / "undisturbed", "--shards", "20")
-    assert undisturbed.returncode == 0, undisturbed.stderr
     destination = tmp_path / "packed"
-    process = _start_packing(large_source, destination)
-    _wait_for_parts(destination, 3)
+    process = _start_packing(large_source, destination, 3)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate(timeout=_DEADLINE_S)
@@ -276,55 +239,50 @@ def test_sigkill_loses_no_finished_part_and_leaves_no_process(
     assert 3 <= len(before) < 20
     again = run_feeder("pack", large_source, destination, "--shards", "20")
     assert again.returncode == 0, again.stderr
+    assert "files are packed already" in again.stderr
     after = {
         path.name[6:]: (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in destination.glob("shard-*.fds")
     }
     assert before.items() <= after.items()
+    run_inline(monkeypatch, "pack.run")
+    pack(large_source, tmp_path / "undisturbed", shards=20)
     assert file_tree(destination) == file_tree(tmp_path / "undisturbed")
 
 
 def test_killed_worker_ends_the_run_with_one_line(large_source: Path, tmp_path: Path) -> None:
-    destination = tmp_path / "packed"
-    process = _start_packing(large_source, destination)
-    _wait_for_parts(destination, 1)
+    process = _start_packing(large_source, tmp_path / "packed", 1)
     psutil.Process(process.pid).children()[0].kill()
     _, stderr = process.communicate(timeout=_DEADLINE_S)
     assert process.returncode == 4
     assert "died (SIGKILL): if memory ran out, use fewer --jobs" in stderr
 
 
-def test_lanes_are_no_option_of_packing_any_more(source: Path, tmp_path: Path) -> None:
-    result = run_feeder("pack", source, tmp_path / "packed", "--lanes", "8")
-    assert error_line(result).startswith("feeder: error: --lanes is no option of packing any more")
-    assert result.returncode == 2
-    assert not (tmp_path / "packed").exists()
-
-
-def test_newer_and_damaged_datasets_exit_3(source: Path, tmp_path: Path) -> None:
-    packed = run_feeder("pack", source, tmp_path / "packed", "--shards", "2")
-    assert packed.returncode == 0
-    manifest = tmp_path / "packed" / MANIFEST_NAME
+def test_newer_and_damaged_datasets_exit_3(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, "pack.run", "pack.verify", "pack.unpack")
+    packed = tmp_path / "packed"
+    pack(source, packed, shards=2)
+    manifest = packed / MANIFEST_NAME
     whole = manifest.read_bytes()
     manifest.write_bytes(whole.replace(b'"version": 4', b'"version": 5'))
     for verb in (["verify"], ["unpack", tmp_path / "out"]):
-        result = run_feeder(verb[0], tmp_path / "packed", *verb[1:])
+        result = call_feeder(str(verb[0]), packed, *verb[1:])
         assert "is of dataset format version 5, this feeder reads 4" in error_line(result)
         assert result.returncode == 3
     manifest.write_bytes(whole[:-3])
-    result = run_feeder("verify", tmp_path / "packed")
-    assert "manifest.json is damaged" in error_line(result)
-    assert result.returncode == 3
+    assert "manifest.json is damaged" in error_line(call_feeder("verify", packed))
     manifest.write_bytes(whole)
-    shard = tmp_path / "packed" / "shard-00001.fds"
+    shard = packed / "shard-00001.fds"
     content = bytearray(shard.read_bytes())
     content[200] ^= 4
     shard.write_bytes(content)
-    result = run_feeder("verify", tmp_path / "packed")
+    result = call_feeder("verify", packed)
     assert result.returncode == 3
     assert "damaged: sample 6 (class" in result.stdout
     assert "in shard-00001.fds: its checksum does not match" in result.stdout
     assert "is damaged: 1 problem in 11 samples in 2 shards" in result.stdout
-    result = run_feeder("unpack", tmp_path / "packed", tmp_path / "out")
+    result = call_feeder("unpack", packed, tmp_path / "out")
     assert "is damaged (its checksum does not match): run feeder verify" in error_line(result)
     assert result.returncode == 3

@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
 from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
-from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError
 from feeder.pack.options import PackOptions
 from feeder.pack.verify import Verification
-from feeder.pack.work_folder import STATE_NAME, WorkFolder
+from feeder.pack.work_folder import STATE_NAME
 from feeder.plan.epoch import MAX_SEED
+from tests.source.tar_writer import tar_bytes
 from tests.support.sources import (
     InlinePool,
     encoded,
@@ -39,8 +38,7 @@ _IMAGES = 29
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """29 good images, and 5 bad files spread over the classes."""
     root = make_source(tmp_path_factory.mktemp("source"), _IMAGES)
-    whole = encoded(image(60, 50))
-    (root / "class0" / "cut.jpg").write_bytes(whole[:700])
+    (root / "class0" / "cut.jpg").write_bytes(encoded(image(60, 50))[:700])
     (root / "class1" / "empty.jpg").touch()
     (root / "class1" / "text.jpg").write_text("not an image")
     (root / "class2" / "dangling.jpg").symlink_to("nowhere")
@@ -48,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     run_inline(monkeypatch, "pack.run", "pack.verify")
 
@@ -67,68 +65,57 @@ def _problems(path: Path) -> list[str]:
     return list(Verification.open(path, jobs=1, progress=silent()).problems())
 
 
-def _do_nothing() -> None:
-    return
-
-
-def _pack_until_publishing(
-    source: Path,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    shards: int,
-    then: Callable[[], None] = _do_nothing,
+def _interrupt(
+    source: Path, path: Path, then: Callable[[], None] = lambda: None, **options: Any
 ) -> None:
     """Pack until all parts are finished, do ``then``, and stop as Ctrl-C does."""
 
-    def stop(*arguments: object, **options: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         then()
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("feeder.pack.run.publish_parts", stop)
         with pytest.raises(KeyboardInterrupt):
-            pack(source, path, shards=shards)
+            pack(source, path, **options)
 
 
-def test_good_files_become_samples_and_bad_ones_are_listed(
-    source: Path, reference: Path, inline: None
+def test_good_files_become_samples_and_bad_ones_are_listed_with_reasons(
+    source: Path, reference: Path, tmp_path: Path
 ) -> None:
-    with Dataset.open(reference) as dataset:
-        manifest = dataset.manifest
+    moved = shutil.copytree(source, tmp_path / "elsewhere", symlinks=True)
+    summary = pack(moved, tmp_path / "packed", shards=6)
+    assert file_tree(tmp_path / "packed") == file_tree(reference)
+    manifest = summary.manifest
     assert manifest.samples == _IMAGES
     assert manifest.classes == ("class0", "class1", "class2")
-    assert manifest.quarantined == 5
     assert sorted({shard.samples for shard in manifest.shards}) == [4, 5]
     assert manifest.source_bytes == sum(p.stat().st_size for p in source.rglob("image*.jpg"))
     assert manifest.subsampling == {"s420": _IMAGES}
+    assert manifest.quarantined == 5
+    bad = {entry.path: entry.kind for entry in summary.quarantine}
+    assert bad.pop("class0/cut.jpg") in ("truncated", "corrupt")
+    assert bad == {
+        "class1/empty.jpg": "empty",
+        "class1/text.jpg": "not-image",
+        "class2/dangling.jpg": "unreadable",
+        "class2/zeros.png": "not-image",
+    }
+    assert summary.packed_files == _IMAGES + 5
     assert not (reference / WORK_FOLDER_NAME).exists()
     assert _problems(reference) == []
 
 
-def test_quarantine_list_has_files_and_reasons(source: Path, tmp_path: Path, inline: None) -> None:
-    summary = pack(source, tmp_path / "packed", shards=2)
-    found = [(entry.path, entry.kind) for entry in summary.quarantine]
-    assert found[1:] == [
-        ("class1/empty.jpg", "empty"),
-        ("class1/text.jpg", "not-image"),
-        ("class2/dangling.jpg", "unreadable"),
-        ("class2/zeros.png", "not-image"),
-    ]
-    assert found[0] in [("class0/cut.jpg", "truncated"), ("class0/cut.jpg", "corrupt")]
-    assert summary.packed_files == _IMAGES + 5
-
-
-@pytest.mark.parametrize("jobs", [1, 3])
 def test_real_worker_processes_give_the_same_bytes(
-    source: Path, reference: Path, tmp_path: Path, jobs: int
+    source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack(source, tmp_path / "packed", shards=6, jobs=jobs)
+    monkeypatch.undo()
+    pack(source, tmp_path / "packed", shards=6, jobs=3)
     assert file_tree(tmp_path / "packed") == file_tree(reference)
 
 
 def test_options_change_the_fingerprint_and_other_images_or_orders_the_content(
-    source: Path, reference: Path, tmp_path: Path, inline: None
+    source: Path, reference: Path, tmp_path: Path
 ) -> None:
     variants: list[dict[str, Any]] = [
         {"seed": 1},
@@ -142,37 +129,27 @@ def test_options_change_the_fingerprint_and_other_images_or_orders_the_content(
         path = tmp_path / str(number)
         manifests.append(pack(source, path, **{"shards": 6, **options}).manifest)
     assert len({manifest.fingerprint for manifest in manifests}) == 6
-    contents = [manifest.content for manifest in manifests]
-    whole, *other_order, other_tiles, exif_applied, other_quality = contents
-    assert other_tiles == exif_applied == whole, "only the packing differs: no image is rotated"
-    assert len({whole, *other_order, other_quality}) == 4
+    whole, *other_order, tiles, exif, quality = (manifest.content for manifest in manifests)
+    assert tiles == exif == whole, "only the packing differs: no image is rotated"
+    assert len({whole, *other_order, quality}) == 4
 
 
-def test_moved_source_gives_the_same_dataset(
-    source: Path, reference: Path, tmp_path: Path, inline: None
-) -> None:
-    shutil.copytree(source, tmp_path / "elsewhere", symlinks=True)
-    pack(tmp_path / "elsewhere", tmp_path / "packed", shards=6)
-    assert file_tree(tmp_path / "packed") == file_tree(reference)
-
-
-def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline: None) -> None:
+def test_fewer_samples_than_shards_drop_the_empty_shards(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", 3)
     for number in range(4):
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
     summary = pack(source, tmp_path / "packed", shards=7)
     assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
     assert _problems(tmp_path / "packed") == []
+    assert format_summary(tmp_path, summary)[0].endswith(f"into {tmp_path}: 3 shards")
 
 
-def test_the_summary_of_one_odd_image_is_in_the_singular_and_in_words(
-    tmp_path: Path, inline: None
-) -> None:
+def test_the_summary_of_one_odd_image_is_in_the_singular_and_in_words(tmp_path: Path) -> None:
     source, destination = tmp_path / "source", tmp_path / "packed"
     (source / "a").mkdir(parents=True)
-    picture, exif = image(), Image.Exif()
+    exif = Image.Exif()
     exif[0x0112] = 6
-    (source / "a" / "turned.png").write_bytes(encoded(picture, exif=exif, subsampling="4:2:0"))
+    (source / "a" / "turned.png").write_bytes(encoded(image(), exif=exif, subsampling="4:2:0"))
     lines = format_summary(destination, pack(source, destination))
     assert lines[0] == f"packed 1 image of 1 class into {destination}: 1 shard"
     assert "  subsampling: 4:2:0 (1)" in lines
@@ -180,44 +157,22 @@ def test_the_summary_of_one_odd_image_is_in_the_singular_and_in_words(
     assert any(line.startswith("  this run: 1 file in ") for line in lines)
 
 
-def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) -> None:
-    source = make_source(tmp_path / "source", 3)
-    for shards, counts in ((1, "1 shard"), (3, "3 shards")):
-        destination = tmp_path / str(shards)
-        first, *_ = format_summary(destination, pack(source, destination, shards=shards))
-        assert first.endswith(f"into {destination}: {counts}")
-
-
-def test_only_bad_files_are_an_error_and_make_no_dataset(tmp_path: Path, inline: None) -> None:
-    (tmp_path / "source" / "a").mkdir(parents=True)
-    (tmp_path / "source" / "a" / "cut.jpg").write_bytes(encoded(image())[:300])
-    with pytest.raises(
-        DatasetError, match=r"^1 of 1 image is bad .* a/cut.jpg, (truncated|corrupt)"
-    ):
-        pack(tmp_path / "source", tmp_path / "packed")
-    assert not (tmp_path / "packed" / MANIFEST_NAME).exists()
-
-
 def test_strict_stops_and_a_later_run_without_it_resumes(
-    source: Path, reference: Path, tmp_path: Path, inline: None
+    source: Path, reference: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "packed"
     with pytest.raises(DatasetError, match=r"is .*without --strict it would go to quarantine"):
         pack(source, path, shards=6, strict=True)
     assert not (path / MANIFEST_NAME).exists()
+    _interrupt(source, path, shards=6)
+    refusal = r"5 of 34 images are bad .* more than --strict allows: first class0/cut.jpg"
+    with pytest.raises(DatasetError, match=refusal):  # an earlier run quarantined them
+        pack(source, path, shards=6, strict=True)
     pack(source, path, shards=6)
     assert file_tree(path) == file_tree(reference)
 
 
-def test_strict_refuses_files_that_an_earlier_run_quarantined(
-    source: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _pack_until_publishing(source, tmp_path / "packed", monkeypatch, shards=6)
-    with pytest.raises(
-        DatasetError,
-        match=r"5 of 34 images are bad .* more than --strict allows: first class0/cut.jpg",
-    ):
-        pack(source, tmp_path / "packed", shards=6, strict=True)
+# Interruptions
 
 
 class Killed(BaseException):
@@ -248,8 +203,9 @@ def _kill_at(patch: pytest.MonkeyPatch, step: int, after: bool) -> Callable[[], 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_packing_killed_at_any_file_system_change_resumes_to_the_same_bytes(
-    tmp_path: Path, inline: None, after: bool
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
     source = make_source(tmp_path / "source", 7, side=16)
     for number in range(2):  # makes samples move between shards
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
@@ -264,18 +220,14 @@ def test_packing_killed_at_any_file_system_change_resumes_to_the_same_bytes(
             try:
                 pack(source, path, shards=3)
             except Killed:
-                assert _is_complete(path, expected) or not (path / MANIFEST_NAME).exists()
+                is_complete = expected.items() <= file_tree(path).items()
+                assert is_complete or not (path / MANIFEST_NAME).exists()
         if changes() < step:
             break
         _resume(source, path)
         assert file_tree(path) == expected, step
         shutil.rmtree(path)
     assert step > 20
-
-
-def _is_complete(path: Path, expected: dict[str, bytes]) -> bool:
-    """Return whether all files of the dataset exist, with or without the work folder."""
-    return expected.items() <= file_tree(path).items()
 
 
 def _resume(source: Path, path: Path) -> None:
@@ -289,78 +241,72 @@ def _resume(source: Path, path: Path) -> None:
 
 
 def test_finished_parts_are_not_packed_again(
-    source: Path, reference: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+    source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "packed"
-    tasks_done = []
-    real_run = InlinePool.run
+    path, real_run = tmp_path / "packed", InlinePool.run
 
     def stop_after_two(self: InlinePool, tasks: Any) -> Iterator[Any]:
+        done = 0
         for message in real_run(self, tasks):
             yield message
-            tasks_done.extend([1] if message["kind"] == "done" else [])
-            if len(tasks_done) == 2:
+            done += message["kind"] == "done"
+            if done == 2:
                 raise KeyboardInterrupt
+
+    def finished() -> dict[str, tuple[int, int]]:
+        parts = (path / WORK_FOLDER_NAME).glob("part-*.fds")
+        return {part.name: (part.stat().st_ino, part.stat().st_mtime_ns) for part in parts}
 
     with monkeypatch.context() as patch:
         patch.setattr(InlinePool, "run", stop_after_two)
         with pytest.raises(KeyboardInterrupt):
             pack(source, path, shards=6)
-    work = path / WORK_FOLDER_NAME
-    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in work.glob("part-*.fds")}
-    assert len(before) == 2
-
-    def check() -> None:
-        after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in work.glob("part-*.fds")}
-        assert len(after) == 6
-        assert before.items() <= after.items()
-
-    _pack_until_publishing(source, path, monkeypatch, shards=6, then=check)
+    before, after = finished(), dict[str, tuple[int, int]]()
+    _interrupt(source, path, lambda: after.update(finished()), shards=6)
+    assert (len(before), len(after)) == (2, 6)
+    assert before.items() <= after.items()
+    for name in ("manifest.json.123.tmp", "survey.html.9.tmp", "quarantine.jsonl.77.tmp"):
+        (path / name).touch()  # as a killed publication leaves them
     assert pack(source, path, shards=6).packed_files == 0
     assert file_tree(path) == file_tree(reference)
 
 
 def test_resuming_with_other_options_or_source_is_refused_with_the_difference(
-    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
-    _pack_until_publishing(source, path, monkeypatch, shards=2)
+    _interrupt(source, path, shards=2)
     with pytest.raises(ConfigError, match=r"tile-width was 32, now 64; seed was 0, now 9"):
         pack(source, path, shards=2, tile_width_px=64, seed=9)
+    with pytest.raises(ConfigError, match=r"\(max-side was none, now 30\)"):
+        pack(source, path, shards=2, max_side=30)
     make_source(source, 7)
     with pytest.raises(ConfigError, match=r"it had 6 files and has 7; .*\.jpg"):
         pack(source, path, shards=2)
 
 
-def test_damaged_work_folder_is_an_error_with_the_remedy(
-    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_work_folder_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
-    _pack_until_publishing(source, path, monkeypatch, shards=2)
-    work = path / WORK_FOLDER_NAME
-    (work / "part-00001.json").write_bytes(b"{")
-    with pytest.raises(DatasetError, match=r"part-00001.json is damaged: remove .*packed and pack"):
-        pack(source, path, shards=2)
-    (work / STATE_NAME).write_bytes(b"{}")
-    with pytest.raises(DatasetError, match=r"state.json is damaged"):
-        pack(source, path, shards=2)
+    _interrupt(source, path, shards=2)
+    for name, content in (("part-00001.json", b"{"), (STATE_NAME, b"{}")):
+        (path / WORK_FOLDER_NAME / name).write_bytes(content)
+        with pytest.raises(DatasetError, match=rf"{name} is damaged: remove .*packed and pack"):
+            pack(source, path, shards=2)
 
 
-def test_two_packings_of_one_destination_exclude_each_other(
-    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_packings_of_one_destination_exclude_each_other(tmp_path: Path) -> None:
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
 
     def try_another() -> None:
         with pytest.raises(ConfigError, match="another feeder pack or repack is running"):
             pack(source, path, shards=2)
 
-    _pack_until_publishing(source, path, monkeypatch, shards=2, then=try_another)
+    _interrupt(source, path, try_another, shards=2)
     pack(source, path, shards=2)
 
 
 def test_destinations_that_are_not_empty_are_refused_and_unchanged(
-    source: Path, reference: Path, tmp_path: Path, inline: None
+    source: Path, reference: Path, tmp_path: Path
 ) -> None:
     before = file_tree(reference)
     with pytest.raises(ConfigError, match="is a complete dataset already"):
@@ -376,29 +322,99 @@ def test_destinations_that_are_not_empty_are_refused_and_unchanged(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["diary.txt"]
 
 
-def test_bad_source_creates_no_destination(tmp_path: Path, inline: None) -> None:
-    with pytest.raises(DatasetError):
-        pack(tmp_path / "missing", tmp_path / "packed")
-    assert not (tmp_path / "packed").exists()
-
-
-def test_dead_worker_is_reported_and_the_next_run_completes_the_dataset(
-    source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_beginning_of_an_older_versions_packing_is_refused(
+    source: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "packed"
-    monkeypatch.setattr("feeder.pack.run.Task", lambda part, **_: _WrongTask(part))
-    with pytest.raises(ResourceError, match=r"worker process \d+ died \(exit status 1\)"):
-        pack(source, path, shards=6)
-    monkeypatch.undo()
-    pack(source, path, shards=6)
-    assert file_tree(path) == file_tree(reference)
+    (path / WORK_FOLDER_NAME).mkdir(parents=True)
+    # as a packing with --strict left it at a bad image, before version 3
+    shutil.copy(GOLDEN / "state-2.json", path / WORK_FOLDER_NAME / STATE_NAME)
+    with pytest.raises(ConfigError) as caught:
+        pack(source, path)
+    assert str(caught.value) == (
+        f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
+        f"one continues 7): remove {path} and pack again"
+    )
 
 
-class _WrongTask(msgspec.Struct):
-    part: int
+# A source that changes between a packing and its resumption
+
+
+_CHANGED = "the source has changed: "
+
+
+def _write_tar(path: Path, seed: int) -> Path:
+    """Write a tar of BMPs, whose members have the same sizes whatever the seed."""
+    members = {}
+    for number in range(9):
+        members[f"{number}.bmp"] = encoded(image(40, 30, seed=seed + number), "BMP")
+        members[f"{number}.cls"] = b"%d" % (number % 3)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(tar_bytes(members))
+    os.utime(path, ns=(0, seed))
+    return path
+
+
+def test_a_tar_that_was_away_is_resumed_and_a_rewritten_one_is_another_source(
+    tmp_path: Path,
+) -> None:
+    tar = _write_tar(tmp_path / "disk" / "x.tar", 1)
+    _interrupt(tar, tmp_path / "packed")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with pytest.raises(DatasetError, match="does not exist"):
+        pack(tar, tmp_path / "packed")
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert pack(tar, tmp_path / "packed").packed_files == 0
+    _interrupt(tar, tmp_path / "other")
+    _write_tar(tar, 100)
+    for _ in range(2):  # a refused attempt leaves what is compared
+        with pytest.raises(ConfigError, match=f"{_CHANGED}{tar} was written again or replaced"):
+            pack(tar, tmp_path / "other")
+
+
+@pytest.mark.parametrize("is_swapped", [True, False], ids=["replaced", "labels only"])
+def test_a_change_of_one_loose_file_is_named(tmp_path: Path, is_swapped: bool) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(5):
+        (source / f"{number}.jpg").write_bytes(encoded(image(seed=number), "BMP"))
+    (source / "labels.csv").write_text("".join(f"{n}.jpg,{n % 2}\n" for n in range(5)))
+    _interrupt(source, tmp_path / "packed")
+    if is_swapped:  # by a file of the same size, content and time
+        status = (source / "3.jpg").stat()
+        shutil.copyfile(source / "3.jpg", source / "new.jpg")
+        os.utime(source / "new.jpg", ns=(status.st_atime_ns, status.st_mtime_ns))
+        (source / "new.jpg").replace(source / "3.jpg")
+        change = f"{source}/3.jpg was written again or replaced"
+    else:
+        (source / "labels.csv").write_text("".join(f"{n}.jpg,{n % 3 % 2}\n" for n in range(5)))
+        change = r"\d.jpg had another label"
+    with pytest.raises(ConfigError, match=f"{_CHANGED}{change}"):
+        pack(source, tmp_path / "packed")
+
+
+def test_a_mended_file_of_labels_is_read_again(tmp_path: Path) -> None:
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
+    tar, labels = tmp_path / "ILSVRC2012_img_val.tar", tmp_path / "labels.txt"
+    tar.write_bytes(tar_bytes({name: encoded(image(seed=len(name))) for name in names}))
+    reading = {"labels_file": str(labels)}
+    labels.write_text("n01440764\nn01440764\n")
+    with pytest.raises(DatasetError):
+        pack(tar, tmp_path / "packed", reading=reading, max_bad="0")
+    labels.write_text("n01440764\n" * 3 + "n01443537\n")
+    pack(tar, tmp_path / "packed", reading=reading, max_bad="0")
+    assert load_manifest(tmp_path / "packed").classes == ("n01440764", "n01443537")
+    _interrupt(tar, tmp_path / "other", reading=reading)
+    labels.write_text("n01443537\n" * 3 + "n01440764\n")
+    with pytest.raises(ConfigError, match=_CHANGED):
+        pack(tar, tmp_path / "other", reading=reading)
+
+
+# Options
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**13))
+@example(300, 140 << 30)
 def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: int) -> None:
     shards = PackOptions().choose_shards(files, total_bytes)
     assert 1 <= shards <= files
@@ -409,9 +425,8 @@ def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: i
         assert total_bytes / shards <= 256 << 20
 
 
-@pytest.mark.parametrize(
-    ("files", "gibibytes", "shards"),
-    [
+def test_default_shards_of_known_sizes() -> None:
+    for files, gibibytes, shards in (
         (7, 0, 1),
         (24, 0, 4),  # 3, of 8 files each
         (100, 0, 8),
@@ -422,13 +437,8 @@ def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: i
         (1_281_167, 140, 768),
         (14_197_122, 1300, 5376),
         (300, 140, 300),
-    ],
-)
-def test_default_shards_of_known_sizes(files: int, gibibytes: float, shards: int) -> None:
-    assert PackOptions().choose_shards(files, int(gibibytes * 2**30)) == shards
-
-
-def test_a_number_of_shards_is_taken_as_it_is_if_the_files_suffice() -> None:
+    ):
+        assert PackOptions().choose_shards(files, int(gibibytes * 2**30)) == shards
     assert PackOptions(shards=11).choose_shards(100, 1) == 11
     with pytest.raises(ConfigError, match=r"--shards 11 is more than the 10 files"):
         PackOptions(shards=11).choose_shards(10, 1)
@@ -447,27 +457,3 @@ def test_a_number_of_shards_is_taken_as_it_is_if_the_files_suffice() -> None:
 def test_invalid_options_are_named(options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PackOptions(**options)
-
-
-def test_the_beginning_of_an_older_versions_packing_is_refused(
-    source: Path, tmp_path: Path, inline: None
-) -> None:
-    path = tmp_path / "packed"
-    (path / WORK_FOLDER_NAME).mkdir(parents=True)
-    # as a packing with --strict left it at a bad image, before version 3
-    shutil.copy(GOLDEN / "state-2.json", path / WORK_FOLDER_NAME / STATE_NAME)
-    with pytest.raises(ConfigError) as caught:
-        pack(source, path)
-    assert str(caught.value) == (
-        f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
-        f"one continues 7): remove {path} and pack again"
-    )
-    shutil.rmtree(path)
-    pack(source, path)
-    assert _problems(path) == []
-
-
-def test_work_folder_can_be_closed_twice(tmp_path: Path) -> None:
-    folder = WorkFolder(tmp_path)
-    folder.close()
-    folder.close()

@@ -1,25 +1,31 @@
-"""Unpacking: ordinary JPEGs with the originals' pixels and names, and no other files."""
+"""Unpacking: ordinary JPEGs with the originals' pixels, names and labels, and no other files."""
 
+import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
-from feeder.errors import ConfigError, DatasetError
-from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
-from feeder.pack.unpack_names import NameLimits, choose_name
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.pack.unpack import LABELS_NAME, SHORTENED_NAME, unpack_dataset
+from feeder.pack.unpack_names import NameLimits, choose_name, class_folder
 from feeder.process.path_text import decode_name, encode_name
 from tests.support.jpegs import SAMPLINGS, encode, picture
 from tests.support.rewrite import rewrite_record
 from tests.support.sources import (
     InlinePool,
+    call_feeder,
     encoded,
+    error_line,
     file_tree,
     image,
     make_source,
@@ -28,8 +34,18 @@ from tests.support.sources import (
     run_inline,
     silent,
 )
+from tests.support.synthetic_sets import (
+    FLOATS,
+    INDEX,
+    MULTI,
+    NONE,
+    classes_of,
+    values_of,
+    write_labelled,
+)
 
 LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
+MARK = re.compile(r"~[0-9a-f]{32}(\.jpg)?$")
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +53,20 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     run_inline(monkeypatch, "pack.run", "pack.unpack")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    pack(make_source(folder / "source", 7), folder / "packed", shards=3)
+    return folder / "packed"
+
+
 @pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    pack(make_source(tmp_path / "source", 7), tmp_path / "packed", shards=3)
-    return tmp_path / "packed"
+def packed(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "packed")
 
 
-def _unpack(path: Path, out: Path, *, force: bool = False) -> None:
-    unpack_dataset(path, out, jobs=1, force=force, progress=silent())
+def _unpack(path: Path, out: Path, *, force: bool = False, jobs: int = 1) -> None:
+    unpack_dataset(path, out, jobs=jobs, force=force, progress=silent())
 
 
 def test_real_images_come_back_with_equal_pixels(
@@ -57,65 +79,116 @@ def test_real_images_come_back_with_equal_pixels(
         shutil.copyfile(path, source / path.parent.name / path.name)
     monkeypatch.undo()
     pack(source, tmp_path / "packed", jobs=2)
-    unpack_dataset(tmp_path / "packed", tmp_path / "out", jobs=2, force=False, progress=silent())
+    _unpack(tmp_path / "packed", tmp_path / "out", jobs=2)
     originals, copies = file_tree(source), file_tree(tmp_path / "out")
     assert originals.keys() == copies.keys()
     for name, original in originals.items():
         assert np.array_equal(pixels(copies[name]), pixels(original)), name
 
 
-def test_every_subsampling_and_odd_size_comes_back(tmp_path: Path) -> None:
-    source = tmp_path / "source" / "class"
-    source.mkdir(parents=True)
-    for sampling in (*SAMPLINGS, "grey"):
-        for width, height in ((1, 1), (17, 33), (65, 7)):
-            name = f"{sampling.replace(':', '')}-{width}x{height}.jpg"
-            (source / name).write_bytes(encode(picture(width, height), sampling))
-    pack(tmp_path / "source", tmp_path / "packed", shards=2)
-    _unpack(tmp_path / "packed", tmp_path / "out")
-    for path in source.iterdir():
-        copy = tmp_path / "out" / "class" / path.name
-        assert np.array_equal(pixels(copy.read_bytes()), pixels(path.read_bytes())), path.name
-
-
-def test_names_keep_their_folders_and_get_jpeg_suffixes(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    names = {
+def test_every_subsampling_size_and_name_comes_back_with_a_jpeg_suffix(tmp_path: Path) -> None:
+    files = {
+        f"a/{sampling.replace(':', '')}-{width}.jpg": encode(picture(width, height), sampling)
+        for sampling in (*SAMPLINGS, "grey")
+        for width, height in ((1, 1), (17, 33), (65, 7))
+    }
+    expected = dict(files)
+    for name, unpacked in {
         "a/x.JPEG": "a/x.JPEG",
         "a/sub/x.jpe": "a/sub/x.jpe",
-        "a/p.png": "a/p.jpg",
         "a/none": "a/none.jpg",
         "a/ü\udcff.jpg": "a/ü\udcff.jpg",
-    }
-    for name in names:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        data = encoded(image(), "PNG" if name.endswith("png") else "JPEG")
-        (source / name).write_bytes(data)
-    pack(source, tmp_path / "packed")
+    }.items():
+        expected[unpacked] = files[name] = encoded(image())
+    for name, data in files.items():
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_bytes(data)
+    pack(tmp_path / "source", tmp_path / "packed", shards=2)
     _unpack(tmp_path / "packed", tmp_path / "out")
-    assert sorted(file_tree(tmp_path / "out")) == sorted(names.values())
+    tree = file_tree(tmp_path / "out")
+    assert tree.keys() == expected.keys()
+    for name, data in expected.items():
+        assert np.array_equal(pixels(tree[name]), pixels(data)), name
+
+
+# Labels
+
+
+def test_samples_of_one_class_unpack_into_its_folder_whatever_their_names(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "packed", INDEX, samples=7, shards=2)
+    _unpack(tmp_path / "packed", tmp_path / "out")
+    expected = [f"class{number % 3}/s{number:03}.jpg" for number in range(7)]
+    assert sorted(file_tree(tmp_path / "out")) == sorted(expected)
+    write_labelled(tmp_path / "none", NONE, samples=3, shards=2)
+    _unpack(tmp_path / "none", tmp_path / "bare")
+    assert sorted(file_tree(tmp_path / "bare")) == ["s000.jpg", "s001.jpg", "s002.jpg"]
+
+
+def test_several_labels_unpack_with_the_names_of_their_classes(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "packed", MULTI, samples=7, shards=2, name="sub/s{:03}.png")
+    _unpack(tmp_path / "packed", tmp_path / "out")
+    assert _read_list(tmp_path / "out") == [
+        {
+            "file": f"sub/s{number:03}.jpg",
+            "labels": [f"class{label}" for label in classes_of(number, MULTI)],
+        }
+        for number in range(7)
+    ]
+
+
+def test_floats_unpack_with_as_few_digits_as_float32_needs(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "packed", FLOATS, samples=7, shards=2)
+    _unpack(tmp_path / "packed", tmp_path / "out")
+    listed = _read_list(tmp_path / "out")
+    assert [line["file"] for line in listed] == [f"s{number:03}.jpg" for number in range(7)]
+    assert listed[1]["labels"] == [0.33333334, -0.6666667, -1.6666666]
+    for number, line in enumerate(listed):
+        wanted = np.array(values_of(number, FLOATS), np.float32)
+        assert np.array(line["labels"], np.float32).tobytes() == wanted.tobytes()
+
+
+def _parse(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("ascii").splitlines()]
+
+
+def _read_list(out: Path) -> list[dict[str, Any]]:
+    """The list of labels; it must list each file once, and no list may be left over."""
+    listed = _parse(out / LABELS_NAME)
+    assert sorted([*(line["file"] for line in listed), LABELS_NAME]) == sorted(file_tree(out))
+    return listed
+
+
+# What is refused, and what is left
 
 
 def test_folder_that_is_not_empty_needs_force(packed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "class0").mkdir(parents=True)
     (out / "class0" / "image000.jpg").write_text("older")
-    (out / "diary.txt").write_text("dear diary")
+    kept = {".unpacking-notes", ".unpacking-1.tmp.txt", ".unpacking-a.names", "diary.txt"}
+    for name in (*kept, ".unpacking-00001.tmp", ".unpacking-100000.names", SHORTENED_NAME):
+        (out / name).write_text("dear diary")
     with pytest.raises(ConfigError, match=r"out is not empty: .* or --force"):
         _unpack(packed, out)
     assert (out / "class0" / "image000.jpg").read_text() == "older"
     _unpack(packed, out, force=True)
-    assert len(file_tree(out)) == 8
-    assert (out / "diary.txt").read_text() == "dear diary"
-    assert (out / "class0" / "image000.jpg").read_bytes().startswith(b"\xff\xd8")
+    tree = file_tree(out)
+    assert {name for name in tree if not name.endswith(".jpg")} == kept
+    assert len(tree) == 7 + len(kept)
+    assert tree["diary.txt"] == b"dear diary"
+    assert tree["class0/image000.jpg"].startswith(b"\xff\xd8")
 
 
-def test_impossible_targets_are_refused(packed: Path, tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file is a file where the folder"):
         _unpack(packed, tmp_path / "file")
     with pytest.raises(ConfigError, match="is inside the dataset"):
         _unpack(packed, packed / "out")
+    (packed / MANIFEST_NAME).write_bytes(b"{}")
+    with pytest.raises(DatasetError, match="is damaged"):
+        _unpack(packed, tmp_path / "never")
+    assert not (tmp_path / "never").exists()
 
 
 def test_damaged_sample_stops_with_its_name_and_leaves_no_partial_file(
@@ -154,75 +227,68 @@ def test_inconsistent_records_are_refused(
 def test_interrupted_unpacking_leaves_only_complete_files(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_run = InlinePool.run
+    real_run, out = InlinePool.run, tmp_path / "out"
 
-    def stop_after_one(self: InlinePool, tasks: Iterator[dict[str, int]]) -> Iterator[object]:
+    def stop_after_one(self: InlinePool, tasks: Iterator[Any]) -> Iterator[object]:
         for event in real_run(self, tasks):
             yield event
             raise KeyboardInterrupt
 
-    out = tmp_path / "out"
+    def fail(*_: object) -> Iterator[object]:
+        shutil.rmtree(out)
+        raise DatasetError("the shard is damaged")
+
     with monkeypatch.context() as patch:
         patch.setattr(InlinePool, "run", stop_after_one)
         with pytest.raises(KeyboardInterrupt):
             _unpack(packed, out)
     assert {Path(name).suffix for name in file_tree(out)} == {".jpg"}
+    with monkeypatch.context() as patch:
+        patch.setattr(InlinePool, "run", fail)
+        with pytest.raises(DatasetError, match="the shard is damaged"):  # also without its folder
+            _unpack(packed, out, force=True)
     _unpack(packed, out, force=True)
     assert len(file_tree(out)) == 7
 
 
-def test_files_with_names_like_temporary_ones_are_kept(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (out / ".unpacking-folder").mkdir(parents=True)
-    kept = {".unpacking-notes", ".unpacking-1.tmp.txt", "x.unpacking-1.tmp", ".unpacking-a.names"}
-    for name in (*kept, ".unpacking-00001.tmp", ".unpacking-100000.names"):
-        (out / name).touch()
-    _unpack(packed, out, force=True)
-    assert {name for name in file_tree(out) if not name.endswith(".jpg")} == kept
-    assert (out / ".unpacking-folder").is_dir()
+def test_two_samples_of_one_path_are_an_error_not_a_loss(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "packed", NONE, samples=2, shards=1, name="same")
+    with pytest.raises(DatasetError, match=r"another sample is in .*same\.jpg already"):
+        _unpack(tmp_path / "packed", tmp_path / "out")
 
 
-def test_an_error_is_reported_even_if_the_folder_has_been_removed(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-
-    def fail(*_: object) -> Iterator[object]:
-        out.rmdir()
-        raise DatasetError("the shard is damaged")
-
-    monkeypatch.setattr(InlinePool, "run", fail)
-    with pytest.raises(DatasetError, match="the shard is damaged"):
-        _unpack(packed, out)
-
-
-def test_another_datasets_list_of_shortened_names_is_removed(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / SHORTENED_NAME).write_text("{}\n")
-    _unpack(packed, out, force=True)
-    assert len(file_tree(out)) == 7
-
-
-def test_names_from_a_killed_unpacking_are_not_listed(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", 7)
-    (source / "class0" / ("a" * 255)).write_bytes(encoded(image(seed=100)))
-    pack(source, tmp_path / "packed", shards=2)
-    out = tmp_path / "out"
-    out.mkdir()
-    for number in range(2):
-        (out / f".unpacking-{number:05}.names").write_text("{}\n")
-    _unpack(tmp_path / "packed", out, force=True)
-    assert len((out / SHORTENED_NAME).read_text("ascii").splitlines()) == 1
+# Names
 
 
 @pytest.mark.parametrize(
-    "name", ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "..", "a//x.jpg", "a/./x", "a/x\0y", ""]
+    ("name", "class_name", "path"),
+    [
+        ("cat/x.png", "cat", "cat/x.jpg"),
+        ("x.JPEG", "cat", "cat/x.JPEG"),
+        ("cat", "cat", "cat/cat.jpg"),
+        ("train/00/x", "cat", "cat/train/00/x.jpg"),
+        ("dog/x.jpg", "cat", "cat/dog/x.jpg"),
+        ("x", "a/../b", "a%2F..%2Fb/x.jpg"),
+        ("x", "..", "%2E./x.jpg"),
+        ("x", "", "%/x.jpg"),
+        ("x", "50 %", "50 %25/x.jpg"),
+        ("x", "a\0", "a%00/x.jpg"),
+        ("x", None, "x.jpg"),
+    ],
 )
-@pytest.mark.parametrize("class_name", [None, "a"])
-def test_names_that_leave_the_folder_are_refused(name: str, class_name: str | None) -> None:
-    with pytest.raises(DatasetError, match="invalid name"):
-        choose_name(encode_name(name), LIMITS, "shard-00000.fds", class_name)
+def test_the_class_is_the_first_folder_unless_the_name_has_it(
+    name: str, class_name: str | None, path: str
+) -> None:
+    chosen = choose_name(encode_name(name), LIMITS, "shard", class_name)
+    assert chosen == (encode_name(path), False)
+
+
+def test_different_classes_have_different_folders() -> None:
+    names = ["", ".", "..", "%", "%25", "%2E", "a/b", "a%2Fb", "a\0", "a", "%2E."]
+    assert len({class_folder(name) for name in names}) == len(names)
+
+
+_REFUSED = ("../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "..", "a//x.jpg", "a/./x", "a/x\0y", "")
 
 
 @given(
@@ -230,9 +296,11 @@ def test_names_that_leave_the_folder_are_refused(name: str, class_name: str | No
     st.none() | st.binary(max_size=10).map(decode_name),
 )
 def test_arbitrary_names_stay_below_the_folder(stored: bytes, class_name: str | None) -> None:
+    for name in _REFUSED:
+        with pytest.raises(DatasetError, match="invalid name"):
+            choose_name(encode_name(name), LIMITS, "shard-00000.fds", class_name)
     try:
-        chosen = choose_name(stored, LIMITS, "shard", class_name)
-        path = PurePosixPath(decode_name(chosen[0]))
+        path = PurePosixPath(decode_name(choose_name(stored, LIMITS, "shard", class_name)[0]))
     except DatasetError:
         return
     assert not path.is_absolute()
@@ -240,8 +308,134 @@ def test_arbitrary_names_stay_below_the_folder(stored: bytes, class_name: str | 
     assert path.suffix.lower() in (".jpg", ".jpeg", ".jpe", ".jfif")
 
 
-def test_damaged_manifest_creates_no_folder(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST_NAME).write_bytes(b"{}")
-    with pytest.raises(DatasetError, match="is damaged"):
-        _unpack(tmp_path, tmp_path.parent / "never")
-    assert not (tmp_path.parent / "never").exists()
+# Names too long for the file system: shortened, one-to-one, and listed
+
+
+def _chosen(name: str, limits: NameLimits = LIMITS) -> str:
+    return decode_name(choose_name(encode_name(name), limits, "shard")[0])
+
+
+def test_long_names_are_shortened_and_listed_and_no_sample_is_lost(tmp_path: Path) -> None:
+    source, out = make_source(tmp_path / "source", 7), tmp_path / "out"
+    names = ["a" * 252, "a" * 255, "a" * 254 + "b", "ü" * 127, "\udcff" * 255, "x\ny" * 85]
+    for number, name in enumerate(names):
+        path = os.fsencode(source / "class0") + b"/" + encode_name(name)
+        Path(os.fsdecode(path)).write_bytes(encoded(image(seed=100 + number)))
+    pack(source, tmp_path / "packed", shards=3)
+    out.mkdir()
+    for number in range(3):  # of a killed unpacking
+        (out / f".unpacking-{number:05}.names").write_text("{}\n")
+    result = call_feeder("unpack", tmp_path / "packed", out, "--force")
+    assert result.returncode == 0, result.stderr
+    assert f"6 names shortened to fit the file system, listed in {out}/" in result.stdout
+    listed = {entry["name"]: entry["path"] for entry in _parse(out / SHORTENED_NAME)}
+    assert sorted(listed) == sorted(f"class0/{name}" for name in names)
+    assert len(set(listed.values())) == 6
+    tree = file_tree(out)
+    assert len(tree) == 7 + 6 + 1
+    for name, path in listed.items():
+        assert len(os.fsencode(path).rpartition(b"/")[2]) <= 255
+        assert MARK.search(path)
+        assert name.startswith(path.rpartition("~")[0]), "no partial character"
+        assert (out / path).is_file()
+    _unpack(tmp_path / "packed", tmp_path / "again")
+    assert file_tree(tmp_path / "again") == tree, "every run gives the same names in one order"
+    pack(out, tmp_path / "repacked")
+
+
+def test_shortened_files_are_listed_with_the_name_that_they_have(tmp_path: Path) -> None:
+    write_labelled(tmp_path / "packed", MULTI, samples=3, shards=1, name="n" * 250 + "{:05}")
+    out = tmp_path / "out"
+    _unpack(tmp_path / "packed", out)
+    paths = [line["path"] for line in _parse(out / SHORTENED_NAME)]
+    assert [line["file"] for line in _parse(out / LABELS_NAME)] == paths
+    assert all((out / path).is_file() for path in paths)
+
+
+def test_paths_below_a_deep_folder_are_shortened(tmp_path: Path) -> None:
+    """The rest of PATH_MAX is enough for a class folder and a file name."""
+    source = tmp_path / "source"
+    deep = source / "class0" / "/".join(["d" * 200] * 12)
+    deep.mkdir(parents=True)
+    for name in ("one.jpg", "two.jpg"):
+        (deep / name).write_bytes(encoded(image(seed=len(name))))
+    pack(source, tmp_path / "packed")
+    out = tmp_path / "/".join(["o" * 200] * 8)
+    _unpack(tmp_path / "packed", out)
+    assert len(file_tree(out / "class0")) == len(list((out / "class0").iterdir())) == 2
+
+
+@pytest.mark.parametrize("remaining_bytes", [3, 15])
+def test_output_path_near_path_max_is_an_error_that_names_the_sample(
+    packed: Path, tmp_path: Path, remaining_bytes: int
+) -> None:
+    room = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(tmp_path)) - remaining_bytes
+    count, rest = divmod(room, 201)
+    half = (201 + rest) // 2
+    parts = ["o" * 200] * (count - 1) + ["p" * (half - 1), "q" * (201 + rest - half - 1)]
+    out = tmp_path.joinpath(*parts)
+    assert len(os.fsencode(out)) == os.pathconf("/", "PC_PATH_MAX") - 1 - remaining_bytes
+    result = call_feeder("unpack", packed, out)
+    assert result.returncode == ResourceError.exit_status
+    line = error_line(result)
+    assert re.search(r"class\d/image00\d\.jpg cannot be unpacked: .* refuses the name", line)
+    assert ".unpacking-" not in line
+
+
+def test_an_error_names_the_target_and_not_the_temporary_file(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "class1" / "image001.jpg").mkdir(parents=True)
+    line = error_line(call_feeder("unpack", packed, out, "--force"))
+    assert f"Is a directory at {out}/class1/image001.jpg" in line
+    assert not list(out.glob(".unpacking-*"))
+
+
+@pytest.mark.parametrize("name_bytes_max", [40, 143, 255])
+def test_class_folders_fit_file_systems_with_shorter_names(name_bytes_max: int) -> None:
+    limits = NameLimits(name_bytes_max=name_bytes_max, path_bytes_max=4000)
+    folder = "k" * 255
+    one, two = (_chosen(f"{folder}/{name}.jpg", limits) for name in ("one", "two"))
+    assert one.split("/")[0] == two.split("/")[0], "one class stays one folder"
+    assert one.endswith("/one.jpg")
+    assert len(one.split("/")[0]) <= name_bytes_max
+    assert _chosen(f"{folder[:-1]}q/one.jpg", limits).split("/")[0] != one.split("/")[0]
+
+
+def test_shortened_names_keep_a_jpeg_suffix_and_equal_no_other_name() -> None:
+    assert _chosen(f"c/{'n' * 300}.JPEG").endswith(".JPEG")
+    assert _chosen(f"c/{'n' * 300}.png").endswith(".jpg")
+    assert _chosen("c/" + "n" * 100 + "." + "s" * 200).endswith(".jpg")
+    long = f"c/{'n' * 300}.jpg"
+    forged = _chosen(long)  # a name that looks shortened is shortened, too
+    assert MARK.search(forged)
+    assert _chosen(forged) not in (forged, _chosen(long))
+    limits = NameLimits(name_bytes_max=255, path_bytes_max=300)
+    flat = _chosen("c/" + "/".join(["d" * 100] * 5) + "/x.jpg", limits)
+    assert flat.count("/") == 1
+    assert flat.startswith("c/ddd")
+    assert flat.endswith(".jpg")
+    assert _chosen(flat, limits) != flat
+    single = _chosen("n" * 100, NameLimits(name_bytes_max=255, path_bytes_max=60))
+    assert (len(single), single[-4:]) == (60, ".jpg")
+
+
+_LONG = ["a", "ab", "a" * 60, "a" * 61, "ü" * 30, "\udcff" * 60, "a.jpg", "a~" + "0" * 32]
+_TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40)
+_NAMES = st.lists(st.one_of(st.sampled_from(_LONG), _TEXTS), min_size=2, max_size=5).map("/".join)
+
+
+@given(st.sets(_NAMES, max_size=12), st.integers(45, 80), st.integers(95, 300))
+@example({"a/" + "a" * 60, "a/" + "a" * 61}, 45, 95)
+def test_different_names_stay_different_and_fit(
+    names: set[str], name_max: int, path_max: int
+) -> None:
+    limits = NameLimits(name_bytes_max=name_max, path_bytes_max=path_max)
+    seen: dict[bytes, str] = {}
+    for name in names:
+        try:
+            path = choose_name(encode_name(f"{name}.jpg"), limits, "shard")[0]
+        except DatasetError:
+            continue
+        assert seen.setdefault(path, name) == name
+        assert all(len(part) <= name_max for part in path.split(b"/"))
+        assert len(path) <= max(path_max, 2 * name_max + 1)

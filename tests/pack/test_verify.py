@@ -1,9 +1,9 @@
 """Verifying: a change of any byte of a dataset is found, and each problem names its sample."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.dataset.format import SampleRecord, ShardHeader, checksum, shard_name
+from feeder.dataset.format import SampleRecord, ShardHeader, checksum, decode_header, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
 from feeder.pack.verify import Verification
+from feeder.plan.labels import LabelSpec
 from feeder.survey.duplicates import DUPLICATES_NAME
 from feeder.survey.page import SURVEY_NAME
+from tests.support.rewrite import rewrite_record
 from tests.support.sources import encoded, image, make_source, pack, run_inline, silent
+from tests.support.synthetic_sets import EVERY_KIND, FLOATS, MULTI, NONE, write_labelled
 
 _SHARDS = 2
 
@@ -73,7 +76,7 @@ def test_whole_dataset_has_no_problem(whole: Path) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_flipped_bit_of_any_file_is_found(
@@ -164,21 +167,16 @@ def test_every_problem_is_listed_and_other_shards_are_still_checked(damaged: Pat
     assert "quarantine.jsonl: it cannot be read (No such file" in _problems(damaged)[0]
 
 
-@pytest.mark.parametrize("how", ["truncated", "longer", "swapped"])
-def test_shards_of_another_size_or_number_are_found(damaged: Path, how: str) -> None:
+def test_shards_of_another_size_or_number_are_found(damaged: Path) -> None:
     path = damaged / shard_name(0)
-    if how == "truncated":
-        os.truncate(path, path.stat().st_size - 1)
-    elif how == "longer":
-        path.write_bytes(path.read_bytes() + b"\0")
-    else:
-        path.write_bytes((damaged / shard_name(1)).read_bytes())
-    message = {
-        "truncated": "is truncated",
-        "longer": "it has ",
-        "swapped": "its header has shard number 1",
-    }[how]
-    assert message in _problems(damaged)[0]
+    whole, other = path.read_bytes(), (damaged / shard_name(1)).read_bytes()
+    for content, message in (
+        (whole[:-1], "is truncated"),
+        (whole + b"\0", "it has "),
+        (other, "its header has shard number 1"),
+    ):
+        path.write_bytes(content)
+        assert message in _problems(damaged)[0]
 
 
 def _reseal(path: Path, shard: int, change: Callable[[dict[str, int], bytearray], None]) -> None:
@@ -191,22 +189,22 @@ def _reseal(path: Path, shard: int, change: Callable[[dict[str, int], bytearray]
     change(fields, blob)
     content[start:end] = blob
     fields["checksum"] = checksum(blob)
-    index = SampleRecord(**fields).encode() + records[1:].tobytes() + names
-    content[header.records_offset :] = index
-    resealed = ShardHeader(
-        shard=header.shard,
-        samples=header.samples,
-        records_offset=header.records_offset,
-        names_offset=header.names_offset,
-        names_bytes=header.names_bytes,
-        index_checksum=checksum(index),
+    content[header.records_offset :] = (
+        SampleRecord(**fields).encode() + records[1:].tobytes() + names
     )
-    content[:64] = resealed.encode()
+    _write_sealed(path, shard, content)
+
+
+def _write_sealed(path: Path, shard: int, content: bytearray) -> None:
+    """Write a shard with a matching index checksum, which the manifest gets, too."""
+    header = decode_header(content, "x")
+    header = replace(header, index_checksum=checksum(content[header.records_offset :]))
+    content[:64] = header.encode()
     (path / shard_name(shard)).write_bytes(content)
     manifest = load_manifest(path)
     entries = list(manifest.shards)
     entries[shard] = msgspec.structs.replace(
-        entries[shard], index_xxh3=f"{resealed.index_checksum:016x}"
+        entries[shard], index_xxh3=f"{header.index_checksum:016x}"
     )
     sealed = msgspec.structs.replace(manifest, shards=tuple(entries)).sealed()
     (path / MANIFEST_NAME).write_bytes(sealed.encode())
@@ -289,3 +287,55 @@ def _problems_of_moved_sample(path: Path) -> list[str]:
 
     _reseal(path, 0, change)
     return _problems(path)
+
+
+# Labels
+
+
+@pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda each: each.kind)
+def test_whole_datasets_of_every_kind_have_no_problem(labels: LabelSpec, tmp_path: Path) -> None:
+    write_labelled(tmp_path, labels, samples=5, shards=2)
+    assert _problems(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "stored", "problem"),
+    [
+        (MULTI, b"\x00\x08", "its labels have a bit above the 11 classes"),
+        (FLOATS, np.array([0, np.nan, 0], "<f4").tobytes(), "its labels are not finite numbers"),
+        (FLOATS, np.array([0, 0, np.inf], "<f4").tobytes(), "its labels are not finite numbers"),
+    ],
+)
+def test_impossible_label_rows_are_found_whatever_the_checksums(
+    labels: LabelSpec, stored: bytes, problem: str, tmp_path: Path
+) -> None:
+    write_labelled(tmp_path, labels, samples=3, shards=1)
+    content = bytearray((tmp_path / shard_name(0)).read_bytes())
+    start = decode_header(content, "x").labels_offset + len(stored)
+    content[start : start + len(stored)] = stored
+    _write_sealed(tmp_path, 0, content)
+    assert _problems(tmp_path) == [f"sample 1 (s001) in shard-00000.fds: {problem}"]
+
+
+@pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)
+def test_a_class_in_a_record_of_another_kind_is_found(labels: LabelSpec, tmp_path: Path) -> None:
+    write_labelled(tmp_path, labels, samples=3, shards=1)
+    rewrite_record(tmp_path, 2, label=1)
+    assert _problems(tmp_path) == ["sample 2 (s002) in shard-00000.fds: there is no class 1"]
+
+
+def test_any_change_of_label_rows_is_found(tmp_path: Path) -> None:
+    write_labelled(tmp_path, MULTI, samples=3, shards=1)
+    path = tmp_path / shard_name(0)
+    whole = path.read_bytes()
+    header = decode_header(whole, "x")
+    for at in range(header.labels_offset, header.names_offset):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert _problems(tmp_path)[0] == (
+            "shard-00000.fds: the checksum of its records, labels and names does not match"
+        )
+    # the index checksum holds; only the manifest's kind of labels does not
+    names_bytes = header.names_bytes - 3
+    moved = replace(header, names_offset=header.names_offset + 3, names_bytes=names_bytes)
+    path.write_bytes(moved.encode() + whole[64:])
+    assert "shard-00000.fds: it has 3 bytes of labels a sample, not 2" in _problems(tmp_path)

@@ -1,0 +1,179 @@
+"""The items of all containers: their order, names that cannot stand together, even shards."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from feeder.dataset.format import shard_name
+from feeder.dataset.manifest import WORK_FOLDER_NAME, samples_in_shard
+from feeder.dataset.reader import ShardReader
+from feeder.errors import ConfigError
+from feeder.pack.items import SourceItems, check_names, merge_lists
+from feeder.pack.publish import Rows, balance_parts, plan_balance
+from feeder.pack.work_folder import WorkFolder
+from tests.source.item_lists import make_list
+from tests.support.synthetic_sets import MULTI, expected_rows, write_labelled
+
+_NAMES = st.lists(
+    st.text("aAbB/.", min_size=1, max_size=6).filter(lambda name: name.strip("/.")),
+    unique=True,
+    max_size=12,
+)
+
+
+def _merge(folder: Path, *containers: list[str]) -> SourceItems:
+    lists = [
+        make_list(folder, [(name, 0) for name in names], container=number)
+        for number, names in enumerate(containers)
+    ]
+    return merge_lists(folder, lists)
+
+
+def _ordered(items: SourceItems, seed: int = 0) -> list[str]:
+    return [items.name(int(row)) for row in items.order(np.arange(len(items)), seed)]
+
+
+def test_order_depends_on_names_and_seed_only(tmp_path: Path) -> None:
+    names = [f"c{n % 5}/{n:04d}.jpg" for n in range(200)]
+    whole = _ordered(_merge(tmp_path / "one", names))
+    assert sorted(whole) == sorted(names)
+    assert whole != names
+    half = [sum(name.startswith(f"c{number}") for name in whole[:100]) for number in range(5)]
+    assert min(half) >= 8  # 20 expected
+    parts = _merge(tmp_path / "parts", names[150:], [], names[:150])
+    assert _ordered(parts) == whole
+    assert _ordered(parts, seed=1) != whole
+    fewer = _ordered(_merge(tmp_path / "fewer", names[:7] + names[8:]))
+    assert fewer == [name for name in whole if name != names[7]]
+
+
+def test_names_with_equal_hashes_are_ordered_by_name(tmp_path: Path) -> None:
+    items = _merge(tmp_path, ["b", "a", "c"])
+    rows = np.array(items.rows)
+    rows["name_key"] = 7
+    assert _ordered(replace(items, rows=rows)) == ["a", "b", "c"]
+
+
+@given(names=_NAMES, images=st.sets(st.integers(0, 11)))
+@example(["a.a", "a.b"], {0, 1})
+@example([".a", ".b"], {0, 1})
+def test_two_images_that_would_unpack_to_one_name_are_refused(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], images: set[int]
+) -> None:
+    items = _merge(tmp_path_factory.mktemp("names"), names)
+    are_images = {name for number, name in enumerate(names) if number in images}
+    stems = {name[: name.rindex(".")] if _has_suffix(name) else name for name in are_images}
+    if len(stems) < len(are_images):
+        with pytest.raises(ConfigError, match="would unpack to the same name: rename one"):
+            check_names(items, lambda item: item.name in are_images)
+    else:
+        check_names(items, lambda item: item.name in are_images)
+
+
+def _has_suffix(name: str) -> bool:
+    """Whether the last component has a suffix, as os.path.splitext has it."""
+    return "." in name.rpartition("/")[2].lstrip(".")
+
+
+def test_names_that_cannot_stand_together_are_an_error_or_a_warning(tmp_path: Path) -> None:
+    items = _merge(tmp_path / "1", ["a/x.png", "b/y.jpg", "a/x.jpg"])
+    with pytest.raises(ConfigError, match=r"^a/x.jpg and a/x.png in /somewhere/0.tar would unpack"):
+        check_names(items, lambda item: True)
+    items = _merge(tmp_path / "2", ["x.jpg", "y.jpg"], ["z.jpg", "y.jpg"])
+    both = r"two items are called y.jpg, in /somewhere/0.tar and /somewhere/1.tar: rename one"
+    with pytest.raises(ConfigError, match=both):
+        check_names(items, lambda item: True)
+    items = _merge(tmp_path / "3", ["a/x.jpg", "a/x.json", "a/x.txt", "b/x.jpg"])
+    assert check_names(items, lambda item: item.name.endswith(".jpg")) == ""
+    items = _merge(tmp_path / "4", ["a/x.jpg", "a/X.jpg", "A/x.jpg", "b/y.jpg"])
+    warning = check_names(items, lambda item: True)
+    assert "2 names differ from another only in case, as A/x.jpg and a/" in warning
+    assert warning.endswith(": `feeder unpack` fails where case does not count")
+
+
+def test_lists_of_many_containers_keep_no_file_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    items = _merge(tmp_path, *([f"{number}.jpg"] for number in range(50)))
+    assert sorted(items.name(row) for row in range(50)) == sorted(f"{n}.jpg" for n in range(50))
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the merged items and their text
+
+
+# Balance
+
+
+_COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+def _apply(counts: list[int], changes: dict[int, list[Rows]]) -> list[list[tuple[int, int]]]:
+    """The (part, row) of every sample in each part after the changes, applied in order."""
+    parts = [[(part, row) for row in range(count)] for part, count in enumerate(counts)]
+    after = [list(part) for part in parts]
+    removed: set[int] = set()
+    for changed, content in changes.items():
+        assert not removed & {part for part, _, _ in content}, "takes from a rewritten part"
+        after[changed] = [
+            sample for part, first, count in content for sample in parts[part][first:][:count]
+        ]
+        removed.add(changed)
+    return after
+
+
+@given(_COUNTS)
+@example([3, 3, 2])
+@example([0])
+def test_every_sample_is_kept_once_in_even_shards_and_no_other_part_changes(
+    counts: list[int],
+) -> None:
+    changes = plan_balance(counts)
+    after = _apply(counts, changes)
+    samples = sum(counts)
+    shards = min(samples, len(counts))
+    sizes = [samples_in_shard(samples, shards, number) for number in range(shards)]
+    assert [len(part) for part in after] == sizes + [0] * (len(counts) - shards)
+    assert sorted(sample for part in after for sample in part) == [
+        (part, row) for part, count in enumerate(counts) for row in range(count)
+    ]
+    assert {*changes} == {n for n, part in enumerate(after) if len(part) != counts[n]}
+    receives = [len(content) > 1 for content in changes.values()]
+    assert receives == sorted(receives, reverse=True)
+
+
+@given(st.integers(1, 30), st.data())
+def test_a_few_bad_files_change_few_parts(shards: int, data: st.DataObject) -> None:
+    bad = data.draw(st.lists(st.integers(0, shards - 1), max_size=4))
+    files = data.draw(st.integers(shards + 4, 2000))
+    counts = [samples_in_shard(files, shards, number) for number in range(shards)]
+    for part in bad:
+        counts[part] = max(0, counts[part] - 1)
+    assert len(plan_balance(counts)) <= 3 * len(bad)
+
+
+def test_balance_of_an_example_whose_bytes_must_not_change() -> None:
+    changes = plan_balance([5, 2, 5])
+    assert changes == {1: [(1, 0, 2), (0, 4, 1), (2, 4, 1)], 0: [(0, 0, 4)], 2: [(2, 0, 4)]}
+    assert [*changes] == [1, 0, 2]
+
+
+def test_balanced_parts_keep_each_samples_label_row(tmp_path: Path) -> None:
+    (tmp_path / WORK_FOLDER_NAME).mkdir()
+    work = WorkFolder(tmp_path)
+    counts = [5, 2]
+    for part, count in enumerate(counts):
+        write_labelled(tmp_path / "made", MULTI, samples=count, shards=1)
+        shutil.copyfile(tmp_path / "made" / shard_name(0), work.part_path(part))
+    balance_parts(tmp_path, work, plan_balance(counts), MULTI.stored_bytes)
+    for part, samples in enumerate([[0, 1, 2, 3], [0, 1, 4]]):
+        reader = ShardReader(work.balanced_path(part))
+        records, label_rows, _, is_intact = reader.read_index()
+        reader.close()
+        rows = np.empty((len(records), MULTI.width), np.uint8)
+        MULTI.decode_rows(label_rows, rows)
+        assert is_intact
+        assert np.array_equal(rows, expected_rows(np.array(samples), MULTI))
+        assert records["source_checksum"].tolist() == [1 + sample for sample in samples]
