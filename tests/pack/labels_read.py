@@ -3,43 +3,50 @@
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from feeder.dataset.manifest import Manifest
 from feeder.errors import FeederError
 from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.pack.items import SourceItems, merge_lists
 from feeder.pack.label_reading import Way, read_labels
+from feeder.plan.labels import LabelChoice, LabelSpec
 from feeder.source.source import SourceSpec
 from tests.source.item_lists import make_list
 
 BOTH = "labels can be read in two ways: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelsRead:
+class LabelsRead(NamedTuple):
     """Labels as they were read."""
 
     way: Way
-    width: int
-    classes: tuple[str, ...]
     labels: list[Any]
     """A class, the classes or the values of each item; or the reason why it has none."""
+    classes: tuple[str, ...]
+    spec: LabelSpec
+    digest: str
 
 
 def read_them(
     labels: Sequence[Any],
     *,
     parts: Sequence[Sequence[int]] = (),
+    kind: LabelChoice | None = None,
     uncertain: Any = "",
+    known: Manifest | None = None,
+    class_names: Path | None = None,
+    names: Sequence[dict[int, str]] = (),
     **options: Any,
 ) -> LabelsRead:
-    """Read labels; ``parts`` are the places in ``labels`` that each container holds, in order."""
+    """Read labels; ``parts`` are the places in ``labels`` that each container holds, in order.
+
+    ``names`` has the names of class numbers in each container.
+    """
     parts = parts or [range(len(labels))]
-    kind = options.pop("kind", None)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # a disk would take most of the time
         folder = Path(name)
         lists = [
@@ -48,6 +55,7 @@ def read_them(
                 [(str(at), labels[at]) for at in part],
                 container=number,
                 label_kind=kind,
+                names=names[number] if names else None,
                 **options,
             )
             for number, part in enumerate(parts)
@@ -59,9 +67,10 @@ def read_them(
             containers=("x",) * len(parts),
             label_kind=kind,
             uncertain=uncertain,
+            class_names_file="" if class_names is None else str(class_names),
         )
         reading = read_labels(items, spec)
-        plan = plan_classes(items, reading, spec, None)
+        plan = plan_classes(items, reading, spec, known)
         rows = np.array([row for row in range(len(items)) if row not in reading.bad], np.int64)
         found: dict[int, Any] = dict.fromkeys(range(len(labels)))
         numbers = plan.labels_of(items, items.rows[rows])
@@ -70,16 +79,12 @@ def read_them(
             found[int(items.name(row))] = number if values is None else values
         found |= {int(items.name(row)): reason for row, reason in reading.bad.items()}
         found |= {int(each["path"]): each["reason"] for part in lists for each in part.rejected()}
-        return LabelsRead(
-            way=reading.way,
-            width=reading.width,
-            classes=plan.classes,
-            labels=list(found.values()),
-        )
+        read = [*found.values()]
+        return LabelsRead(reading.way, read, plan.classes, plan.labels, plan.digest())
 
 
 def _stored_values(plan: ClassPlan, items: SourceItems, row: int) -> list[Any] | None:
-    """Return the classes or floats that a shard stores for an item; None for one class."""
+    """The classes or floats that a shard stores for an item; None for one class."""
     container, form, label = (int(items.rows[row][each]) for each in ("container", "form", "label"))
     stored = plan.stored_row(items, container, form, label)
     if plan.labels.kind == "float":
@@ -87,6 +92,7 @@ def _stored_values(plan: ClassPlan, items: SourceItems, row: int) -> list[Any] |
     if plan.labels.kind == "multi":
         bits = np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little")
         return np.flatnonzero(bits).tolist()
+    assert stored == b""
     return None
 
 

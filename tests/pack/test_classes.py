@@ -1,30 +1,25 @@
-"""The classes of a source, from texts or numbers in any of its containers."""
+"""The classes of a source, from texts or numbers in any of its containers, or another dataset's."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from feeder.dataset.manifest import Manifest
-from feeder.errors import ConfigError, DatasetError
-from feeder.pack.classes import ClassPlan, plan_classes
-from feeder.pack.items import merge_lists
-from feeder.pack.label_reading import read_labels
-from feeder.plan.labels import LabelChoice, LabelSpec
-from feeder.source.listing import ListedItems
-from feeder.source.source import SourceSpec
-from tests.source.item_lists import make_list, make_lists
-
-_SPEC = SourceSpec(kind="webdataset", location="x", containers=("/somewhere/0.tar",))
-
-
-def _lists(
-    folder: Path, *containers: Sequence[Any], kind: LabelChoice | None = None
-) -> list[ListedItems]:
-    return make_lists(folder, containers, label_kind=kind)
+from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError, DatasetError, FeederError
+from feeder.plan.labels import LabelSpec
+from tests.pack.labels_read import read_them
+from tests.support.sources import (
+    call_feeder,
+    encoded,
+    error_line,
+    file_tree,
+    image,
+    pack,
+    run_inline,
+)
 
 
 def _known(*classes: str, labels: LabelSpec | None = None) -> Manifest:
@@ -45,65 +40,119 @@ def _known(*classes: str, labels: LabelSpec | None = None) -> Manifest:
     )
 
 
-def _named(path: Path, *names: str) -> SourceSpec:
-    path.write_text("".join(f"{name}\n" for name in names))
-    return SourceSpec(
-        kind="webdataset", location="x", containers=("c",), class_names_file=str(path)
-    )
+ROWS = [[1, 0, 0, 0], [0, 0, 1, 0]]
+_PAIRS: dict[str, Any] = {"parts": ([0, 1], [2, 3])}
+_TWO_AND_ONE: dict[str, Any] = {"parts": ([0, 1], [2])}
+_THREE = {"known": _known("ant", "bee", "cat")}
 
 
-def _plan(
-    folder: Path,
-    lists: list[ListedItems],
-    spec: SourceSpec,
-    known: Manifest | None,
-    kind: LabelChoice | None = None,
-) -> ClassPlan:
-    items = merge_lists(folder, lists)
-    spec = replace(spec, label_kind=kind or spec.label_kind)
-    return plan_classes(items, read_labels(items, spec), spec, known)
+@pytest.mark.parametrize(
+    ("given", "options", "classes", "labels"),
+    [
+        # names: sorted as text, not by length, over all containers
+        (["cat", "ant", "bee", "cat"], _PAIRS, "ant bee cat", [2, 0, 1, 2]),
+        (["bb", "a", "ccc", "ab"], {}, "a ab bb ccc", [2, 0, 3, 1]),
+        # one class has one number, whatever its form and its container
+        (["b", "a", "a", "c"], _PAIRS, "a b c", [1, 0, 0, 2]),
+        (["b", "7", 7, "a"], _PAIRS, "7 a b", [2, 0, 0, 1]),
+        (["3", 0, "1", "0"], _PAIRS, "0 1 2 3", [3, 0, 1, 0]),
+        (["3.0", 0, 1.0, "1.0"], {**_PAIRS, "kind": "index"}, "0 1 2 3", [3, 0, 1, 1]),
+        (["10", 9, 10], {"kind": "name"}, "10 9", [0, 1, 0]),
+        ([[0, 0, 1], [0, 1, 0], [1, 0, 0]], _TWO_AND_ONE, "0 1 2", [2, 1, 0]),
+        # names of numbers: the source's own, by its own numbers; what is below the first is none
+        ([3, 0, 1], _TWO_AND_ONE, "0 1 2 3", [3, 0, 1]),
+        ([0], {"names": [{0: "tench", 2: "shark"}]}, "tench 1 shark", [0]),
+        ([1, 3], {"names": [{0: "no", 1: "a", 3: "c"}], "base": 1}, "a 1 c", [0, 2]),
+        # the classes of rows are their places, also those that no image has
+        (ROWS, {}, "0 1 2 3", [0, 2]),
+        (ROWS, {"names": [{0: "w", 2: "y"}], "base": 1}, "w 1 y 3", [0, 2]),
+        # the classes of another dataset, by name; by number where the source has no names
+        (["cat", "ant"], _THREE, "ant bee cat", [2, 0]),
+        ([2, 1], _THREE, "ant bee cat", [2, 1]),
+        ([1, 3], {**_THREE, "names": [{1: "cat", 3: "ant", 4: "eel"}]}, "ant bee cat", [2, 0]),
+        ([1, 3], {**_THREE, "names": [{1: "cat", 3: "bee"}], "base": 1}, "ant bee cat", [2, 1]),
+        ([0, 1], {"known": _known("0", "1", "2")}, "0 1 2", [0, 1]),
+    ],
+)
+def test_classes_and_labels(
+    given: list[Any], options: dict[str, Any], classes: str, labels: list[Any]
+) -> None:
+    read = read_them(given, **options)
+    assert (read.classes, read.labels, read.spec) == (tuple(classes.split()), labels, LabelSpec())
 
 
-def _labels(folder: Path, plan: ClassPlan, lists: list[ListedItems]) -> list[int]:
-    items = merge_lists(folder, lists)
-    return plan.labels_of(items, items.rows).tolist()
+def test_several_labels_are_of_all_classes_and_values_of_none() -> None:
+    read = read_them([["cat", "ant"], ["bee"], ["dog", "ant"]], **_TWO_AND_ONE)
+    assert read.labels == [[0, 2], [1], [0, 3]]
+    assert (read.classes, read.spec.width) == (("ant", "bee", "cat", "dog"), 4)
+    read = read_them([[1, 9], []], kind="multi")
+    assert (read.labels, read.spec) == ([[1, 9], []], LabelSpec(kind="multi", width=10))
+    for given in (["cat"], [2, 0]):  # lists without a class fit texts and numbers
+        assert read_them([given, [], []], **_TWO_AND_ONE).labels[1:] == [[], []]
+    read = read_them([[0.5, 1.5], (2.0, 3)], parts=([0], [1]))
+    assert (read.classes, read.spec) == ((), LabelSpec(kind="float", width=2))
+    assert read.labels == [[0.5, 1.5], [2.0, 3.0]]
+    read = read_them([None, 7], kind="none")
+    assert (read.labels, read.spec) == ([0, 0], LabelSpec(kind="none"))
+    read = read_them([*[0, 1] * 20, 2.5], kind="index")  # what does not fit adds no class
+    assert (read.classes, read.labels[-1]) == (("0", "1"), "its label 2.5 is no class number")
 
 
-def _stored(folder: Path, plan: ClassPlan, lists: list[ListedItems]) -> list[bytes]:
-    items = merge_lists(folder, lists)
-    return [
-        plan.stored_row(items, int(row["container"]), int(row["form"]), int(row["label"]))
-        for row in items.rows
-    ]
+_LACKS = "is not among the 3 classes"
 
 
-def test_texts_are_classes_in_sorted_order_over_all_containers(tmp_path: Path) -> None:
-    lists = _lists(tmp_path, ["cat", "ant"], ["bee", "cat"], [])
-    plan = _plan(tmp_path, lists, _SPEC, None)
-    assert plan.classes == ("ant", "bee", "cat")
-    assert plan.labels == LabelSpec()
-    assert _labels(tmp_path, plan, lists) == [2, 0, 1, 2]
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ([0], {"names": [{0: "a", 1: "a"}]}, "two classes are called a"),
+        (["ant", "dog", "eel", "fox"], _THREE, f"class dog {_LACKS} .*, nor are 2"),
+        ([3], _THREE, f"class 3 {_LACKS}"),
+        ([0], {**_THREE, "names": [{0: "cow"}]}, f"class 0, cow, {_LACKS}"),
+        ([0.5], _THREE, r"labels are of kind index, these are of kind float"),
+        ([2**20], {}, "class number 1,048,576 is too large"),
+        ([[], []], {}, "no image has a label: choose another field"),
+        ([*[0, 1] * 20, "NA", -1, 2.5], {}, r"whole numbers .41. and others .1."),
+    ],
+)
+def test_labels_that_fit_no_classes(
+    labels: list[Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FeederError, match=message):
+        read_them(labels, **options)
 
 
-def test_numbers_without_names_are_their_own_names(tmp_path: Path) -> None:
-    lists = _lists(tmp_path, [3, 0], [1])
-    plan = _plan(tmp_path, lists, _SPEC, None)
-    assert plan.classes == ("0", "1", "2", "3")
-    assert _labels(tmp_path, plan, lists) == [3, 0, 1]
+def test_containers_and_the_other_dataset_must_agree() -> None:
+    with pytest.raises(DatasetError, match=r"class 0 is called a and b in /somewhere/1.tar"):
+        read_them([0, 0], parts=([0], [1]), names=[{0: "a"}, {0: "b"}])
+    known = _known(labels=LabelSpec(kind="float", width=4))
+    with pytest.raises(ConfigError, match="have 4 values each, these 2"):
+        read_them([[0.5, 1.0]], known=known)
 
 
-def test_names_come_from_the_source_or_from_a_file(tmp_path: Path) -> None:
-    named = make_list(tmp_path, [("x", 0)], names={0: "tench", 2: "shark"})
-    assert _plan(tmp_path, [named], _SPEC, None).classes == ("tench", "1", "shark")
-    lists = _lists(tmp_path / "lists", [1, 0])
-    spec = _named(tmp_path / "names.txt", "one", "two", "three")
-    assert _plan(tmp_path, lists, spec, None).classes == ("one", "two", "three")
-    with pytest.raises(ConfigError, match="class 3 has no name: --class-names names 3 classes"):
-        _plan(tmp_path, _lists(tmp_path / "more", [3]), spec, None)
-    texts = _lists(tmp_path / "texts", ["two", "one"])
-    assert _labels(tmp_path, _plan(tmp_path, texts, spec, None), texts) == [1, 0]
-    with pytest.raises(ConfigError, match="class four is not among the 3 names of --class-names"):
-        _plan(tmp_path, _lists(tmp_path / "other", ["four"]), spec, None)
+@pytest.fixture
+def names(tmp_path: Path) -> Any:
+    """Write a file of class names."""
+
+    def write(*lines: str) -> Path:
+        (tmp_path / "names.txt").write_text("".join(f"{line}\n" for line in lines))
+        return tmp_path / "names.txt"
+
+    return write
+
+
+def test_names_come_from_a_file(names: Any) -> None:
+    three = names("one", "two", "three")
+    assert read_them([1, 0], class_names=three).classes == ("one", "two", "three")
+    assert read_them(["two", "one"], class_names=three).labels == [1, 0]
+    for labels, message in (
+        ([3], "class 3 has no name: --class-names names 3 classes"),
+        (["four"], "class four is not among the 3 names of --class-names"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_them(labels, class_names=three)
+    assert read_them(ROWS, class_names=names(*"abcd")).classes == tuple("abcd")
+    with pytest.raises(ConfigError, match="names 5 classes, rows of 0 and 1 are of 4: name each"):
+        read_them(ROWS, class_names=names(*"abcde"))
 
 
 @pytest.mark.parametrize(
@@ -115,200 +164,124 @@ def test_names_come_from_the_source_or_from_a_file(tmp_path: Path) -> None:
         (b"\n", "names no class"),
     ],
 )
-def test_bad_lists_of_names_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    spec = _named(tmp_path / "names.txt")
-    (tmp_path / "names.txt").write_bytes(content)
+def test_bad_lists_of_names_are_refused(names: Any, content: bytes, message: str) -> None:
+    path = names()
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        _plan(tmp_path, _lists(tmp_path / "lists", [0]), spec, None)
+        read_them([0], class_names=path)
 
 
-def test_containers_must_agree_on_names(tmp_path: Path) -> None:
-    one = make_list(tmp_path, [("x", 0)], container=0, names={0: "a"})
-    two = make_list(tmp_path, [("y", 0)], container=1, names={0: "b"})
-    with pytest.raises(DatasetError, match=r"class 0 is called a and b in /somewhere/1.tar"):
-        _plan(tmp_path, [one, two], _SPEC, None)
-    twice = make_list(tmp_path / "twice", [("x", 0)], names={0: "a", 1: "a"})
-    with pytest.raises(DatasetError, match="two classes are called a"):
-        _plan(tmp_path, [twice], _SPEC, None)
-
-
-def test_classes_of_another_dataset_are_found_by_name(tmp_path: Path) -> None:
-    known = _known("ant", "bee", "cat")
-    texts = _lists(tmp_path / "texts", ["cat", "ant"])
-    assert _labels(tmp_path, _plan(tmp_path, texts, _SPEC, known), texts) == [2, 0]
-    named = make_list(tmp_path / "named", [("x", 0), ("y", 1)], names={0: "cat", 1: "bee"})
-    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [2, 1]
-    numbers = _lists(tmp_path / "numbers", [2, 1])
-    plan = _plan(tmp_path, numbers, _SPEC, known)
-    assert (plan.classes, _labels(tmp_path, plan, numbers)) == (known.classes, [2, 1])
-
-
-def test_classes_that_the_other_dataset_lacks_are_refused(tmp_path: Path) -> None:
-    known = _known("ant", "bee")
-    with pytest.raises(ConfigError, match=r"class dog is not among the 2 classes .*, nor are 2"):
-        _plan(tmp_path, _lists(tmp_path / "a", ["ant", "dog", "eel", "fox"]), _SPEC, known)
-    with pytest.raises(ConfigError, match="class 2 is not among the 2 classes"):
-        _plan(tmp_path, _lists(tmp_path / "b", [2]), _SPEC, known)
-    named = make_list(tmp_path / "c", [("x", 0)], names={0: "cow"})
-    with pytest.raises(ConfigError, match="class 0, cow, is not among the 2 classes"):
-        _plan(tmp_path, [named], _SPEC, known)
-    with pytest.raises(ConfigError, match=r"labels are of kind index, these are of kind float"):
-        _plan(tmp_path, _lists(tmp_path / "d", [0.5]), _SPEC, known)
-
-
-def test_several_labels_are_bits_of_all_classes(tmp_path: Path) -> None:
-    lists = _lists(tmp_path, [["cat", "ant"], ["bee"]], [["dog", "ant"]])
-    plan = _plan(tmp_path, lists, _SPEC, None)
-    assert plan.classes == ("ant", "bee", "cat", "dog")
-    assert plan.labels == LabelSpec(kind="multi", width=4)
-    assert _stored(tmp_path, plan, lists) == [bytes([0b0101]), bytes([0b0010]), bytes([0b1001])]
-
-
-def test_several_numbers_reach_to_the_largest(tmp_path: Path) -> None:
-    lists = _lists(tmp_path, [[1, 9], []], kind="multi")
-    plan = _plan(tmp_path, lists, _SPEC, None, "multi")
-    assert plan.labels == LabelSpec(kind="multi", width=10)
-    assert _stored(tmp_path, plan, lists) == [bytes([0b10, 0b10]), bytes(2)]
-
-
-def test_floats_and_nothing_have_no_classes(tmp_path: Path) -> None:
-    lists = _lists(tmp_path / "floats", [[0.5, 1.5]], [(2.0, 3)])
-    plan = _plan(tmp_path, lists, _SPEC, None)
-    assert (plan.labels, plan.classes) == (LabelSpec(kind="float", width=2), ())
-    rows = [np.frombuffer(row, "<f4").tolist() for row in _stored(tmp_path, plan, lists)]
-    assert rows == [[0.5, 1.5], [2.0, 3.0]]
-    none = _lists(tmp_path / "none", [None, 7], kind="none")
-    plan = _plan(tmp_path, none, _SPEC, None, "none")
-    assert (plan.labels, _labels(tmp_path, plan, none)) == (LabelSpec(kind="none"), [0, 0])
-
-
-def test_class_numbers_beyond_what_clients_accept_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="class number 1,048,576 is too large"):
-        _plan(tmp_path, _lists(tmp_path, [2**20]), _SPEC, None)
-
-
-def test_lists_without_a_class_fit_numbers_and_texts(tmp_path: Path) -> None:
-    for number, others in enumerate((["cat"], [2, 0])):
-        folder = tmp_path / str(number)
-        lists = _lists(folder, [others, []], [[], []], [[]])
-        plan = _plan(folder, lists, _SPEC, None)
-        assert plan.labels == LabelSpec(kind="multi", width=len(plan.classes))
-        rows = _stored(folder, plan, lists)
-        assert rows[0] != bytes(1)
-        assert rows[1:] == [bytes(1)] * 4
-
-
-def test_lists_without_any_class_are_no_labels(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no image has a label: choose another field"):
-        _plan(tmp_path, _lists(tmp_path, [[], []]), _SPEC, None)
-
-
-def test_classes_that_no_item_has_need_not_be_known(tmp_path: Path) -> None:
-    known = _known("ant", "bee", "cat", "dog")
-    named = make_list(tmp_path, [("x", 1), ("y", 3)], names={1: "dog", 3: "ant", 4: "eel"})
-    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [3, 0]
-
-
-def test_floats_have_as_many_values_as_in_the_other_dataset(tmp_path: Path) -> None:
-    known = _known(labels=LabelSpec(kind="float", width=4))
-    with pytest.raises(ConfigError, match="have 4 values each, these 2"):
-        _plan(tmp_path, _lists(tmp_path, [[0.5, 1.0]]), _SPEC, known)
-
-
-@pytest.mark.parametrize(
-    ("containers", "kind", "classes", "labels"),
-    [
-        ([["b", "a"], ["a", "c"]], None, "abc", [1, 0, 0, 2]),
-        ([["b", "7"], [7, "a"]], None, "7ab", [2, 0, 0, 1]),
-        ([["3", 0], ["1", "0"]], None, "0123", [3, 0, 1, 0]),
-        ([["3.0", 0], [1.0, "1.0"]], "index", "0123", [3, 0, 1, 1]),
-        ([["10", 9], [10]], "name", ("10", "9"), [0, 1, 0]),
-        ([[[0, 0, 1], [0, 1, 0]], [[1, 0, 0]]], None, "012", [2, 1, 0]),
-    ],
-)
-def test_one_class_has_one_number_whatever_its_form_and_its_container(
-    tmp_path: Path,
-    containers: list[list[Any]],
-    kind: LabelChoice | None,
-    classes: str | tuple[str, ...],
-    labels: list[int],
-) -> None:
-    lists = _lists(tmp_path, *containers, kind=kind)
-    plan = _plan(tmp_path, lists, _SPEC, None, kind)
-    assert (plan.classes, plan.labels) == (tuple(classes), LabelSpec())
-    assert _labels(tmp_path, plan, lists) == labels
-    assert set(_stored(tmp_path, plan, lists)) == {b""}
-
-
-def test_names_of_a_source_are_by_its_own_numbers(tmp_path: Path) -> None:
-    """A class below the first one, as ImageNet's "background", is none."""
-    items = [("x", 1), ("y", 3)]
-    named = make_list(tmp_path, items, names={0: "background", 1: "a", 3: "c"}, base=1)
-    plan = _plan(tmp_path, [named], _SPEC, None)
-    assert (plan.classes, _labels(tmp_path, plan, [named])) == (("a", "1", "c"), [0, 2])
-    known = _known("c", "a")
-    assert _labels(tmp_path, _plan(tmp_path, [named], _SPEC, known), [named]) == [1, 0]
-
-
-def test_the_classes_of_rows_are_their_places(tmp_path: Path) -> None:
-    rows = [[1, 0, 0, 0], [0, 0, 1, 0]]
-    lists = _lists(tmp_path, rows)
-    plan = _plan(tmp_path, lists, _SPEC, None)
-    assert plan.classes == ("0", "1", "2", "3")  # also those that no image has
-    assert _labels(tmp_path, plan, lists) == [0, 2]
-    spec = _named(tmp_path / "names.txt", "a", "b", "c", "d")
-    assert _plan(tmp_path, lists, spec, None).classes == ("a", "b", "c", "d")
-    spec = _named(tmp_path / "names.txt", *"abcde")
-    with pytest.raises(ConfigError, match="names 5 classes, rows of 0 and 1 are of 4: name each"):
-        _plan(tmp_path, lists, spec, None)
-    named = make_list(tmp_path / "b", [("x", rows[1])] * 2, names={0: "w", 2: "y"}, base=1)
-    plan = _plan(tmp_path, [named], _SPEC, None)
-    assert (plan.classes, _labels(tmp_path, plan, [named])) == (("w", "1", "y", "3"), [2, 2])
-
-
-def test_a_class_that_the_source_does_not_declare_is_an_error(tmp_path: Path) -> None:
-    items = [("x", 0), ("y", 5), ("z", "NA"), *((str(n), 1) for n in range(20))]
-    names = {0: "cat", 1: "dog", 2: "fox"}
-    declared = make_list(tmp_path, items, names=names, is_declared=True)
+def test_a_class_that_the_source_does_not_declare_is_an_error(names: Any) -> None:
+    labels = [0, 5, "NA", *[1] * 20]
+    declared = {"names": [{0: "cat", 1: "dog", 2: "fox"}], "is_declared": True}
     with pytest.raises(DatasetError, match=r"class 5 is not among the 3 classes .*cat, dog, fox"):
-        _plan(tmp_path, [declared], _SPEC, None)
-    spec = _named(tmp_path / "names.txt", *"abcdef")
-    assert _plan(tmp_path, [declared], spec, None).classes == tuple("abcdef")
-    undeclared = make_list(tmp_path / "b", items, names=names)
-    plan = _plan(tmp_path, [undeclared], _SPEC, None)
-    assert plan.classes == ("cat", "dog", "fox", "3", "4", "5")
-    good = make_list(tmp_path / "c", [("x", 0), ("y", 0)], names=names, is_declared=True)
-    assert _plan(tmp_path, [good], _SPEC, None).classes == ("cat", "dog", "fox")
+        read_them(labels, **declared)
+    assert read_them(labels, **declared, class_names=names(*"abcdef")).classes == tuple("abcdef")
+    undeclared = read_them(labels, names=declared["names"])
+    assert undeclared.classes == ("cat", "dog", "fox", "3", "4", "5")
+    assert read_them([0, 0], **declared).classes == ("cat", "dog", "fox")
 
 
-def test_numbers_that_are_names_of_other_classes_are_read_as_the_user_says(tmp_path: Path) -> None:
-    names = ("10", "0", "1")
-    spec = _named(tmp_path / "names.txt", *names)
-    lists = _lists(tmp_path, [0, 1])
-    by_name = _lists(tmp_path / "b", [0, 1], kind="name")
-    for given, known in ((spec, None), (_SPEC, _known(*names))):
+def test_numbers_that_are_names_of_other_classes_are_read_as_the_user_says(names: Any) -> None:
+    classes = ("10", "0", "1")
+    for options in ({"class_names": names(*classes)}, {"known": _known(*classes)}):
         with pytest.raises(ConfigError, match=r"read in two ways: 0 is .* class 1 of .* class 10:"):
-            _plan(tmp_path, lists, given, known)
+            read_them([0, 1], **options)
         with pytest.raises(ConfigError, match=r"label 10 is the name of class 0 .*-kind name"):
-            _plan(tmp_path, _lists(tmp_path / "c", [10, 10]), given, known)
-        plan = _plan(tmp_path, lists, given, known, "index")
-        assert _labels(tmp_path, plan, lists) == [0, 1]
-        plan = _plan(tmp_path, by_name, given, known, "name")
-        assert _labels(tmp_path, plan, by_name) == [1, 2]
-    same = _known("0", "1", "2")
-    assert _labels(tmp_path, _plan(tmp_path, lists, _SPEC, same), lists) == [0, 1]
+            read_them([10, 10], **options)
+        assert read_them([0, 1], **options, kind="index").labels == [0, 1]
+        assert read_them([0, 1], **options, kind="name").labels == [1, 2]
 
 
-def test_items_whose_labels_do_not_fit_add_no_class(tmp_path: Path) -> None:
-    lists = _lists(tmp_path, [*[0, 1] * 20, "NA", "cat", -1, 2.5])
-    with pytest.raises(ConfigError, match=r"whole numbers .41. and others .1."):
-        _plan(tmp_path, lists, _SPEC, None)
-    assert _plan(tmp_path, lists, _SPEC, None, "index").classes == ("0", "1")
+def test_the_digest_tells_classes_and_what_labels_are_apart() -> None:
+    given: list[list[Any]] = [[0, 1], [1, 2], ["0", "a", "b"], [[0], [1, 0]], [0.5]]
+    assert len({read_them(labels).digest for labels in given}) == len(given)
 
 
-def test_the_digest_tells_classes_and_what_labels_are_apart(tmp_path: Path) -> None:
-    plans = [
-        _plan(tmp_path / str(at), _lists(tmp_path / str(at), labels), _SPEC, None)
-        for at, labels in enumerate(([0, 1], [1, 2], ["0", "a", "b"], [[0], [1, 0]], [0.5]))
-    ]
-    assert len({plan.digest() for plan in plans}) == len(plans)
+# --classes-of: a validation set with the labels of its training set
+
+
+CLASSES = ("ant", "bee", "cat", "dog", "eel")
+
+
+def _images(root: Path, classes: tuple[str, ...], each: int = 3) -> Path:
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for number in range(each):
+            data = encoded(image(40 + number, 30), quality=90)
+            (root / name / f"{number}.jpg").write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train")
+    pack(_images(folder / "images", CLASSES), folder / "packed")
+    return folder / "packed"
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_inline(monkeypatch, "pack.run", "pack.verify", "pack.unpack")
+
+
+def _labels_by_class(dataset: Path) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    with Dataset.open(dataset) as opened:
+        labels = opened.read_records(np.arange(opened.layout.samples))["label"]
+        for number, label in enumerate(labels.tolist()):
+            found.setdefault(str(opened.name_of(number)).split("/")[0], set()).add(label)
+    return found
+
+
+def test_labels_are_those_of_the_other_dataset(train: Path, tmp_path: Path, inline: None) -> None:
+    source, dataset = _images(tmp_path / "val", ("bee", "eel")), tmp_path / "packed"
+    (source / "cat").mkdir()  # a known class may be empty
+    packed = call_feeder("pack", source, dataset, "--classes-of", train)
+    assert packed.returncode == 0, packed.stderr
+    assert "packed 6 images of 5 classes" in packed.stdout
+    assert "3 classes have no images, and keep their labels" in packed.stdout
+    assert "warning" not in packed.stdout
+    assert load_manifest(dataset).classes == CLASSES
+    assert _labels_by_class(dataset) == {"bee": {1}, "eel": {4}}
+    preview = ["preview", dataset, "--images", "4", "--out", tmp_path / "preview.png"]
+    for command in (["verify", dataset], ["unpack", dataset, tmp_path / "out"], preview):
+        assert call_feeder(*command).returncode == 0
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"bee", "eel"}
+    same = _images(tmp_path / "same", CLASSES, each=4)
+    for name, options in (("plain", {}), ("known", {"classes_of": train})):
+        pack(same, tmp_path / name, **options)
+    assert file_tree(tmp_path / "plain") == file_tree(tmp_path / "known")
+
+
+def test_what_cannot_have_its_classes_is_one_line_before_anything_is_written(
+    train: Path, tmp_path: Path
+) -> None:
+    one = _images(tmp_path / "one", ("bee", "fox"))
+    more = _images(tmp_path / "more", ("bee", "fox", "gnu", "hen"))
+    (tmp_path / "empty" / "bee").mkdir(parents=True)
+    for source, known, message in (
+        (one, train, f"class folder {one}/fox is not among the 5 classes of the dataset that "),
+        (more, train, "--classes-of names, nor are 2 others: rename class folders"),
+        (tmp_path / "empty", train, "holds no images: put some into the class folders"),
+        (one, one, f"--classes-of: {one} is not a dataset"),
+    ):
+        line = error_line(call_feeder("pack", source, tmp_path / "packed", "--classes-of", known))
+        assert message in line
+        assert not (tmp_path / "packed").exists()
+
+
+def test_an_interrupted_packing_resumes_with_the_same_labels_only(
+    train: Path, tmp_path: Path, inline: None
+) -> None:
+    source = _images(tmp_path / "val", ("bee", "eel"))
+    (source / "eel" / "bad.jpg").write_bytes(b"no image")
+    half = tmp_path / "half"
+    with pytest.raises(DatasetError):
+        pack(source, half, classes_of=train, strict=True)
+    assert not (half / MANIFEST_NAME).exists()
+    with pytest.raises(ConfigError, match="the classes were others"):
+        pack(source, half)
+    pack(source, half, classes_of=train)
+    pack(source, tmp_path / "whole", classes_of=train)
+    assert file_tree(half) == file_tree(tmp_path / "whole")

@@ -20,16 +20,14 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.installation import install_command
 from feeder.pack.publish import read_quarantine
-from feeder.plan.labels import LabelChoice, Uncertain
+from feeder.plan.labels import Uncertain
 from feeder.source.listing import ItemListing
 from tests.support.sources import (
     REPOSITORY,
     encoded,
-    error_line,
     file_tree,
     image,
     pack,
-    run_feeder,
     run_inline,
 )
 
@@ -75,62 +73,41 @@ def failing_after(samples: Iterable[Sample], error: BaseException) -> Iterator[S
     raise error
 
 
-@pytest.mark.parametrize(
-    ("kind", "label", "expected"),
-    [
-        (None, lambda n: n % 3, lambda n: n % 3),
-        (None, lambda n: np.int64(n % 3), lambda n: n % 3),
-        ("index", lambda n: NAMES[n % 3], lambda n: n % 3),
-        (None, lambda n: [*range(n % 3)], lambda n: [place < n % 3 for place in range(3)]),
-        ("multi", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in range(3)]),
-        (None, lambda n: n / 4 if n != 5 else 2, lambda n: [n / 4 if n != 5 else 2.0]),
-        ("float", lambda n: (n, 0.5), lambda n: [float(n), 0.5]),
-        ("name", lambda n: NAMES[n % 3], lambda n: n % 3),
-        ("name", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in range(3)]),
-        (None, lambda n: [n % 3 == place for place in range(3)], lambda n: n % 3),
+def test_labels_come_back_by_key(samples: list[Sample], tmp_path: Path) -> None:
+    """Of every form that only Python has; label_situations has those of all sources."""
+    places = [*range(3)]
+    for at, (kind, label, expected) in enumerate(
         (
-            "multi-hot",
-            lambda n: [float(place < n % 4) for place in range(3)],
-            lambda n: [place < n % 4 for place in range(3)],
-        ),
-        ("none", lambda _: None, lambda _: -1),
-    ],
-)
-def test_labels_of_every_kind_come_back(
-    samples: list[Sample],
-    tmp_path: Path,
-    kind: LabelChoice | None,
-    label: Callable[[int], object],
-    expected: Callable[[int], object],
-) -> None:
-    given = [(key, data, label(number)) for number, (key, data, _) in enumerate(samples)]
-    names = NAMES if kind != "none" and "0.5" not in str(label(1)) and label(1) != 0.25 else None
-    packed = feeder.pack_samples(given, tmp_path / "packed", labels=kind, class_names=names)
-    assert (packed.samples, packed.quarantined) == (COUNT, 0)
-    assert packed.classes == tuple(names or ())
-    wanted = {key: expected(number) for number, (key, *_) in enumerate(samples)}
-    assert labels_by_key(tmp_path / "packed") == wanted
-    assert not (tmp_path / "packed" / ".packing").exists()
+            (None, lambda n: np.int64(n % 3), lambda n: n % 3),
+            ("multi", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in places]),
+            (None, lambda n: [n % 3 == place for place in places], lambda n: n % 3),
+            ("float", lambda n: (np.float32(n), 0.5), lambda n: [float(n), 0.5]),
+            ("none", lambda _: None, lambda _: -1),
+        )
+    ):
+        given = [(key, data, label(number)) for number, (key, data, _) in enumerate(samples)]
+        names = None if kind in ("float", "none") else NAMES
+        path = tmp_path / str(at)
+        packed = feeder.pack_samples(given, path, labels=kind, class_names=names)
+        assert (packed.samples, packed.quarantined) == (COUNT, 0)
+        assert packed.classes == tuple(names or ())
+        wanted = {key: expected(number) for number, (key, *_) in enumerate(samples)}
+        assert labels_by_key(path) == wanted
+        assert not (path / ".packing").exists()
 
 
-@pytest.mark.parametrize("unknown", [-1, None, -1.0, np.float32("nan")])
-@pytest.mark.parametrize(
-    ("uncertain", "expected"), [("no", [1, 0, 0]), ("yes", [1, 0, 1]), ("leave-out", None)]
-)
+@pytest.mark.parametrize("unknown", [-1, None, np.float32("nan")])
 def test_uncertain_says_what_a_row_without_an_answer_is(
-    samples: list[Sample],
-    tmp_path: Path,
-    unknown: Any,
-    uncertain: Uncertain,
-    expected: list[int] | None,
+    samples: list[Sample], tmp_path: Path, unknown: Any
 ) -> None:
     given = [(key, data, [0, label == 1, label == 2]) for key, data, label in samples]
     given[5] = (*given[5][:2], [1, 0, unknown])
-    packed = feeder.pack_samples(
-        given, tmp_path / "packed", labels="multi-hot", uncertain=uncertain
-    )
-    assert packed.quarantined == (expected is None)
-    assert labels_by_key(tmp_path / "packed").get(given[5][0]) == expected
+    answers: dict[Uncertain, list[int] | None] = {"yes": [1, 0, 1], "leave-out": None}
+    for uncertain, expected in answers.items():
+        path = tmp_path / uncertain
+        packed = feeder.pack_samples(given, path, labels="multi-hot", uncertain=uncertain)
+        assert packed.quarantined == (expected is None)
+        assert labels_by_key(path).get(given[5][0]) == expected
 
 
 def test_the_dataset_is_that_of_a_class_folder_with_the_same_names(
@@ -284,25 +261,16 @@ def begin(samples: Iterable[Sample], destination: Path, *, packing: bool = False
         feeder.pack_samples(given, destination)
 
 
+_CHANGES: list[tuple[Callable[[list[Sample]], list[Sample]], str]] = [
+    (lambda given: [(given[0][0], given[1][1], 0), *given[1:]], "label of 0/000.jpg have"),
+    (lambda given: [(given[0][0], given[0][1], 2), *given[1:]], "label of 0/000.jpg have"),
+    (lambda given: given[2:], "and 1 more did not come: give the same samples and options to"),
+    (lambda given: [(key, data, f"c{n}") for key, data, n in given], "label of 0/000.jpg have"),
+]
+
+
 @pytest.mark.parametrize("packing", [False, True])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda given: [(given[0][0], given[1][1], 0), *given[1:]],
-            "label of 0/000.jpg have",
-        ),
-        (
-            lambda given: [(given[0][0], given[0][1], 2), *given[1:]],
-            "label of 0/000.jpg have",
-        ),
-        (lambda given: given[2:], "and 1 more did not come: give the same samples and options to"),
-        (
-            lambda given: [(key, data, f"c{label}") for key, data, label in given],
-            "label of 0/000.jpg have",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), _CHANGES)
 def test_other_samples_under_the_same_keys_are_refused(
     samples: list[Sample],
     tmp_path: Path,
@@ -398,29 +366,16 @@ def test_bad_images_and_labels_are_left_out_up_to_a_share(
     assert (tmp_path / "packed" / QUARANTINE_NAME).exists()
 
 
-def test_a_label_that_was_mended_counts_when_called_again(
+def test_labels_and_names_that_were_mended_count_when_called_again(
     samples: list[Sample], tmp_path: Path
 ) -> None:
     bad = [(key, data, label if label else -1) for key, data, label in samples[::-1]]
     with pytest.raises(DatasetError, match="8 of 23 images are bad"):
         feeder.pack_samples(bad, tmp_path / "packed")
-    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
-
-
-def test_names_that_do_not_fit_can_be_given_again(samples: list[Sample], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"class 2 has no name: class_names names 2 classes"):
         feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES[:2])
     packed = feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES)
-    assert packed.classes == tuple(NAMES)
-
-
-def test_classes_can_be_those_of_a_packed_dataset(samples: list[Sample], tmp_path: Path) -> None:
-    named = [(key, data, NAMES[label]) for key, data, label in samples]
-    feeder.pack_samples(named, tmp_path / "train")
-    few = [each for each in named if each[2] == "cat"]
-    packed = feeder.pack_samples(few, tmp_path / "val", classes_of=tmp_path / "train")
-    assert packed.classes == tuple(NAMES)
-    assert {*labels_by_key(tmp_path / "val").values()} == {2}
+    assert (packed.samples, packed.classes) == (COUNT, tuple(NAMES))
 
 
 def test_a_full_disk_is_one_line_and_complete_containers_stay(
@@ -445,24 +400,21 @@ def test_a_full_disk_is_one_line_and_complete_containers_stay(
     assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
 
 
-def test_feeder_pack_does_not_remove_the_samples(samples: list[Sample], tmp_path: Path) -> None:
+def test_each_refuses_to_continue_what_the_other_began(
+    samples: list[Sample], tmp_path: Path
+) -> None:
     begin(samples, tmp_path / "packed")
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / "a.jpg").write_bytes(JPEG)
     before = file_tree(tmp_path / "packed")
-    refused = run_feeder("pack", tmp_path / "source", tmp_path / "packed")
-    assert "holds samples of an unfinished pack_samples: call that again" in error_line(refused)
-    assert file_tree(tmp_path / "packed") == before
-
-
-def test_what_feeder_pack_began_is_refused(samples: list[Sample], tmp_path: Path) -> None:
-    (tmp_path / "source" / "a").mkdir(parents=True)
-    (tmp_path / "source" / "a" / "a.jpg").write_bytes(JPEG)
-    with stopped_before_publishing():
+    with pytest.raises(ConfigError, match="holds samples of an unfinished pack_samples: call that"):
         pack(tmp_path / "source", tmp_path / "packed")
+    assert file_tree(tmp_path / "packed") == before
+    with stopped_before_publishing():
+        pack(tmp_path / "source", tmp_path / "other")
     with pytest.raises(ConfigError, match="holds the beginning of another packing: give another"):
-        feeder.pack_samples(samples, tmp_path / "packed")
-    assert pack(tmp_path / "source", tmp_path / "packed").manifest.samples == 1
+        feeder.pack_samples(samples, tmp_path / "other")
+    assert pack(tmp_path / "source", tmp_path / "other").manifest.samples == 1
 
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
@@ -524,13 +476,6 @@ def test_what_warns_is_a_python_warning_where_no_line_is_shown(tmp_path: Path) -
     with pytest.warns(UserWarning, match=problem) as caught:
         feeder.pack_samples([("a", JPEG, 0), ("A", JPEG, 0)], tmp_path / "packed")
     assert {warning.filename for warning in caught} == {__file__}  # the line that called
-
-
-def test_where_no_sample_can_be_packed_the_error_names_no_option_of_the_command_line(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(DatasetError, match="; check the samples' bytes and labels: none of the im"):
-        feeder.pack_samples([("a", b"no image", 0)], tmp_path / "packed")
 
 
 def test_importing_feeder_imports_nothing_and_its_stub_has_every_name() -> None:

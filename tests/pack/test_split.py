@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from feeder.cli.main import main
 from feeder.errors import ConfigError
 from feeder.pack.items import SourceItems, merge_lists
 from feeder.pack.split import SplitOptions, parse_share, select_items
 from tests.source.item_lists import make_list
-from tests.support.sources import make_source
+from tests.support.sources import call_feeder, make_source, run_inline
 
 _NAMES = [f"class{n % 7}/{n:05d}.jpg" for n in range(2003)]
 
@@ -36,6 +35,12 @@ def test_sides_of_a_fraction_are_the_whole_source(items: SourceItems) -> None:
     assert val < _selected(items, side="val", val_fraction=0.2)
 
 
+def test_the_sides_of_names_never_change(items: SourceItems) -> None:
+    """Whatever the version: both sides of one source may be packed years apart."""
+    val = sorted(_selected(items, side="val", val_fraction=0.1))
+    assert val[:3] == ["class0/00049.jpg", "class0/00217.jpg", "class0/00273.jpg"]
+
+
 def test_items_stay_on_their_side_when_others_are_removed(
     items: SourceItems, tmp_path: Path
 ) -> None:
@@ -52,13 +57,11 @@ def test_a_list_names_the_validation_side(items: SourceItems, tmp_path: Path) ->
     assert _selected(items, side="train", val_list=path) == {*_NAMES[:5], *_NAMES[8:]}
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_list_by_an_editor_of_windows_is_read(
-    items: SourceItems, tmp_path: Path, end: str
-) -> None:
+def test_a_list_by_an_editor_of_windows_is_read(items: SourceItems, tmp_path: Path) -> None:
     path = tmp_path / "val.txt"
-    path.write_text("".join(name + end for name in _NAMES[5:8]), "utf-8-sig", newline="")
-    assert _selected(items, side="val", val_list=path) == set(_NAMES[5:8])
+    for end in ("\n", "\r\n"):
+        path.write_text("".join(name + end for name in _NAMES[5:8]), "utf-8-sig", newline="")
+        assert _selected(items, side="val", val_list=path) == set(_NAMES[5:8])
     path.write_text(_NAMES[5], "utf-16")
     with pytest.raises(ConfigError, match=r"--val-list: .*val\.txt is UTF-16: convert it"):
         select_items(items, SplitOptions(side="val", val_list=path))
@@ -88,15 +91,12 @@ def test_a_split_is_by_fraction_or_by_list(tmp_path: Path) -> None:
         SplitOptions(side="test", val_fraction=0.1)
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("12.5 %", 0.125)])
-def test_shares_are_percentages_or_fractions(text: str, share: float) -> None:
-    assert parse_share(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["", "0", "0%", "100%", "1", "5", "-3%", "5%%", "five", "nan"])
-def test_impossible_shares_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="give a share between 0 and 1"):
-        parse_share(text)
+def test_shares_are_percentages_or_fractions() -> None:
+    for text, share in (("5%", 0.05), ("0.05", 0.05), ("12.5 %", 0.125)):
+        assert parse_share(text) == pytest.approx(share)
+    for text in ("", "0", "0%", "100%", "1", "5", "-3%", "5%%", "five", "nan"):
+        with pytest.raises(ConfigError, match="give a share between 0 and 1"):
+            parse_share(text)
 
 
 def test_a_list_may_name_items_that_listing_rejected(tmp_path: Path) -> None:
@@ -112,30 +112,26 @@ def test_a_list_may_name_items_that_listing_rejected(tmp_path: Path) -> None:
 
 
 def test_a_split_of_the_source_is_packed_by_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run_inline(monkeypatch, "pack.run")
+    source = tmp_path / "src"
     for name, images in (("seg_train", 5), ("seg_test", 3)):
-        make_source(tmp_path / "src" / name, images)
-    source, packed = str(tmp_path / "src"), str(tmp_path / "packed")
-
-    def run(*options: str) -> tuple[int, str]:
-        status = main(["pack", source, packed, "--jobs", "1", *options])
-        return status, "".join(capsys.readouterr())
-
-    status, text = run()
-    assert (status, text.count("\n")) == (2, 1)
-    assert "holds seg_test and seg_train, by name no classes but splits" in text
-    status, text = run("--split", "train", "--all-splits")
-    assert (status, "give one of these" in text) == (2, True)
-    status, text = run("--split", "train")
-    assert status == 0
-    assert "the split seg_train is packed, of seg_test and seg_train in" in text
-    assert "packed 5 images of 3 classes" in text
-    source = str(tmp_path / "src" / "seg_train")
-    packed = str(tmp_path / "side")
-    assert run("--split", "train")[0] == 2  # it has no splits of its own
-    status, text = run("--split", "train", "--val-fraction", "1%")
-    assert (status, "packed 5 images of 3 classes" in text) == (0, True)
-    source, packed = str(tmp_path / "src"), str(tmp_path / "all")
-    status, text = run("--all-splits")
-    assert (status, "packed 8 images of 2 classes" in text) == (0, True)
+        make_source(source / name, images)
+    train = source / "seg_train"
+    for number, (path, options, status, text) in enumerate(
+        (
+            (source, "", 2, "holds seg_test and seg_train, by name no classes but splits"),
+            (source, "--split train --all-splits", 2, "give one of these"),
+            (source, "--split train", 0, "packed 5 images of 3 classes"),
+            (train, "--split train", 2, "seg_train"),  # it has no splits of its own
+            (train, "--split train --val-fraction 1%", 0, "packed 5 images of 3 classes"),
+            (source, "--all-splits", 0, "packed 8 images of 2 classes"),
+        )
+    ):
+        result = call_feeder("pack", path, tmp_path / str(number), *options.split())
+        assert (result.returncode, text in result.stdout + result.stderr) == (status, True), options
+    assert (
+        "the split seg_train is packed, of seg_test and seg_train in"
+        in call_feeder("pack", source, tmp_path / "again", "--split", "train").stderr
+    )
