@@ -4,6 +4,7 @@ Bandwidth is bytes read and written by the second: pixels in, images out. The co
 them and writes the other half. Both go through several sources, more than an L2 cache holds.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,10 +12,11 @@ import torch
 
 from trainer_client._device import Normaliser
 
-from ..report import Result, single, summarise
-from .device import DeviceClock, forget_compiled, time_in_turns
+from ..report import Result, compare, single
+from ..rounds import rates
+from .device import Subject, forget_compiled, time_in_turns
 from .exactness import DTYPES
-from .report import Check, describe_share, judge
+from .report import Check, judge_share
 
 TARGET: Final = 0.85
 
@@ -25,53 +27,42 @@ _REPEATS: Final = 10
 _CHANNELS: Final = (4, 3)
 
 
-def check_bandwidth(
-    device: torch.device, clock: DeviceClock, *, batch_size: int, rounds: int
-) -> Check:
-    """Time batches of ``batch_size`` images of SIDE_PX in every type and number of channels."""
+def check_bandwidth(subject: Subject) -> Check:
+    """Time batches of images of SIDE_PX in every type and number of channels."""
+    device = subject.device
+    shape = (subject.sizes.batch_size, SIDE_PX, SIDE_PX, 3)
     pixels = [
-        torch.randint(-128, 128, (batch_size, SIDE_PX, SIDE_PX, 3), dtype=torch.int8, device=device)
-        for _ in range(_SOURCES)
+        torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for _ in range(_SOURCES)
     ]
     rows: list[Result] = []
-    measured: list[Result] = []
     compile_failures = 0
-    for dtype in DTYPES:
-        for channels in _CHANNELS:
-            forget_compiled(device)
-            normaliser = Normaliser(device, dtype, channels=channels)
-            copy, normalise = _measure(pixels, normaliser, clock, rounds)
-            rows += [copy, normalise]
-            measured.append(normalise)
-            compile_failures += normaliser.compile_failures
+    for dtype, channels in itertools.product(DTYPES, _CHANNELS):
+        forget_compiled(device)
+        normaliser = Normaliser(device, dtype, channels=channels)
+        rows += _measure(pixels, normaliser, subject)
+        compile_failures += normaliser.compile_failures
     rows.append(single("bandwidth/compile-failures", "ways", compile_failures))
-    return judge_bandwidth(measured, rows, compile_failures, device.type)
+    return judge_bandwidth(rows, device.type)
 
 
-def judge_bandwidth(
-    measured: Sequence[Result], rows: Sequence[Result], compile_failures: int, device_type: str
-) -> Check:
-    """Return the check with its verdict, which is that of the slowest of ``measured``."""
+def judge_bandwidth(rows: Sequence[Result], device_type: str) -> Check:
+    """Return the check with its verdict, which is that of the slowest with a baseline."""
+    measured = [row for row in rows if row.ratio is not None]
     slowest = min(measured, key=lambda row: row.ratio or 0.0)
-    share = slowest.ratio or 0.0
-    described = describe_share(share, TARGET, "a copy", device_type=device_type)
+    verdict, text = judge_share(slowest.ratio or 0.0, TARGET, "a copy", device_type=device_type)
     sentence = (
         f"normalising reads and writes {slowest.value:,.0f} GB/s in {slowest.name.split('/')[1]}, "
-        f"the slowest of {len(measured)}: {described}"
+        f"the slowest of {len(measured)}: {text}"
     )
-    if compile_failures:
-        sentence += f"; torch could not compile {compile_failures} of them"
-    return Check(
-        name="bandwidth",
-        verdict=judge(share >= TARGET, device_type=device_type),
-        sentence=sentence,
-        results=rows,
-    )
+    failures = sum(int(row.value) for row in rows if row.name == "bandwidth/compile-failures")
+    if failures:
+        sentence += f"; torch could not compile {failures} of them"
+    return Check(name="bandwidth", verdict=verdict, sentence=sentence, results=rows)
 
 
 def _measure(
-    pixels: Sequence[torch.Tensor], normaliser: Normaliser, clock: DeviceClock, rounds: int
-) -> tuple[Result, Result]:
+    pixels: Sequence[torch.Tensor], normaliser: Normaliser, subject: Subject
+) -> list[Result]:
     """Return the rows of the copy and of normalising."""
     images = normaliser(pixels[0])
     size_bytes = pixels[0].nbytes + images.nbytes
@@ -80,24 +71,14 @@ def _measure(
         torch.ones(size_bytes // 2, dtype=torch.uint8, device=pixels[0].device) for _ in pixels
     ]
     target = torch.zeros_like(halves[0])
+    kind = f"{str(normaliser.dtype).removeprefix('torch.')}-{normaliser.channels}"
     taken = time_in_turns(
         {
-            "copy": lambda number: target.copy_(halves[number % len(halves)]),
-            "normalise": lambda number: normaliser(pixels[number % len(pixels)]),
+            f"bandwidth/copy-{kind}": lambda number: target.copy_(halves[number % len(halves)]),
+            f"bandwidth/{kind}": lambda number: normaliser(pixels[number % len(pixels)]),
         },
-        clock,
-        rounds=rounds,
+        subject.clock,
+        rounds=subject.sizes.rounds,
         repeats=_REPEATS,
     )
-    rates = {
-        name: [size_bytes / seconds / 1e9 for seconds in values] for name, values in taken.items()
-    }
-    kind = f"{str(normaliser.dtype).removeprefix('torch.')}-{normaliser.channels}"
-    copy = summarise(f"bandwidth/copy-{kind}", "GB/s", rates["copy"])
-    return copy, summarise(
-        f"bandwidth/{kind}",
-        "GB/s",
-        rates["normalise"],
-        baseline=copy.name,
-        baseline_values=rates["copy"],
-    )
+    return compare(rates(taken, size_bytes / 1e9), "GB/s")

@@ -1,9 +1,10 @@
 """Runs the checks on one device, with one daemon for those that need a feeder. Needs torch."""
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import torch
@@ -13,69 +14,57 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
 
-from ..daemon import DATASET_NAME, Daemon, running_daemon
+from ..daemon import running_daemon
 from ..data.material import dataset_or_synthetic
 from ..machine import describe_machine
-from .bandwidth import SIDE_PX, check_bandwidth
-from .device import DeviceClock, describe_device, open_device
+from .bandwidth import check_bandwidth
+from .device import DeviceClock, Subject, describe_device, open_device
 from .exactness import check_exactness
-from .options import DEFAULTS, GpuOptions
 from .report import Check, GpuReport
+from .run import choose_sizes
 from .slots import check_slots
-from .step import StepOptions, check_step
+from .step import check_step
 
-_FED: Final = frozenset({"slots", "step"})
+_CHECKS: Final = {
+    "exactness": check_exactness,
+    "bandwidth": check_bandwidth,
+    "slots": check_slots,
+    "step": check_step,
+}
+_FED: Final = {"slots", "step"}
 
 
-def run_checks(options: GpuOptions) -> GpuReport:
-    """Run the checks that ``options`` name.
+def run_checks(arguments: argparse.Namespace, only: Sequence[str]) -> GpuReport:
+    """Run the checks named in ``only``.
 
     Raises ConfigError for a device that cannot be used and batches larger than the dataset,
     ResourceError when the device's memory does not suffice.
     """
-    device = open_device(options.device)
-    default = DEFAULTS[device.type]
-    batch_size = options.batch_size or default.batch_size
-    rounds = options.rounds or default.rounds
-    step = StepOptions(
-        model=default.model,
-        batch_size=batch_size,
-        image_px=default.image_px,
-        steps=options.steps or default.steps,
-        rounds=rounds,
-        workers=max(1, usable_cpus().count - 1),  # the trainer's own thread takes a core
-    )
+    device = open_device(arguments.device)
+    sizes = choose_sizes(arguments, device.type)
+    workers = max(1, usable_cpus().count - 1)  # the trainer's own thread takes a core
     machine = describe_machine() | describe_device(device)
-    clock = DeviceClock(device)
     checks: list[Check] = []
     progress = ProgressLine(sys.stderr)
     with ExitStack() as stack:
-        if _FED.intersection(options.only):
-            images = options.images or default.images
-            daemon = stack.enter_context(_feeder(options, images, batch_size, step.workers))
-        progress.begin("checking", "checks", len(options.only))
+        endpoint = ""
+        if _FED.intersection(only):
+            endpoint = _start_feeder(stack, arguments, sizes.images, sizes.batch_size, workers)
+        subject = Subject(
+            device=device,
+            clock=DeviceClock(device),
+            sizes=sizes,
+            endpoint=endpoint,
+            workers=workers,
+        )
+        progress.begin("checking", "checks", len(only))
         try:
-            for name in options.only:
-                if name == "exactness":
-                    check = check_exactness(device)
-                elif name == "bandwidth":
-                    check = check_bandwidth(device, clock, batch_size=batch_size, rounds=rounds)
-                elif name == "slots":
-                    check = check_slots(
-                        device,
-                        clock,
-                        daemon.ipc,
-                        batch_size=batch_size,
-                        image_px=SIDE_PX,
-                        rounds=rounds,
-                    )
-                else:
-                    check = check_step(device, clock, daemon.ipc, DATASET_NAME, step)
-                checks.append(check)
+            for name in only:
+                checks.append(_CHECKS[name](subject))
                 progress.add(1)
         except torch.OutOfMemoryError as error:
             raise ResourceError(
-                f"{device} has too little memory for batches of {batch_size}: use a smaller "
+                f"{device} has too little memory for batches of {sizes.batch_size}: use a smaller "
                 "--batch-size"
             ) from error
         progress.end()
@@ -83,31 +72,32 @@ def run_checks(options: GpuOptions) -> GpuReport:
         checks,
         machine=machine,
         measured={
-            "rounds": rounds,
-            "batch": f"{batch_size} images",
-            "step": f"{step.model} at {step.image_px} px, {step.steps} in a turn",
-            "workers": step.workers,
+            "rounds": sizes.rounds,
+            "batch": f"{sizes.batch_size} images",
+            "step": f"{sizes.model} at {sizes.image_px} px, {sizes.steps} in a turn",
+            "workers": workers,
         },
     )
 
 
-@contextmanager
-def _feeder(options: GpuOptions, images: int, batch_size: int, workers: int) -> Iterator[Daemon]:
-    """Run a daemon, without a decoded cache, which a real dataset would not fit in."""
-    if options.dataset is None and images < batch_size:
+def _start_feeder(
+    stack: ExitStack, arguments: argparse.Namespace, images: int, batch_size: int, workers: int
+) -> str:
+    """Start a daemon that ``stack`` ends, and return its endpoint.
+
+    It has no decoded cache, which a real dataset would not fit in.
+    """
+    if arguments.dataset is None and images < batch_size:
         raise ConfigError(f"--images {images} are fewer than a batch of {batch_size}: make more")
-    with dataset_or_synthetic(options.dataset, images=images) as path:
-        with Dataset.open(path) as dataset:
-            samples = dataset.layout.samples
-        if samples < batch_size:
-            raise ConfigError(
-                f"{path} has {samples} samples, fewer than a batch of {batch_size}: use a smaller "
-                "--batch-size"
-            )
-        with running_daemon(
-            path,
-            workers=workers,
-            cores=frozenset(os.sched_getaffinity(0)),
-            options=["--decoded-bytes", "0"],
-        ) as daemon:
-            yield daemon
+    path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=images))
+    with Dataset.open(path) as dataset:
+        samples = dataset.layout.samples
+    if samples < batch_size:
+        raise ConfigError(
+            f"{path} has {samples} samples, fewer than a batch of {batch_size}: use a smaller "
+            "--batch-size"
+        )
+    cores = sorted(os.sched_getaffinity(0))
+    options = ["--decoded-bytes", "0"]
+    daemon = running_daemon(path, workers=workers, cores=cores, options=options)
+    return stack.enter_context(daemon).ipc

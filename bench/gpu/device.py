@@ -8,6 +8,7 @@ A CPU is timed by the host's clock.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,21 @@ from feeder.errors import ConfigError
 from trainer_client._device import resolve_device
 
 from ..rounds import Contender, measure
+from .run import Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is checked, and with what."""
+
+    device: torch.device
+    clock: "DeviceClock"
+    sizes: Sizes
+    endpoint: str
+    """Of the daemon, for the checks that need one."""
+    workers: int
+    """Of the daemon."""
+
 
 _TYPES: Final = ("cuda", "cpu")
 _FILLER_BYTES: Final = 256 << 20

@@ -8,8 +8,7 @@ last place of the type, and FLOAT32_ERROR for rounding scale, bias, product and 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final, get_args
 
 import numpy as np
@@ -21,8 +20,8 @@ from trainer_client._device import Compile, Normaliser
 from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 
 from ..report import Result, single
-from .device import forget_compiled
-from .report import Check
+from .device import Subject, forget_compiled
+from .report import Check, Verdict
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FLOAT32_ERROR: Final = 5e-7
@@ -39,59 +38,13 @@ _FORMS: Final[Mapping[str, Compile | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one packing becomes in one type and form."""
-
-    name: str
-    dtype: torch.dtype
-    error: float
-    """The largest absolute error."""
-    error_ulp: float
-    """The largest error in units in the last place of the type, at the exact value."""
-    problem: str | None
-    compile_failures: int
-
-
-def check_exactness(device: torch.device) -> Check:
-    """Normalise all levels in every way on ``device``."""
-    outcomes = [*_outcomes(device)]
-    problems = [f"{each.name}: {each.problem}" for each in outcomes if each.problem is not None]
-    failures = sum(each.compile_failures for each in outcomes)
-    rows: list[Result] = []
-    errors: list[str] = []
-    for dtype in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        of_type = [each for each in outcomes if each.dtype == dtype]
-        ulp, error = max(each.error_ulp for each in of_type), max(each.error for each in of_type)
-        rows += [
-            single(f"exactness/{name}", "ulp", ulp),
-            single(f"exactness/{name}-absolute", "1e-6", 1e6 * error),
-        ]
-        errors.append(f"{name} {ulp:.2f} ulp ({error:.1e})")
-    rows += [
-        single("exactness/ways", "ways", len(outcomes)),
-        single("exactness/wrong", "ways", len(problems)),
-        single("exactness/compile-failures", "ways", failures),
-    ]
-    sentence = f"largest error of {len(outcomes)} ways: {', '.join(errors)}"
-    if problems:
-        sentence += f"; {len(problems)} of them are wrong, {problems[0]}"
-    else:
-        sentence += "; the fourth channel is exactly 0"
-    if failures:
-        sentence += f"; torch could not compile {failures} of them"
-    return Check(
-        name="exactness",
-        verdict="failed" if problems else "passed",
-        sentence=sentence,
-        results=rows,
-    )
-
-
-def _outcomes(device: torch.device) -> Iterator[Outcome]:
-    levels = _all_levels()
+def check_exactness(subject: Subject) -> Check:
+    """Normalise all levels in every way on the device."""
+    device, levels = subject.device, _all_levels()
     exact = exact_values(levels)
+    errors: dict[torch.dtype, list[tuple[float, float]]] = {dtype: [] for dtype in DTYPES}
+    problems = []
+    ways = compile_failures = 0
     for packing, dtype, channels in itertools.product(get_args(Packing), DTYPES, _CHANNELS):
         layout = pixel_layout_of(packing)
         packed = np.empty((_IMAGES, *layout.image_shape(_SIDE_PX)), layout.dtype)
@@ -103,16 +56,32 @@ def _outcomes(device: torch.device) -> Iterator[Outcome]:
             normaliser = Normaliser(
                 device, dtype, channels=channels, packing=packing, compiler=compiler
             )
-            images = normaliser(pixels)
-            error, error_ulp, problem = compare(images, exact, channels, dtype)
-            yield Outcome(
-                name=f"{packing} to {channels} channels of {dtype}, {form}",
-                dtype=dtype,
-                error=error,
-                error_ulp=error_ulp,
-                problem=problem,
-                compile_failures=normaliser.compile_failures,
-            )
+            error, error_ulp, problem = compare(normaliser(pixels), exact, channels, dtype)
+            errors[dtype].append((error, error_ulp))
+            if problem is not None:
+                problems.append(f"{packing} to {channels} channels of {dtype}, {form}: {problem}")
+            ways += 1
+            compile_failures += normaliser.compile_failures
+    rows: list[Result] = []
+    largest = []
+    for dtype, pairs in errors.items():
+        name = str(dtype).removeprefix("torch.")
+        error, ulps = max(error for error, _ in pairs), max(ulps for _, ulps in pairs)
+        rows.append(single(f"exactness/{name}", "ulp", ulps))
+        rows.append(single(f"exactness/{name}-absolute", "1e-6", 1e6 * error))
+        largest.append(f"{name} {ulps:.2f} ulp ({error:.1e})")
+    for name, count in (("ways", ways), ("wrong", len(problems))):
+        rows.append(single(f"exactness/{name}", "ways", count))
+    rows.append(single("exactness/compile-failures", "ways", compile_failures))
+    sentence = f"largest error of {ways} ways: {', '.join(largest)}"
+    if problems:
+        sentence += f"; {len(problems)} of them are wrong, {problems[0]}"
+    else:
+        sentence += "; the fourth channel is exactly 0"
+    if compile_failures:
+        sentence += f"; torch could not compile {compile_failures} of them"
+    verdict: Verdict = "failed" if problems else "passed"
+    return Check(name="exactness", verdict=verdict, sentence=sentence, results=rows)
 
 
 def _all_levels() -> NDArray[np.uint8]:

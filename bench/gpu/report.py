@@ -85,9 +85,10 @@ def judge(is_met: bool, *, device_type: str) -> Verdict:
     return "passed" if is_met else "failed"
 
 
-def describe_share(share: float, target: float, of: str, *, device_type: str) -> str:
-    """Return a share that should be at least ``target``, and what it lacks where it is judged."""
+def judge_share(share: float, target: float, of: str, *, device_type: str) -> tuple[Verdict, str]:
+    """Return the verdict on a share that should be at least ``target``, and the share in words."""
+    verdict = judge(share >= target, device_type=device_type)
     text = f"{100 * share:.0f} % of {of} (target: {100 * target:.0f} %)"
-    if device_type == "cuda" and share < target:
+    if verdict == "failed":
         text += f", {100 * (target - share):.1f} points too little"
-    return text
+    return verdict, text

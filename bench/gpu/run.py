@@ -6,58 +6,100 @@
     step        a training step fed by a feeder against one without: stalled for less than 1 %
 
 It ends with status 1 when a check fails. On a CPU the checks run in a small form that shows that
-they work; only exactness is judged there.
+they work; only exactness is judged there. This module needs no torch.
 """
 
 import argparse
 import os
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
-from feeder.process.program import run_guarded
-from feeder.process.stop_signals import StopSignals
+from feeder.errors import ConfigError
 
-from .options import GpuOptions, add_arguments
 from .report import GpuReport
 
-__all__ = ["add_arguments", "main", "run", "run_command"]
+__all__ = ["add_arguments", "run"]
+
+CHECKS: Final = ("exactness", "bandwidth", "slots", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    batch_size: int
+    images: int
+    """Of the synthetic dataset."""
+    rounds: int
+    steps: int
+    """Timed training steps of a turn."""
+    model: str
+    """"resnet50" or "small"."""
+    image_px: int
+    """Side of the images that the model is trained on."""
+
+
+_GPU: Final = Sizes(batch_size=256, images=2048, rounds=9, steps=50, model="resnet50", image_px=224)
+_CPU: Final = Sizes(batch_size=32, images=256, rounds=5, steps=6, model="small", image_px=64)
+"""A ResNet-50 would take a CPU minutes a round."""
+
+_NUMBERS: Final = {
+    "batch_size": "images in a batch",
+    "images": "images of the synthetic dataset",
+    "rounds": "rounds to take the median of",
+    "steps": "training steps timed in a turn",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this bench's options, and --json."""
+    parser.add_argument(
+        "dataset",
+        type=Path,
+        nargs="?",
+        metavar="DST",
+        help="packed dataset (default: synthetic ImageNet, made for the run)",
+    )
+    what = "cuda, cuda:N or cpu (default: cuda if any)"
+    parser.add_argument("--device", metavar="NAME", help=what)
+    what = f"some of {', '.join(CHECKS)} (default: all)"
+    parser.add_argument("--only", metavar="NAME,…", help=what)
+    for name, what in _NUMBERS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_positive,
+            metavar="N",
+            help=f"{what} (default: {getattr(_GPU, name)}; on a CPU {getattr(_CPU, name)})",
+        )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+
+
+def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
+    """Return the sizes that the command line names, else the device's defaults."""
+    given = {name: getattr(arguments, name) for name in _NUMBERS if getattr(arguments, name)}
+    return replace(_CPU if device_type == "cpu" else _GPU, **given)
 
 
 def run(arguments: argparse.Namespace) -> GpuReport:
-    """Do what the command line asks; raises ConfigError for a device that cannot be used."""
-    options = GpuOptions.of(arguments)
+    """Do what the command line asks; ConfigError for a device that cannot be used."""
+    only = arguments.only.split(",") if arguments.only else CHECKS
+    for name in only:
+        if name not in CHECKS:
+            raise ConfigError(f"--only {name} is no check: name some of {', '.join(CHECKS)}")
     # Read when torch is loaded: by default its threads spin while they wait for each other, on the
     # cores that the daemon needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from .checks import run_checks
 
-    return run_checks(options)
+    return run_checks(arguments, only)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_guarded("feeder-bench gpu", lambda: run_command(argv))
-
-
-def run_command(argv: Sequence[str]) -> int:
-    """Run the command line and return the exit status; raises what goes wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.gpu",
-        description="Check normalising, copies and a fed training step on this machine's device.",
-    )
-    add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    with StopSignals() as signals:
-        try:
-            report = run(arguments)
-            try:
-                print(report.to_text(), end="", flush=True)
-            finally:
-                if arguments.json is not None:
-                    report.write_json(arguments.json)
-        except KeyboardInterrupt:
-            sys.stderr.write("feeder-bench gpu: interrupted\n")
-            return signals.exit_status
-    for reason in report.failures:
-        sys.stderr.write(f"feeder-bench gpu: failed: {reason}\n")
-    return 1 if report.failures else 0
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value

@@ -22,9 +22,11 @@ from trainer_client._feed import Delivery, Feed, LoaderOptions, Stage
 from trainer_client._staging import CudaStage
 
 from ..daemon import DATASET_NAME
-from ..report import Result, single, summarise
-from .device import DeviceClock, time_in_turns
-from .report import Check, describe_share, judge
+from ..report import Result, compare, single
+from ..rounds import rates
+from .bandwidth import SIDE_PX
+from .device import Subject, time_in_turns
+from .report import Check, judge_share
 
 TARGET: Final = 0.9
 
@@ -52,7 +54,7 @@ class HeldSlots(Stage[None]):
 
 
 @contextmanager
-def lent_slots(endpoint: str, *, batch_size: int, image_px: int) -> Iterator[list[SlotBuffer]]:
+def lent_slots(endpoint: str, batch_size: int) -> Iterator[list[SlotBuffer]]:
     """Yield the slots of _SLOTS batches; ResourceError when the feeder does not lend them."""
     options = LoaderOptions(
         endpoint=endpoint,
@@ -60,7 +62,7 @@ def lent_slots(endpoint: str, *, batch_size: int, image_px: int) -> Iterator[lis
         split="train",
         batch_size=batch_size,
         seed=0,
-        image_size=image_px,
+        image_size=SIDE_PX,
         rank=0,
         world_size=1,
         window=_WINDOW,
@@ -92,26 +94,18 @@ def lent_slots(endpoint: str, *, batch_size: int, image_px: int) -> Iterator[lis
         feed.close()
 
 
-def check_slots(
-    device: torch.device,
-    clock: DeviceClock,
-    endpoint: str,
-    *,
-    batch_size: int,
-    image_px: int,
-    rounds: int,
-) -> Check:
-    """Time copies of batches from the slots of the feeder at ``endpoint``."""
-    with lent_slots(endpoint, batch_size=batch_size, image_px=image_px) as slots:
-        refused = lock_slots(device, slots)
+def check_slots(subject: Subject) -> Check:
+    """Time copies of batches from the slots of the feeder."""
+    with lent_slots(subject.endpoint, subject.sizes.batch_size) as slots:
+        refused = lock_slots(subject.device, slots)
         pixels = [torch.from_numpy(slot.pixels) for slot in slots]
-        target = torch.empty_like(pixels[0], device=device)
+        target = torch.empty_like(pixels[0], device=subject.device)
         problem = find_wrong_copy(pixels, target)
-        rows = _measure_copies(pixels, target, clock, rounds)
+        rows = _measure_copies(pixels, target, subject)
         rows.append(single("slots/page-locks-refused", "slots", refused))
-        if device.type == "cpu":
-            rows += _measure_in_place(pixels, device, clock, rounds)
-    return judge_slots(rows, refused, problem, device.type)
+        if subject.device.type == "cpu":
+            rows += _measure_in_place(pixels, subject)
+    return judge_slots(rows, problem, subject.device.type)
 
 
 def lock_slots(device: torch.device, slots: Sequence[SlotBuffer]) -> int:
@@ -124,66 +118,45 @@ def lock_slots(device: torch.device, slots: Sequence[SlotBuffer]) -> int:
     return stage.counters()["page_locks_refused"]
 
 
-def judge_slots(
-    rows: Sequence[Result], refused: int, problem: str | None, device_type: str
-) -> Check:
-    """Return the check with its verdict."""
+def judge_slots(rows: Sequence[Result], problem: str | None, device_type: str) -> Check:
+    """Return the check with its verdict; ``problem`` is of ``find_wrong_copy``."""
     of = {row.name: row for row in rows}
     row = of["slots/slot"]
-    share = row.ratio or 0.0
     memory = "pinned" if device_type == "cuda" else "ordinary"
-    described = describe_share(
-        share, TARGET, f"a copy from {memory} memory", device_type=device_type
+    verdict, text = judge_share(
+        row.ratio or 0.0, TARGET, f"a copy from {memory} memory", device_type=device_type
     )
-    sentence = f"a slot is copied at {row.value:.1f} GB/s, {described}"
+    sentence = f"a slot is copied at {row.value:.1f} GB/s, {text}"
+    refused = of["slots/page-locks-refused"].value
     if refused:
-        sentence += f"; CUDA refused to lock the pages of {refused} slots"
+        sentence += f"; CUDA refused to lock the pages of {refused:.0f} slots"
     if problem:
         sentence += f"; {problem}"
+        verdict = "failed"
     if "slots/in-place" in of:
         sentence += (
             f"; normalising in place takes {of['slots/in-place'].ratio:.2f} of the time of "
             "copying first"
         )
-    return Check(
-        name="slots",
-        verdict="failed" if problem else judge(share >= TARGET, device_type=device_type),
-        sentence=sentence,
-        results=rows,
-    )
+    return Check(name="slots", verdict=verdict, sentence=sentence, results=rows)
 
 
 def _measure_copies(
-    pixels: Sequence[torch.Tensor], target: torch.Tensor, clock: DeviceClock, rounds: int
+    pixels: Sequence[torch.Tensor], target: torch.Tensor, subject: Subject
 ) -> list[Result]:
     """Return the rows of copies to ``target``: from pinned memory, slots and ordinary memory."""
     ordinary = [each.clone() for each in pixels]
-    is_cuda = target.device.type == "cuda"
-    sources = {
-        "pinned": [each.pin_memory() for each in ordinary] if is_cuda else ordinary,
-        "slot": pixels,
-    }
-    if is_cuda:
-        sources["pageable"] = ordinary
+    sources: dict[str, Sequence[torch.Tensor]] = {"slots/ordinary": ordinary, "slots/slot": pixels}
+    if subject.device.type == "cuda":
+        pinned = [each.pin_memory() for each in ordinary]
+        sources = {"slots/pinned": pinned, "slots/slot": pixels, "slots/pageable": ordinary}
     taken = time_in_turns(
         {name: _copier(source, target) for name, source in sources.items()},
-        clock,
-        rounds=rounds,
+        subject.clock,
+        rounds=subject.sizes.rounds,
         repeats=_REPEATS,
     )
-    rates = {
-        name: [target.nbytes / seconds / 1e9 for seconds in values]
-        for name, values in taken.items()
-    }
-    base = summarise("slots/pinned" if is_cuda else "slots/ordinary", "GB/s", rates["pinned"])
-    return [
-        base,
-        *(
-            summarise(f"slots/{name}", "GB/s", rates[name], base.name, rates["pinned"])
-            for name in sources
-            if name != "pinned"
-        ),
-    ]
+    return compare(rates(taken, target.nbytes / 1e9), "GB/s")
 
 
 def find_wrong_copy(source: Sequence[torch.Tensor], target: torch.Tensor) -> str | None:
@@ -200,30 +173,18 @@ def _copier(source: Sequence[torch.Tensor], target: torch.Tensor) -> Callable[[i
     return lambda number: target.copy_(source[number % len(source)], non_blocking=True)
 
 
-def _measure_in_place(
-    pixels: Sequence[torch.Tensor], device: torch.device, clock: DeviceClock, rounds: int
-) -> list[Result]:
+def _measure_in_place(pixels: Sequence[torch.Tensor], subject: Subject) -> list[Result]:
     """Return the rows of normalising on a CPU, from a copy and from the slot itself."""
-    normaliser = Normaliser(device, torch.float32)
+    normaliser = Normaliser(subject.device, torch.float32)
     copy = torch.empty_like(pixels[0])
     taken = time_in_turns(
         {
-            "copied": lambda number: normaliser(copy.copy_(pixels[number % len(pixels)])),
-            "in-place": lambda number: normaliser(pixels[number % len(pixels)]),
+            "slots/copied": lambda number: normaliser(copy.copy_(pixels[number % len(pixels)])),
+            "slots/in-place": lambda number: normaliser(pixels[number % len(pixels)]),
         },
-        clock,
-        rounds=rounds,
+        subject.clock,
+        rounds=subject.sizes.rounds,
         repeats=_REPEATS,
     )
     times_ms = {name: [1e3 * value for value in values] for name, values in taken.items()}
-    base = summarise("slots/copied", "ms", times_ms["copied"])
-    return [
-        base,
-        summarise(
-            "slots/in-place",
-            "ms",
-            times_ms["in-place"],
-            baseline=base.name,
-            baseline_values=times_ms["copied"],
-        ),
-    ]
+    return compare(times_ms, "ms")

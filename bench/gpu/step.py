@@ -14,8 +14,6 @@ has made during the other turns. A turn's first steps are not timed: the queue c
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import torch
@@ -24,10 +22,12 @@ from torch import nn
 from trainer_client import FeederLoader
 from trainer_client.reference.resnet import resnet50, resnet_small
 
-from ..report import RATE, Result, summarise
-from ..rounds import measure
-from .device import DeviceClock, forget_compiled
+from ..daemon import DATASET_NAME
+from ..report import RATE, Result, compare, summarise
+from ..rounds import measure, rates
+from .device import DeviceClock, Subject, forget_compiled
 from .report import Check, judge
+from .run import Sizes
 
 TARGET: Final = 0.01
 
@@ -43,33 +43,6 @@ _MODELS: Final = {"resnet50": resnet50, "small": resnet_small}
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Step = Callable[[Pair], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
-    """What is trained, and for how long."""
-
-    model: str
-    """"resnet50" or "small"."""
-    batch_size: int
-    image_px: int
-    steps: int
-    """Timed steps of a turn."""
-    rounds: int
-    workers: int
-    """Of the daemon."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """Seconds of a step, one value a round."""
-
-    resident_s: Sequence[float]
-    fed_s: Sequence[float]
-    wait_s: Sequence[float]
-    """The part of ``fed_s`` in which the loader waited."""
-    alone_s: Sequence[float]
-    """Of a batch that is taken without a step."""
 
 
 class _Turns:
@@ -117,26 +90,25 @@ class _Turns:
             next(self._batches)
 
 
-def check_step(
-    device: torch.device, clock: DeviceClock, endpoint: str, dataset: str, options: StepOptions
-) -> Check:
-    """Train on ``dataset`` of the feeder at ``endpoint``."""
+def check_step(subject: Subject) -> Check:
+    """Train on the batches of the feeder."""
+    device, sizes = subject.device, subject.sizes
     forget_compiled(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with FeederLoader(
-        endpoint,
-        dataset=dataset,
-        batch_size=options.batch_size,
-        image_size=options.image_px,
+        subject.endpoint,
+        dataset=DATASET_NAME,
+        batch_size=sizes.batch_size,
+        image_size=sizes.image_px,
         window=WINDOW,
         device=device,
         dtype=dtype,
     ) as loader:
-        resident = make_resident_batch(options, device, dtype)
-        turns = _Turns(loader, make_step(options.model, device), resident, clock)
-        taken = _run(turns, clock, options)
-        verdict = loader.statistics().verdict
-    return judge_step(taken, options, verdict, device.type)
+        resident = make_resident_batch(sizes, device, dtype)
+        turns = _Turns(loader, make_step(sizes.model, device), resident, subject.clock)
+        taken = _run(turns, subject)
+        reported = loader.statistics().verdict
+    return judge_step(taken, sizes.batch_size, subject.workers, reported, device_type=device.type)
 
 
 def make_step(model: str, device: torch.device) -> Step:
@@ -159,47 +131,52 @@ def make_step(model: str, device: torch.device) -> Step:
     return step
 
 
-def make_resident_batch(options: StepOptions, device: torch.device, dtype: torch.dtype) -> Pair:
+def make_resident_batch(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Pair:
     """Return a random batch as a loader makes it: (N, 4, S, S), channels_last, and labels (N,)."""
-    shape = (options.batch_size, 4, options.image_px, options.image_px)
+    shape = (sizes.batch_size, 4, sizes.image_px, sizes.image_px)
     images = torch.randn(shape, device=device).to(dtype)
     images[:, 3] = 0
-    labels = torch.randint(_CLASSES, (options.batch_size,), device=device)
+    labels = torch.randint(_CLASSES, (sizes.batch_size,), device=device)
     return images.contiguous(memory_format=torch.channels_last), labels
 
 
-def _run(turns: _Turns, clock: DeviceClock, options: StepOptions) -> Taken:
+def _run(turns: _Turns, subject: Subject) -> dict[str, list[float]]:
+    """Return the seconds of a step by contender, and of these the loader's wait when fed."""
     contenders = {"resident": turns.resident, "fed": turns.fed, "alone": turns.alone}
     waited_s: list[float] = []  # in all, after the warm-up and after each round
 
     def note_wait(*_: object) -> None:
         waited_s.append(turns.waited_s)
 
+    steps = subject.sizes.steps
     taken = measure(
         contenders,
-        rounds=options.rounds,
-        items=options.steps,
-        clock=clock,
+        rounds=subject.sizes.rounds,
+        items=steps,
+        clock=subject.clock,
         verb=None,
         after_warm_up=note_wait,
         after_round=note_wait,
     )
-    steps = options.steps
-    seconds = {name: [value / steps for value in values] for name, values in taken.items()}
-    return Taken(
-        resident_s=seconds["resident"],
-        fed_s=seconds["fed"],
-        wait_s=[(after - before) / steps for before, after in pairwise(waited_s)],
-        alone_s=seconds["alone"],
-    )
+    taken["wait"] = [after - before for before, after in itertools.pairwise(waited_s)]
+    return {name: [value / steps for value in values] for name, values in taken.items()}
 
 
-def judge_step(taken: Taken, options: StepOptions, reported: str, device_type: str) -> Check:
+def judge_step(
+    taken: Mapping[str, Sequence[float]],
+    batch_size: int,
+    workers: int,
+    reported: str,
+    *,
+    device_type: str,
+) -> Check:
     """Return the check with its verdict, and the reason where the host's cores limit.
 
-    ``reported`` is what the feeder itself names as the limit, "" for nothing.
+    ``taken`` are seconds of a step, one value a round: "resident", "fed", the "wait" of the loader
+    in that, and those of a batch taken "alone". ``reported`` is what the feeder itself names as the
+    limit, "" for nothing.
     """
-    rows = _rows(taken, options.batch_size)
+    rows = _rows(taken, batch_size)
     resident, fed, stall = (rows[f"step/{name}"] for name in ("resident", "fed", "stall"))
     needed, alone = rows["step/needed"], rows["step/feeder-alone"]
     is_met = stall.value < 100 * TARGET
@@ -209,7 +186,6 @@ def judge_step(taken: Taken, options: StepOptions, reported: str, device_type: s
     )
     if device_type == "cuda" and not is_met:
         sentence += f", {stall.value - 100 * TARGET:.2f} points too much"
-    workers = options.workers
     share = alone.ratio
     assert share is not None, "it has a baseline"
     sentence += (
@@ -239,23 +215,17 @@ def _explain_stall(stall_percent: float, wait_percent: float) -> str:
     return f"{waited}, so the copy, normalising or the host's Python costs the rest"
 
 
-def _rows(taken: Taken, batch_size: int) -> Mapping[str, Result]:
-    resident_ms, fed_ms = ([1e3 * each for each in of] for of in (taken.resident_s, taken.fed_s))
-    pairs = list(zip(taken.resident_s, taken.fed_s, strict=True))
-    stalls = [100 * (1 - resident_s / fed_s) for resident_s, fed_s in pairs]
-    waits = [100 * wait_s / fed_s for wait_s, fed_s in zip(taken.wait_s, taken.fed_s, strict=True)]
-    needed_rates, alone_rates = (
-        [batch_size / each for each in of] for of in (taken.resident_s, taken.alone_s)
-    )
-    resident = summarise("step/resident", "ms", resident_ms)
-    needed = summarise("step/needed", RATE, needed_rates)
+def _rows(taken: Mapping[str, Sequence[float]], batch_size: int) -> Mapping[str, Result]:
+    pairs = list(zip(taken["resident"], taken["fed"], taken["wait"], strict=True))
+    times_ms = {
+        f"step/{name}": [1e3 * value for value in taken[name]] for name in ("resident", "fed")
+    }
+    speeds = rates({"needed": taken["resident"], "feeder-alone": taken["alone"]}, batch_size)
     rows = [
-        resident,
-        summarise("step/fed", "ms", fed_ms, resident.name, resident_ms),
-        summarise("step/stall", "% of the step", stalls),
-        summarise("step/wait", "% of the step", waits),
-        needed,
-        summarise("step/feeder-alone", RATE, alone_rates, needed.name, needed_rates),
+        *compare(times_ms, "ms"),
+        summarise("step/stall", "% of the step", [100 * (1 - a / b) for a, b, _ in pairs]),
+        summarise("step/wait", "% of the step", [100 * wait / b for _, b, wait in pairs]),
+        *compare({f"step/{name}": values for name, values in speeds.items()}, RATE),
     ]
     return {row.name: row for row in rows}
 

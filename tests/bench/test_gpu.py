@@ -1,6 +1,5 @@
 """``feeder-bench gpu``: a real run on the CPU, what fails each check, the use of CUDA events."""
 
-import argparse
 import inspect
 import json
 from functools import partial
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from bench import cli
 from bench.gpu import bandwidth, device, exactness, slots, step
 from bench.gpu.device import DeviceClock
-from bench.gpu.options import CHECKS, GpuOptions, add_arguments
-from bench.gpu.run import main
-from bench.report import Result, summarise
+from bench.report import Result, single, summarise
 from tests.support.daemon import pack_small
 from trainer_client._device import Normaliser
 from trainer_client._staging import PageLocks
@@ -24,7 +22,10 @@ torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
 QUICK = ["--device", "cpu", "--batch-size", "8", "--rounds", "1", "--steps", "1"]
-OPTIONS = step.StepOptions(model="small", batch_size=100, image_px=64, steps=1, rounds=3, workers=2)
+
+
+def main(arguments: list[str]) -> int:
+    return cli.main(["gpu", *arguments])
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_a_wrong_mean_fails_the_command(
     output = capsys.readouterr()
     assert output.out.startswith("feeder-bench gpu failed: exactness failed")
     (line,) = [each for each in output.err.splitlines() if "failed" in each]
-    assert line.startswith("feeder-bench gpu: failed: exactness: largest error of 108 ways: ")
+    assert line.startswith("feeder-bench: failed: exactness: largest error of 108 ways: ")
     assert "; 108 of them are wrong, int8-hwc-rgb to 4 channels of torch.float16, " in line
 
 
@@ -138,29 +139,23 @@ def test_the_unit_in_the_last_place(value: float, dtype: torch.dtype, expected: 
     assert exactness.ulp(np.array([value]), dtype) == [expected]
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "meta", "nonsense"])
-def test_a_device_that_cannot_be_used_is_one_line(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--device", name, "--only", "exactness"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"feeder-bench gpu: error: device {name!r} cannot be used here (")
-    assert line.endswith("): pass --device cpu")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("line", "complaint"),
     [
-        (["--only", "speed"], "--only speed is no check: name some of exactness, bandwidth"),
-        (["--images", "4", "--batch-size", "8"], "--images 4 are fewer than a batch of 8"),
+        ("--device cuda:99 --only exactness", "device 'cuda:99' cannot be used here ("),
+        ("--device meta --only exactness", "device 'meta' cannot be used here ("),
+        ("--device nonsense --only exactness", "device 'nonsense' cannot be used here ("),
+        ("--only speed", "--only speed is no check: name some of exactness, bandwidth"),
+        ("--images 4 --batch-size 8", "--images 4 are fewer than a batch of 8"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_used_is_one_line(
+    line: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--device", "cpu", *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"feeder-bench gpu: error: {complaint}")
+    assert main(["--device", "cpu", *line.split()]) == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f"feeder-bench: error: {complaint}")
+    assert printed.endswith("): pass --device cpu") or "cannot be used" not in printed
 
 
 def test_a_batch_larger_than_the_dataset_is_one_line(
@@ -177,6 +172,10 @@ def against(ratio: float, name: str = "bandwidth/float16-4") -> Result:
     return summarise(name, "GB/s", [100 * ratio], baseline=base, baseline_values=[100.0])
 
 
+def refused(count: int) -> Result:
+    return single("slots/page-locks-refused", "slots", count)
+
+
 @pytest.mark.parametrize(
     ("ratios", "verdict", "ending"),
     [
@@ -188,17 +187,18 @@ def test_the_slowest_type_decides_about_bandwidth(
     ratios: tuple[float, ...], verdict: str, ending: str
 ) -> None:
     rows = [against(each) for each in ratios]
-    check = bandwidth.judge_bandwidth(rows, rows, 0, "cuda")
+    check = bandwidth.judge_bandwidth(rows, "cuda")
     assert check.verdict == verdict
     assert check.sentence.endswith(ending)
-    assert bandwidth.judge_bandwidth(rows, rows, 0, "cpu").verdict == "not judged on a CPU"
-    check = bandwidth.judge_bandwidth(rows, rows, 2, "cuda")
+    assert bandwidth.judge_bandwidth(rows, "cpu").verdict == "not judged on a CPU"
+    rows.append(single("bandwidth/compile-failures", "ways", 2))
+    check = bandwidth.judge_bandwidth(rows, "cuda")
     assert check.sentence.endswith("; torch could not compile 2 of them")
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.9, "passed"), (0.5, "failed")])
 def test_copies_from_slots_are_judged_against_pinned_memory(ratio: float, verdict: str) -> None:
-    check = slots.judge_slots([against(ratio, "slots/slot")], 0, None, "cuda")
+    check = slots.judge_slots([against(ratio, "slots/slot"), refused(0)], None, "cuda")
     assert check.verdict == verdict
     assert f"{100 * ratio:.0f} % of a copy from pinned memory (target: 90 %)" in check.sentence
     assert ("40.0 points too little" in check.sentence) == (verdict == "failed")
@@ -210,7 +210,7 @@ def test_a_wrong_copy_fails_the_check_on_any_device() -> None:
     narrow = torch.empty(2, 4, dtype=torch.bool)  # where 2 becomes 1
     problem = slots.find_wrong_copy(pixels, narrow)
     assert problem is not None
-    check = slots.judge_slots([against(1, "slots/slot")], 0, problem, "cpu")
+    check = slots.judge_slots([against(1, "slots/slot"), refused(0)], problem, "cpu")
     assert check.verdict == "failed"
     assert check.sentence.endswith(problem)
 
@@ -226,20 +226,16 @@ def test_slots_that_cuda_does_not_lock_are_counted(monkeypatch: pytest.MonkeyPat
         SimpleNamespace(is_page_locked=None, address=0, memory=SimpleNamespace(layout=layout))
         for _ in range(3)
     ]
-    refused = slots.lock_slots(torch.device("cuda", 0), held)  # type: ignore[arg-type]
-    assert refused == 3
-    check = slots.judge_slots([against(0.5, "slots/slot")], refused, None, "cuda")
+    count = slots.lock_slots(torch.device("cuda", 0), held)  # type: ignore[arg-type]
+    assert count == 3
+    check = slots.judge_slots([against(0.5, "slots/slot"), refused(count)], None, "cuda")
     assert check.sentence.endswith("; CUDA refused to lock the pages of 3 slots")
 
 
-def taken(resident_s: float, fed_s: float, wait_s: float, alone_s: float) -> step.Taken:
+def taken(resident_s: float, fed_s: float, wait_s: float, alone_s: float) -> dict[str, list[float]]:
     """Times that are the same in three rounds."""
-    return step.Taken(
-        resident_s=[resident_s] * 3,
-        fed_s=[fed_s] * 3,
-        wait_s=[wait_s] * 3,
-        alone_s=[alone_s] * 3,
-    )
+    times = {"resident": resident_s, "fed": fed_s, "wait": wait_s, "alone": alone_s}
+    return {name: [value] * 3 for name, value in times.items()}
 
 
 @pytest.mark.parametrize(
@@ -272,14 +268,14 @@ def taken(resident_s: float, fed_s: float, wait_s: float, alone_s: float) -> ste
     ],
 )
 def test_a_stalled_step_fails_with_what_limits(
-    times: step.Taken, verdict: str, parts: list[str]
+    times: dict[str, list[float]], verdict: str, parts: list[str]
 ) -> None:
-    check = step.judge_step(times, OPTIONS, "decoding", "cuda")
+    check = step.judge_step(times, 100, 2, "decoding", device_type="cuda")
     assert check.verdict == verdict
     for part in parts:
         assert part in check.sentence
     assert ("too much" in check.sentence) == (verdict == "failed")
-    assert step.judge_step(times, OPTIONS, "", "cpu").verdict == "not judged on a CPU"
+    assert step.judge_step(times, 100, 2, "", device_type="cpu").verdict == "not judged on a CPU"
 
 
 class FakeEvent:
@@ -341,12 +337,6 @@ def test_turns_have_every_contender_in_every_round() -> None:
     )
     assert calls == {"a": [0, 1] * 4, "b": [0, 1] * 4}  # a first pass is not counted
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-
-
-def test_the_defaults_name_every_check() -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert GpuOptions.of(parser.parse_args([])).only == CHECKS
 
 
 def test_torchs_cuda_event_has_the_calls_of_the_fake_one() -> None:
