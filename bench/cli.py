@@ -16,7 +16,6 @@ from feeder.process.stop_signals import StopSignals
 from . import compare
 from .chaos import run as chaos
 from .cluster import run as cluster
-from .compare import Comparison
 from .data import synthetic
 from .gpu import run as gpu
 from .micro import decode, likeness, loss, normalise, resize
@@ -28,7 +27,7 @@ from .rivals import setup
 from .stream import ablate, eyes, links
 from .stream import run as stream
 
-_Outcome = Report | Comparison | str
+_Outcome = Report | str
 
 _NUMBERS: Final = {
     "batch": "images in a batch, a multiple of 4",

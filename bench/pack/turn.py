@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ResourceError
@@ -25,15 +25,37 @@ from feeder.process.child import child_environment
 from ..daemon import feeder_command
 from ..line_process import start_process
 from ..machine import pinned_to
-from ..rivals.catalogue import variables
+from ..rivals.catalogue import SCRIPTS, variables
 from ..rivals.process import RivalFailure, last_line
-from .writers import Writer
 
 PHASES: Final = ("list", "pack", "publish")
 _READ_BYTES: Final = 1 << 20
 _LISTED: Final = "found "
 _PACKING: Final = "packing "
 """Beginnings of the lines that end listing and packing: of the last such line."""
+
+
+class Writer(NamedTuple):
+    """A writer of another format, in an environment of ``feeder-bench peers``."""
+
+    name: str
+    script: Path
+    environment: str
+    variant: str
+    work: str
+    """On each image, in a few words."""
+
+
+_FFCV: Final = SCRIPTS / "ffcv_writer.py"
+_COPYING: Final = SCRIPTS / "copying_writer.py"
+_SHRINKS: Final = "decodes; to 500 px; half as JPEG of quality 90, half as pixels"
+
+WRITERS: Final = (
+    Writer("ffcv-imagenet", _FFCV, "ffcv", "imagenet", _SHRINKS),
+    Writer("ffcv-jpg", _FFCV, "ffcv", "jpg", "decodes; re-encodes at quality 90"),
+    Writer("webdataset", _COPYING, "webdataset", "webdataset", "copies the bytes"),
+    Writer("mds", _COPYING, "streaming", "mds", "copies the bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

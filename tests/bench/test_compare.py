@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.compare import Change
+from bench.compare import verdict_on
 from bench.report import Result
 
 
@@ -140,19 +140,18 @@ def test_files_that_cannot_be_compared_give_one_error_line(
     assert message in line
 
 
-def test_verdicts_without_spread_or_common_unit() -> None:
-    def verdict(before: float, after: float, unit: str = "MiB") -> str:
-        rows = [
-            Result(name="x", value=value, unit=unit, min=value, max=value)
-            for value, unit in ((before, "MiB"), (after, unit))
-        ]
-        return Change(name="x", before=rows[0], after=rows[1]).verdict
+def test_verdicts_without_spread_or_common_unit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(value: float, unit: str = "MiB") -> Result:
+        return Result(name="x", value=value, unit=unit, min=value, max=value)
 
-    assert verdict(1.0, 1.0) == "same"
-    assert verdict(1.0, 2.0) == "differs, noise unknown"
-    assert verdict(1.0, 1.0, "s") == "not comparable: MiB and s"
-    zero = Result(name="x", value=0.0, unit="MiB", min=0.0, max=0.0)
-    assert Change(name="x", before=zero, after=zero).ratio is None
+    assert verdict_on(result(1.0), result(1.0)) == "same"
+    assert verdict_on(result(1.0), result(2.0)) == "differs, noise unknown"
+    assert verdict_on(result(1.0), result(1.0, "s")) == "not comparable: MiB and s"
+    nothing = _write(tmp_path / "zero.json", [_row("x", 0.0, 0.0, 0.0)])
+    assert main(["compare", str(nothing), str(nothing)]) == 0, "no ratio to zero"
+    assert "same" in _line(capsys.readouterr().out, "x")
 
 
 rounds = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5)
@@ -160,12 +159,11 @@ rounds = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5)
 
 @given(rounds, rounds)
 def test_swapping_the_files_reverses_the_verdict(one: list[float], other: list[float]) -> None:
-    def result(values: list[float]) -> Result:
-        middle = sorted(values)[len(values) // 2]
-        return Result(name="x", value=middle, unit="s", min=min(values), max=max(values))
-
-    there = Change(name="x", before=result(one), after=result(other)).verdict
-    back = Change(name="x", before=result(other), after=result(one)).verdict
+    before, after = (
+        Result(name="x", value=sorted(row)[len(row) // 2], unit="s", min=min(row), max=max(row))
+        for row in (one, other)
+    )
+    there, back = verdict_on(before, after), verdict_on(after, before)
     assert back == {"higher": "lower", "lower": "higher"}.get(there, there)
     if there == "higher":
         assert max(one) < min(other)

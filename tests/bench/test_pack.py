@@ -1,6 +1,5 @@
 """``feeder-bench pack``: its sources, its turns, and its rows of kinds and writers."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,16 +9,15 @@ import pytest
 
 from bench.cli import main
 from bench.machine import choose_core
-from bench.pack import kinds
 from bench.pack import run as bench_pack
-from bench.pack.kinds import KINDS, write_source
-from bench.pack.material import prepare_material
-from bench.pack.turn import PHASES, pack_source, run_writer
-from bench.pack.writers import WRITERS, Writer
+from bench.pack import sources
+from bench.pack.sources import KINDS, prepare_material, write_source
+from bench.pack.turn import PHASES, WRITERS, Writer, pack_source, run_writer
 from bench.rivals.catalogue import ENVIRONMENTS, SCRIPTS
 from bench.rivals.process import RivalFailure
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, ResourceError
+from tests.bench.rows import check_ratios, run_bench
 from tests.support.sources import make_source, pack, run_inline
 
 _IMAGES = 17
@@ -56,9 +54,7 @@ def _writer(folder: Path, variant: str, environment: str = "fake") -> Writer:
     """Return a writer that really copies, or has the fault ``variant``."""
     script = folder / "fake_writer.py"
     script.write_text(_FAKE_WRITER)
-    return Writer(
-        name=variant, script=script, environment=environment, work="copies", variant=variant
-    )
+    return Writer(variant, script, environment, variant, "copies")
 
 
 def _samples(dataset: Path) -> list[tuple[str, int]]:
@@ -75,12 +71,9 @@ def test_every_kind_of_source_holds_the_same_images_and_classes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_inline(monkeypatch, "pack.run", "pack.containers")
-    monkeypatch.setattr(kinds, "IMAGES_IN_FILE", 10)
+    monkeypatch.setattr(sources, "IMAGES_IN_FILE", 10)
     with prepare_material(source, images=_IMAGES, distinct=1) as material:
         assert (len(material.images), material.distinct) == (_IMAGES, 7)
-        assert material.size_bytes == sum(
-            file.stat().st_size for file in material.source.glob("*/*")
-        )
         found = {}
         for kind in KINDS:
             written = write_source(kind, material)
@@ -114,14 +107,12 @@ def test_kinds_and_writers_have_rows_or_reasons(
     )
     monkeypatch.setattr(bench_pack, "WRITERS", writers)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    out = tmp_path / "pack.json"
-    arguments = ["--images", str(_IMAGES), "--rounds", "1", "--json", str(out)]
-    arguments += ["--kinds", "tar,tar.zst,fine,crash,absent"]
+    options = ("--images", _IMAGES, "--rounds", 1, "--environments", environment.parent)
     before = os.sched_getaffinity(0)
-    assert main(["pack", str(source), *arguments, "--environments", str(environment.parent)]) == 0
+    report = run_bench(
+        tmp_path, "pack", source, *options, "--kinds", "tar,tar.zst,fine,crash,absent"
+    )
     assert os.sched_getaffinity(0) == before
-
-    report = json.loads(out.read_text())
     assert report["bench"] == "pack"
     assert report["machine"]["images"]["packed"] == _IMAGES
     rows = {row["name"]: row for row in report["results"]}
@@ -131,8 +122,7 @@ def test_kinds_and_writers_have_rows_or_reasons(
         total_s = sum(rows[f"{kind}/{phase}"]["value"] for phase in PHASES)
         assert total_s == pytest.approx(_IMAGES / rows[kind]["value"])
         assert all(rows[f"{kind}/{phase}"]["value"] > 0 for phase in PHASES)
-    ratio = rows["pack/tar"]["value"] / rows["pack/folder"]["value"]
-    assert rows["pack/tar"]["ratio"] == pytest.approx(ratio)
+    check_ratios(rows)
     assert rows["writer/fine"]["baseline"] == "pack/folder"
     assert rows["writer/fine"]["value"] > rows["pack/folder"]["value"]
     images_mb = rows["pack/folder/source"]["value"]
@@ -140,7 +130,6 @@ def test_kinds_and_writers_have_rows_or_reasons(
     for name in ("pack/folder", "pack/tar", "writer/fine"):
         size = rows[f"{name}/size"]
         assert size["baseline"] == "pack/folder/source"
-        assert size["ratio"] == pytest.approx(size["value"] / images_mb)
 
     notes = {each["name"]: each for each in report["contenders"]}
     assert notes["writer/fine"]["versions"] == {"fake": "1.2"}
@@ -158,34 +147,26 @@ def test_kinds_and_writers_have_rows_or_reasons(
 
 
 @pytest.mark.parametrize(
-    ("variant", "deadline_s", "reason"),
-    [("hang", 0.5, r"did not end within 0\.5 s"), ("silent", 60.0, "sent no valid reply")],
+    ("variant", "python", "deadline_s", "reason"),
+    [
+        ("hang", sys.executable, 0.5, r"did not end within 0\.5 s"),
+        ("silent", sys.executable, 60.0, "sent no valid reply"),
+        ("fine", "/none/python", 60.0, "cannot start /none/python"),
+    ],
 )
 def test_a_writer_without_a_result_is_a_reason(
-    tmp_path: Path, variant: str, deadline_s: float, reason: str
+    tmp_path: Path, variant: str, python: str, deadline_s: float, reason: str
 ) -> None:
-    listing = tmp_path / "images.tsv"
+    listing, out = tmp_path / "images.tsv", tmp_path / "out"
     listing.touch()
     with pytest.raises(RivalFailure, match=reason):
         run_writer(
             _writer(tmp_path, variant),
-            Path(sys.executable),
+            Path(python),
             listing,
-            tmp_path / "out",
+            out,
             core=choose_core(None),
             deadline_s=deadline_s,
-        )
-
-
-def test_a_python_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(RivalFailure, match="cannot start /none/python"):
-        run_writer(
-            _writer(tmp_path, "fine"),
-            Path("/none/python"),
-            tmp_path / "images.tsv",
-            tmp_path / "out",
-            core=choose_core(None),
-            deadline_s=60,
         )
 
 
