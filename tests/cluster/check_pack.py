@@ -37,46 +37,39 @@ def fingerprint_of(folder: Path) -> str:
     return str(json.loads((folder / "manifest.json").read_text())["fingerprint"])
 
 
-def pack_on(cluster: SimulatedCluster, source: Path, folder: Path) -> list[str]:
-    return feeder_command(
-        *("pack", source, folder, "--shards", str(SHARDS), "--ray", cluster.address)
-    )
-
-
-def test_parts_packed_on_hosts_make_the_same_dataset(
-    cluster: SimulatedCluster, source: Path, expected: str, tmp_path: Path
-) -> None:
-    cluster.add(1, 2)
-    command = pack_on(cluster, source, tmp_path / "dataset")
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert f"{IMAGES:,} images" in done.stdout
-    assert f"this run: {IMAGES:,} files" in done.stdout
-    assert fingerprint_of(tmp_path / "dataset") == expected
-
-
-def test_a_host_that_is_killed_midway_changes_nothing(
-    cluster: SimulatedCluster, source: Path, expected: str, tmp_path: Path
-) -> None:
-    cluster.add(1, 2)
-    work = tmp_path / "dataset" / ".packing"
-    process = subprocess.Popen(
-        pack_on(cluster, source, tmp_path / "dataset"),
+def pack_on(cluster: SimulatedCluster, source: Path, folder: Path) -> "subprocess.Popen[str]":
+    """Start packing on the cluster."""
+    return subprocess.Popen(
+        feeder_command(
+            *("pack", source, folder, "--shards", str(SHARDS), "--ray", cluster.address)
+        ),
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        wait_until(lambda: len([*work.glob("part-*.json")]) >= 3, "some parts are finished")
-        cluster.hosts[1].kill()
-        finished = len([*work.glob("part-*.json")])
+
+
+def await_parts(folder: Path, count: int) -> int:
+    """Wait until so many parts are finished; how many are."""
+    parts = lambda: len([*(folder / ".packing").glob("part-*.json")])  # noqa: E731
+    wait_until(lambda: parts() >= count, "some parts are finished")
+    return parts()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_parts_packed_on_hosts_make_the_same_dataset(
+    cluster: SimulatedCluster, source: Path, expected: str, tmp_path: Path, is_killed: bool
+) -> None:
+    """Also where a host is killed midway."""
+    cluster.add(1, 2)
+    with pack_on(cluster, source, tmp_path / "dataset") as process:
+        if is_killed:
+            assert await_parts(tmp_path / "dataset", 3) < SHARDS, "too late to test anything"
+            cluster.hosts[1].kill()
         output, errors = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
-    assert finished < SHARDS, "it was killed too late to test anything"
     assert process.returncode == 0, errors
+    assert f"{IMAGES:,} images" in output
     assert f"this run: {IMAGES:,} files" in output
     assert fingerprint_of(tmp_path / "dataset") == expected
 
@@ -86,21 +79,10 @@ def test_a_head_that_is_killed_midway_is_a_line_and_the_packing_resumes(
 ) -> None:
     cluster.add(1)
     folder = tmp_path / "dataset"
-    process = subprocess.Popen(
-        pack_on(cluster, source, folder),
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        parts = lambda: [*(folder / ".packing").glob("part-*.json")]  # noqa: E731
-        wait_until(lambda: len(parts()) >= 2, "some parts are finished")
+    with pack_on(cluster, source, folder) as process:
+        await_parts(folder, 2)
         cluster.close()
         _, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 4, errors
     assert "run the same command again" in errors.splitlines()[-1]
     done = run_feeder("pack", source, folder, "--shards", str(SHARDS), "--jobs", "2")
@@ -114,10 +96,10 @@ def test_a_host_without_the_shared_folder_is_a_line(
     (tmp_path / "empty").mkdir()
     (tmp_path / "shared").mkdir()
     cluster.add(1, instead={tmp_path / "shared": tmp_path / "empty"})
-    command = pack_on(cluster, source, tmp_path / "shared" / "dataset")
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
-    last = done.stderr.splitlines()[-1]
+    with pack_on(cluster, source, tmp_path / "shared" / "dataset") as process:
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode != 0
+    last = errors.splitlines()[-1]
     assert last.startswith("feeder: error: ")
     assert str(tmp_path / "shared") in last, last
 

@@ -129,7 +129,7 @@ def test_ten_epochs_through_growth_a_kill_and_shrinking_equal_a_single_feeders(
     assert len(cluster.status()["slots"]) == 2
     done = cluster.command("down")
     assert done.returncode == 0, done.stderr
-    assert not [each for host in cluster.hosts.values() for each in host.daemons()]
+    assert not cluster.daemons()
 
 
 def test_a_killed_and_a_stopped_host_are_replaced_in_seconds(
@@ -162,7 +162,7 @@ def test_cpu_overload_retires_nothing(
     cluster.add(1, 2, 3)
     cluster.up(config, "--feeders", "2", "--endpoints", listed)
     before = listed.read_text()
-    daemons = [each for host in cluster.hosts.values() for each in host.daemons()]
+    daemons = cluster.daemons()
     overload_s = float(os.environ.get("OVERLOAD_S", "45"))
     hogs = [
         psutil.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4 * (os.cpu_count() or 1))
@@ -193,7 +193,7 @@ def test_a_dead_head_ends_no_feeder_and_a_restarted_one_adopts_them(
     ):
         cluster.add(1, 2)
         cluster.up(config)
-        daemons = [each for host in cluster.hosts.values() for each in host.daemons()]
+        daemons = cluster.daemons()
         lookup = f"feeder://{cluster.head_address}:{cluster.lookup_port}"
         died_s = 0.0
         is_back = False
@@ -229,7 +229,7 @@ def test_a_controller_that_dies_comes_back_and_replaces_nothing(
     cluster.up(config, "--feeders", "1", "--endpoints", tmp_path / "list")
     assert cluster.command("scale", "2").returncode == 0
     before = (tmp_path / "list").read_text()
-    daemons = [each for host in cluster.hosts.values() for each in host.daemons()]
+    daemons = cluster.daemons()
     (controller,) = [
         each for each in cluster.head.processes() if "ray::Controller" in " ".join(each.cmdline())
     ]

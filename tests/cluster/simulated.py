@@ -6,7 +6,6 @@ be killed, stopped and resumed as a whole. Importing this module does not import
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -22,11 +21,13 @@ import psutil
 from bench.daemon import free_port
 from feeder.cluster.settings import ENVIRONMENT
 from feeder.process.child import child_environment
-from tests.support.daemon import is_alive, wait_until
+from tests.support.daemon import wait_until
 from tests.support.sources import REPOSITORY, feeder_command
 
 START_S = 60.0
 _STORE_BYTES = 80_000_000
+_FIRST = 20
+"""The last part of the head's address; hosts follow."""
 
 
 class SimulatedHost:
@@ -71,8 +72,7 @@ class SimulatedHost:
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if "feeder" in line and "serve" in line:
+                if {"feeder", "serve"} <= {*process.cmdline()}:
                     found.append(process)
         return found
 
@@ -101,10 +101,8 @@ class SimulatedHost:
 
 
 def _with_mounts(instead: Mapping[Path, Path]) -> list[str]:
-    """Return the beginning of a command that sees other files; empty where there are none."""
-    mounts = [
-        f"mount --bind {shlex.quote(str(to))} {shlex.quote(str(at))}" for at, to in instead.items()
-    ]
+    """The beginning of a command that sees other files; empty where there are none."""
+    mounts = [shlex.join(["mount", "--bind", str(to), str(at)]) for at, to in instead.items()]
     if not mounts:
         return []
     return ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
@@ -113,17 +111,14 @@ def _with_mounts(instead: Mapping[Path, Path]) -> list[str]:
 class SimulatedCluster:
     """A head without the resource, and hosts with it; its context ends all of them."""
 
-    def __init__(
-        self, folder: Path, *, head_environ: Mapping[str, str] | None = None, first: int = 20
-    ) -> None:
-        """Start the head; ``first`` is the last part of its address, hosts follow."""
+    def __init__(self, folder: Path, *, head_environ: Mapping[str, str] | None = None) -> None:
+        """Start the head."""
         self.folder = folder
         self.port = free_port()
         self.lookup_port = free_port()
         # Ray's socket paths must be short.
         self._sockets = tempfile.TemporaryDirectory(prefix="ray-")
-        self._first = first
-        self.head_address = f"127.0.0.{first}"
+        self.head_address = f"127.0.0.{_FIRST}"
         self.address = f"{self.head_address}:{self.port}"
         self._head_environ = head_environ
         self._family: set[psutil.Process] = set()
@@ -154,33 +149,27 @@ class SimulatedCluster:
         (Path(self._sockets.name) / "ray_current_cluster").unlink(missing_ok=True)
         self.head = self._start_head()
 
-    def add(
-        self, *numbers: int, resource: bool = True, instead: Mapping[Path, Path] | None = None
-    ) -> None:
+    def add(self, *numbers: int, instead: Mapping[Path, Path] | None = None) -> None:
         """Start hosts, and return once Ray knows them; ``instead`` as of SimulatedHost."""
+        options = [f"--address={self.address}", "--num-cpus=1"]
+        options.append(f"--resources={json.dumps({'feeder': 1})}")
         for number in numbers:
-            address = f"127.0.0.{self._first + number}"
-            options = [f"--address={self.address}", "--num-cpus=1"]
-            if resource:
-                options.append(f"--resources={json.dumps({'feeder': 1})}")
+            address = f"127.0.0.{_FIRST + number}"
             log = self.folder / f"host{number}.log"
             self.hosts[number] = SimulatedHost(address, *options, instead=instead, log=log)
             # One after the other: at the same time, hosts of a machine choose the same socket.
-            wait_until(
-                lambda log=log: b"Ray runtime started" in log.read_bytes(), f"{log}", START_S
-            )  # type: ignore[misc]
+            _await_start(log)
         self._remember()
+
+    def daemons(self) -> list[psutil.Process]:
+        """The supervisors of all feeders."""
+        return [each for host in self.hosts.values() for each in host.daemons()]
 
     def host_of(self, slot: Mapping[str, Any]) -> SimulatedHost:
         """Return the host that a row of the status is about."""
         return next(each for each in self.hosts.values() if each.address == slot["address"])
 
-    def command(
-        self,
-        *arguments: str | Path,
-        timeout_s: float = 120.0,
-        environ: Mapping[str, str] = {},
-    ) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run ``feeder cluster``; the address is added."""
         name, *rest = map(str, arguments)
         done = subprocess.run(
@@ -188,9 +177,8 @@ class SimulatedCluster:
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=120.0,
             check=False,
-            env={**os.environ, **environ},
         )
         self._remember()
         return done
@@ -217,10 +205,6 @@ class SimulatedCluster:
                 return status
             assert time.monotonic() < give_up_s, f"not within {deadline_s:g} s: {what}: {status}"
 
-    def processes_left(self) -> list[psutil.Process]:
-        """What still lives of all that was seen."""
-        return [process for process in self._family if is_alive(process)]
-
     def _start_head(self) -> SimulatedHost:
         log = self.folder / "head.log"
         log.write_bytes(b"")
@@ -231,9 +215,13 @@ class SimulatedCluster:
             environ=self._head_environ,
             log=log,
         )
-        wait_until(lambda: b"Ray runtime started" in log.read_bytes(), "the head is up", START_S)
+        _await_start(log)
         return head
 
     def _remember(self) -> None:
         for host in (*self.hosts.values(), self.head):
             self._family.update(host.processes())
+
+
+def _await_start(log: Path) -> None:
+    wait_until(lambda: b"Ray runtime started" in log.read_bytes(), f"{log}", START_S)

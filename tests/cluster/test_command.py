@@ -3,6 +3,7 @@
 A package named ``ray`` on PYTHONPATH takes the place of the real one.
 """
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,38 @@ def test_packing_without_ray_says_how_to_install_it(check: Check, tmp_path: Path
         status=5,
         words=["no Ray cluster answers", "refused", "ray start"],
     )
+
+
+TASKS = """
+class exceptions:
+    class RayError(Exception): ...
+class Future:
+    def __init__(self, value): self.value = value
+class remote:
+    def __init__(self, function): self.function = function
+    def options(self, **_): return self
+    def remote(self, *arguments): return Future(self.function(*arguments))
+def init(**_): print("Ray prints")
+def cluster_resources(): return {"CPU": 2}
+def put(value): return value
+def wait(futures, timeout): return futures, []
+def get(future): return future.value
+"""
+
+
+def test_parts_that_tasks_of_ray_pack_are_those_of_the_pool(
+    check: Check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = pack_small(tmp_path / "small").parent / "source"
+    check(VERSION, "cluster status --address x", status=2, words=[])  # writes the package
+    (tmp_path / "packages" / "ray" / "__init__.py").write_text(VERSION + TASKS)
+    fingerprints = set()
+    for name, options in (("ray", ["--ray"]), ("pool", ["--jobs", "1"])):
+        folder = tmp_path / name
+        assert main(["pack", str(source), str(folder), "--shards", "3", *options]) == 0
+        fingerprints.add(json.loads((folder / "manifest.json").read_text())["fingerprint"])
+    assert len(fingerprints) == 1
+    assert "Ray prints" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

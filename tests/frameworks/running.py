@@ -48,6 +48,11 @@ class Served:
             for step, index in enumerate(indices)
         }
 
+    def expected(self, epochs: int, rank: int, ranks: int, limit: int | None) -> Steps:
+        """What a rank is due in training, of each epoch ``limit`` steps or all."""
+        planned = [self.planned("train", epoch, rank, ranks) for epoch in range(epochs)]
+        return {key: ids for steps in planned for key, ids in [*steps.items()][:limit]}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -163,8 +168,7 @@ def check_trained(
     With ``limit``, of each epoch only so many steps.
     """
     for rank in range(ranks):
-        planned = [served.planned("train", epoch, rank, ranks) for epoch in range(epochs)]
-        expected = {key: ids for steps in planned for key, ids in [*steps.items()][:limit]}
+        expected = served.expected(epochs, rank, ranks, limit)
         assert [*run.steps("train", rank).items()] == [*expected.items()], f"rank {rank}"
     counted: dict[int, list[int]] = defaultdict(list)
     for batch in run.batches:
@@ -188,8 +192,7 @@ def check_resumed(
     With ``limit``, of each epoch only so many steps.
     """
     for rank in range(ranks):
-        planned = [served.planned("train", epoch, rank, ranks) for epoch in range(epochs)]
-        expected = {key: ids for steps in planned for key, ids in [*steps.items()][:limit]}
+        expected = served.expected(epochs, rank, ranks, limit)
         before, after = killed.steps("train", rank), resumed.steps("train", rank)
         assert after, f"rank {rank}: nothing was left to do"
         for key, ids in [*before.items(), *after.items()]:
