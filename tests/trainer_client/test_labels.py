@@ -85,39 +85,30 @@ def test_an_evaluation_over_ranks_has_each_samples_labels_and_padding(
     name: str, scheme: str, share_memory: bool, endpoints: dict[str, str]
 ) -> None:
     """Of five batches over two ranks, the last is short and a sixth is all padding."""
-    labels, seen, valid = NAMES[name], [], []
-    for rank in range(2):
-        options = _options(name, share_memory, rank=rank, world_size=2)
-        with FeederLoader(endpoints[scheme], device="cpu", **options) as loader:
-            assert (loader.dataset.label_kind, loader.dataset.label_width) == (
-                labels.kind,
-                labels.width,
-            )
-            assert loader.classes == class_names(labels)
-            for batch in loader:
-                _check(batch, labels)
-                seen += batch.sample_ids[: batch.valid].tolist()
-                valid.append(batch.valid)
-            is_lent = loader.statistics().copied_because is None
-            assert is_lent == (scheme == "ipc" and share_memory)
-    assert sorted(seen) == list(range(SAMPLES))
-    assert sorted(valid) == [0, 3, 5, 5, 5, 5]
-
-
-@every_way
-@every_kind
-def test_arrays_are_the_same(
-    name: str, scheme: str, share_memory: bool, endpoints: dict[str, str]
-) -> None:
-    for more in ({"copy": False}, {"dtype": "float32"}):
-        options = _options(name, share_memory, rank=0, world_size=2, **more)
-        with NumpyLoader(endpoints[scheme], **options) as loader:
-            kept = []
-            for batch in loader:
-                _check(batch, NAMES[name])
-                kept.append((batch.labels, batch.labels.copy()))
-        for labels, copy in kept:
-            assert labels.tobytes() == copy.tobytes(), "labels are arrays of their own"
+    labels = NAMES[name]
+    for make, more in (
+        (FeederLoader, {"device": "cpu"}),
+        (NumpyLoader, {"copy": False}),
+        (NumpyLoader, {"dtype": "float32"}),
+    ):
+        seen, valid, kept = [], [], []
+        for rank in range(2):
+            options = _options(name, share_memory, rank=rank, world_size=2, **more)
+            with make(endpoints[scheme], **options) as loader:
+                info = loader.dataset
+                assert (info.label_kind, info.label_width) == (labels.kind, labels.width)
+                assert loader.classes == class_names(labels)
+                for batch in loader:
+                    _check(batch, labels)
+                    seen += batch.sample_ids[: batch.valid].tolist()
+                    valid.append(batch.valid)
+                    kept.append((batch.labels, np.asarray(batch.labels).copy()))
+                is_lent = loader.statistics().copied_because is None
+                assert is_lent == (scheme == "ipc" and share_memory)
+        assert sorted(seen) == list(range(SAMPLES))
+        assert sorted(valid) == [0, 3, 5, 5, 5, 5]
+        for found, copy in kept:
+            assert np.asarray(found).tobytes() == copy.tobytes(), "labels are arrays of their own"
 
 
 @every_kind
@@ -189,7 +180,7 @@ def test_a_preview_shows_the_labels(
 
 
 @pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)
-def test_the_reference_job_refuses_other_kinds_in_one_line(
+def test_the_reference_job_and_accuracy_refuse_other_kinds_in_one_line(
     labels: LabelSpec, endpoints: dict[str, str]
 ) -> None:
     name = f"{labels.kind}{labels.width}"
@@ -200,25 +191,19 @@ def test_the_reference_job_refuses_other_kinds_in_one_line(
     with pytest.raises(ConfigError, match="trains on one class a sample") as caught:
         train(options, report=lambda line: None)
     assert "\n" not in str(caught.value)
+    message = rf"labels are \(5, {labels.width}\) floats"
+    if labels == NONE:
+        message = "23 samples have no label"
+    with FeederLoader(endpoints["ipc"], device="cpu", **_options(name, True)) as loader:
 
+        def evaluate() -> None:
+            accuracy = Accuracy(SAMPLES, loader.device)
+            for batch in loader:
+                accuracy.add(torch.eye(len(batch.labels), 11), batch)
+            accuracy.result()
 
-@pytest.mark.parametrize("labels", [MULTI, FLOATS], ids=lambda each: each.kind)
-def test_accuracy_refuses_several_labels(labels: LabelSpec, endpoints: dict[str, str]) -> None:
-    options = _options(f"{labels.kind}{labels.width}", share_memory=True)
-    with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
-        accuracy, batch = Accuracy(SAMPLES, loader.device), next(iter(loader))
-        with pytest.raises(ConfigError, match=rf"labels are \(5, {labels.width}\) floats"):
-            accuracy.add(torch.eye(len(batch.labels), 11), batch)
-
-
-def test_accuracy_of_samples_without_labels_is_an_error(endpoints: dict[str, str]) -> None:
-    options = _options("none1", share_memory=True)
-    with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
-        accuracy = Accuracy(SAMPLES, loader.device)
-        for batch in loader:
-            accuracy.add(torch.eye(len(batch.labels), 11), batch)
-    with pytest.raises(ConfigError, match="23 samples have no label"):
-        accuracy.result()
+        with pytest.raises(ConfigError, match=message):
+            evaluate()
 
 
 def test_validation_must_have_the_training_sets_kind_of_labels(endpoints: dict[str, str]) -> None:
