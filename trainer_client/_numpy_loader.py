@@ -10,7 +10,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from trainer_client._like_dataloader import DatasetInfo
 
 Array = NDArray[Any]
 ArrayType = Literal["int8", "float32"]
-AnyArrayBatch = TypeVar("AnyArrayBatch", bound=Batch[Array])
 
 
 class BorrowedBatch(Batch[Array]):
@@ -92,17 +91,21 @@ class BorrowStage(Stage[Batch[Array]]):
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
         """Make a batch with a read-only view of the pixels."""
-        self._give_back()
+        if self._shown is not None:
+            self._give_back()
         images = delivery.rows.pixels[: delivery.count]
         images.flags.writeable = False
-        batch = _make_batch(BorrowedBatch, images, delivery)
+        labels, ids = copy_labels(delivery)
+        origin = Origin(ids, delivery.valid, delivery.epoch, delivery.index)
+        batch = BorrowedBatch.of(images, labels, origin)
         self._shown = buffer, batch
         return batch
 
     def finish(self) -> list[int]:
         """All buffers: the consumer asks for the next batch, so it is done with the last."""
         self._give_back()
-        return self.reclaim()
+        free, self._free = self._free, []
+        return free
 
     def _give_back(self) -> None:
         if self._shown is not None:
@@ -146,7 +149,8 @@ class ArrayStage(Stage[Batch[Array]]):
             images = self._outputs.take(pixels.nbytes).view(pixels.dtype).reshape(pixels.shape)
             images[:] = pixels
             images.flags.writeable = not self._may_view  # as a view, whichever it is
-        return _make_batch(Batch, images, delivery)
+        labels, ids = copy_labels(delivery)
+        return Batch.of(images, labels, Origin(ids, delivery.valid, delivery.epoch, delivery.index))
 
     def reclaim(self) -> list[int]:
         """The buffers to which no array refers any more."""
@@ -247,9 +251,3 @@ def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
             "leave packing out of the recipe, or pass dtype='float32'"
         )
     return layout.image_shape(recipe.image_size)
-
-
-def _make_batch(kind: type[AnyArrayBatch], images: Array, delivery: Delivery) -> AnyArrayBatch:
-    labels, sample_ids = copy_labels(delivery)
-    origin = Origin(sample_ids, delivery.valid, delivery.epoch, delivery.index)
-    return kind.of(images, labels, origin)
