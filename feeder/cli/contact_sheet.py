@@ -1,21 +1,29 @@
-"""Draws pictures with captions into one PNG, for looking at a batch.
+"""What a contact sheet shows of samples, and the drawing of it as one PNG.
 
-The sheet's size follows from the number and the size of the pictures alone.
+Crops come from ``SampleReader`` and notes from the plan, by (seed, epoch, sample), so a sheet shows
+what a batch of the recipe contains. Its size follows from the number and the size of the pictures.
+Notes are ASCII and degree signs, which all fonts of Pillow can draw.
 """
 
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
-from feeder.errors import ConfigError
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import whole_jpeg
+from feeder.plan.augment import Augmentation, plan_augmentations
+from feeder.plan.crop import CropPlan, plan_crops
+from feeder.plan.labels import LabelRows, LabelSpec
+from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
+from feeder.plan.recipe import Recipe
 from feeder.process.output_file import explain_write_errors, write_output
+from feeder.sample.reader import SampleReader
 
 _SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
 _LARGEST_PX: Final = 256
@@ -32,18 +40,189 @@ _NOTE_INK: Final = (95, 95, 95)
 _MIRROR_INK: Final = (38, 90, 170)
 _INDENT_PX: Final = 16  # holds the mark of mirrored pictures, which no font of Pillow has
 _MIRRORED: Final = "mirrored"
+_LABELS_SHOWN_MAX: Final = 8  # more names or numbers have no room under a picture
+_MARGIN_LEVEL: Final = 232  # of the margins around an image that is not square
+_DIM: Final = 0.45  # share of their brightness that pixels outside the crop keep
+
+_AMOUNTS: Final = {
+    "shear-x": "{:+.2f}",
+    "shear-y": "{:+.2f}",
+    "translate-x": "{:+.0f} px",
+    "translate-y": "{:+.0f} px",
+    "rotate": "{:+.0f}°",
+    "brightness": "x {:.2f}",
+    "saturation": "x {:.2f}",
+    "contrast": "x {:.2f}",
+    "sharpness": "x {:.2f}",
+    "posterise": "to {:.0f} bits",
+    "solarise": "from {:.0f}",
+    "hue": "{:+.2f} turns",
+}
+"""By operation; those without an amount are absent."""
 
 _Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(NamedTuple):
     """What is written about one picture, below its caption."""
 
     facts: tuple[str, ...]
     is_mirrored: bool = False
     """Marked by a double arrow before the operations."""
     operations: tuple[str, ...] = ()
+
+
+class Shown(NamedTuple):
+    """What a sheet shows of n samples."""
+
+    pictures: NDArray[np.uint8]
+    """(n, height, width, 3)."""
+    captions: list[str]
+    notes: list[Note]
+
+
+def show_samples(
+    dataset: Dataset,
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    *,
+    seed: int,
+    epoch: int,
+    boxes: bool = False,
+) -> Shown:
+    """Return the crops of n samples, or with ``boxes`` the whole images with the crops outlined.
+
+    Nothing else of the recipe is done to outlined images, so their notes are of the crop alone.
+    """
+    records = dataset.read_records(sample_ids)
+    sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
+    labels = np.empty((len(sample_ids), *dataset.labels.row_shape), dataset.labels.dtype)
+    notes = note_samples(recipe, sample_ids, sizes, seed=seed, epoch=epoch)
+    if boxes:
+        dataset.read_labels(sample_ids, records, labels)
+        crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
+        pictures = _outline_crops(dataset, recipe, sample_ids, records, crops)
+        notes = [Note(note.facts) for note in notes]
+    else:
+        layout = pixel_layout_of(recipe.packing)
+        shape = (len(sample_ids), *layout.image_shape(recipe.image_size))
+        pixels: Pixels = np.empty(shape, layout.dtype)
+        reader = SampleReader(dataset, recipe)
+        reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+        pictures = unpack_levels(pixels, layout)
+    return Shown(pictures, name_labels(dataset.labels, labels, dataset.classes), notes)
+
+
+def note_samples(
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    sizes: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[Note]:
+    """Return the notes of n samples, given the widths and heights (n,) of their originals.
+
+    Without these, which a client does not know, the notes have no sizes of crops.
+    """
+    # Whether a sample is mirrored does not depend on its size.
+    ones = np.ones(len(sample_ids), np.int64)
+    crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
+    augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
+    notes = []
+    for row, (sample_id, done) in enumerate(zip(sample_ids.tolist(), augmentations, strict=True)):
+        facts = [f"sample {sample_id}"]
+        if sizes is not None:
+            width, height = crops.boxes[row, 2:].tolist()
+            facts.append(f"crop {width:.0f} x {height:.0f} px")
+            if crops.scales[row] > 1:
+                facts.append(f"decoded at 1/{crops.scales[row]}")
+        notes.append(Note(tuple(facts), bool(crops.flips[row]), _name_operations(done)))
+    return notes
+
+
+def _plan_crops(
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    sizes: tuple[NDArray[np.int64], NDArray[np.int64]],
+    seed: int,
+    epoch: int,
+) -> CropPlan:
+    return plan_crops(
+        recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
+    )
+
+
+def _name_operations(augmentation: Augmentation) -> tuple[str, ...]:
+    erasure = augmentation.erasure
+    names = [
+        f"{name} {_AMOUNTS[name].format(amount)}" if name in _AMOUNTS else name
+        for name, amount in augmentation.steps
+    ]
+    if erasure is not None:
+        names.append(f"erase {erasure.width} x {erasure.height} px")
+    return tuple(names)
+
+
+def name_labels(labels: LabelSpec, rows: LabelRows, classes: Sequence[str]) -> list[str]:
+    """Return a caption for each of n label rows (n, *row_shape), none of them padding.
+
+    It is the class, all classes or the numbers of the sample, empty where there are no labels.
+    Raises IndexError for a class that does not exist.
+    """
+    match labels.kind:
+        case "index":
+            return [classes[number] for number in rows.tolist()]
+        case "multi":
+            return [_join([classes[at] for at in np.flatnonzero(row).tolist()]) for row in rows]
+        case "float":
+            return [_join([f"{value:g}" for value in row.tolist()]) for row in rows]
+        case "none":
+            return [""] * len(rows)
+
+
+def _join(texts: Sequence[str]) -> str:
+    more = len(texts) - _LABELS_SHOWN_MAX
+    shown = ", ".join(texts[:_LABELS_SHOWN_MAX])
+    return f"{shown}, {more:,} more" if more > 0 else shown
+
+
+def _outline_crops(
+    dataset: Dataset,
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    records: NDArray[np.void],
+    crops: CropPlan,
+) -> NDArray[np.uint8]:
+    """Return whole images in squares, dimmed outside their crops."""
+    side = max(recipe.image_size, _SMALLEST_PX)
+    pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
+    locations = dataset.find_blobs(sample_ids, records)
+    for record, location, box, square in zip(
+        records, locations, crops.boxes.tolist(), pictures, strict=True
+    ):
+        blob = dataset.read_blob(location, np.empty(location.blob_bytes, np.uint8))
+        whole = Image.open(io.BytesIO(whole_jpeg(blob, record))).convert("RGB")
+        image = _outline_box(whole, box, side)
+        y, x = (side - image.height) // 2, (side - image.width) // 2
+        square[y : y + image.height, x : x + image.width] = np.asarray(image)
+    return pictures
+
+
+def _outline_box(image: Image.Image, box: Sequence[float], side: int) -> Image.Image:
+    """Return the image fitted into ``side``, dimmed outside ``box`` (x, y, w, h) and outlined."""
+    shrink = side / max(image.size)
+    size = tuple(max(1, round(length * shrink)) for length in image.size)
+    fitted = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+    x, y, w, h = (length * shrink for length in box)
+    left, top = round(x), round(y)
+    right = min(max(round(x + w), left + 1), fitted.width)
+    bottom = min(max(round(y + h), top + 1), fitted.height)
+    dimmed = fitted.point([round(level * _DIM) for level in range(256)] * 3)
+    dimmed.paste(fitted.crop((left, top, right, bottom)), (left, top))
+    draw = ImageDraw.Draw(dimmed)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline=(255, 255, 255))
+    return dimmed
 
 
 def draw_contact_sheet(
@@ -58,37 +237,28 @@ def draw_contact_sheet(
     """Write ``images`` (n, height, width, 3) with a caption under each as a PNG to ``path``.
 
     Captions that are too long are shortened in the middle; ``subtitles`` and ``notes``, one for
-    each image or none, are wrapped. The file is written atomically. Raises ConfigError when there
-    is nothing to draw, ResourceError when ``path`` cannot be written.
+    each image or none, are wrapped. The file is written atomically; ResourceError where it cannot.
     """
-    if len(images) == 0:
-        raise ConfigError(f"there are no images to draw in {path}")
-    if len(images) != len(captions):
-        raise ValueError(f"{len(images)} images but {len(captions)} captions")
-    if notes and len(images) != len(notes):
-        raise ValueError(f"{len(images)} images but {len(notes)} notes")
     width, height = _shown_size(images.shape[2], images.shape[1])
-    note_font = _load_font(12)
-    blocks = [_lay_out_note(note, width, note_font) for note in notes]
-    below = _CAPTION_PX + _NOTE_PX * max((len(lines) for lines in blocks), default=0)
+    title_font, font, note_font = map(_load_font, (16, 13, 12))
+    blocks = [_lay_out_note(note, width, note_font) for note in notes] or [[]] * len(images)
+    below = _CAPTION_PX + _NOTE_PX * max(map(len, blocks))
     columns = choose_columns(len(images), width, height + below - _CAPTION_PX)
     rows = -(-len(images) // columns)
     step_x, step_y = width + _GAP_PX, height + below + _GAP_PX
     sheet_width = columns * step_x + _GAP_PX
     room = sheet_width - 2 * _GAP_PX
     head = [line for text in subtitles for line in wrap(text.split(" "), room, note_font, " ")]
-    top = _GAP_PX + (_TITLE_PX if title else 0)
-    top += _SUBTITLE_PX * len(head) + (_BELOW_HEAD_PX if head else 0)
+    head_y = _GAP_PX + _TITLE_PX
+    top = head_y + _SUBTITLE_PX * len(head) + (_BELOW_HEAD_PX if head else 0)
     sheet = Image.new("RGB", (sheet_width, rows * step_y + top), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    if title:
-        font = _load_font(16)
-        draw.text((_GAP_PX, _GAP_PX), shorten(title, room, font), fill=_INK, font=font)
+    title = shorten(title, room, title_font)
+    draw.text((_GAP_PX, _GAP_PX), title, fill=_INK, font=title_font)
     for number, line in enumerate(head):
-        y = _GAP_PX + (_TITLE_PX if title else 0) + number * _SUBTITLE_PX
+        y = head_y + number * _SUBTITLE_PX
         draw.text((_GAP_PX, y), line, fill=_NOTE_INK, font=note_font)
-    font = _load_font(13)
-    for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
+    for number, (pixels, caption, lines) in enumerate(zip(images, captions, blocks, strict=True)):
         row, column = divmod(number, columns)
         x, y = _GAP_PX + column * step_x, top + row * step_y
         picture = Image.fromarray(pixels)
@@ -98,10 +268,12 @@ def draw_contact_sheet(
             picture = picture.resize((width, height), method)
         sheet.paste(picture, (x, y))
         draw.text((x, y + height + 2), shorten(caption, width, font), fill=_INK, font=font)
-        if notes:
-            place = (x, y + height + _CAPTION_PX)
-            _draw_note(draw, place, blocks[number], note_font)
-    _save(sheet, path)
+        _draw_note(draw, (x, y + height + _CAPTION_PX), lines, note_font)
+    encoded = io.BytesIO()
+    sheet.save(encoded, "PNG")
+    remedy = "name a file in a folder that exists, is writable and has room"
+    with explain_write_errors(f"the contact sheet {path}", remedy):
+        write_output(path, encoded.getvalue())
 
 
 def choose_columns(images: int, width: int, height: int) -> int:
@@ -181,11 +353,3 @@ def _load_font(size_px: int) -> _Font:
     """Return Pillow's own font: the bitmap font where Pillow was built without FreeType."""
     has_freetype = features.check("freetype2")
     return ImageFont.load_default(size_px if has_freetype else None)
-
-
-def _save(sheet: Image.Image, path: Path) -> None:
-    encoded = io.BytesIO()
-    sheet.save(encoded, "PNG")
-    remedy = "name a file in a folder that exists, is writable and has room"
-    with explain_write_errors(f"the contact sheet {path}", remedy):
-        write_output(path, encoded.getvalue())

@@ -8,28 +8,14 @@ import os
 from collections.abc import Sequence
 
 from feeder import __version__
-from feeder.cli import (
-    cluster,
-    doctor,
-    keygen,
-    names,
-    pack,
-    preview,
-    repack,
-    serve,
-    status,
-    survey,
-    top,
-    unpack,
-    verify,
-)
+from feeder.cli import cluster, datasets, doctor, keygen, pack, preview, serve, status
 from feeder.process.child import SINGLE_THREADS
 from feeder.process.program import run_guarded
 from feeder.process.shortage import check_import_memory
 
 _COMMANDS = (
-    *(pack, verify, unpack, repack, names, survey, serve, cluster),
-    *(preview, status, top, doctor, keygen),
+    *(pack.add_parser, datasets.add_parsers, serve.add_parser, cluster.add_parser),
+    *(preview.add_parser, status.add_parsers, doctor.add_parser, keygen.add_parser),
 )
 
 
@@ -40,8 +26,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"feeder {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_parser(subparsers)
+    for add_commands in _COMMANDS:
+        add_commands(subparsers)
     return parser
 
 

@@ -1,10 +1,10 @@
 """``feeder pack SRC DST``: packs a source of images into a dataset."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from feeder.cli.options import add_jobs_option, describe_resumable, perform
 from feeder.errors import ConfigError
 from feeder.source.kinds import MODULES
 
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from feeder.pack.task_pool import MakePool
 
 _KIND_HELP: Final = f"kind of SRC (default: recognised by its content): {', '.join(MODULES)}"
+
+_PACKING: Final = (
+    *("shards", "tile_width_px", "seed", "strict", "max_bad", "apply_exif", "classes_of"),
+    *("max_side", "quality", "subsampling", "png16_max"),
+)
+"""Options that are fields of PackOptions."""
+
+_READING: Final = (
+    *("kind", "image", "label", "label_kind", "uncertain", "label_base", "labels_file"),
+    *("class_names_file", "all_splits"),
+)
+"""Options that are arguments of ``recognise``."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -74,13 +86,18 @@ def _add_source_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--labels",
+        dest="labels_file",
         default="",
         metavar="FILE",
         help="labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development "
         "kit",
     )
     group.add_argument(
-        "--class-names", default="", metavar="FILE", help="names of the classes, one a line"
+        "--class-names",
+        dest="class_names_file",
+        default="",
+        metavar="FILE",
+        help="names of the classes, one a line",
     )
 
 
@@ -145,13 +162,14 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--lanes", help=argparse.SUPPRESS)  # of earlier versions
     group.add_argument(
         "--tile-width",
+        dest="tile_width_px",
         type=int,
         choices=(16, 32, 64, 128),
         default=32,
         help="pixels across a tile (default: 32)",
     )
     group.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
-    group.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+    add_jobs_option(group)
     group.add_argument(
         "--ray",
         nargs="?",
@@ -178,59 +196,34 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Pack, and print the summary."""
     from feeder.pack.options import PackOptions
-    from feeder.pack.progress import ProgressLine
     from feeder.pack.run import pack_dataset
     from feeder.pack.task_pool import choose_jobs
-    from feeder.process.stop_signals import StopSignals
 
     if arguments.lanes is not None:
         raise ConfigError(
             "--lanes is no option of packing any more: leave it out, and give the recipe lanes "
             "only where the number chosen by size does not fit"
         )
+    split, own_split = _choose_split(arguments)
+    chosen = vars(arguments)
     options = PackOptions(
-        shards=arguments.shards,
-        tile_width_px=arguments.tile_width,
-        seed=arguments.seed,
         jobs=choose_jobs(arguments.jobs),
-        strict=arguments.strict,
-        max_bad=arguments.max_bad,
-        apply_exif=arguments.apply_exif,
-        classes_of=arguments.classes_of,
-        split=_choose_split(arguments),
-        max_side=arguments.max_side,
-        quality=arguments.quality,
-        subsampling=arguments.subsampling,
-        png16_max=arguments.png16_max,
-        reading={
-            "kind": arguments.kind,
-            "image": arguments.image,
-            "label": arguments.label,
-            "label_kind": arguments.label_kind,
-            "uncertain": arguments.uncertain,
-            "label_base": arguments.label_base,
-            "labels_file": arguments.labels,
-            "class_names_file": arguments.class_names,
-            "split": _choose_own_split(arguments),
-            "all_splits": arguments.all_splits,
-        },
+        split=split,
+        reading={name: chosen[name] for name in _READING} | {"split": own_split},
+        **{name: chosen[name] for name in _PACKING},
     )
-    with StopSignals() as signals:
-        try:
-            summary = pack_dataset(
-                arguments.source,
-                arguments.destination,
-                options,
-                ProgressLine(sys.stderr),
-                make_pool=_choose_pool(arguments),
-            )
-        except KeyboardInterrupt:
-            sys.stderr.write(
-                f"feeder: stopped by {signals.name}: finished shards are kept, run the same "
-                "command again to resume\n"
-            )
-            return signals.exit_status
-    print("\n".join(format_summary(arguments.destination, summary)))
+    source, destination, make_pool = (
+        arguments.source,
+        arguments.destination,
+        _choose_pool(arguments),
+    )
+    summary = perform(
+        lambda progress: pack_dataset(source, destination, options, progress, make_pool=make_pool),
+        describe_resumable,
+    )
+    if isinstance(summary, int):
+        return summary
+    print("\n".join(format_summary(destination, summary)))
     return 0
 
 
@@ -246,32 +239,27 @@ def _choose_pool(arguments: argparse.Namespace) -> "MakePool | None":
     return functools.partial(RayTaskPool, address=address, tasks=arguments.jobs or 0)
 
 
-def _choose_split(arguments: argparse.Namespace) -> "SplitOptions | None":
-    """Return the side of a split that packing makes; None: of one that it does not make."""
+def _choose_split(arguments: argparse.Namespace) -> "tuple[SplitOptions | None, str]":
+    """Return the side of a split that packing makes, or the split of the source to take.
+
+    None and "" where --split and its companions name none.
+    """
     from feeder.pack.split import SplitOptions, parse_share
 
-    fraction, names = arguments.val_fraction, arguments.val_list
+    split, fraction, names = arguments.split, arguments.val_fraction, arguments.val_list
     if fraction is None and names is None:
-        return None
-    if arguments.split is None:
+        if split == "":
+            raise ConfigError("--split names nothing: give train, or the name of another split")
+        if split and arguments.all_splits:
+            raise ConfigError(
+                "--split chooses one split, --all-splits all of them: give one of these"
+            )
+        return None, split or ""
+    if split is None:
         option = "--val-fraction" if fraction is not None else "--val-list"
         raise ConfigError(f"{option} needs --split train or --split val")
-    return SplitOptions(
-        side=arguments.split,
-        val_fraction=None if fraction is None else parse_share(fraction),
-        val_list=names,
-    )
-
-
-def _choose_own_split(arguments: argparse.Namespace) -> str:
-    """Return the split of the source that --split names; empty where it names none."""
-    if arguments.split is None or arguments.val_fraction or arguments.val_list:
-        return ""
-    if not arguments.split:
-        raise ConfigError("--split names nothing: give train, or the name of another split")
-    if arguments.all_splits:
-        raise ConfigError("--split chooses one split, --all-splits all of them: give one of these")
-    return str(arguments.split)
+    share = None if fraction is None else parse_share(fraction)
+    return SplitOptions(side=split, val_fraction=share, val_list=names), ""
 
 
 def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
@@ -304,10 +292,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         lines.append(f"  odd: {_counts(manifest.odd, titles)}")
     turned = manifest.odd.get("exif-ignored", 0)
     if turned:
-        has = "image has" if turned == 1 else "images have"
         lines.append(
-            f"  orientation: {turned:,} {has} an EXIF orientation that was not applied, as in "
-            "torchvision (Hugging Face's datasets applies it): --apply-exif"
+            f"  orientation: {plural(turned, 'image has', 'images have')} an EXIF orientation that "
+            "was not applied, as in torchvision (Hugging Face's datasets applies it): --apply-exif"
         )
     if manifest.duplicates:
         path = destination / DUPLICATES_NAME

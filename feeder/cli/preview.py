@@ -1,37 +1,39 @@
 """``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
+import json
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.key_options import add_key_options
+from feeder.cli.options import add_key_options, add_timeout_option, check_timeout
+from feeder.errors import ConfigError, ProtocolError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from feeder.cli.contact_sheet import Note
-    from feeder.plan.labels import LabelRows
+    from feeder.cli.contact_sheet import Shown
     from feeder.plan.recipe import Recipe
-    from feeder.wire.messages import Welcome
 
-_BATCH_SIZE = 256
-_DEADLINE_S = 30.0
+_BATCH_SIZE: Final = 256
+_DEADLINE_S: Final = 30.0
+_LEGEND: Final = "under each image: label; sample id"
+_LEGEND_CROPS: Final = (
+    f"{_LEGEND} and size of its crop in the original; what was done to the crop, in this order"
+)
+_LEGEND_BOXES: Final = (
+    f"bright: the crop; {_LEGEND} and size of its crop in the original (mirroring and augmentation "
+    "are not shown)"
+)
+_LEGEND_SERVED: Final = (
+    f"{_LEGEND}; what was done to the crop, in this order (a feeder sends no sizes of originals, "
+    "so those of the crops are missing)"
+)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Preview:
-    """What a sheet shows of n samples."""
-
-    pictures: "NDArray[np.uint8]"
-    """(n, height, width, 3)."""
-    labels: list[str]
-    notes: "list[Note]"
-    subtitles: tuple[str, str]
-    """The recipe, and what the notes mean."""
+_IN_SENTENCE: Final = frozenset(
+    {"split", "batch_size", "order_batch_size", "lanes", "image_size", "crop", "scale"}
+    | {"ratio", "resize_size", "flip_probability", "interpolation"}
+)
+"""Fields that the title has, or that the recipe's line always states."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -81,13 +83,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--from", dest="endpoint", metavar="ENDPOINT", help="fetch the batch from this daemon"
     )
     parser.add_argument("--dataset", metavar="NAME", help="with --from: the dataset's name there")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=_DEADLINE_S,
-        metavar="S",
-        help=f"with --from: seconds for the whole command (default: {_DEADLINE_S:g})",
-    )
+    add_timeout_option(parser, "with --from: seconds for the whole command", _DEADLINE_S)
     add_key_options(parser)
     parser.set_defaults(run=run)
 
@@ -95,72 +91,61 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw the sheet and print its path."""
     from feeder.cli.contact_sheet import draw_contact_sheet
-    from feeder.errors import ConfigError
     from feeder.survey.numbers import plural
 
     for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name} {getattr(arguments, name)} is not {least} or more")
-    if not 0 < arguments.timeout <= 3600:
-        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
+    check_timeout(arguments)
     if arguments.endpoint is None:
         if arguments.dataset_path is None:
             raise ConfigError("give a packed dataset, or --from ENDPOINT --dataset NAME")
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
-        preview = _preview_dataset(arguments)
+        shown, recipe = _preview_dataset(arguments)
         source = arguments.dataset_path.resolve().name
+        legend = _LEGEND_BOXES if arguments.boxes else _LEGEND_CROPS
     else:
         if arguments.dataset is None or arguments.dataset_path is not None:
             raise ConfigError("--from needs the dataset's name: give --dataset NAME and no DST")
         if arguments.boxes:
             raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
-        preview = _preview_served(arguments)
+        shown, recipe = _preview_served(arguments)
         source = f"{arguments.dataset} at {arguments.endpoint}"
-    title = (
-        f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
-        f"batch {arguments.index}"
-    )
+        legend = _LEGEND_SERVED
     draw_contact_sheet(
-        preview.pictures,
-        preview.labels,
+        shown.pictures,
+        shown.captions,
         arguments.out,
-        title=title,
-        subtitles=preview.subtitles,
-        notes=preview.notes,
+        title=f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
+        f"batch {arguments.index}",
+        subtitles=(describe_recipe(recipe), legend),
+        notes=shown.notes,
     )
-    print(f"{plural(len(preview.pictures), 'image')} in {arguments.out}")
+    print(f"{plural(len(shown.pictures), 'image')} in {arguments.out}")
     return 0
 
 
-def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
-    """Return the sheet of a batch of a packed dataset."""
-    from feeder.cli.crop_preview import draw_boxes, draw_crops, note_boxes, note_crops
-    from feeder.cli.sample_notes import LEGEND, LEGEND_BOXES, describe_recipe
+def _preview_dataset(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
+    """Show a batch of a packed dataset."""
+    from feeder.cli.contact_sheet import show_samples
     from feeder.dataset.opened import Dataset
 
+    seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
     with Dataset.open(arguments.dataset_path) as dataset:
         recipe = _recipe(arguments, dataset.layout.samples)
-        plan = recipe.plan_epoch(dataset.layout, seed=arguments.seed, epoch=arguments.epoch)
-        _check_index(arguments.index, plan.batches, recipe)
-        count = min(arguments.images, plan.valid(arguments.index))
-        sample_ids = plan.samples(arguments.index, 0, count)
-        key = {"seed": arguments.seed, "epoch": arguments.epoch}
-        draw, note, legend = draw_crops, note_crops, LEGEND
-        if arguments.boxes:
-            draw, note, legend = draw_boxes, note_boxes, LEGEND_BOXES
-        pictures, labels = draw(dataset, recipe, sample_ids, **key)
-        return _Preview(
-            pictures=pictures,
-            labels=labels,
-            notes=note(dataset, recipe, sample_ids, **key),
-            subtitles=(describe_recipe(recipe), legend),
-        )
+        plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
+        _check_index(index, plan.batches, recipe)
+        sample_ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
+        boxes = arguments.boxes
+        return show_samples(
+            dataset, recipe, sample_ids, seed=seed, epoch=epoch, boxes=boxes
+        ), recipe
 
 
-def _preview_served(arguments: argparse.Namespace) -> _Preview:
-    """Return the sheet of a batch that the daemon at ``--from`` serves."""
-    from feeder.cli.sample_notes import LEGEND_SERVED, describe_recipe, note_samples
+def _preview_served(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
+    """Show a batch that the daemon at ``--from`` serves."""
+    from feeder.cli.contact_sheet import Shown, name_labels, note_samples
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
@@ -172,59 +157,44 @@ def _preview_served(arguments: argparse.Namespace) -> _Preview:
     from feeder.wire.messages import Hello
 
     deadline_s = time.monotonic() + arguments.timeout
-    recipe = _recipe(arguments, None)
+    endpoint, seed, epoch = arguments.endpoint, arguments.seed, arguments.epoch
+    recipe = _recipe(arguments, _BATCH_SIZE)
     keys = read_client_keys(arguments.server_key, arguments.client_key)
     hello = Hello(
-        dataset=arguments.dataset,
-        recipe=recipe,
-        seed=arguments.seed,
-        window=1,
-        client="feeder preview",
+        dataset=arguments.dataset, recipe=recipe, seed=seed, window=1, client="feeder preview"
     )
-    session = ClientSession(Job(name=arguments.endpoint, hello=hello), buffers=1)
-    resolve_endpoint(arguments.endpoint, arguments.timeout)  # whose error names the name server
-    with closing(Transport(session, Directory(arguments.endpoint, keys), keys)) as transport:
+    session = ClientSession(Job(name=endpoint, hello=hello), buffers=1)
+    resolve_endpoint(endpoint, arguments.timeout)  # whose error names the name server
+    with closing(Transport(session, Directory(endpoint, keys), keys)) as transport:
         welcome = transport.wait_for_welcome(deadline_s - time.monotonic(), for_packing=False)
         _check_index(arguments.index, welcome.batches, recipe)
         # With one buffer, which stays with this batch, no other one is requested.
-        transport.begin(BatchSequence(arguments.epoch, range(arguments.index, arguments.index + 1)))
-        key = arguments.epoch, arguments.index
-        batch = transport.take(key, deadline_s - time.monotonic())
+        transport.begin(BatchSequence(epoch, range(arguments.index, arguments.index + 1)))
+        batch = transport.take((epoch, arguments.index), deadline_s - time.monotonic())
         rows, count = transport.rows(batch), min(arguments.images, batch.valid)
-        return _Preview(
-            pictures=unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),
-            labels=_name_labels(welcome, rows.labels[:count], arguments),
-            notes=note_samples(
-                recipe,
-                seed=arguments.seed,
-                epoch=arguments.epoch,
-                sample_ids=rows.sample_ids[:count].copy(),
-            ),
-            subtitles=(describe_recipe(recipe), LEGEND_SERVED),
+        labels, classes = rows.labels[:count], welcome.classes
+        if welcome.labels.kind == "index":
+            unknown = [label for label in labels.tolist() if not 0 <= label < len(classes)]
+            if unknown:
+                raise ProtocolError(
+                    f"{endpoint} breaks the protocol: it sent the label {unknown[0]} of "
+                    f"{len(classes)} classes"
+                )
+        sample_ids = rows.sample_ids[:count].copy()
+        shown = Shown(
+            unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),
+            name_labels(welcome.labels, labels, classes),
+            note_samples(recipe, sample_ids, None, seed=seed, epoch=epoch),
         )
+        return shown, recipe
 
 
-def _name_labels(welcome: "Welcome", rows: "LabelRows", arguments: argparse.Namespace) -> list[str]:
-    from feeder.cli.captions import name_labels
-    from feeder.errors import ProtocolError
-
-    if welcome.labels.kind == "index":
-        unknown = [label for label in rows.tolist() if not 0 <= label < len(welcome.classes)]
-        if unknown:
-            raise ProtocolError(
-                f"{arguments.endpoint} breaks the protocol: it sent the label {unknown[0]} of "
-                f"{len(welcome.classes)} classes"
-            )
-    return name_labels(welcome.labels, rows, welcome.classes)
-
-
-def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
-    from feeder.errors import ConfigError
+def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
     from feeder.plan.recipe import Recipe, parse_field
 
     batch_size = arguments.batch_size
     if batch_size is None:
-        batch_size = _BATCH_SIZE if samples is None else min(_BATCH_SIZE, samples)
+        batch_size = min(_BATCH_SIZE, samples)
     overrides: dict[str, object] = {}
     if arguments.split == "val":  # the usual margin around the centre crop, at any size
         overrides["resize_size"] = round(arguments.image_size * 256 / 224)
@@ -238,9 +208,39 @@ def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
     )
 
 
-def _check_index(index: int, batches: int, recipe: "Recipe") -> None:
-    from feeder.errors import ConfigError
+def describe_recipe(recipe: "Recipe") -> str:
+    """Return the recipe as one line: crop and mirroring, then other fields that are not default.
 
+    Those are as ``--recipe`` takes them.
+    """
+    import msgspec
+
+    crop = f"short side to {recipe.resize_size} px, centre crop of {recipe.image_size} px"
+    if recipe.crop == "random-resized":
+        crop = (
+            f"random-resized crop of {_percent(recipe.scale[0])} to {_percent(recipe.scale[1])} of "
+            f"the image, aspect {recipe.ratio[0]:.3g} to {recipe.ratio[1]:.3g}, "
+            f"to {recipe.image_size} px"
+        )
+    default = msgspec.structs.asdict(
+        type(recipe).for_split(recipe.split, batch_size=recipe.batch_size)
+    )
+    if recipe.auto_augment == "rand-augment":  # then these are always stated
+        default |= {"rand_augment_ops": None, "rand_augment_magnitude": None}
+    changed = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for name, value in msgspec.structs.asdict(recipe).items()
+        if name not in _IN_SENTENCE and value != default[name]
+    ]
+    mirrored = f"{_percent(recipe.flip_probability)} mirrored"
+    return "recipe: " + ", ".join([crop, recipe.interpolation, mirrored, *changed])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _check_index(index: int, batches: int, recipe: "Recipe") -> None:
     if batches == 0:
         raise ConfigError(
             f"the dataset has fewer samples than one batch of {recipe.batch_size}: use a smaller "

@@ -1,17 +1,73 @@
-"""``feeder serve``: runs the daemon until SIGTERM."""
+"""``feeder serve``: packs the sources among what it serves, then runs the daemon until SIGTERM."""
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
+    from feeder.daemon.config import Config
+    from feeder.pack.run import PackSummary
     from feeder.pack_cache.shared_progress import SharedProgress
+
+
+_OPTIONS: Final = (
+    (
+        "name",
+        "NAME",
+        "keep this feeder's lanes when its host or address changes; unique among the feeders of a "
+        "job",
+    ),
+    ("secret-key", "FILE", "this feeder's secret key; see feeder keygen"),
+    ("client-keys", "PATH", "public keys of the clients allowed over tcp"),
+    ("insecure", "", "allow every client that can reach a tcp address, unencrypted"),
+    ("socket-mode", "MODE", "of ipc sockets: 0600, 0660, 0666"),
+    ("workers", "auto|N", "total number of decoding processes"),
+    ("pin", "auto|off|LIST", "CPUs to run on, e.g. 0-3,8"),
+    ("window-max", "N", "maximum window of a client, in batches"),
+    ("chunk-images", "N", "images per message"),
+    (
+        "slots-bytes",
+        "auto|SIZE",
+        "memory for batches per node process, such as 4GiB or 1.5GB",
+    ),
+    ("decoded-bytes", "auto|SIZE", "decoded cache per node process; 0 for none"),
+    (
+        "cache-dir",
+        "DIR",
+        "folder for packed sources (default: $CACHE_DIRECTORY, else $XDG_CACHE_HOME/feeder or "
+        "~/.cache/feeder)",
+    ),
+    ("repack", "", "pack every source again, also unchanged ones"),
+    ("clients-max", "N", "maximum sessions per node process"),
+    ("client-sessions-max", "N", "of these, per client"),
+    ("client-slots-bytes", "auto|SIZE", "memory for batches per client"),
+    ("recipes-max", "N", "maximum recipes per node process"),
+    ("client-recipes-max", "N", "of these, per client"),
+    ("lease-s", "S", "silence after which a session ends"),
+    ("drain-s", "S", "time to finish requests after SIGTERM"),
+    ("decoder", "own|turbojpeg", "what decodes the samples"),
+    ("open-shards", "N", "open shard files per process"),
+    (
+        "metrics",
+        "ADDRESS",
+        "serve /metrics, /healthz and /readyz over HTTP, e.g. at 127.0.0.1:9464",
+    ),
+    ("metrics-token", "FILE", "token that /metrics requires; see feeder.toml"),
+    ("topology-root", "DIR", "where /sys and /proc are, for tests"),
+)
+"""Options with their metavar and help; those without a metavar are switches, the others set the
+configuration key of their name."""
+
+_CACHE_KEYS: Final = {"decoded-bytes": "cache.decoded_bytes", "cache-dir": "cache.dir"}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -38,67 +94,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         metavar="ENDPOINT",
         help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
     )
-    parser.add_argument(
-        "--name",
-        metavar="NAME",
-        help="keep this feeder's lanes when its host or address changes; unique among the feeders "
-        "of a job",
-    )
-    parser.add_argument(
-        "--secret-key", metavar="FILE", help="this feeder's secret key; see feeder keygen"
-    )
-    parser.add_argument(
-        "--client-keys", metavar="PATH", help="public keys of the clients allowed over tcp"
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="allow every client that can reach a tcp address, unencrypted",
-    )
-    parser.add_argument("--socket-mode", metavar="MODE", help="of ipc sockets: 0600, 0660, 0666")
-    parser.add_argument("--workers", metavar="auto|N", help="total number of decoding processes")
-    parser.add_argument("--pin", metavar="auto|off|LIST", help="CPUs to run on, e.g. 0-3,8")
-    parser.add_argument("--window-max", metavar="N", help="maximum window of a client, in batches")
-    parser.add_argument("--chunk-images", metavar="N", help="images per message")
-    parser.add_argument(
-        "--slots-bytes",
-        metavar="auto|SIZE",
-        help="memory for batches per node process, such as 4GiB or 1.5GB",
-    )
-    parser.add_argument(
-        "--decoded-bytes", metavar="auto|SIZE", help="decoded cache per node process; 0 for none"
-    )
-    parser.add_argument(
-        "--cache-dir",
-        metavar="DIR",
-        help="folder for packed sources (default: $CACHE_DIRECTORY, else $XDG_CACHE_HOME/feeder or "
-        "~/.cache/feeder)",
-    )
-    parser.add_argument(
-        "--repack", action="store_true", help="pack every source again, also unchanged ones"
-    )
-    parser.add_argument("--clients-max", metavar="N", help="maximum sessions per node process")
-    parser.add_argument("--client-sessions-max", metavar="N", help="of these, per client")
-    parser.add_argument(
-        "--client-slots-bytes", metavar="auto|SIZE", help="memory for batches per client"
-    )
-    parser.add_argument("--recipes-max", metavar="N", help="maximum recipes per node process")
-    parser.add_argument("--client-recipes-max", metavar="N", help="of these, per client")
-    parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
-    parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
-    parser.add_argument("--decoder", metavar="own|turbojpeg", help="what decodes the samples")
-    parser.add_argument("--open-shards", metavar="N", help="open shard files per process")
-    parser.add_argument(
-        "--metrics",
-        metavar="ADDRESS",
-        help="serve /metrics, /healthz and /readyz over HTTP, e.g. at 127.0.0.1:9464",
-    )
-    parser.add_argument(
-        "--metrics-token", metavar="FILE", help="token that /metrics requires; see feeder.toml"
-    )
-    parser.add_argument(
-        "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
-    )
+    for name, metavar, text in _OPTIONS:
+        if metavar:
+            parser.add_argument(f"--{name}", metavar=metavar, help=text)
+        else:
+            parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", choices=("text", "json"), help="json: an object a line")
     parser.add_argument("--show", action="store_true", help="print the configuration and exit")
@@ -120,13 +120,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(format_effective(config))
         return 0
     relay.format = config.log_format
-    from feeder.cli.packed_sources import replace_sources
     from feeder.daemon.notify import Notifier
     from feeder.daemon.supervisor import Supervisor, open_metrics
 
     notifier = Notifier(os.environ)
 
-    def answer(progress: "SharedProgress") -> contextlib.AbstractContextManager[None]:
+    def answer(progress: "SharedProgress") -> AbstractContextManager[None]:
         from feeder.daemon.early_answers import answer_early
         from feeder.wire.messages import NotReady
 
@@ -141,13 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             stack.callback(metrics.close)
             metrics.start()
-        packed = replace_sources(
-            config,
-            os.environ,
-            answer,
-            repack=arguments.repack,
-            is_terminal=is_terminal,
-        )
+        packed = _replace_sources(config, answer, arguments.repack, is_terminal)
         if isinstance(packed, int):
             return packed
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
@@ -161,47 +154,114 @@ def run(arguments: argparse.Namespace) -> int:
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the options by configuration key; None where one was not given."""
     overrides: dict[str, object] = {
-        f"serve.{name}": getattr(arguments, name)
-        for name in (
-            "name",
-            "secret_key",
-            "client_keys",
-            "socket_mode",
-            "workers",
-            "pin",
-            "window_max",
-            "chunk_images",
-            "slots_bytes",
-            "clients_max",
-            "client_sessions_max",
-            "client_slots_bytes",
-            "recipes_max",
-            "client_recipes_max",
-            "lease_s",
-            "drain_s",
-            "decoder",
-            "open_shards",
-            "metrics",
-            "metrics_token",
-            "topology_root",
+        _CACHE_KEYS.get(name, f"serve.{name.replace('-', '_')}"): getattr(
+            arguments, name.replace("-", "_")
         )
+        for name, metavar, _ in _OPTIONS
+        if metavar
     }
-    overrides["cache.decoded_bytes"] = arguments.decoded_bytes
-    overrides["cache.dir"] = arguments.cache_dir
     overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
-    overrides["log_level"] = arguments.log_level
-    overrides["log_format"] = arguments.log_format
-    overrides["data"] = _parse_data(arguments.data)
-    return overrides
-
-
-def _parse_data(texts: list[str]) -> dict[str, str]:
     locations: dict[str, str] = {}
-    for text in texts:
+    for text in arguments.data:
         name, equals, location = text.partition("=")
         if not (name and equals and location):
             raise ConfigError(f"--data {text}: write NAME=FOLDER, such as imagenet=/data/imagenet")
         if name in locations:
             raise ConfigError(f"--data {text}: the name {name} is given twice: choose another")
         locations[name] = location
-    return locations
+    levels = {"log_level": arguments.log_level, "log_format": arguments.log_format}
+    return overrides | levels | {"data": locations}
+
+
+def _replace_sources(
+    config: "Config",
+    answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
+    repack: bool,
+    is_terminal: bool,
+) -> "Config | int":
+    """Return ``config`` with the dataset packed from each source in place of the source.
+
+    While there are sources to look at, ``answer`` answers clients, probes and systemd.
+
+    An exit status instead if a signal has stopped the packing. Raises FeederError if a source
+    cannot be packed, or has changed since it was and ``repack`` is false.
+    """
+    from feeder.dataset.first_read import check_readable
+    from feeder.pack_cache.entry import is_source
+    from feeder.pack_cache.validation import class_warnings
+
+    local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
+    check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
+    cache = find_cache_folder(config.cache.dir, os.environ)
+    sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    packed: Config | int = config
+    if sources:
+        if cache is None:
+            raise ConfigError(
+                f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
+                "(HOME is not set): give one with --cache-dir"
+            )
+        packed = _pack_sources(config, sources, cache, answer, repack, is_terminal)
+    elif repack:
+        raise ConfigError(
+            "--repack packs sources again, and only packed datasets are served: leave it out"
+        )
+    for line in class_warnings(packed.data) if not isinstance(packed, int) else ():
+        sys.stderr.write(f"feeder: {line}\n")
+    return packed
+
+
+def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder for packed sources: as given, systemd's, or the user's; None without any.
+
+    A path in the environment that is not absolute is invalid, and left out.
+    Source: systemd.exec(5), the XDG Base Directory Specification.
+    """
+    if given:
+        return Path(given)
+    candidates = (
+        (environ.get("CACHE_DIRECTORY", "").partition(":")[0], ""),  # systemd has put "feeder" in
+        (environ.get("XDG_CACHE_HOME", ""), "feeder"),
+        (environ.get("HOME", ""), ".cache/feeder"),
+    )
+    return next((Path(top, below) for top, below in candidates if top.startswith("/")), None)
+
+
+def _pack_sources(
+    config: "Config",
+    sources: list[str],
+    cache: Path,
+    answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
+    repack: bool,
+    is_terminal: bool,
+) -> "Config | int":
+    from feeder.cli.pack import format_summary
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.pack_cache.resolve import SourceCache
+    from feeder.pack_cache.shared_progress import SharedProgress
+    from feeder.process.stop_signals import StopSignals
+
+    workers = config.serve.workers
+    progress = SharedProgress(sys.stderr, is_terminal=is_terminal)
+
+    def report(dataset: Path, summary: "PackSummary") -> None:
+        for line in format_summary(dataset, summary):
+            progress.note(f"feeder: {line}")
+
+    with StopSignals() as signals, answer(progress):
+        packed = SourceCache(
+            cache,
+            jobs=choose_jobs(None) if workers == "auto" else workers,
+            repack=repack,
+            progress=progress,
+            report=report,
+        )
+        try:
+            data = packed.find_datasets(config.data, sources)
+        except KeyboardInterrupt:
+            progress.note(
+                f"feeder: stopped by {signals.name} while packing: finished shards are kept, the "
+                "next start resumes"
+            )
+            return signals.exit_status
+    return dataclasses.replace(config, data=data)

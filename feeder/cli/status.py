@@ -1,61 +1,102 @@
-"""``feeder status``: what a host's daemon does, and what holds it back.
+"""``feeder status`` and ``feeder top``: what a host's daemon does, and what holds it back.
 
-One report comes from any node process of the host. A terminal gets a summary; --json has all.
-Several endpoints get a line each (status_hosts.py).
+One report comes from any node process of the host. A terminal gets a summary or a live screen;
+--json has all. Several endpoints get a line each.
 """
 
 import argparse
 import json
+import signal
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.report_options import (
-    add_interval_option,
-    add_source_options,
+from feeder.cli.options import (
+    DEFAULT_ENDPOINT,
+    add_key_options,
+    add_timeout_option,
     check_timeout,
-    choose_interval,
+    read_keys,
 )
-from feeder.errors import ConfigError, FeederError
+from feeder.errors import ConfigError, FeederError, PeerError, name_some
 
 if TYPE_CHECKING:
-    from feeder.cli.report_source import LinkSource
+    from feeder.cli.reports import LinkSource
     from feeder.metrics.report import HostReport
     from feeder.screens.console import Console
+    from feeder.screens.live import Draw
 
-_INTERVAL_S: Final = 2.0
+_STATUS_INTERVAL_S: Final = 2.0
+_TOP_INTERVAL_S: Final = 1.0
+_INTERVAL_RANGE_S: Final = (0.1, 3600.0)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser(
+def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the commands to the command line."""
+    text = f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})"
+    status = subparsers.add_parser(
         "status",
         help="show what a running daemon does, and what holds it back",
         description="Show what the daemon at ENDPOINT does on its whole host: the verdict, rates, "
         "waits, workers, caches, node processes and clients. What is zero is not shown. Several "
         "ENDPOINTs get a line each, and feeders that share a name are reported.",
     )
-    add_source_options(parser, is_several=True)
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="show it again and again, until q or Ctrl-C",
+    status.add_argument(
+        "endpoints",
+        metavar="ENDPOINT",
+        nargs="*",
+        default=[DEFAULT_ENDPOINT],
+        help=f"{text}; several: a line for each host",
     )
-    add_interval_option(parser, _INTERVAL_S)
-    parser.add_argument(
+    add_timeout_option(status, "seconds to wait for the reply")
+    add_key_options(status)
+    status.add_argument(
+        "--watch", action="store_true", help="show it again and again, until q or Ctrl-C"
+    )
+    _add_interval_option(status, _STATUS_INTERVAL_S)
+    status.add_argument(
         "--json",
         action="store_true",
         help="print everything as one JSON object; with --watch one a line",
     )
-    parser.add_argument(
+    status.add_argument(
         "--counters",
         action="store_true",
         help="print the counters of the node process at ENDPOINT instead",
     )
-    parser.set_defaults(run=run)
+    status.set_defaults(run=run_status)
+
+    top = subparsers.add_parser(
+        "top",
+        help="show live what a running daemon and its workers do",
+        description="Show live what the daemon at ENDPOINT does on its whole host. Keys: arrows "
+        "and PgUp/PgDn scroll lists that are too long, p pauses, q quits.",
+    )
+    top.add_argument("endpoint", metavar="ENDPOINT", nargs="?", default=DEFAULT_ENDPOINT, help=text)
+    add_timeout_option(top, "seconds to wait for the reply")
+    add_key_options(top)
+    _add_interval_option(top, _TOP_INTERVAL_S)
+    top.set_defaults(run=run_top)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _add_interval_option(parser: argparse.ArgumentParser, default_s: float) -> None:
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="S",
+        help=f"seconds between requests (default: {default_s:g})",
+    )
+
+
+def _choose_interval(arguments: argparse.Namespace, default_s: float) -> float:
+    interval_s = default_s if arguments.interval is None else float(arguments.interval)
+    least, most = _INTERVAL_RANGE_S
+    if not least <= interval_s <= most:
+        raise ConfigError(f"--interval {interval_s:g}: it must be from {least:g} to {most:g} s")
+    return interval_s
+
+
+def run_status(arguments: argparse.Namespace) -> int:
     """Request reports and show them; PeerError when the first does not come in time."""
     if arguments.interval is not None and not arguments.watch:
         raise ConfigError("--interval goes with --watch: add it, or leave --interval out")
@@ -64,44 +105,94 @@ def run(arguments: argparse.Namespace) -> int:
         option = "--watch" if arguments.watch else "--counters"
         raise ConfigError(f"{option} shows one daemon: name one ENDPOINT, or leave {option} out")
     if others:
-        from feeder.cli.status_hosts import print_hosts
-
-        return print_hosts(arguments.endpoints, arguments)
+        return _print_hosts(arguments)
     if arguments.counters:
-        return _print_counters(endpoint, arguments)
-    interval_s = choose_interval(arguments, _INTERVAL_S)
-    from feeder.cli.report_source import open_source
-
-    with open_source(endpoint, arguments) as source:
+        _print_counters(endpoint, arguments)
+        return 0
+    interval_s = _choose_interval(arguments, _STATUS_INTERVAL_S)
+    with _open_source(endpoint, arguments) as source:
         if arguments.watch:
             _watch(source, interval_s, is_json=arguments.json)
+        elif arguments.json:
+            from feeder.screens.console import report_fields, to_json
+
+            print(to_json(report_fields(source.fetch()), indent=2))
         else:
-            _print_once(source.fetch(), is_json=arguments.json)
+            from feeder.screens.console import open_console
+
+            _print_report(source.fetch(), open_console())
     return 0
 
 
-def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
+def run_top(arguments: argparse.Namespace) -> int:
+    """Show the screen; PeerError when the first report does not come in time."""
+    interval_s = _choose_interval(arguments, _TOP_INTERVAL_S)
+    with _open_source(arguments.endpoint, arguments) as source:
+        from feeder.screens.console import check_live, open_console
+
+        console = open_console()
+        check_live(console, "feeder top")
+        first = source.fetch()
+
+        from feeder.screens.top_screen import draw_top
+
+        _show_live(source, first, draw_top, interval_s, console)
+    return 0
+
+
+def _open_source(endpoint: str, arguments: argparse.Namespace) -> "LinkSource":
+    from feeder.cli.reports import LinkSource
+
+    return LinkSource(endpoint, check_timeout(arguments), read_keys(arguments))
+
+
+def _print_counters(endpoint: str, arguments: argparse.Namespace) -> None:
     from feeder.client.stats import request_counters
-    from feeder.security.keys import read_client_keys
 
     if arguments.watch:
         raise ConfigError("--watch shows reports: leave out --counters, or use `watch`")
-    timeout_s = check_timeout(arguments)
-    keys = read_client_keys(arguments.server_key, arguments.client_key)
-    counters = request_counters(endpoint, timeout_s, keys)
+    counters = request_counters(endpoint, check_timeout(arguments), read_keys(arguments))
     print(json.dumps(counters, indent=2) if arguments.json else format_counters(counters))
-    return 0
 
 
-def _print_once(report: "HostReport", *, is_json: bool) -> None:
-    if is_json:
-        from feeder.screens.console import report_fields, to_json
+def format_counters(counters: Mapping[str, int | float | str]) -> str:
+    """Return the counters as text, one a line, in two aligned columns."""
+    width = max(map(len, counters), default=0)
+    forms = {int: ",", float: ",.3f", str: ""}
+    return "\n".join(
+        f"{name:<{width}}  {value:{forms[type(value)]}}" for name, value in counters.items()
+    )
 
-        print(to_json(report_fields(report), indent=2))
-        return
-    from feeder.screens.console import open_console
 
-    _print_report(report, open_console())
+def _print_hosts(arguments: argparse.Namespace) -> int:
+    """Print a line for each endpoint's host, or all reports as JSON.
+
+    Returns PeerError's exit status if a host did not answer, else 0. Raises PeerError if none did.
+    """
+    from feeder.cli.reports import ask_all, find_shared_names, sum_up
+    from feeder.screens.console import open_console, print_lines, report_fields, to_json
+
+    answers = ask_all(arguments.endpoints, arguments)
+    shared, silent = find_shared_names(answers), sum_up(answers)
+    absent = [answer for _, answer in answers if isinstance(answer, str)]
+    if arguments.json:
+        hosts = [
+            {"endpoint": endpoint}
+            | ({"error": answer} if isinstance(answer, str) else report_fields(answer))
+            for endpoint, answer in answers
+        ]
+        print(to_json({"shared_names": shared, "hosts": hosts}, indent=2))
+    elif len(absent) == len(answers):
+        raise PeerError(name_some(silent, "; "))
+    else:
+        console = open_console()
+        from feeder.screens.sheet import Sheet, glyphs_for
+        from feeder.screens.tables import draw_hosts
+
+        sheet = Sheet(console.width, glyphs_for(console.encoding))
+        warnings = [str(name["line"]) for name in shared]
+        print_lines(console, draw_hosts(answers, warnings, silent, sheet))
+    return PeerError.exit_status if absent else 0
 
 
 def _print_report(report: "HostReport", console: "Console") -> None:
@@ -124,10 +215,9 @@ def _watch(source: "LinkSource", interval_s: float, *, is_json: bool) -> None:
     if not is_live(console):
         _print_repeatedly(source, first, interval_s, console)
         return
-    from feeder.cli.live_command import show_live
     from feeder.screens.status_screen import draw_status_frame
 
-    last = show_live(source, first, draw_status_frame, interval_s, console)
+    last = _show_live(source, first, draw_status_frame, interval_s, console)
     _print_report(last, console)  # as the alternate screen is gone
 
 
@@ -157,15 +247,24 @@ def _print_repeatedly(
             source.wait(next_s - time.monotonic())
 
 
-def format_counters(counters: Mapping[str, int | float | str]) -> str:
-    """Return the counters as text, one a line, in two aligned columns."""
-    width = max(map(len, counters), default=0)
-    return "\n".join(
-        f"{name:<{width}}  {_format_counter(value)}" for name, value in counters.items()
-    )
+def _show_live(
+    source: "LinkSource", first: "HostReport", draw: "Draw", interval_s: float, console: "Console"
+) -> "HostReport":
+    """Show a live screen until the user ends it, by q or Ctrl-C; return the last report.
 
+    Raises SystemExit after SIGTERM, SIGHUP (a closed terminal) and SIGQUIT (Ctrl-\\). The terminal
+    is as it was before in every case.
+    """
+    from feeder.process.stop_signals import SignalWakeup, StopSignals
+    from feeder.screens.live import LiveState, run_live
 
-def _format_counter(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+    state = LiveState(first, source.endpoint, interval_s, time.monotonic())
+    stop = StopSignals(signal.SIGHUP, signal.SIGQUIT)
+    wakeup = SignalWakeup((signal.SIGWINCH, signal.SIGTSTP))
+    try:
+        with stop:
+            run_live(source, state, draw, console, wakeup.fileno())
+    except KeyboardInterrupt:
+        if stop.received != signal.SIGINT:
+            raise SystemExit(stop.exit_status) from None
+    return state.report

@@ -1,17 +1,35 @@
-"""Contact sheets: size, pixels and captions."""
+"""Contact sheets: size, pixels and captions; and notes that are what the sample path does."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from feeder.cli.contact_sheet import Note, choose_columns, draw_contact_sheet, shorten, wrap
-from feeder.errors import ConfigError, ResourceError
+from feeder.cli.contact_sheet import (
+    Note,
+    choose_columns,
+    draw_contact_sheet,
+    name_labels,
+    note_samples,
+    shorten,
+    wrap,
+)
+from feeder.cli.preview import describe_recipe
+from feeder.errors import ResourceError
+from feeder.plan.augment import Operation, plan_augmentations
+from feeder.plan.crop import plan_crops
+from feeder.plan.labels import LabelSpec
+from feeder.plan.recipe import Recipe, Split
 
 GAP, CAPTION, TITLE = 8, 20, 28
 NOTE, SUBTITLE, BELOW_HEAD = 16, 18, 6
 PAPER = (250, 249, 246)
+IDS = np.arange(100, 164)
+WIDTHS = np.linspace(40, 2500, len(IDS)).astype(np.int64)
+HEIGHTS = WIDTHS[::-1].copy()
+BITMAP, SIZED = ImageFont.load_default_imagefont(), ImageFont.load_default(13)
 
 
 def _pictures(count: int, side: int = 224) -> np.ndarray:
@@ -27,35 +45,26 @@ def _read(path: Path) -> np.ndarray:
 def test_pictures_are_unchanged_in_a_grid_of_the_expected_size(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
     pictures = _pictures(7)
-    draw_contact_sheet(pictures, [f"class {number}" for number in range(7)], path)
+    draw_contact_sheet(pictures, [f"class {number}" for number in range(7)], path, title="a set")
     columns = choose_columns(7, 224, 224)
     rows = -(-7 // columns)
+    top = GAP + TITLE
     pixels = _read(path)
-    assert pixels.shape == (rows * (224 + CAPTION + GAP) + GAP, columns * 232 + GAP, 3)
+    assert pixels.shape == (rows * (224 + CAPTION + GAP) + top, columns * 232 + GAP, 3)
+    assert pixels[:top].min() < 120, "no ink in the title"
     for number, picture in enumerate(pictures):
         row, column = divmod(number, columns)
-        x, y = GAP + column * 232, GAP + row * (224 + CAPTION + GAP)
+        x, y = GAP + column * 232, top + row * (224 + CAPTION + GAP)
         assert (pixels[y : y + 224, x : x + 224] == picture).all()
         caption = pixels[y + 224 : y + 224 + CAPTION, x : x + 224]
         assert caption.min() < 120, "no ink under the picture"
     assert (pixels[-1] == PAPER).all()
 
 
-def test_a_title_adds_its_line(tmp_path: Path) -> None:
-    draw_contact_sheet(_pictures(2), ["a", "b"], tmp_path / "plain.png")
-    draw_contact_sheet(_pictures(2), ["a", "b"], tmp_path / "titled.png", title="a set")
-    plain, titled = _read(tmp_path / "plain.png"), _read(tmp_path / "titled.png")
-    assert titled.shape == (plain.shape[0] + TITLE, plain.shape[1], 3)
-    assert titled[:TITLE].min() < 120
-
-
 def test_notes_and_subtitles_are_written_below_and_above(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
     pictures = _pictures(2)
-    notes = [
-        Note(facts=("sample 7", "crop 30 x 20 px"), is_mirrored=True, operations=("rotate +9°",)),
-        Note(facts=("sample 8",)),
-    ]
+    notes = [Note(("sample 7", "crop 30 x 20 px"), True, ("rotate +9°",)), Note(("sample 8",))]
     draw_contact_sheet(
         pictures, ["a", "b"], path, title="a set", subtitles=["a recipe", "a legend"], notes=notes
     )
@@ -77,9 +86,30 @@ def test_notes_and_subtitles_are_written_below_and_above(tmp_path: Path) -> None
     assert (right[done : done + NOTE] == PAPER).all()
 
 
-@pytest.mark.parametrize("sized", [True, False])
-def test_notes_are_wrapped_between_their_parts(sized: bool) -> None:
-    font = ImageFont.load_default(12) if sized else ImageFont.load_default_imagefont()
+def test_small_pictures_are_enlarged_by_integer_factors_and_large_ones_shrunk(
+    tmp_path: Path,
+) -> None:
+    tiny, top = _pictures(1, side=50), GAP + TITLE
+    draw_contact_sheet(tiny, ["x"], tmp_path / "tiny.png", title="")
+    pixels = _read(tmp_path / "tiny.png")
+    assert (pixels[top : top + 150, GAP : GAP + 150][1::3, 1::3] == tiny[0]).all()
+    giant = np.full((1, 400, 800, 3), 9, np.uint8)
+    draw_contact_sheet(giant, ["x"], tmp_path / "giant.png", title="")
+    assert _read(tmp_path / "giant.png").shape == (top + 128 + CAPTION + GAP, 256 + 2 * GAP, 3)
+
+
+@pytest.mark.parametrize("images", [1, 2, 5, 24, 100])
+def test_grids_are_about_as_wide_as_screens(images: int) -> None:
+    columns = choose_columns(images, 224, 224)
+    rows = -(-images // columns)
+    assert columns * (rows - 1) < images <= columns * rows
+    assert images <= 4 or 1 <= columns / rows <= 2.5
+
+
+@pytest.mark.parametrize("font", [SIZED, BITMAP], ids=["sized", "bitmap"])
+def test_texts_are_wrapped_between_their_parts_and_shortened_in_the_middle(
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+) -> None:
     parts = ["sample 12345", "crop 333 x 250 px", "decoded at 1/2"]
     lines = wrap(parts, 128, font, ", ")
     assert len(lines) > 1
@@ -87,59 +117,120 @@ def test_notes_are_wrapped_between_their_parts(sized: bool) -> None:
     assert all(font.getlength(line) <= 128 for line in lines)
     assert wrap(parts, 10_000, font, ", ") == [", ".join(parts)]
     assert wrap([], 128, font, ", ") == []
-    (shortened,) = wrap(["much_too_long_for_one_line_of_a_sheet"], 128, font, ", ")
-    assert font.getlength(shortened) <= 128
-
-
-def test_one_note_for_each_picture() -> None:
-    with pytest.raises(ValueError, match="2 images but 1 notes"):
-        draw_contact_sheet(_pictures(2), ["a", "b"], Path("x"), notes=[Note(facts=("a",))])
-
-
-def test_small_pictures_are_enlarged_by_integer_factors_and_large_ones_shrunk(
-    tmp_path: Path,
-) -> None:
-    tiny = _pictures(1, side=50)
-    draw_contact_sheet(tiny, ["x"], tmp_path / "tiny.png")
-    pixels = _read(tmp_path / "tiny.png")
-    assert (pixels[GAP : GAP + 150, GAP : GAP + 150][1::3, 1::3] == tiny[0]).all()
-    giant = np.full((1, 400, 800, 3), 9, np.uint8)
-    draw_contact_sheet(giant, ["x"], tmp_path / "giant.png")
-    assert _read(tmp_path / "giant.png").shape == (128 + CAPTION + 2 * GAP, 256 + 2 * GAP, 3)
-
-
-@pytest.mark.parametrize("images", [1, 2, 5, 24, 100])
-def test_grids_are_about_as_wide_as_screens(images: int) -> None:
-    columns = choose_columns(images, 224, 224)
-    rows = -(-images // columns)
-    assert columns * rows >= images
-    assert columns * (rows - 1) < images
-    if images > 4:
-        assert 1 <= columns / rows <= 2.5
-
-
-@pytest.mark.parametrize("sized", [True, False])
-def test_long_captions_keep_both_ends_and_fit(sized: bool) -> None:
-    font = ImageFont.load_default(13) if sized else ImageFont.load_default_imagefont()
     name = "n02089078_black-and-tan_coonhound_of_the_very_long_name"
-    shown = shorten(name, 120, font)
+    (shown,) = wrap([name], 120, font, ", ")
+    assert shown == shorten(name, 120, font)
     assert font.getlength(shown) <= 120
-    assert shown.startswith("n020")
-    assert shown.endswith("name")
-    assert shorten("short", 120, font) == "short"
+    assert (shown[:4], shown[-4:]) == ("n020", "name")
     assert shorten("two\nlines  é", 120, font) == "two lines é"
+    assert shorten("猫 cat", 200, BITMAP) == "? cat", "the bitmap font has Latin-1 only"
 
 
-def test_characters_missing_from_the_bitmap_font_are_replaced() -> None:
-    assert shorten("猫 cat", 200, ImageFont.load_default_imagefont()) == "? cat"
-
-
-def test_errors_are_clear_and_leave_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no images to draw"):
-        draw_contact_sheet(_pictures(0), [], tmp_path / "a.png")
-    with pytest.raises(ResourceError, match=r"cannot write the contact sheet .*none/a\.png"):
-        draw_contact_sheet(_pictures(1), ["x"], tmp_path / "none" / "a.png")
+def test_a_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ResourceError, match="cannot write the contact sheet"):
-        draw_contact_sheet(_pictures(1), ["x"], tmp_path / "folder.png")
+    for name in ("none/a.png", "folder.png"):
+        with pytest.raises(ResourceError, match=f"cannot write the contact sheet .*{name}"):
+            draw_contact_sheet(_pictures(1), ["x"], tmp_path / name, title="")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_a_caption_of_many_labels_counts_those_without_room() -> None:
+    labels = LabelSpec(kind="multi", width=2000)
+    rows = np.ones((1, 2000), np.uint8)
+    (caption,) = name_labels(labels, rows, [str(number) for number in range(2000)])
+    assert caption == "0, 1, 2, 3, 4, 5, 6, 7, 1,992 more"
+
+
+def _notes(recipe: Recipe, *, seed: int = 3, epoch: int = 2, sized: bool = True) -> list[Note]:
+    sizes = (WIDTHS, HEIGHTS) if sized else None
+    return note_samples(recipe, IDS, sizes, seed=seed, epoch=epoch)
+
+
+def test_facts_are_id_size_of_the_crop_and_its_decoding() -> None:
+    recipe = Recipe.for_split("train", batch_size=8, image_size=128)
+    crops = plan_crops(recipe, seed=3, epoch=2, sample_ids=IDS, widths=WIDTHS, heights=HEIGHTS)
+    notes = _notes(recipe)
+    assert [note.is_mirrored for note in notes] == crops.flips.tolist()
+    for note, sample_id, box, scale in zip(
+        notes, IDS.tolist(), crops.boxes.astype(int).tolist(), crops.scales.tolist(), strict=True
+    ):
+        wanted = [f"sample {sample_id}", f"crop {box[2]} x {box[3]} px"]
+        assert list(note.facts) == wanted + [f"decoded at 1/{scale}"] * (scale > 1)
+        assert note.operations == ()
+    assert set(crops.scales.tolist()) >= {1, 2, 4}, "the sizes make no scaled decoding"
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_without_sizes_only_those_of_the_crops_are_missing(split: Split) -> None:
+    recipe = Recipe.for_split(split, batch_size=8, auto_augment="rand-augment")
+    for known, unknown in zip(_notes(recipe), _notes(recipe, sized=False), strict=True):
+        assert unknown == known._replace(facts=known.facts[:1])
+
+
+def test_operations_are_those_of_the_plan_in_its_order() -> None:
+    recipe = Recipe.for_split(
+        "train",
+        batch_size=8,
+        auto_augment="trivial-augment-wide",
+        hue=0.2,
+        contrast=0.5,
+        greyscale_probability=0.5,
+        erasing_probability=0.5,
+    )
+    plans = plan_augmentations(recipe, seed=3, epoch=2, sample_ids=IDS)
+    for note, plan in zip(_notes(recipe), plans, strict=True):
+        names = [step[0] for step in plan.steps] + ["erase"] * (plan.erasure is not None)
+        assert [operation.split(" ")[0] for operation in note.operations] == names
+        if plan.erasure is not None:
+            size = f"erase {plan.erasure.width} x {plan.erasure.height} px"
+            assert note.operations[-1] == size
+    assert _notes(recipe, epoch=3) != _notes(recipe)
+    assert _notes(recipe, seed=4) != _notes(recipe)
+
+
+def test_every_operation_that_has_an_amount_shows_it() -> None:
+    operations = set()
+    for auto_augment in ("trivial-augment-wide", "rand-augment"):
+        recipe = Recipe.for_split(
+            "train", batch_size=8, auto_augment=auto_augment, hue=0.1, greyscale_probability=0.5
+        )
+        for note in _notes(recipe):
+            operations |= set(note.operations)
+    without = {"autocontrast", "equalise", "greyscale"}
+    assert {each for each in operations if not any(map(str.isdigit, each))} == without
+    assert {each.split(" ")[0] for each in operations} == set(get_args(Operation)) - {"identity"}
+    # All fonts of Pillow have these characters; its TrueType font has no multiplication sign.
+    assert set("".join(operations)) - {"°"} <= {chr(code) for code in range(32, 127)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        (
+            Recipe.for_split("train", batch_size=8),
+            "recipe: random-resized crop of 8 % to 100 % of the image, aspect 0.75 to 1.33, "
+            "to 224 px, bilinear, 50 % mirrored",
+        ),
+        (
+            Recipe.for_split("val", batch_size=9, image_size=96),
+            "recipe: short side to 256 px, centre crop of 96 px, bilinear, 0 % mirrored",
+        ),
+        (
+            Recipe.for_split(
+                "train",
+                batch_size=8,
+                brightness=0.4,
+                auto_augment="rand-augment",
+                dct_scaling=False,
+            ),
+            "recipe: random-resized crop of 8 % to 100 % of the image, aspect 0.75 to 1.33, "
+            "to 224 px, bilinear, 50 % mirrored, "
+            "dct_scaling=false, auto_augment=rand-augment, rand_augment_ops=2, "
+            "rand_augment_magnitude=9, brightness=[0.6,1.4]",
+        ),
+    ],
+)
+def test_a_recipe_is_one_sentence_and_the_fields_as_the_command_takes_them(
+    recipe: Recipe, text: str
+) -> None:
+    assert describe_recipe(recipe) == text

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from feeder.cli import main as command
-from feeder.cli.report_source import LinkSource
+from feeder.cli.reports import LinkSource
 from feeder.errors import ConfigError, PeerError
 from feeder.metrics.report import HostReport
 from tests.screens.report_node import ReportNode
@@ -61,7 +61,7 @@ def test_watch_in_a_pipe_prints_one_report_after_another_over_one_connection(
         if len(waits) == 3:
             raise StopWatchingError
 
-    monkeypatch.setattr("feeder.cli.report_source.LinkSource.wait", wait)
+    monkeypatch.setattr("feeder.cli.reports.LinkSource.wait", wait)
     with (
         ReportNode(healthy(), compute_bound(), silent_worker()) as node,
         pytest.raises(StopWatchingError),
@@ -88,7 +88,7 @@ def test_watch_goes_on_while_the_supervisor_is_silent(
         if len(waits) == 4:
             raise StopWatchingError
 
-    monkeypatch.setattr("feeder.cli.report_source.LinkSource.wait", wait)
+    monkeypatch.setattr("feeder.cli.reports.LinkSource.wait", wait)
     with (
         ReportNode(healthy(), None, compute_bound()) as node,
         pytest.raises(StopWatchingError),
@@ -260,7 +260,7 @@ def test_many_hosts_that_do_not_answer_are_one_line() -> None:
 def test_with_few_descriptors_hosts_are_asked_in_turn_within_the_deadline(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.cli.status_hosts.raise_file_limit", lambda: 64 + 4 * 50)
+    monkeypatch.setattr("feeder.cli.reports.raise_file_limit", lambda: 64 + 4 * 50)
     with ReportNode(healthy()) as node:
         arguments = ("status", *DEAD, node.endpoint, "--timeout", "1")
         assert run(*arguments, "--json") == PeerError.exit_status

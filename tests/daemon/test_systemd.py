@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.cli.packed_sources import find_cache_folder
+from feeder.cli.serve import find_cache_folder
 from feeder.daemon.config import CacheConfig, ServeConfig, load_config
 from feeder.daemon.early_answers import EXTENSION_S
 from feeder.daemon.node_process import START_DEADLINE_S

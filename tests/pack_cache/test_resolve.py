@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.cli.packed_sources import find_cache_folder
+from feeder.cli.serve import find_cache_folder
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack_cache.entry import CacheEntry, is_source
