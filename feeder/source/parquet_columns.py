@@ -26,6 +26,9 @@ _IMAGE_NAMES: Final = (
 _TEXT_PARTS: Final = ("image", "img", "url", "path", "file", "jpg", "photo", "picture")
 """Of the names of columns that have something in place of images."""
 
+_BYTES: Final = ("binary", "large_binary", "binary_view")
+_TEXTS: Final = ("string", "large_string", "string_view")
+_LISTS: Final = ("list", "large_list", "fixed_size_list")
 _SHOWN_MAX: Final = 20
 WRITE_CSV: Final = (
     "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
@@ -68,7 +71,7 @@ def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
     leaves, path_field = [image], ""
     if pa.types.is_struct(kind):
         leaves = [f"{image}.bytes"]
-        if kind.get_field_index("path") >= 0 and _is_text(kind.field("path").type):
+        if kind.get_field_index("path") >= 0 and _is(kind.field("path").type, *_TEXTS):
             path_field = "path"
             leaves.append(f"{image}.path")
     return Columns(
@@ -81,18 +84,10 @@ def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    """Return whether a type's values are bytes."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(test(kind) for test in tests)
-
-
 def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
     if spec.image:
         field = _chosen(schema, spec.image, "--image", path)
-        if _is_text(field.type):
+        if _is(field.type, *_TEXTS):
             raise _texts_instead(field.name, path)
         if not _has_image(field):
             raise ConfigError(
@@ -114,7 +109,7 @@ def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
     for field in schema:
         if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
             raise _texts_instead(f"{field.name}.path", path)
-        if _is_text(field.type) and any(part in field.name.lower() for part in _TEXT_PARTS):
+        if _is(field.type, *_TEXTS) and any(part in field.name.lower() for part in _TEXT_PARTS):
             raise _texts_instead(field.name, path)
     raise DatasetError(
         f"{path} has no column of image bytes, which Feeder reads from Parquet: {_shown(schema)}"
@@ -122,14 +117,13 @@ def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
 
 
 def _find_split(schema: pa.Schema, taken: Collection[str]) -> str:
-    tests = (_is_text, pa.types.is_boolean, pa.types.is_integer)
     found = [
         str(field.name)
         for field in schema
         if SplitColumn(field.name).is_usual
         and field.name not in taken
         and schema.names.count(field.name) == 1
-        and any(test(field.type) for test in tests)
+        and _is(field.type, *_TEXTS, "boolean", "integer")
     ]
     return min(found, key=lambda name: name.lower() != "split", default="")
 
@@ -153,7 +147,8 @@ def _find_label(
             f"none ({_shown(schema)})"
         )
     field = _chosen(schema, label, "--label", path)
-    if not _is_label(field.type):
+    kind = field.type.value_type if _is(field.type, *_LISTS) else field.type
+    if not _is(kind, *_TEXTS, *_BYTES, "integer", "floating", "boolean"):
         raise ConfigError(
             f"{path}: the column {printable(field.name)} is {field.type}, which is no label: "
             f"choose another with --label ({_shown(schema)})"
@@ -171,26 +166,16 @@ def _chosen(schema: pa.Schema, name: str, option: str, path: str) -> pa.Field:
 
 def _has_image(field: pa.Field) -> bool:
     if not pa.types.is_struct(field.type):
-        return _is_bytes(field.type)
+        return _is(field.type, *_BYTES)
     at = field.type.get_field_index("bytes")
-    return at >= 0 and _is_bytes(field.type.field(at).type)
+    return at >= 0 and _is(field.type.field(at).type, *_BYTES)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is(kind: pa.DataType, *names: str) -> bool:
+    """Return whether values of a type, also in a dictionary, are of one of these of pyarrow's."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(test(kind) for test in tests)
-
-
-def _is_label(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(test(kind) for test in tests):
-        kind = kind.value_type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return _is_text(kind) or _is_bytes(kind) or any(test(kind) for test in numbers)
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
 def _shown(schema: pa.Schema) -> str:

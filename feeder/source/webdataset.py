@@ -159,12 +159,11 @@ class WebDataset(TarSource):
         found = " and ".join(_show(image.extension) for image in images[:4])
         if len({image.extension for image in images}) < len(images):
             raise SourceError("two-images", f"it has the same member twice ({found})")
-        if len(images) > 1 and not self._images:
-            raise SourceError("two-images", f"it has {found}: choose with --image")
-        image = images[0]
         if self._images:  # the one that is named first
-            image = min(images, key=lambda each: self._images.index(each.extension))
-        return image
+            return min(images, key=lambda each: self._images.index(each.extension))
+        if len(images) > 1:
+            raise SourceError("two-images", f"it has {found}: choose with --image")
+        return images[0]
 
     def _read_label(self, members: list[_Member]) -> object:
         for extension in self._labels:

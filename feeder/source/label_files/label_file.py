@@ -9,7 +9,18 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.label_files.cells import HOT_KINDS, CellMeaning
+from feeder.source.label_files.cells import (
+    HOT_KINDS,
+    MINUS,
+    NO,
+    SEPARATORS,
+    YES,
+    BadCellError,
+    is_missing_word,
+    read_float,
+    read_list,
+    split_cell,
+)
 from feeder.source.label_files.columns import (
     choose_columns,
     choose_split_column,
@@ -85,11 +96,10 @@ class LabelFile:
         self.field = "" if VALUE in names else describe_columns(self._labels, table.column)
         """Where labels are, for the summary: "column label"; empty where that has no name."""
         self._confidence = find_confidence(names)
-        self._meaning: CellMeaning | None = None
-        if self._is_split or table.column == "column":  # else values have types
-            self._meaning = CellMeaning(
-                label_kind, self._labels, is_split=self._is_split, uncertain=uncertain, where=where
-            )
+        self._where, self._kind, self._uncertain = where, label_kind, uncertain
+        self._has_texts = table.column == "column"  # else values have types
+        self._separators: set[str] = set()  # between labels in a cell
+        self._has_zero = False  # in a column of a class
 
     def rows(self) -> Iterator[LabelRow]:
         """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
@@ -107,17 +117,65 @@ class LabelFile:
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before the first ``read_label``."""
-        if self._meaning is not None and row.label:
-            self._meaning.observe([str(cell) for cell in row.label])
+        if self._is_split:
+            self._has_zero = self._has_zero or any(str(cell).lower() in NO for cell in row.label)
+        elif self._has_texts and self._kind in HOT_KINDS and not _is_list(cell := row.label[0]):
+            self._separators.update(each for each in SEPARATORS if each in cell)
 
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row as it is there, a RawLabel; None where it has none.
 
-        Raises BadCellError, and ConfigError where only an option can decide what a cell means.
+        One of several labels may be empty: no class. Raises BadCellError, and ConfigError where
+        only --uncertain can decide what -1 or nothing among 0 and 1 is.
         """
-        if self._meaning is None or not row.label:
-            return row.label[0] if row.label else None
-        return self._meaning.read([str(cell) for cell in row.label])
+        if not row.label:  # none is wanted
+            return None
+        if self._is_split:
+            cells = [str(cell) for cell in row.label]
+            if self._kind == "float":
+                return [read_float(cell) for cell in cells]
+            return self._read_classes(cells)
+        cell = row.label[0]
+        if not self._has_texts:
+            return cell
+        if self._kind != "name" and _is_list(cell):
+            return read_list(cell)
+        if self._kind == "float":
+            separator = next((each for each in SEPARATORS if each in cell), None)
+            return [read_float(text) for text in split_cell(cell, separator)] or None
+        if self._kind in HOT_KINDS:
+            return split_cell(cell, next(filter(self._separators.__contains__, SEPARATORS), None))
+        return cell or None
+
+    def _read_classes(self, cells: Sequence[str]) -> object:
+        """Return the classes that have a 1 in their columns."""
+        chosen: list[str] = []
+        for name, cell in zip(self._labels, cells, strict=True):
+            text = cell.lower()
+            if text in YES or (self._is_uncertain(name, text) and self._uncertain == "yes"):
+                chosen.append(name)
+            elif text not in NO and text not in MINUS and not is_missing_word(text):
+                raise BadCellError(f"its label {cell[:80]!r} in column {name[:80]!r} is not 0 or 1")
+        if self._kind == "one-hot" and len(chosen) != 1:
+            raise BadCellError(f"{len(chosen)} of its columns have a 1, not one")
+        return chosen[0] if self._kind == "one-hot" else chosen
+
+    def _is_uncertain(self, name: str, text: str) -> bool:
+        """Return whether a cell is neither 0 nor 1; -1 is a 0 where no cell is one."""
+        if not is_missing_word(text) and not (text in MINUS and self._has_zero):
+            return False
+        if not self._uncertain:
+            raise ConfigError(
+                f"column {printable(name)} of {self._where} has {text or 'an empty cell'} beside 0 "
+                "and 1: give --uncertain no, yes or leave-out"
+            )
+        if self._uncertain == "leave-out":
+            raise BadCellError(f"its label in column {name[:80]!r} is {text or 'empty'}")
+        return True
+
+
+def _is_list(cell: str) -> bool:
+    return cell.startswith("[") and cell.endswith("]")
 
 
 def _open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
