@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import NodeInterval
@@ -295,6 +295,7 @@ def pool() -> list[Session]:
     return open_sessions(*(f"c{number % 90}" for number in range(120)))
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.DataObject) -> None:
     """Sessions of 90 clients open, get images, and end; each may end for good once."""

@@ -50,14 +50,20 @@ def test_every_report_fits_every_width(name: str, width: int, glyphs: Glyphs) ->
 
 
 @EVERY_REPORT
-def test_from_40_columns_on_no_line_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [4, pytest.param(1, marks=pytest.mark.extensive("every width; make test has every fourth"))],
+)
+def test_from_40_columns_on_no_line_is_cut(
+    name: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fit(sheet: Sheet, line: Text) -> Text:
         assert line.cell_len <= sheet.width, f"{line.plain!r} on {sheet.width} columns"
         return line
 
     monkeypatch.setattr(Sheet, "fit", fit)
     report = REPORTS[name]()
-    for width in (*range(CUT_BELOW, 100), 160):
+    for width in (*range(CUT_BELOW, 100, step), 160):
         sheet = Sheet(width, BLOCKS)
         draw_status(report, sheet)
         draw_top(report, sheet, 50, 0, Text("q quit"))
