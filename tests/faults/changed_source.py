@@ -1,22 +1,16 @@
 """Sources that are replaced while they are packed: an error, or the labels of one of both.
 
-    python -m tests.faults.changed_source                  50 times for each kind of source
-    python -m tests.faults.changed_source --times 500 --seed 7
-
 A source is replaced by one with the same names and sizes, whose images and labels are others, at a
 random moment: file by file, as a folder, or in place; with its own or with the old times; also
-between an interruption and the resumption. The exit status is 1 if a dataset has a label that
-neither source has for the image.
+between an interruption and the resumption.
 """
 
-import argparse
 import csv
 import io
 import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -323,23 +317,3 @@ def attack_kind(kind: str, times: int, seed: int) -> Counter[str]:
         with tempfile.TemporaryDirectory(prefix="feeder-changed-") as folder:
             tally[_attack_once(kind, Path(folder), chosen)] += 1
     return tally
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.changed_source")
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND")
-    parser.add_argument("--times", type=int, default=50, help="for each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    wrong = 0
-    for kind in options.kinds:
-        tally = attack_kind(kind, options.times, options.seed)
-        wrong += tally["WRONG"]
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(tally.items()))
-        sys.stdout.write(f"{kind}: {counts}\n")
-        sys.stdout.flush()
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

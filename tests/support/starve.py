@@ -4,7 +4,7 @@
 
 runs pytest beside busy loops, and repeatedly picks a process that pytest has started, or a single
 thread of one. It is stopped, or runs as SCHED_IDLE, for up to HOLD_MAX_S. The exit status is
-pytest's, or 124 after a timeout of M minutes.
+pytest's, or 124 after a timeout of M minutes, or 3 if no thread was ever held.
 
 Threads are stopped with ptrace(2), not SIGSTOP: ptrace can stop a single thread; a process that a
 test has stopped stays stopped (our SIGCONT would continue it); and when this program ends, even by
@@ -40,6 +40,7 @@ _HELD_MAX: Final = 3
 _TURN_S: Final = 0.005
 _END_GRACE_S: Final = 30.0  # from SIGINT to SIGKILL
 _OUT_OF_TIME: Final = 124  # as timeout(1)
+_UNDISTURBED: Final = 3  # it passed, but nothing was stopped: this program does not work here
 
 _BUSY_LOOPS: Final = 2 * (os.cpu_count() or 1)
 _BUSY_LOOP: Final = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
@@ -172,6 +173,8 @@ def run_suite(arguments: Sequence[str], seed: int, limit_s: float, busy_loops: i
             time.sleep(_TURN_S)
         disturber.release()
         if suite.poll() is not None:
+            if suite.returncode == 0 and not disturber.counts:
+                return _UNDISTURBED
             return suite.returncode if suite.returncode >= 0 else 128 - suite.returncode
         _log(f"timeout after {limit_s / 60:g} minutes: interrupting pytest")
         suite.send_signal(signal.SIGINT)
