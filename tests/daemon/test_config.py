@@ -336,7 +336,7 @@ def test_only_the_entry_point_reads_the_environment() -> None:
         "feeder/cli/serve.py",  # passes it to Notifier and find_cache_folder
         "feeder/cluster/pack_pool.py",  # as main.py
         "feeder/process/child.py",  # PYTHONPATH and thread numbers of children
-        "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device
+        "trainer_client/_device.py",  # LOCAL_RANK, for the default device
         "trainer_client/_ranks.py",  # whether a launcher has started several processes
         "trainer_client/evaluate.py",  # sets how torch's threads wait, before torch is loaded
         "trainer_client/reference/parallel/reduction.py",  # LOCAL_WORLD_SIZE: the ranks of a host
