@@ -1,91 +1,57 @@
-"""A real `feeder serve`; this process receives its readiness notification, as systemd would."""
+"""A real `feeder serve` in the guest, and its processes."""
 
 import os
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-from tests.numa.processes import children, command
+import psutil
+
+from bench.daemon import READY_LINE, DaemonProcess
 
 START_DEADLINE_S = 150.0  # emulated cores are about twenty times slower
 STOP_DEADLINE_S = 30.0
 
 
-class Daemon:
-    """On entry starts and waits until ready; `stop` drains; on exit kills all its processes."""
+class Daemon(DaemonProcess):
+    """Ready on entry; on exit all its processes are killed."""
 
     def __init__(self, dataset: str, *arguments: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="feeder-numa-")
-        self._log = Path(self._folder.name) / "log"
-        self._command = [sys.executable, "-m", "feeder", "serve"]
-        self._command += ["--data", f"set={dataset}", *arguments]
-        self._known: set[int] = set()
+        command = [sys.executable, "-m", "feeder", "serve", "--data", f"set={dataset}"]
+        super().__init__([*command, *arguments], environ=os.environ)
+        self._known: list[psutil.Process] = []
 
-    def __enter__(self) -> "Daemon":
-        path = f"{self._folder.name}/notify"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-            listener.bind(path)
-            listener.settimeout(0.5)
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    self._command, stderr=log, env={**os.environ, "NOTIFY_SOCKET": path}
-                )
-            try:
-                self._await_ready(listener)
-            except BaseException:
-                self._kill()
-                raise
-        self._known = set(self.descendants())
+    def __enter__(self) -> Self:
+        if self.find_line(READY_LINE, START_DEADLINE_S) is None:
+            self.kill()
+            raise RuntimeError("the daemon is not ready in time; its log:\n" + "".join(self.lines))
+        self._known = self.processes()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self._kill()
-        self._folder.cleanup()
+    def __exit__(self, *_: object) -> None:
+        for process in self.remaining():
+            process.kill()
+        self.kill()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def remaining(self) -> list[psutil.Process]:
+        """Those of its processes that have not ended."""
+        return [process for process in self._known if process.is_running()]
 
-    def descendants(self) -> list[int]:
-        """The pids of all its running processes, orphaned ones included."""
-        found = {pid for pid in self._known if command(pid)}
-        todo = [self._process.pid]
-        while todo:
-            todo += (below := children(todo.pop()))
-            found |= set(below)
-        return sorted(found)
+    def end(self) -> int:
+        """Send SIGTERM; return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_DEADLINE_S)
 
-    def stop(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_DEADLINE_S)
 
-    def messages(self) -> str:
-        return self._log.read_text()
+def children(process: int | psutil.Process, module: str) -> list[psutil.Process]:
+    """The children of a process that run a module, in the order in which they started."""
+    process = psutil.Process(process) if isinstance(process, int) else process
+    found = [child for child in process.children() if module in child.cmdline()]
+    return sorted(found, key=lambda child: child.create_time())
 
-    def _await_ready(self, listener: socket.socket) -> None:
-        until_s = time.monotonic() + START_DEADLINE_S
-        while time.monotonic() < until_s and self._process.poll() is None:
-            try:
-                if b"READY=1" in listener.recv(4096):
-                    return
-            except TimeoutError:
-                continue
-        raise RuntimeError(f"the daemon is not ready in time; its log:\n{self.messages()}")
 
-    def _kill(self) -> None:
-        for pid in (self._process.pid, *self.descendants()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._process.wait()
+def processors(pid: int) -> set[int]:
+    """Return the CPUs that a process's threads ran on last (proc(5): field 39 of stat)."""
+    stats = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return {int(text.rpartition(")")[2].split()[36]) for text in stats}

@@ -19,9 +19,7 @@ import xxhash
 from feeder.host.placement import NodePlacement, check_placement, count_pages
 from feeder.host.topology import NumaNode, format_cpulist, read_topology
 from feeder.plan.recipe import Recipe
-from tests.numa.daemon import Daemon
-from tests.numa.processes import node_processes, processors
-from tests.numa.processes import workers as workers_of
+from tests.numa.daemon import Daemon, children, processors
 from tests.numa.report import Report
 from tests.support.raw_client import RawClient
 
@@ -113,10 +111,11 @@ def check_two_nodes(report: Report, dataset: str, numa_nodes: Sequence[NumaNode]
     """Check the placement of a daemon on two nodes while it serves, and its end."""
     arguments = ("--bind", f"tcp://127.0.0.1:{BASE_PORT}", "--chunk-images", "4")
     with Daemon(dataset, *arguments) as daemon:
-        for line in daemon.messages().splitlines():
-            report.log(f"      {line}")
-        nodes = node_processes(daemon.pid)
-        workers = {node: workers_of(node) for node in nodes}
+        for line in daemon.lines:
+            report.log(f"      {line.rstrip()}")
+        found = children(daemon.process.pid, "feeder.node")
+        nodes = [node.pid for node in found]
+        workers = {n.pid: [w.pid for w in children(n, "feeder.worker")] for n in found}
         report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
         counts = [len(pids) for pids in workers.values()]
         report.check(counts == [2, 2], "a worker for each core of its node", counts)
@@ -162,7 +161,7 @@ def check_unpinned(report: Report, dataset: str, numa_nodes: Sequence[NumaNode])
     """Fetch the same from one unpinned worker, and check that it is found unpinned."""
     arguments = ("--pin", "off", "--workers", "1", "--bind", f"tcp://127.0.0.1:{BASE_PORT}")
     with Daemon(dataset, *arguments) as daemon:
-        (node,) = node_processes(daemon.pid)
+        (node,) = (each.pid for each in children(daemon.process.pid, "feeder.node"))
         may_close = threading.Event()
         may_close.set()
         fetched = fetch(f"tcp://127.0.0.1:{BASE_PORT}", threading.Event(), may_close)
@@ -182,10 +181,10 @@ def check_unpinned(report: Report, dataset: str, numa_nodes: Sequence[NumaNode])
 def check_end(report: Report, daemon: Daemon) -> None:
     """Check that SIGTERM ends the daemon and all its processes."""
     began_s = time.monotonic()
-    status = daemon.stop()
+    status = daemon.end()
     report.check(status == 0, "SIGTERM ends the daemon", f"status {status}")
     report.log(f"      after {time.monotonic() - began_s:.1f} s, in emulation")
-    report.check(not daemon.descendants(), "no process remains", daemon.descendants())
+    report.check(not daemon.remaining(), "no process remains", daemon.remaining())
 
 
 def main(dataset: str) -> None:

@@ -37,6 +37,11 @@ _METADATA = (
     "pyturbojpeg",
     "feeder",
 )
+_MODULES = (
+    *("tests/__init__.py", "tests/support/__init__.py", "tests/support/raw_client.py"),
+    *(f"bench/{name}.py" for name in ("__init__", "daemon", "line_process", "machine")),
+)
+"""Besides the packages feeder and tests.numa."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +141,8 @@ def python_and_daemon(image: RootImage, project: Path) -> None:
     image.add_text(f"{target}/project.pth", f"{PROJECT}\n")
     for name in ("feeder", "tests/numa"):
         image.add_tree(project / name, f"{PROJECT}/{name}")
-    for name in ("__init__.py", "support/__init__.py", "support/raw_client.py"):
-        image.add_at(project / "tests" / name, f"{PROJECT}/tests/{name}")
+    for name in _MODULES:
+        image.add_at(project / name, f"{PROJECT}/{name}")
     for library in _turbojpeg():
         image.add(library)
     image.add_shared_libraries()

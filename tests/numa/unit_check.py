@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from feeder.host.placement import NodePlacement, check_placement
 from feeder.host.topology import read_topology
 from feeder.plan.recipe import Recipe
-from tests.numa.processes import children, node_processes, workers
+from tests.numa.daemon import children
 from tests.numa.report import Report
 from tests.support.raw_client import RawClient
 
@@ -51,7 +50,7 @@ def main() -> None:
     mode = os.stat("/run/feeder/feeder").st_mode & 0o777
     report.check(mode == 0o660, "its ipc socket is open to its group only", f"{mode:o}")
     check_journal(report, supervisor)
-    processes = [supervisor, *children(supervisor)]
+    processes = [supervisor, *(node.pid for node in children(supervisor, "feeder.node"))]
     systemctl("stop")
     result = systemctl("show", "-P", "Result"), systemctl("show", "-P", "ExecMainStatus")
     report.check(result == ("success", "0"), "systemctl stop ends it cleanly", result)
@@ -69,7 +68,7 @@ def journal(priority: str) -> list[str]:
 
 def check_journal(report: Report, supervisor: int) -> None:
     """Check that the journal knows which lines are warnings, by killing a worker."""
-    os.kill(workers(node_processes(supervisor)[0])[0], signal.SIGKILL)
+    children(children(supervisor, "feeder.node")[0], "feeder.worker")[0].kill()
     until_s = time.monotonic() + JOURNAL_DEADLINE_S
     while not (warnings := [line for line in journal("warning") if "replaced" in line]):
         if time.monotonic() > until_s:
@@ -100,13 +99,13 @@ def check_sandbox(report: Report, supervisor: int) -> None:
 
 def check_nodes(report: Report, supervisor: int) -> None:
     """Check that every process could pin itself and bind its memory inside the sandbox."""
-    nodes = node_processes(supervisor)
+    nodes = children(supervisor, "feeder.node")
     report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
     for numa_node, node in zip(read_topology(), nodes, strict=True):
         placement = NodePlacement(
             node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=2
         )
-        for pid in (node, *workers(node)):
+        for pid in (each.pid for each in (node, *children(node, "feeder.worker"))):
             found = check_placement([pid], placement)
             good = found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
             bound = f" bind:{numa_node.id} " in Path(f"/proc/{pid}/numa_maps").read_text()
