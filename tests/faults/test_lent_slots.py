@@ -126,7 +126,8 @@ def test_client_outlives_node_process_and_workers_with_its_lent_slots(
         for worker in daemon.workers():
             worker.kill()
         assert taken + take(loader, 15) == undisturbed
-        assert loader.statistics().reconnects == 1
+        # A busy successor may lose the connection once more.
+        assert loader.statistics().reconnects in (1, 2)
         assert loader.statistics().copied_because is None
     all_free(daemon)
     daemon.family()

@@ -19,7 +19,6 @@ from tests.support.daemon import (
     wait_until,
 )
 
-KILLS = 20
 OPTIONS = ("--chunk-images", "2", "--lease-s", "600", "--decoded-bytes", "0")
 SHORT_PAUSES = """
 import sys
@@ -30,8 +29,11 @@ if "feeder.node" in sys.orig_argv:
 """Else the pauses before the next worker, which reach 5 s, are most of the time."""
 
 
+@pytest.mark.parametrize(
+    "kills", [8, pytest.param(20, marks=pytest.mark.extensive("20 kills instead of 8"))]
+)
 def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
-    packed: Path, dataset: Dataset, tmp_path: Path
+    packed: Path, dataset: Dataset, tmp_path: Path, kills: int
 ) -> None:
     """Each kill comes as soon as another worker exists, whether ready or still starting."""
     recipe, rng = small_recipe(), random.Random(11)
@@ -43,7 +45,7 @@ def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
         client.hello(recipe)
         killed: set[psutil.Process] = set()
         epoch = 0
-        while len(killed) < KILLS:
+        while len(killed) < kills:
             keys = tuple((epoch, index) for index in range(4))
             client.want(*keys)
             wait_until(lambda: set(daemon.workers()) - killed, "there is a worker to kill")
@@ -58,7 +60,7 @@ def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
         check_batch(dataset, recipe, (epoch, 0), client.take((epoch, 0)))
         counters = daemon.counters()
         assert not failed_batches(counters)
-        assert counters["worker_restarts"] == KILLS
+        assert counters["worker_restarts"] == kills
         assert counters["node_restarts"] == 0
         assert not any("damaged sample" in line for line in daemon.lines)
 
@@ -87,7 +89,10 @@ def test_workers_killed_while_starting_do_not_end_the_daemon(
     ("number", "words"),
     [
         (signal.SIGSEGV, "crashed 3 workers that had no other rows to fill"),
-        (signal.SIGKILL, "10 workers that had only rows"),
+        pytest.param(
+            *(signal.SIGKILL, "10 workers that had only rows"),
+            marks=pytest.mark.extensive("ten starts of workers; tests/session counts them, too"),
+        ),
     ],
 )
 def test_sample_that_kills_every_worker_is_blamed(
