@@ -7,9 +7,10 @@ neither an order nor an object for each file is needed. No file's content is rea
 """
 
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 import xxhash
@@ -39,22 +40,22 @@ Stamp = tuple[ContainerStamp, ...]
 
 
 def take_stamp(paths: Iterable[str], report: Callable[[int], None]) -> Stamp:
-    """Return the stamp of files and folders; DatasetError for one that cannot be looked at.
+    """Take the stamp of files and folders; DatasetError for one that cannot be looked at.
 
     ``report`` is called with the number of files so far, every few thousand files.
     """
     files = 0
-
-    def count(more: int) -> None:
-        nonlocal files
-        files += more
+    stamps = []
+    for path in sorted(set(paths)):
+        stamp = _stamp_container(path, lambda more: report(files + more))  # noqa: B023 -- called here
+        files += stamp.files
         report(files)
-
-    return tuple(_stamp_container(path, count) for path in sorted(set(paths)))
+        stamps.append(stamp)
+    return tuple(stamps)
 
 
 def describe_change(old: Stamp, new: Stamp) -> str:
-    """Return what differs, as a clause for a message; empty if nothing does.
+    """Say what differs, as a clause for a message; empty if nothing does.
 
     Of a folder its state now is looked at again: the file that was changed last is named, and where
     files are gone the folder that was.
@@ -94,49 +95,37 @@ def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:
     return f"{change}, the last change was to {newest}"
 
 
-def _stamp_container(path: str, count: Callable[[int], None]) -> ContainerStamp:
+def _stamp_container(path: str, report: Callable[[int], None]) -> ContainerStamp:
     location = os.fsencode(path_from_text(path))
     try:
         status = os.stat(location)
     except OSError as error:
         raise DatasetError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    if os.path.isdir(location):
-        files, size_bytes, digest = _sum_folder(location, count)
-    else:
-        files, size_bytes = 1, status.st_size
+    is_folder = stat.S_ISDIR(status.st_mode)
+    files, size_bytes, digest = 1, status.st_size, 0
+    if not is_folder:
         digest = _hash_file(b"", size_bytes, status.st_mtime_ns, 0)
-        count(1)
+    else:
+        files = size_bytes = seed = 0
+        for folder, name, status_below in _walk(location):
+            if not name:
+                seed = xxhash.xxh3_64_intdigest(folder)
+                digest += seed  # also a folder without files may be a class
+                continue
+            fields = (status_below.st_size, status_below.st_mtime_ns) if status_below else (0, 0)
+            size_bytes += fields[0]
+            digest += _hash_file(name, *fields, seed)
+            files += 1
+            if not files % _REPORT_FILES:
+                report(files)
+    digest_text = f"{digest & _MASK:016x}"
     return ContainerStamp(
-        path=path,
-        is_folder=os.path.isdir(location),
-        files=files,
-        bytes=size_bytes,
-        digest=f"{digest & _MASK:016x}",
+        path=path, is_folder=is_folder, files=files, bytes=size_bytes, digest=digest_text
     )
 
 
-def _sum_folder(root: bytes, count: Callable[[int], None]) -> tuple[int, int, int]:
-    """Return the number of files below ``root``, their bytes, and the sum of all hashes."""
-    files = size_bytes = digest = seed = 0
-    for folder, name, status in _walk(root):
-        if not name:
-            seed = xxhash.xxh3_64_intdigest(folder)
-            digest += seed  # also a folder without files may be a class
-            continue
-        if status is None:
-            digest += _hash_file(name, 0, 0, seed)
-        else:
-            size_bytes += status.st_size
-            digest += _hash_file(name, status.st_size, status.st_mtime_ns, seed)
-        files += 1
-        if not files % _REPORT_FILES:
-            count(_REPORT_FILES)
-    count(files % _REPORT_FILES)
-    return files, size_bytes, digest
-
-
 def _find_newest(root: bytes, *, is_folder: bool) -> str:
-    """Return the path of the file, or folder, below ``root`` that was changed last."""
+    """The path of the file, or folder, below ``root`` that was changed last."""
     newest, path = 0, root
     for folder, name, status in _walk(root):
         if status is not None and is_folder is not bool(name) and status.st_ctime_ns > newest:
@@ -150,38 +139,29 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result | None]]:
     Before the files of a folder it is yielded itself, with an empty name. Names are looked up in
     the folder's descriptor, which is half as fast again as by their paths.
     """
-    waiting: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
-    while waiting:
-        folder, above = waiting.pop()
-        path = os.path.join(root, folder)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                status = os.fstat(descriptor)
-                yield folder, b"", status
-                if (status.st_dev, status.st_ino) in above:
-                    continue  # a link to a folder above it, which packing refuses
-                below = above | {(status.st_dev, status.st_ino)}
-                with os.scandir(descriptor) as entries:
-                    for entry in entries:
-                        if entry.name.startswith("."):
-                            continue
-                        name = os.fsencode(entry.name)
-                        try:
-                            if entry.is_dir():
-                                waiting.append((os.path.join(folder, name), below))
-                                continue
-                            file_status = entry.stat()
-                        except OSError:
-                            yield folder, name, None
-                        else:
-                            yield folder, name, file_status
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise DatasetError(
-                f"folder {printable(decode_name(path))} cannot be listed: {error.strerror}"
-            ) from error
+    above: dict[bytes, frozenset[tuple[int, int]]] = {root: frozenset()}
+    for path, folders, names, descriptor in os.fwalk(root, onerror=_fail, follow_symlinks=True):
+        folder, status = path[len(root) :].lstrip(b"/"), os.fstat(descriptor)
+        yield folder, b"", status
+        identity, parents = (status.st_dev, status.st_ino), above.pop(path)
+        if identity in parents:  # a link to a folder above it, which packing refuses
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(b".")]
+        above |= {os.path.join(path, name): parents | {identity} for name in folders}
+        for name in names:
+            if not name.startswith(b"."):
+                try:
+                    yield folder, name, os.stat(name, dir_fd=descriptor)
+                except OSError:
+                    yield folder, name, None
+
+
+def _fail(error: OSError) -> NoReturn:
+    raise DatasetError(
+        f"folder {printable(decode_name(os.fsencode(error.filename)))} cannot be listed: "
+        f"{error.strerror}"
+    ) from error
 
 
 def _hash_file(name: bytes, size_bytes: int, mtime_ns: int, seed: int) -> int:
