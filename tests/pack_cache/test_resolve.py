@@ -1,5 +1,6 @@
 """Packed copies of sources: packed once, found again, replaced only on request."""
 
+import contextlib
 import io
 import os
 import shutil
@@ -66,20 +67,17 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """The destinations of all packings."""
-    from feeder.pack import run
+@contextlib.contextmanager
+def stopped_before_publishing() -> Iterator[None]:
+    """Stop the packing in the body when all parts are packed."""
 
-    seen: list[Path] = []
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
 
-    def packing(source: str, destination: Path, *rest: object, **options: object) -> object:
-        seen.append(destination)
-        return real(source, destination, *rest, **options)  # type: ignore[arg-type]
-
-    real = run.pack_dataset
-    monkeypatch.setattr("feeder.pack_cache.resolve.pack_dataset", packing)
-    return seen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def add_image(source: Path) -> None:
@@ -88,7 +86,7 @@ def add_image(source: Path) -> None:
     os.utime(path, ns=(0, 1_000_000_000))
 
 
-def test_a_source_is_packed_once(source: Path, cache: Cache, watched: list[Path]) -> None:
+def test_a_source_is_packed_once(source: Path, cache: Cache) -> None:
     dataset = cache.find(source)
     assert load_manifest(dataset).samples == IMAGES
     assert cache.packed == [dataset]
@@ -98,7 +96,9 @@ def test_a_source_is_packed_once(source: Path, cache: Cache, watched: list[Path]
     assert cache.packed == []
     assert cache.written == f"feeder: {source} is packed in {dataset}\n"
     assert {path: path.stat().st_mtime_ns for path in cache.folder.rglob("*")} == before
-    assert watched == [dataset]
+    (dataset.parent / "record.json").unlink()  # a kill between the manifest and the record
+    assert cache.find(source) == dataset
+    assert cache.packed == []
 
 
 def test_two_sources_of_one_name_are_kept_apart(source: Path, cache: Cache, tmp_path: Path) -> None:
@@ -135,33 +135,30 @@ def test_a_changed_source_is_refused_until_it_is_packed_again(
     assert not before.exists()
 
 
-def test_a_changed_source_that_is_none_any_more_is_refused_with_the_reason(
+def test_what_is_no_source_or_none_any_more_is_refused_with_the_reason(
     source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(location: str) -> None:
         raise ConfigError(f"{location} is empty")
 
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack_cache.resolve.recognise", refuse)
+        with pytest.raises(ConfigError, match="s3://bucket/x is empty"):
+            cache.find("s3://bucket/x")
+    assert not cache.folder.exists(), "no entry is made"
     cache.find(source)
     monkeypatch.setattr("feeder.pack_cache.resolve.recognise", refuse)
     with pytest.raises(DatasetError, match=r"has changed since .* \(.*images is empty\): --repack"):
         cache.find(source)
 
 
-def test_the_old_dataset_stays_until_the_new_one_is_complete(
-    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_dataset_stays_until_the_new_one_is_complete(source: Path, cache: Cache) -> None:
     before = cache.find(source)
     original = source.with_name("original")
     shutil.copytree(source / "class0", original)
     add_image(source)
-
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("feeder.pack.run.publish_parts", stop)
-        with pytest.raises(KeyboardInterrupt):
-            cache.find(source, repack=True)
+    with stopped_before_publishing():
+        cache.find(source, repack=True)
     assert load_manifest(before).samples == IMAGES
     (source / "class0").rename(source.with_name("away"))
     original.rename(source / "class0")
@@ -173,22 +170,19 @@ def test_the_old_dataset_stays_until_the_new_one_is_complete(
     assert not before.exists()
 
 
-def test_an_interrupted_packing_of_other_files_of_these_times_starts_anew(
-    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For example of a copy of the source that was moved to its place."""
-
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("feeder.pack.run.publish_parts", stop)
-        with pytest.raises(KeyboardInterrupt):
-            cache.find(source)
-    shutil.copytree(source, source.with_name("copy"))
+def test_an_interrupted_packing_of_other_files_starts_anew(source: Path, cache: Cache) -> None:
+    with stopped_before_publishing():
+        cache.find(source)
+    shutil.copytree(source, source.with_name("copy"))  # of the same times
     shutil.rmtree(source)
     source.with_name("copy").rename(source)
-    assert load_manifest(cache.find(source)).samples == IMAGES
+    with stopped_before_publishing():
+        cache.find(source)
+    abandoned = cache.folders(source)
+    add_image(source)
+    dataset = cache.find(source)
+    assert load_manifest(dataset).samples == IMAGES + 1
+    assert cache.folders(source) == [dataset] != abandoned
 
 
 def test_a_source_that_changes_while_it_is_packed_is_not_kept(
@@ -271,18 +265,12 @@ def test_a_validation_source_with_labels_of_another_kind_is_packed_by_itself(
 
 
 def test_an_interrupted_packing_is_resumed_with_the_same_classes_only(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, tmp_path: Path
 ) -> None:
     training = cache.find(make_classes(tmp_path / "train", "ant", "bee"))
     source = make_classes(tmp_path / "val", "bee")
-
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("feeder.pack.run.publish_parts", stop)
-        with pytest.raises(KeyboardInterrupt):
-            cache.find(source)
+    with stopped_before_publishing():
+        cache.find(source)
     assert load_manifest(cache.find(source, classes_of=training)).classes == ("ant", "bee")
 
 
@@ -294,33 +282,6 @@ def test_an_unchanged_source_can_be_packed_again(source: Path, cache: Cache) -> 
     assert cache.folders(source) == [second]
     assert cache.find(source, repack=True) == first
     assert cache.folders(source) == [first]
-
-
-def test_a_packing_of_a_source_that_has_changed_starts_anew(
-    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("feeder.pack.run.publish_parts", stop)
-        with pytest.raises(KeyboardInterrupt):
-            cache.find(source)
-    abandoned = cache.folders(source)
-    assert len(abandoned) == 1
-    add_image(source)
-    dataset = cache.find(source)
-    assert load_manifest(dataset).samples == IMAGES + 1
-    assert cache.folders(source) == [dataset] != abandoned
-
-
-def test_a_kill_between_the_manifest_and_the_record_costs_no_packing(
-    source: Path, cache: Cache, watched: list[Path]
-) -> None:
-    dataset = cache.find(source)
-    (dataset.parent / "record.json").unlink()
-    assert cache.find(source) == dataset
-    assert watched == [dataset]
 
 
 def test_the_copy_of_a_source_that_is_gone_is_served_with_a_warning(
@@ -337,36 +298,24 @@ def test_the_copy_of_a_source_that_is_gone_is_served_with_a_warning(
     assert cache.find(source) == dataset
 
 
-def test_a_damaged_copy_is_refused_with_the_remedy(source: Path, cache: Cache) -> None:
+def test_a_damaged_copy_or_record_is_refused_with_the_remedy(source: Path, cache: Cache) -> None:
     dataset = cache.find(source)
+    record = dataset.parent / "record.json"
+    whole = record.read_bytes()
+    elsewhere = whole.replace(dataset.name.encode(), b"../../elsewhere")
+    for data in (b"", b"{}", b'{"version": 1, "folder": "../x"}', b"\xff", elsewhere):
+        record.write_bytes(data)
+        with pytest.raises(DatasetError, match="is damaged or of another version") as caught:
+            cache.find(source)
+        assert f"remove {record.parent} to pack {source} again" in str(caught.value)
+    record.write_bytes(whole)
     (dataset / MANIFEST_NAME).unlink()
-    with pytest.raises(
-        DatasetError, match=r"cannot be served \(.*no manifest.json.*--repack packs"
-    ):
+    missing = r"cannot be served \(.*no manifest.json.*--repack packs"
+    with pytest.raises(DatasetError, match=missing):
         cache.find(source)
     assert load_manifest(cache.find(source, repack=True)).samples == IMAGES
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"version": 1, "folder": "../x"}', b"\xff"])
-def test_a_damaged_record_is_refused_with_the_remedy(
-    source: Path, cache: Cache, data: bytes
-) -> None:
-    record = cache.find(source).parent / "record.json"
-    record.write_bytes(data)
-    with pytest.raises(DatasetError) as caught:
-        cache.find(source)
-    assert f"remove {record.parent} to pack {source} again" in str(caught.value)
     shutil.rmtree(record.parent)
     assert load_manifest(cache.find(source)).samples == IMAGES
-
-
-def test_a_record_does_not_name_a_folder_elsewhere(source: Path, cache: Cache) -> None:
-    record = cache.find(source).parent / "record.json"
-    folder = CacheEntry(cache.folder, str(source)).read_record()
-    assert folder is not None
-    record.write_bytes(record.read_bytes().replace(folder.folder.encode(), b"../../elsewhere"))
-    with pytest.raises(DatasetError, match="is damaged or of another version"):
-        cache.find(source)
 
 
 def test_a_source_is_told_from_a_dataset_and_from_nothing(
@@ -389,21 +338,15 @@ def test_a_source_is_told_from_a_dataset_and_from_nothing(
     assert {each: is_source(each, None) for each in locations} == locations
 
 
-def test_what_is_no_source_gets_no_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(location: str) -> None:
-        raise ConfigError(f"{location} is not supported yet")
-
-    monkeypatch.setattr("feeder.pack_cache.resolve.recognise", refuse)
-    with pytest.raises(ConfigError, match="s3://bucket/x is not supported yet"):
-        cache.find("s3://bucket/x")
-    assert not cache.folder.exists()
-
-
-def test_a_cache_folder_in_the_source_is_refused_before_it_is_made(source: Path) -> None:
+def test_impossible_cache_folders_are_refused(source: Path, cache: Cache) -> None:
     before = sorted(source.rglob("*"))
     with pytest.raises(ConfigError, match=r"is inside the source .*another one with --cache-dir"):
         Cache(source / "cache").find(source)
     assert sorted(source.rglob("*")) == before
+    cache.folder.write_bytes(b"")
+    failure = r"keeping packed sources in .* failed: Not a directory"
+    with pytest.raises(ResourceError, match=failure):
+        cache.find(source)
 
 
 def test_a_long_look_at_a_source_is_reported(
@@ -414,14 +357,6 @@ def test_a_long_look_at_a_source_is_reported(
     monkeypatch.setattr("feeder.pack_cache.resolve._LINE_S", 0.0)
     cache.find(source)
     assert f"feeder: looking at {source}: {IMAGES} files so far\n" in cache.written
-
-
-def test_a_cache_folder_that_is_a_file_is_an_error(source: Path, cache: Cache) -> None:
-    cache.folder.write_bytes(b"")
-    with pytest.raises(
-        ResourceError, match=r"keeping packed sources in .* failed: Not a directory"
-    ):
-        cache.find(source)
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,12 @@ from feeder.repack.run import RepackSummary, repack_dataset
 from feeder.survey.duplicates import DUPLICATES_NAME
 from tests.support.sources import (
     InlinePool,
+    call_feeder,
     error_line,
     feeder_command,
     file_tree,
     make_source,
     pack,
-    run_feeder,
     run_inline,
     silent,
 )
@@ -135,18 +135,13 @@ def test_dataset_of_each_kind_of_labels_is_repacked_without_loss(
     verification = Verification.open(new, jobs=1, progress=silent())
     assert list(verification.problems()) == []
     assert not (new / WORK_FOLDER_NAME).exists()
-
-
-@pytest.mark.parametrize("kind", ["index", "multi", "float", "none"])
-def test_unpacked_files_are_the_same_as_before(kind: str, tmp_path: Path, inline: None) -> None:
-    _repack(DATASETS / kind, tmp_path / "new")
-    unpack_dataset(tmp_path / "new", tmp_path / "out", jobs=1, force=False, progress=silent())
+    unpack_dataset(new, tmp_path / "out", jobs=1, force=False, progress=silent())
     lines = [
         f"{hashlib.blake2b(data, digest_size=16).hexdigest()}  {name}"
         for name, data in file_tree(tmp_path / "out").items()
     ]
     expected = (DATASETS / f"{kind}.b2sum").read_text("utf-8").splitlines()
-    assert sorted(lines) == sorted(expected)
+    assert sorted(lines) == sorted(expected), "unpacked files are the same as before"
 
 
 def test_content_is_that_of_the_source_packed_again(
@@ -171,11 +166,14 @@ def test_counts_of_kinds_that_old_records_have_no_bit_for_are_kept(
     assert not (flags & (Oddity.PPM | Oddity.CLIPPED)).any()
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_worker_processes_give_the_same_bytes(
-    jobs: int, old: Path, tmp_path: Path, reference: dict[str, bytes]
+def test_command_and_its_processes_give_the_same_bytes(
+    old: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
-    _repack(old, tmp_path / "new", jobs=jobs)
+    done = call_feeder("repack", old, tmp_path / "new", "--jobs", "3")
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert first == f"repacked 14 images into {tmp_path / 'new'}: 5 shards"
+    assert last.startswith("  this run: 14 images in 0:0")
     assert file_tree(tmp_path / "new") == reference
 
 
@@ -210,9 +208,9 @@ def test_finished_shards_are_not_repeated(
     inline: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real_run = InlinePool.run
+    real_run, new = InlinePool.run, tmp_path / "new"
 
-    def stop_after_two(self: InlinePool, tasks: Iterator[dict[str, Any]]) -> Iterator[object]:
+    def stop_after_two(self: InlinePool, tasks: Iterator[Any]) -> Iterator[object]:
         for number, event in enumerate(real_run(self, tasks)):
             yield event
             if number == 1:
@@ -221,70 +219,51 @@ def test_finished_shards_are_not_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(InlinePool, "run", stop_after_two)
         with pytest.raises(KeyboardInterrupt):
-            _repack(old, tmp_path / "new")
-    summary = _repack(old, tmp_path / "new")
-    assert summary.repacked == 14 - 3 - 3
-    assert file_tree(tmp_path / "new") == reference
-
-
-def test_run_killed_after_the_manifest_only_removes_the_work_folder(
-    old: Path,
-    tmp_path: Path,
-    reference: dict[str, bytes],
-    inline: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with monkeypatch.context() as patch:
+            _repack(old, new)
+    parts = (new / WORK_FOLDER_NAME).glob("part-*.fds")
+    before = {part.name[5:]: part.stat().st_ino for part in parts}
+    with monkeypatch.context() as patch:  # a kill after the manifest
         patch.setattr("feeder.repack.run.WorkFolder.remove", _stop)
         with pytest.raises(KeyboardInterrupt):
-            _repack(old, tmp_path / "new")
-    assert _repack(old, tmp_path / "new").repacked == 0
-    assert file_tree(tmp_path / "new") == reference
+            _repack(old, new)
+    assert _repack(old, new).repacked == 0
+    after = {shard.name[6:]: shard.stat().st_ino for shard in new.glob("shard-*.fds")}
+    assert len(before) == 2
+    assert before.items() <= after.items()
+    assert file_tree(new) == reference
 
 
-def test_damaged_sample_is_named_and_nothing_is_published(
-    old: Path, tmp_path: Path, reference: dict[str, bytes]
+def test_damage_is_an_error_that_names_what_is_damaged_and_nothing_is_published(
+    old: Path, tmp_path: Path, reference: dict[str, bytes], inline: None
 ) -> None:
-    path = old / "shard-00001.fds"
-    whole = path.read_bytes()
-    _damage(path, 300)
-    done = run_feeder("repack", old, tmp_path / "new")
-    assert done.returncode == 3
+    path, new = old / "shard-00001.fds", tmp_path / "new"
     name = _samples(old, version=2)[3].name
-    assert error_line(done) == (
-        f"feeder: error: sample 3 ({name}) in {path} is damaged (its checksum does not match): "
-        "restore it, or pack the source again"
-    )
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [WORK_FOLDER_NAME]
-    path.write_bytes(whole)
-    assert run_feeder("repack", old, tmp_path / "new").returncode == 0
-    assert file_tree(tmp_path / "new") == reference
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "error"),
-    [
-        ("shard-00001.fds", 20, "shard-00001.fds has a damaged header"),
-        ("shard-00001.fds", -3, "shard-00001.fds does not match the manifest .its records,"),
-        (QUARANTINE_NAME, 5, "quarantine.jsonl is damaged"),
-        (MANIFEST_NAME, 200, "manifest.json is damaged"),
-    ],
-)
-def test_any_other_damage_is_an_error_that_names_the_file(
-    name: str, at: int, error: str, old: Path, tmp_path: Path, inline: None
-) -> None:
-    _damage(old / name, at)
-    with pytest.raises(DatasetError, match=error):
-        _repack(old, tmp_path / "new")
-    assert not (tmp_path / "new" / MANIFEST_NAME).exists()
-
-
-def test_damaged_record_is_named_by_its_row(old: Path, tmp_path: Path, inline: None) -> None:
-    reader = ShardReader(old / "shard-00001.fds", version=2)
+    reader = ShardReader(path, version=2)
     reader.close()
-    _damage(reader.path, reader.header.records_offset + 64 + 30)
-    with pytest.raises(DatasetError, match=r"shard-00001.fds does not .*record in row 1 is damag"):
-        _repack(old, tmp_path / "new")
+    row_1 = reader.header.records_offset + 64 + 30
+    quarantine, manifest = old / QUARANTINE_NAME, old / MANIFEST_NAME
+    blob = "(its checksum does not match): restore it, or pack the source again"
+    for file, at, error in (
+        (
+            path,
+            300,
+            f"sample 3 ({name}) in {path} is damaged (its checksum does not match): {restore}",
+        ),
+        (path, row_1, f"{path} does not match the manifest (the record in row 1 is damaged); "),
+        (path, -3, f"{path} does not match the manifest (its records, labels or names are not"),
+        (path, 20, f"{path} has a damaged header"),
+        (quarantine, 5, f"{quarantine} is damaged"),
+        (manifest, 200, f"{manifest} is damaged"),
+    ):
+        whole = file.read_bytes()
+        _damage(file, at)
+        line = error_line(done := call_feeder("repack", old, new))
+        assert done.returncode == 3
+        assert line.startswith(f"feeder: error: {error}")
+        assert not new.exists() or [each.name for each in new.iterdir()] == [WORK_FOLDER_NAME]
+        file.write_bytes(whole)
+    _repack(old, new)
+    assert file_tree(new) == reference
 
 
 def test_shards_of_another_dataset_or_version_are_refused(
@@ -347,11 +326,3 @@ def test_beginnings_of_packing_and_repacking_are_not_mixed(
 
 def _stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_command_prints_what_it_did(old: Path, tmp_path: Path) -> None:
-    done = run_feeder("repack", old, tmp_path / "new")
-    assert done.returncode == 0, done.stderr
-    first, *_, last = done.stdout.splitlines()
-    assert first == f"repacked 14 images into {tmp_path / 'new'}: 5 shards"
-    assert last.startswith("  this run: 14 images in 0:0")
