@@ -106,13 +106,13 @@ def build_parser() -> argparse.ArgumentParser:
     what = "what a list of thousands of feeders costs a client"
     add("links", links.run, what, [_json], feeders=2048, seconds=20.0, rate=10.0)
     what = "is this device fed as promised? normalising, copies, a fed step"
-    add("gpu", gpu.run, what, [gpu.add_arguments])
+    add("gpu", gpu.run, what, [_dataset, gpu.add_arguments])
     what = "break things at random; does a client notice?"
     options = [_dataset, _seed]
     sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
     add("chaos", chaos.run, what, options, minutes=2.0, calm=20.0, every=4.0, **sizes)
     what = "a model of many hosts: how many a job takes, and what a loss costs"
-    add("cluster", cluster.run, what, [cluster.add_arguments, _plot])
+    add("cluster", cluster.run, what, [_dataset, cluster.add_arguments, _plot])
     what = "what a loader costs a training step; torch and numpy"
     add("loaders", _run_with_torch, what, [_dataset, _core], images=1024, rounds=5, steps=4)
     what = "a training step's memory and speed, by ways to need less memory"

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError
@@ -17,21 +16,30 @@ RANKS_MAX: Final = 4096
 _MOST: Final = 1e9
 
 _SHAPE: Final = (
-    ("--cores", "cores", "cores of a host, each with a worker"),
-    ("--images-per-core", "images_per_core_s", "images/s of a core"),
-    ("--nic", "nic_gbit_s", "Gbit/s of a host's network card"),
-    ("--storage", "storage_mb_s", "MB/s that a host reads what is not in its memory"),
-    ("--cache-gb", "cache_gb", "GB of a host's page cache"),
-    ("--batch-size", "batch_size", "images in a batch"),
-    ("--window", "window", "batches that a rank requests ahead"),
-    ("--rank-images", "rank_images_s", "images/s that a rank consumes; 0: as many as it can"),
-    ("--rank-gb", "rank_gb_s", "GB/s that a rank receives"),
-    ("--chunk-images", "chunk_images", "images that a worker makes at a time"),
-    ("--samples", "samples", "samples of the dataset"),
-    ("--lanes", "lanes", "lanes of the recipe; 0: by the dataset's size, as in the product"),
-    ("--latency-us", "latency_us", "microseconds from host to host"),
+    ("cores", "cores", "cores of a host, each with a worker"),
+    ("images-per-core", "images_per_core_s", "images/s of a core"),
+    ("nic", "nic_gbit_s", "Gbit/s of a host's network card"),
+    ("storage", "storage_mb_s", "MB/s that a host reads what is not in its memory"),
+    ("cache-gb", "cache_gb", "GB of a host's page cache"),
+    ("batch-size", "batch_size", "images in a batch"),
+    ("window", "window", "batches that a rank requests ahead"),
+    ("rank-images", "rank_images_s", "images/s that a rank consumes; 0: as many as it can"),
+    ("rank-gb", "rank_gb_s", "GB/s that a rank receives"),
+    ("chunk-images", "chunk_images", "images that a worker makes at a time"),
+    ("samples", "samples", "samples of the dataset"),
+    ("lanes", "lanes", "lanes of the recipe; 0: by the dataset's size, as in the product"),
+    ("latency-us", "latency_us", "microseconds from host to host"),
 )
 """Options, and the field of ``Cluster`` that each sets and has its default from."""
+
+_NUMBERS: Final = (
+    *((option, getattr(Cluster(), field), what) for option, field, what in _SHAPE),
+    ("images-per-second", 0.0, "find the fewest hosts that deliver so many, if above 0"),
+    ("fault-hosts", 8, "hosts in the simulation of faults"),
+    ("images", 512, "images to measure with, or to make, for --measure"),
+    ("seconds", 20.0, "seconds of each real run, for --validate"),
+)
+"""Options, and their defaults. Where the default is 0, 0 is allowed."""
 
 
 _FAULTS: Final[Sequence[tuple[FaultKind, str, str]]] = (
@@ -42,15 +50,7 @@ _FAULTS: Final[Sequence[tuple[FaultKind, str, str]]] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's options, and --json."""
-    parser.add_argument(
-        "dataset",
-        type=Path,
-        nargs="?",
-        metavar="DST",
-        help="packed dataset for --measure (default: synthetic ImageNet, made for the run)",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    """Add this bench's own options."""
     parser.add_argument(
         "--hosts",
         type=partial(_parse_numbers, "--hosts", HOSTS_MAX),
@@ -65,15 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,…",
         help=f"numbers of ranks, each with all numbers of hosts (default: {RANKS_A_HOST} a host)",
     )
-    for option, field, what in _SHAPE:
-        _add_number(parser, option, getattr(Cluster(), field), what)
-    for option, default, what in (
-        ("--images-per-second", 0.0, "find the fewest hosts that deliver so many, if above 0"),
-        ("--fault-hosts", 8, "hosts in the simulation of faults"),
-        ("--images", 512, "images to measure with, or to make, for --measure"),
-        ("--seconds", 20.0, "seconds of each real run, for --validate"),
-    ):
-        _add_number(parser, option, default, what)
+    for option, default, what in _NUMBERS:
+        words = f"{what} (default: {default:g})"
+        parser.add_argument(
+            f"--{option}", type=type(default), default=default, metavar="N", help=words
+        )
     for option, what in (
         ("--cold", "the first epoch: everything is read from storage"),
         ("--any", "simulate asking any node, too: what does ownership cost?"),
@@ -94,11 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_cluster(arguments: argparse.Namespace) -> Cluster:
     """Return what is simulated, with one host; ConfigError for options that contradict."""
-    numbers = {
-        field: getattr(arguments, option.strip("-").replace("-", "_"))
-        for option, field, _ in _SHAPE
-    }
-    cluster = Cluster(**numbers, cold=arguments.cold)
+    values = {}
+    for option, default, _ in _NUMBERS:
+        value = values[option] = getattr(arguments, option.replace("-", "_"))
+        if not 0 <= value <= _MOST or (default and not value):
+            least = "above 0" if default else "0 or more"
+            raise ConfigError(f"--{option} {value:g} is not {least}, and {_MOST:g} at most")
+    shape = {field: values[option] for option, field, _ in _SHAPE}
+    cluster = Cluster(**shape, cold=arguments.cold)
     hosts, ranks, wanted = arguments.hosts, arguments.ranks, arguments.images_per_second
     for fault in arguments.faults or ():
         if fault.kind != "join" and fault.host >= arguments.fault_hosts:
@@ -116,27 +115,6 @@ def read_cluster(arguments: argparse.Namespace) -> Cluster:
             "each: use more samples, fewer ranks or hosts, or smaller batches"
         )
     return cluster
-
-
-def _add_number(
-    parser: argparse.ArgumentParser, option: str, default: int | float, what: str
-) -> None:
-    """Add an option that takes whole numbers where its default is one, and 0 where that is 0."""
-
-    def read(text: str) -> int | float:
-        try:
-            value = type(default)(text)
-        except ValueError:
-            kind = "whole number" if isinstance(default, int) else "number"
-            raise argparse.ArgumentTypeError(f"{text!r} is no {kind}") from None
-        if not 0 <= value <= _MOST or (default and not value):
-            least = "above 0" if default else "0 or more"
-            raise argparse.ArgumentTypeError(f"{text} is not {least}, and {_MOST:g} at most")
-        return value
-
-    parser.add_argument(
-        option, type=read, default=default, metavar="N", help=f"{what} (default: {default:g})"
-    )
 
 
 def _parse_numbers(option: str, most: int, text: str) -> tuple[int, ...]:

@@ -4,12 +4,11 @@ The JSON has more keys than other benches': ``outcomes``, ``any_node``, ``publis
 ``scenario``, ``compared`` and ``killed`` (null or empty where they were not asked for).
 """
 
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..report import JudgedReport, align, header_lines
+from ..report import JudgedReport, align, header_lines, wrap
 from .dip import RECOVERED, Dip, Scenario
 from .steady import HOSTS_MAX, PUBLISHED_IMAGES_S, PUBLISHED_SPEED_UPS, Outcome, Sizing
 from .validate import (
@@ -23,7 +22,6 @@ from .validate import (
     find_cost,
 )
 
-COLUMNS: Final = 80
 BOUNDS: Final = {
     "cpu": "the cores",
     "nic": "the network card",
@@ -64,12 +62,8 @@ class ClusterReport(JudgedReport):
 
     def to_text(self) -> str:
         """Return sentences, header and tables."""
-        lines = [
-            line
-            for sentence in self.conclusions()
-            for line in textwrap.wrap(sentence, COLUMNS, break_on_hyphens=False)
-        ]
-        lines += ["", "feeder-bench cluster", *header_lines(self.machine)]
+        lines = [*wrap(self.conclusions()), "", "feeder-bench cluster"]
+        lines += header_lines(self.machine)
         lines += ["simulated:", *header_lines(self.measured)]
         for table in self._tables():
             lines += ["", *table]

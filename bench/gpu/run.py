@@ -12,7 +12,6 @@ they work; only exactness is judged there. This module needs no torch.
 import argparse
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError
@@ -53,14 +52,7 @@ _NUMBERS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's options, and --json."""
-    parser.add_argument(
-        "dataset",
-        type=Path,
-        nargs="?",
-        metavar="DST",
-        help="packed dataset (default: synthetic ImageNet, made for the run)",
-    )
+    """Add this bench's own options."""
     what = "cuda, cuda:N or cpu (default: cuda if any)"
     parser.add_argument("--device", metavar="NAME", help=what)
     what = f"some of {', '.join(CHECKS)} (default: all)"
@@ -68,16 +60,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what in _NUMBERS.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=_positive,
+            type=int,
             metavar="N",
             help=f"{what} (default: {getattr(_GPU, name)}; on a CPU {getattr(_CPU, name)})",
         )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
 
 
 def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
-    """Return the sizes that the command line names, else the device's defaults."""
-    given = {name: getattr(arguments, name) for name in _NUMBERS if getattr(arguments, name)}
+    """Return the device's sizes, with those of the command line; ConfigError for one below 1."""
+    numbers = {name: getattr(arguments, name) for name in _NUMBERS}
+    given = {name: number for name, number in numbers.items() if number is not None}
+    for name, number in given.items():
+        if number < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {number} is not 1 or more")
     return replace(_CPU if device_type == "cpu" else _GPU, **given)
 
 
@@ -93,13 +88,3 @@ def run(arguments: argparse.Namespace) -> GpuReport:
     from .checks import run_checks
 
     return run_checks(arguments, only)
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value

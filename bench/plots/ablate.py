@@ -18,10 +18,9 @@ from ..stream.ablate_report import (
     describe_measured,
     is_same,
 )
-from .style import BLUE, FAINT_INK, Chart, bars, panel_title, wrap
+from .style import BLUE, FAINT_INK, Chart, bars, chart_of, panel_title, wrap
 
 _WIDTH: Final = 200
-_ROW: Final = 26
 _FIRST: Final = "none (left), all (right)"
 
 
@@ -88,14 +87,16 @@ def _panel(
     rows = [{**row, "name": row["what"], "text": row["verdict"]} for row in table]
     chart = bars(
         rows,
-        colour=alt.condition("datum.hollow", alt.value("white"), alt.value(BLUE)),
+        title=panel_title(title, below),
         x_title=RATE,
+        colour=alt.condition("datum.hollow", alt.value("white"), alt.value(BLUE)),
+        width=_WIDTH,
         room=top / max(row["max"] for row in rows),
-        height=15,
+        row_px=26,
         text_x=_WIDTH,
         labels=labels,
     )
     if any(row["linear"] for row in rows):
-        tick = alt.Chart(alt.Data(values=rows)).mark_tick(color=FAINT_INK, thickness=2, size=21)
+        tick = chart_of(rows).mark_tick(color=FAINT_INK, thickness=2, size=21)
         chart += tick.encode(x="linear:Q", y=alt.Y("name:N", sort=None))
-    return chart.properties(width=_WIDTH, height=_ROW * len(rows), title=panel_title(title, below))
+    return chart

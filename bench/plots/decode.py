@@ -7,15 +7,12 @@ import altair as alt
 from ..micro.decode_report import conclude, describe_measured, find_losses
 from ..micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
 from ..report import Report, format_number
-from .style import BLUE, LIGHT_GREY, Chart, bars, bounds, panel_title, wrap
+from .style import BLUE, LIGHT_GREY, WIDTH, Chart, bars, bounds, panel_title, wrap
 
 _TITLES: Final = {
     "decode": "Decoding alone (× TurboJPEG, whole image)",
     "sample": "Samples, from file to packed int8 (× TurboJPEG, whole images)",
 }
-_WIDTH: Final = 540  # with the names on its left, 800 px
-_ROW: Final = 27
-_ROOM: Final = 1.5  # beside the longest bar, for its numbers
 
 
 def draw_decode(report: Report) -> Chart:
@@ -30,14 +27,10 @@ def draw_decode(report: Report) -> Chart:
             spread = bounds(way.row.min, way.row.value, way.row.max)
             text = f"{format_number(way.row.value)}  ({ratio})"
             rows.append({"name": way.name, "ours": way.is_ours, "text": text, **spread})
-        panel = bars(
-            rows,
-            colour=alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY)),
-            x_title=title if kind == "sample" else None,
-            room=_ROOM,
-        )
+        colour = alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY))
+        below = title if kind == "sample" else None
         panels.append(
-            panel.properties(width=_WIDTH, height=_ROW * len(rows), title=panel_title(words))
+            bars(rows, title=panel_title(words), x_title=below, colour=colour, width=WIDTH)
         )
     return alt.vconcat(*panels, spacing=18)
 

@@ -11,6 +11,7 @@ from .style import (
     GREY,
     LIGHT_GREY,
     SQUARES,
+    WIDTH,
     Chart,
     bars,
     bounds,
@@ -24,9 +25,6 @@ _COLOURS: Final = {
     "resizes as Feeder does (bilinear, antialiased)": GREY,
     "resizes otherwise, or changes the images": LIGHT_GREY,
 }
-_WIDTH: Final = 540  # with the names on its left, 800 px
-_ROW: Final = 27
-_ROOM: Final = 1.5  # beside the longest bar, for its numbers
 
 
 def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
@@ -51,14 +49,11 @@ def draw_rivals(report: RivalsReport) -> Chart:
         if not rows:
             continue
         words = ": bar the median, line the least and most of the rounds" * has_spread(rows)
-        panel = bars(
-            rows,
-            colour=alt.Color("kind:N", title=None, scale=scale, legend=SQUARES),
-            x_title=f"images/s{words}",
-            room=_ROOM,
-        )
         title = panel_title(f"{cores} (Feeder ×: how many times as fast Feeder is)")
-        panels.append(panel.properties(width=_WIDTH, height=_ROW * len(rows), title=title))
+        colour = alt.Color("kind:N", title=None, scale=scale, legend=SQUARES)
+        panels.append(
+            bars(rows, title=title, x_title=f"images/s{words}", colour=colour, width=WIDTH)
+        )
     return alt.vconcat(*panels, spacing=18)
 
 

@@ -160,12 +160,12 @@ def _draw_bare(rows: Mapping[str, Result]) -> Chart:
         for words, row in rows.items()
     ]
     kinds = alt.Scale(domain=["copy", "raw", "Feeder,"], range=[LIGHT_GREY, GREY, BLUE])
-    chart = bars(
+    return bars(
         table,
-        colour=alt.Color("kind:N", legend=None, scale=kinds),
+        title=panel_title("Transport alone: messages without decoding"),
         x_title="GB/s" + _ROUNDS * has_spread(table),
+        colour=alt.Color("kind:N", legend=None, scale=kinds),
+        width=180,
         room=1.2,
-        labelLimit=200,
+        row_px=_BAR_PX,
     )
-    title = panel_title("Transport alone: messages without decoding")
-    return chart.properties(width=180, height=_BAR_PX * 7, title=title)

@@ -21,6 +21,7 @@ _LINE_CHARACTERS: Final = 125  # of a subtitle, in a picture 800 px wide
 Chart = Any
 """An altair chart; altair is optional, so its classes are not annotated."""
 
+WIDTH: Final = 540  # of bars, with the names on their left: 800 px
 SQUARES: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4, labelLimit=320)
 
 
@@ -62,29 +63,32 @@ def has_spread(rows: Iterable[Mapping[str, Any]]) -> bool:
 def bars(
     rows: Sequence[Mapping[str, Any]],
     *,
-    colour: Chart,
+    title: Chart,
     x_title: str | None,
-    room: float,
-    height: int = 17,
+    colour: Chart,
+    width: int,
+    room: float = 1.5,
+    row_px: int = 27,
     text_x: int | None = None,
     **axis: Any,
 ) -> Chart:
     """Draw horizontal bars: rows have "name", what ``bounds`` returns, and the "text" beside it.
 
-    ``room`` times the longest is the width. The text is at the bar's end, or at ``text_x``.
+    The axis ends at ``room`` times the longest. The text is at the bar's end, or at ``text_x``.
     """
     rows = [{**row, "end": row.get("max", row["value"])} for row in rows]
-    names = {"labelLimit": 250, "ticks": False, "labelPadding": 5, **axis}
-    base = chart_of(rows).encode(y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(**names)))
+    names = alt.Axis(**{"labelLimit": 250, "ticks": False, "labelPadding": 5, **axis})
+    base = chart_of(rows).encode(y=alt.Y("name:N", title=None, sort=None, axis=names))
     scale = alt.Scale(domain=[0, room * max(row["end"] for row in rows)], nice=False)
     x = alt.X("value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=5))
-    layers = base.mark_bar(height=height, stroke=INK, strokeWidth=0.6).encode(x=x, color=colour)
+    bar = base.mark_bar(height=row_px - 10, stroke=INK, strokeWidth=0.6)
+    layers = bar.encode(x=x, color=colour)
     if has_spread(rows):
         spread = base.transform_filter("isValid(datum.max)").encode(x="min:Q", x2="max:Q")
         # So that the line shows on a bar that is printed in grey.
         layers += spread.mark_rule(color="white", strokeWidth=4)
         layers += spread.mark_rule(color=INK, strokeWidth=1.5)
     text = base.mark_text(align="left", fontSize=12, color=INK, dx=7)
-    if text_x is not None:
-        return layers + text.encode(x=alt.value(text_x), text="text:N")
-    return layers + text.encode(x="end:Q", text="text:N")
+    end = "end:Q" if text_x is None else alt.value(text_x)
+    layers += text.encode(x=end, text="text:N")
+    return layers.properties(width=width, height=row_px * len(rows), title=title)

@@ -10,7 +10,6 @@ called ``cpu/…`` are the same turns per second of CPU time, which a busy machi
 rival's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
 """
 
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +24,7 @@ from ..report import (
     compare,
     format_ratio,
     header_lines,
+    wrap,
 )
 from .catalogue import CONTENDERS
 
@@ -32,7 +32,6 @@ CPU_RATE: Final = "images/s of CPU time"
 ALL_CORES: Final = "/all-cores"
 """The end of the names of rows that were measured on all cores."""
 
-_COLUMNS: Final = 79
 _WORDS: Final = {contender.name: contender.words for contender in CONTENDERS}
 
 
@@ -77,12 +76,7 @@ class RivalsReport(Report):
 
     def to_text(self) -> str:
         """Return the conclusion, header, rates on each set of cores, and quality of the pixels."""
-        lines = [
-            line
-            for sentence in self.conclusion()
-            for line in textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
-        ]
-        lines += ["", "feeder-bench peers", *header_lines(self.machine)]
+        lines = [*wrap(self.conclusion()), "", "feeder-bench peers", *header_lines(self.machine)]
         for suffix, title in (("", "one core"), (ALL_CORES, "all cores")):
             notes = [each for each in self.contenders if is_on(each.name, suffix)]
             if notes:
@@ -187,11 +181,7 @@ def build_results(
     label = _cpu_name if unit == CPU_RATE else str
     values = {label(name): row for name, row in rates.items()}
     base = label(next(each.name for each in contenders if each.ours))
-    baselines: dict[str, str | None] = {
-        base: None,
-        **{name: base for name in values if name != base},
-    }
-    results = compare(values, unit, baselines)
+    results = compare({base: values[base]} | values, unit)
     rows = {row.name: row for row in results}
     stem = base.removesuffix(ALL_CORES)
     for which, only_antialiased in (("", False), ("-antialiased", True)):
@@ -203,7 +193,7 @@ def build_results(
         if rivals:
             fastest = max(rivals, key=lambda row: row.value)
             name = f"{stem}-against-fastest{which}{base.removeprefix(stem)}"
-            results += compare(values | {name: values[base]}, unit, {name: fastest.name})
+            results += compare(values, unit, {name: fastest.name})
     return results
 
 
