@@ -36,6 +36,7 @@ from feeder.survey.style import STYLE
 
 SURVEY_NAME: Final = "survey.html"
 _OPEN_SHARDS: Final = 8
+_TEXT: Final = ' class="text"'
 _IMBALANCE: Final = 10  # times as many samples in the largest class as in the smallest
 
 
@@ -135,8 +136,7 @@ def _header(manifest: Manifest, duplicates: Duplicates) -> str:
         "Duplicates": f"{duplicates.samples:,}",
     }
     items = join_lines(
-        f"<div{' class=text' if name == 'Labels' else ''}><dt>{name}</dt>"
-        f"<dd>{escape(value)}</dd></div>"
+        f"<div{_TEXT if name == 'Labels' else ''}><dt>{name}</dt><dd>{escape(value)}</dd></div>"
         for name, value in facts.items()
         if value
     )

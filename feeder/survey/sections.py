@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import QUARANTINE_NAME, Manifest
+from feeder.process.path_text import printable
 from feeder.survey.charts import (
     ASPECT,
     MEGAPIXELS,
@@ -169,7 +170,9 @@ def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
             (escape_path(entry.path), escape_reason(entry.reason))
             for entry in entries[:LEFT_OUT_NAMED_MAX]
         )
-        table = make_table(f"Left out: {name}", ("Name", "Reason"), rows, kind="plain files")
+        table = make_table(
+            f"Left out: {printable(name)}", ("Name", "Reason"), rows, kind="plain files"
+        )
         more = _more(max(0, len(entries) - LEFT_OUT_NAMED_MAX))
         pieces.append(
             _make_kind(

@@ -18,9 +18,25 @@ class OddKind(NamedTuple):
 UNCHANGED: Final = "pixels unchanged"
 CONVERTED: Final = "converted"
 
-_CONVERTED_TEXT: Final = "Packing decoded it, converted it to RGB, and encoded it as a JPEG."
+_ANIMATION: Final = " Transparency is dropped; of an animation, the first frame is kept."
+_FORMATS: Final = {
+    Oddity.PNG: ("PNG", " Transparency is dropped; 16 bits a sample become 8."),
+    Oddity.WEBP: ("WebP", _ANIMATION),
+    Oddity.GIF: ("GIF", _ANIMATION),
+    Oddity.BMP: ("BMP", ""),
+    Oddity.TIFF: ("TIFF", " Only the first page is kept."),
+    Oddity.PPM: ("PBM, PGM or PPM", ""),
+}
 
 ODD_KINDS: Final[dict[Oddity, OddKind]] = {
+    **{
+        flag: OddKind(
+            title,
+            CONVERTED,
+            f"Packing decoded it, converted it to RGB, and encoded it as a JPEG.{loss}",
+        )
+        for flag, (title, loss) in _FORMATS.items()
+    },
     Oddity.PROGRESSIVE: OddKind(
         "Progressive JPEG",
         UNCHANGED,
@@ -37,24 +53,6 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
         "The file has four channels, for print. Packing converted it to RGB as Pillow does, "
         "without a colour profile, and encoded it again. Check that the colours look right.",
     ),
-    Oddity.PNG: OddKind(
-        "PNG",
-        CONVERTED,
-        f"{_CONVERTED_TEXT} Transparency is dropped; 16 bits a sample become 8.",
-    ),
-    Oddity.WEBP: OddKind(
-        "WebP",
-        CONVERTED,
-        f"{_CONVERTED_TEXT} Transparency is dropped; of an animation, the first frame is kept.",
-    ),
-    Oddity.GIF: OddKind(
-        "GIF",
-        CONVERTED,
-        f"{_CONVERTED_TEXT} Transparency is dropped; of an animation, the first frame is kept.",
-    ),
-    Oddity.BMP: OddKind("BMP", CONVERTED, _CONVERTED_TEXT),
-    Oddity.TIFF: OddKind("TIFF", CONVERTED, f"{_CONVERTED_TEXT} Only the first page is kept."),
-    Oddity.PPM: OddKind("PBM, PGM or PPM", CONVERTED, _CONVERTED_TEXT),
     Oddity.RARE_JPEG: OddKind(
         "Rare kind of JPEG",
         CONVERTED,

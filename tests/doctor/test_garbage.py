@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,28 +19,12 @@ NAMES = ("desktop", "container-v1", "container-v2", "virtual-sse")
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, dict[str, str]]]:
-    """Return trees of our own, and the files of each."""
+    """Trees of our own, and the files of each."""
     made: list[tuple[Path, dict[str, str]]] = []
     for name in NAMES:
         files = read_description((DESCRIPTIONS / f"{name}.txt").read_text("utf-8"))
         made.append((write_tree(tmp_path_factory.mktemp(name), files), files))
     return made
-
-
-@contextmanager
-def damaged(
-    root: Path, files: Mapping[str, str], damage: Mapping[str, bytes | None]
-) -> Iterator[None]:
-    """Give some files other contents, or none, within the body."""
-    for name, content in damage.items():
-        if content is None:
-            (root / name).unlink()
-        else:
-            (root / name).write_bytes(content)
-    try:
-        yield
-    finally:
-        write_tree(root, {name: files[name] for name in damage})
 
 
 CONTENTS = st.one_of(
@@ -64,9 +46,16 @@ def test_damaged_trees_are_reported_on(
     root, files = data.draw(st.sampled_from(machines))
     damage = data.draw(st.dictionaries(st.sampled_from(sorted(files)), CONTENTS, max_size=12))
     datasets = [Path("/data/in"), Path("relative")]
-    with damaged(root, files, damage):
+    for name, content in damage.items():
+        if content is None:
+            (root / name).unlink()
+        else:
+            (root / name).write_bytes(content)
+    try:
         machine = read_machine(root, datasets)
         worst = find_worst(root, datasets)
+    finally:
+        write_tree(root, {name: files[name] for name in damage})
     findings = find_all(machine)
     report = format_report(machine, findings, data.draw(st.integers(0, 200)))
     assert "The machine as Feeder sees it" in report

@@ -90,35 +90,32 @@ def test_links_of_another_process_end_in_its_own_root(files: KernelFiles) -> Non
     assert (place.path, place.mount) == ("/in", "/sets")
 
 
-def test_datasets_that_do_not_exist_are_refused(files: KernelFiles) -> None:
+def test_datasets_that_the_process_cannot_see_are_refused(
+    files: KernelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (files.root / "srv/in").mkdir(parents=True)
     (files.root / "gone").symlink_to("/nowhere")
     (files.root / "here").symlink_to("/srv/in")
-    check_datasets(files, [Path(path) for path in ("/srv/in", "/here", "/mnt/nas/x", "/net/x")])
-    for path in ("/srv/no", "/gone", "/here/no"):
-        with pytest.raises(ConfigError, match=f"--data {path}: it does not exist"):
-            check_datasets(files, [Path(path)])
-
-
-def test_a_dataset_may_be_seen_by_the_other_process_alone(files: KernelFiles) -> None:
     own = files.root / "proc/71/root"
-    (own / "in").mkdir(parents=True)
+    (own / "own").mkdir(parents=True)
     (own.parent / "mountinfo").write_text("20 1 8:1 / / rw - ext4 d rw")
     other = KernelFiles(files.root, "71")
-    check_datasets(other, [Path("/in")])
-    with pytest.raises(ConfigError, match="--data /srv: process 71 sees no such path"):
-        check_datasets(other, [Path("/srv")])
+    check_datasets(files, [Path(path) for path in ("/srv/in", "/here", "/mnt/nas/x", "/net/x")])
+    check_datasets(other, [Path("/own")])
 
+    def check_refused(seen_by: KernelFiles, path: str, message: str) -> None:
+        with pytest.raises(ConfigError, match=f"--data {path}: {message}"):
+            check_datasets(seen_by, [Path(path)])
 
-def test_a_dataset_that_may_not_be_read_is_not_called_absent(
-    files: KernelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    for path in ("/srv/no", "/gone", "/here/no"):
+        check_refused(files, path, "it does not exist; name a folder")
+    check_refused(other, "/srv", "process 71 sees no such path")
+
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "lstat", refuse)
-    with pytest.raises(ConfigError, match=r"--data /srv: Permission denied; .*sudo"):
-        check_datasets(files, [Path("/srv")])
+    check_refused(files, "/srv", r"Permission denied; .*sudo")
 
 
 def test_links_in_a_circle_end(files: KernelFiles) -> None:
@@ -127,22 +124,24 @@ def test_links_in_a_circle_end(files: KernelFiles) -> None:
     assert resolve(files.root, PurePosixPath("/a/x"), ()).name == "x"
 
 
-REMOTE = ("nfs", "nfs4", "cifs", "ceph", "lustre", "fuse.s3fs", "fuse.sshfs", "fuse.juicefs")
-LOCAL = ("ext4", "xfs", "overlay", "tmpfs", "zfs", "btrfs", "squashfs")
-USER_SPACE = ("fuseblk", "fuse.mergerfs", "fuse.squashfuse", "fuse.bindfs", "fuse.gocryptfs")
+FILE_SYSTEMS = {
+    "over the network": "nfs nfs4 cifs ceph lustre fuse.s3fs fuse.sshfs fuse.juicefs",
+    "": "ext4 xfs overlay tmpfs zfs btrfs squashfs autofs",
+    "through user space": "fuseblk fuse.mergerfs fuse.squashfuse fuse.bindfs fuse.gocryptfs",
+    "through the host": "9p virtiofs vboxsf",
+}
 
 
-@pytest.mark.parametrize(
-    ("kinds", "detour"),
-    [
-        (REMOTE, "over the network"),
-        (LOCAL, ""),
-        (USER_SPACE, "through user space"),
-        (("9p", "virtiofs", "vboxsf"), "through the host"),
-    ],
-)
-def test_kinds_of_file_systems(kinds: tuple[str, ...], detour: str) -> None:
-    assert {kind: describe_detour(kind, "d") for kind in kinds} == dict.fromkeys(kinds, detour)
+@pytest.mark.parametrize(("detour", "kinds"), FILE_SYSTEMS.items())
+def test_kinds_of_file_systems_and_whether_they_may_hang(detour: str, kinds: str) -> None:
+    assert {kind: describe_detour(kind, "d") for kind in kinds.split()} == dict.fromkeys(
+        kinds.split(), detour
+    )
+    hanging = [kind for kind in kinds.split() if may_hang(kind)]
+    answering = {"fuseblk", "fuse.mergerfs"} | {*FILE_SYSTEMS[""].split()} - {"autofs"}
+    assert hanging == [kind for kind in kinds.split() if kind not in answering]
+    assert may_hang("fuse")
+    assert may_hang("fuse.unheard-of")
 
 
 @pytest.mark.parametrize(
@@ -155,12 +154,6 @@ def test_kinds_of_file_systems(kinds: tuple[str, ...], detour: str) -> None:
 )
 def test_file_systems_without_a_name_are_known_by_their_source(source: str, remote: bool) -> None:
     assert is_remote("fuse", source) == remote
-
-
-def test_whatever_may_be_remote_may_hang() -> None:
-    hanging = (*REMOTE, "autofs", "9p", "virtiofs", "fuse", "fuse.unheard-of", "fuse.bindfs")
-    assert [kind for kind in hanging if not may_hang(kind)] == []
-    assert [kind for kind in (*LOCAL, "fuseblk", "fuse.mergerfs") if may_hang(kind)] == []
 
 
 def test_a_real_process_with_mounts_of_its_own(tmp_path: Path) -> None:
