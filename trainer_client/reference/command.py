@@ -7,8 +7,8 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -17,7 +17,12 @@ from feeder.plan.recipe import parse_field
 from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.program import run_guarded
-from trainer_client.reference.options import TrainingOptions
+from trainer_client.reference.options import (
+    DATA_OPTIONS,
+    FEEDER_OPTIONS,
+    KEPT_OPTIONS,
+    TrainingOptions,
+)
 from trainer_client.reference.recipes.recipe import KEYS, KINDS, TABLES, about_key
 from trainer_client.reference.recipes.recipe_file import (
     EffectiveRecipe,
@@ -108,23 +113,11 @@ def write_json(value: object, path: Path) -> None:
         write_output(path, text.encode())
 
 
-def add_feeder_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that asks a feeder."""
-    add = parser.add_argument
-    add(
-        "--batch-size",
-        type=int,
-        default=0,
-        help="images of a rank that go through the model at once; default: from the recipe, or 256",
-    )
-    add("--window", type=int, default=4, help="batches to request ahead; default: %(default)s")
-    waits = "of each wait for a feeder; default: %(default)s"
-    add("--timeout-s", type=float, default=60.0, help=waits)
-    add("--device", help="default: cuda if available, else cpu")
-    add("--server-key", metavar="KEY", help="the feeder's public key, or its file")
-    add("--client-key", metavar="FILE", help="this job's secret key")
-    shares = "this job's name: feeders share their workers evenly between jobs, or by weight"
-    add("--job", default="", metavar="NAME", help=shares)
+def add_options(add: Callable[..., object], names: Iterable[str]) -> None:
+    """Add fields of TrainingOptions to a parser or a group of it."""
+    described = {each.name: each.metadata for each in fields(TrainingOptions)}
+    for name in names:
+        add(f"--{name.replace('_', '-')}", **described[name])
 
 
 def _make_parser() -> JobParser:
@@ -138,25 +131,13 @@ def _make_parser() -> JobParser:
     add = parser.add_argument
     forms = "tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT or file:///PATH"
     add("endpoint", nargs="?", help=forms)
-    add("--dataset", default="", metavar="NAME", help="the training set's name")
-    add("--val-dataset", metavar="NAME", help="the validation set's name")
+    add_options(add, DATA_OPTIONS)
     named = f"{', '.join(shipped_recipes())}, or a TOML file; default: the defaults below"
     add("--recipe", metavar="NAME|FILE", help=named)
     add("--show", action="store_true", help="print the recipe in effect, and end")
-    add_feeder_options(parser)
+    add_options(add, FEEDER_OPTIONS)
     add = parser.add_argument_group("what is kept").add_argument
-    add("--output", metavar="DIR", help="folder of the run, with all that it leaves")
-    add("--keep", type=int, default=3, help="checkpoints; default: %(default)s")
-    where = "without --output: save the job there and on SIGTERM"
-    add("--checkpoint", metavar="FILE", help=where)
-    often = "steps between checkpoints, beside one after each epoch; default: %(default)s"
-    add("--checkpoint-steps", type=int, default=1000, help=often)
-    latest = "from the latest checkpoint if there is one (auto, also without a value), or FILE"
-    add("--resume", nargs="?", const="auto", metavar="auto|FILE", help=latest)
-    add("--init", metavar="FILE", help="weights to begin with: a state dict")
-    add("--tensorboard", action="store_true", help="in DIR/tensorboard")
-    add("--wandb", metavar="PROJECT", help="Weights & Biases")
-    add("--mllog", action="store_true", help="MLPerf's log, in DIR/mllog.txt")
+    add_options(add, KEPT_OPTIONS)
     add("--json", type=Path, metavar="FILE", help="also write the result there")
     add = parser.add_argument_group("keys of the recipe, with their defaults").add_argument
     for key, described in KEYS.items():

@@ -24,14 +24,14 @@ from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
 from trainer_client.reference.checkpoints.store import CHECKPOINTS, list_checkpoints, position_of
 from trainer_client.reference.command import (
     JobParser,
-    add_feeder_options,
+    add_options,
     handle_signals,
     write_json,
 )
 from trainer_client.reference.evaluation import evaluate
 from trainer_client.reference.loaders import make_val_loader
 from trainer_client.reference.models import make_model
-from trainer_client.reference.options import SMOKE, BatchPlan, TrainingOptions
+from trainer_client.reference.options import FEEDER_OPTIONS, SMOKE, BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.place import Place, broadcast_text, join
 from trainer_client.reference.recipes.recipe import TrainingRecipe
@@ -47,10 +47,8 @@ class Evaluation:
     """One checkpoint's accuracy."""
 
     checkpoint: str
-    epoch: int
-    """The epoch that it was trained in last, as in epochs.csv."""
-    steps: int
-    """Steps done in the whole job."""
+    epoch: int  # the epoch that it was trained in last, as in epochs.csv
+    steps: int  # steps done in the whole job
     val_images: int
     val_top1: float
     val_top5: float
@@ -306,7 +304,7 @@ def _make_parser() -> JobParser:
         "--endpoint", help="a feeder with the validation set; default: the one that trained"
     )
     parser.add_argument("--val-dataset", metavar="NAME", help="default: that of the training job")
-    add_feeder_options(parser)
+    add_options(parser.add_argument, FEEDER_OPTIONS)
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help=f"default: {RESULTS} in the run's folder"
     )

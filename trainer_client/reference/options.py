@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from feeder.errors import ConfigError
 from trainer_client.reference.recipes.recipe import TrainingRecipe
@@ -11,35 +11,74 @@ from trainer_client.reference.recipes.recipe import TrainingRecipe
 SMOKE: Final = "smoke"
 """The recipe that brings its own data and feeder, where no endpoint is given."""
 DEFAULT_BATCH_SIZE: Final = 256
+DATA_OPTIONS: Final = ("dataset", "val_dataset")
+FEEDER_OPTIONS: Final = (
+    *("batch_size", "window", "timeout_s", "device", "server_key", "client_key", "job"),
+)
+KEPT_OPTIONS: Final = (
+    *("output", "keep", "checkpoint", "checkpoint_steps", "resume", "init", "tensorboard"),
+    *("wandb", "mllog"),
+)
+
+
+def _option(default: Any, about: str, metavar: str | None = None, **argument: Any) -> Any:
+    """Return the dataclass field of an option, with what the command line's parser needs of it."""
+    if isinstance(default, bool):
+        argument["action"] = "store_true"
+    else:
+        argument |= {"default": default, "metavar": metavar}
+        if isinstance(default, int | float):
+            argument["type"] = type(default)
+    return field(default=default, metadata={**argument, "help": about})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What to train on and what to keep; ``recipe`` holds the training recipe."""
+    """What to train on and what to keep; ``recipe`` holds the training recipe.
+
+    A field made by ``_option`` is an option of the command line: ``batch_size`` is --batch-size.
+    """
 
     endpoint: str | None = None  # None: the smoke recipe, with a feeder of its own
-    dataset: str = ""
-    val_dataset: str | None = None
     recipe: TrainingRecipe = field(default_factory=TrainingRecipe)
     recipe_name: str = "defaults"
     recipe_origins: Mapping[str, str] = field(default_factory=dict)  # of keys that were set
-    batch_size: int = 0  # images of a rank in a micro-batch; 0: from the recipe's global batch
-    window: int = 4
-    timeout_s: float = 60.0
-    device: str | None = None
-    server_key: str | None = None  # where the feeder has keys: its public key, a file or its text
-    client_key: str | None = None  # and the file of this job's secret key
-    job: str = ""  # its name, by which feeders share their workers between jobs
-    init: str | None = None  # file of weights to begin with
-    output: str | None = None  # folder of the run: checkpoints, results, pictures
-    checkpoint: str | None = None  # or one file, without the rest
-    checkpoint_steps: int = 1000  # between checkpoints, beside the one at each epoch's end
-    keep: int = 3  # checkpoints of a run's folder, beside the best
-    resume: str | None = None  # "auto": the latest checkpoint, if there is one; or a file
-    tensorboard: bool = False
-    wandb: str | None = None  # project
-    mllog: bool = False
     has_own_feeder: bool = False  # set by a job of the smoke recipe, with the endpoint
+
+    dataset: str = _option("", "the training set's name", "NAME")
+    val_dataset: str | None = _option(None, "the validation set's name", "NAME")
+    batch_size: int = _option(
+        0,
+        "images of a rank that go through the model at once; default: from the recipe, or 256",
+    )
+    window: int = _option(4, "batches to request ahead; default: %(default)s")
+    timeout_s: float = _option(60.0, "of each wait for a feeder; default: %(default)s")
+    device: str | None = _option(None, "default: cuda if available, else cpu")
+    server_key: str | None = _option(None, "the feeder's public key, or its file", "KEY")
+    client_key: str | None = _option(None, "this job's secret key", "FILE")
+    job: str = _option(
+        "", "this job's name: feeders share their workers evenly between jobs, or by weight", "NAME"
+    )
+
+    output: str | None = _option(None, "folder of the run, with all that it leaves", "DIR")
+    keep: int = _option(3, "checkpoints; default: %(default)s")  # beside the best
+    checkpoint: str | None = _option(
+        None, "without --output: save the job there and on SIGTERM", "FILE"
+    )
+    checkpoint_steps: int = _option(
+        1000, "steps between checkpoints, beside one after each epoch; default: %(default)s"
+    )
+    resume: str | None = _option(
+        None,
+        "from the latest checkpoint if there is one (auto, also without a value), or FILE",
+        "auto|FILE",
+        nargs="?",
+        const="auto",
+    )
+    init: str | None = _option(None, "weights to begin with: a state dict", "FILE")
+    tensorboard: bool = _option(False, "in DIR/tensorboard")
+    wandb: str | None = _option(None, "Weights & Biases", "PROJECT")
+    mllog: bool = _option(False, "MLPerf's log, in DIR/mllog.txt")
 
     def check(self) -> None:
         """Raise ConfigError for options that do not fit together, or that nothing else checks."""

@@ -20,12 +20,10 @@ class RunInfo:
     train_samples: int
     val_samples: int | None
     seed: int
-    recipe: Mapping[str, object]
-    """Every key in effect, as TOML and JSON can hold it."""
+    recipe: Mapping[str, object]  # every key in effect, as TOML and JSON can hold it
     first_step: int = 0
     """Steps of the job that were taken before, by the process that this one resumes."""
-    history: Sequence["EpochResult"] = ()
-    """The epochs that were completed before."""
+    history: Sequence["EpochResult"] = ()  # the epochs that were completed before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +31,14 @@ class StepReport:
     """The latest step, at the times when reading the loss does not slow the job down."""
 
     epoch: int
-    step: int
-    """Steps done in this epoch, including this one."""
+    step: int  # steps done in this epoch, including this one
     steps_per_epoch: int
-    global_step: int
-    """Steps done in the whole job, including this one."""
+    global_step: int  # steps done in the whole job, including this one
     loss: float
     lr: float
-    images_per_s: float
-    """Of all ranks, over this epoch so far."""
-    wait_share: float
-    """Share of the time spent waiting for the feeder, over this epoch so far."""
-    remaining_s: float
-    """Of the whole job at this rate, evaluations left out."""
+    images_per_s: float  # of all ranks, over this epoch so far
+    wait_share: float  # share of the time spent waiting for the feeder, over this epoch so far
+    remaining_s: float  # of the whole job at this rate, evaluations left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +53,13 @@ class EpochResult:
     images: int
     seconds: float
     images_per_s: float
-    wait_share: float
-    """Share of the time spent waiting for the feeder."""
-    loss: float
-    """Mean over the epoch, of all ranks."""
+    wait_share: float  # share of the time spent waiting for the feeder
+    loss: float  # mean over the epoch, of all ranks
     lr: float
     val_images: int | None = None
     val_correct: int | None = None
     val_correct_top5: int | None = None
-    ema_correct: int | None = None
-    """Correct with the averaged weights, where the recipe has them."""
+    ema_correct: int | None = None  # correct with the averaged weights, where the recipe has them
     ema_correct_top5: int | None = None
     val_s: float | None = None
 
@@ -130,17 +120,14 @@ class Outcome:
     """How a run ended."""
 
     ending: Ending
-    epochs: int
-    """Epochs completed, over all processes of the job."""
-    seconds: float
-    """Training and evaluation, over all processes of the job."""
+    epochs: int  # epochs completed, over all processes of the job
+    seconds: float  # training and evaluation, over all processes of the job
     images_per_s: float
     wait_share: float
     val_top1: float | None
     best_top1: float | None
     best_epoch: int | None
-    target_s: float | None = None
-    """Seconds until the target accuracy was reached."""
+    target_s: float | None = None  # seconds until the target accuracy was reached
 
     def __str__(self) -> str:
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"

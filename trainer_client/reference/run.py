@@ -45,7 +45,7 @@ class TrainingResult:
     world_size: int
     classes: int
     samples: int
-    connect_s: float  # from the loader's start to the feeder's welcome
+    connect_s: float = 0.0  # from the loader's start to the feeder's welcome
     epochs: list[EpochResult] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     was_stopped: bool = False  # by SIGTERM or by the time budget, before all epochs were done
@@ -64,16 +64,23 @@ class Run:
         loader: FeederLoader,
         val_loader: FeederLoader | None,
         store: Store | None,
-        group: "dist.ProcessGroup | None",
-        result: TrainingResult,
         log: Report,
         on_batch: OnBatch | None,
     ) -> None:
         self.options, self.plan, self.place = options, plan, place
         self.loader, self.val_loader, self.store = loader, val_loader, store
-        self.result, self.log = result, log
+        self.log = log
+        self.result = TrainingResult(
+            options=options,
+            device=str(place.device),
+            rank=place.rank,
+            world_size=place.ranks,
+            classes=len(loader.classes),
+            samples=loader.samples,
+        )
         self.on_batch = None if on_batch is None else lambda batch: on_batch(batch, loader)
-        self.group = group
+        # Of CPUs, so that nothing in it waits for the device.
+        self.group = dist.new_group(backend="gloo") if place.ranks > 1 else None
         self.steps_per_epoch = len(loader) // plan.accumulation
         if not self.steps_per_epoch:
             raise ConfigError(
@@ -88,16 +95,16 @@ class Run:
             steps_per_epoch=self.steps_per_epoch,
             init=None if options.init is None else Path(options.init),
         )
-        self.saver = Saver(options, self.trainer, loader, store, place, group)
+        self.saver = Saver(options, self.trainer, loader, store, place, self.group)
         self.progress = self.saver.progress
-        self.vote = StopVote(group)
+        self.vote = StopVote(self.group)
         self.trackers: list[Tracker] = []
         self._pending: list[torch.Tensor] = []  # losses on the device
         budget = options.recipe.time_budget
         self._budget_s = parse_duration(budget) if budget else float("inf")
 
     def resume(self) -> None:
-        """Resume from a checkpoint, if the options ask for one and there is one."""
+        """Resume from the checkpoint that the options ask for, if there is one."""
         wanted = self.options.resume
         if wanted is None:
             return

@@ -41,12 +41,10 @@ class Progress:
     step: int = 0
     losses: list[float] = field(default_factory=list)
     """Of the steps of this epoch so far, averaged over the ranks."""
-    history: list[EpochResult] = field(default_factory=list)
-    """Every epoch that is complete."""
+    history: list[EpochResult] = field(default_factory=list)  # every epoch that is complete
     target_s: float | None = None
     """When the target accuracy was reached, in the time that the job has spent."""
-    earlier_s: float = 0.0
-    """Time that earlier processes of this job spent training and evaluating."""
+    earlier_s: float = 0.0  # time that earlier processes of this job spent training and evaluating
     start_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from feeder.errors import ConfigError
 from trainer_client.reference.checkpoints.store import (
     CHECKPOINTS,
@@ -58,20 +56,12 @@ def train(
             options = serve_in_rank_0(options, place, log, stack)
         start_s = time.monotonic()
         loader = stack.enter_context(make_loader(options, plan, place))
-        result = TrainingResult(
-            options=options,
-            device=str(place.device),
-            rank=place.rank,
-            world_size=place.ranks,
-            classes=len(loader.classes),
-            samples=loader.samples,
-            connect_s=time.monotonic() - start_s,
-        )
+        connect_s = time.monotonic() - start_s
         val_loader = None
         if options.val_dataset is not None:
             val_loader = stack.enter_context(make_val_loader(options, plan, place, loader))
-        group = dist.new_group(backend="gloo") if place.ranks > 1 else None
-        run = Run(options, plan, place, loader, val_loader, store, group, result, log, on_batch)
+        run = Run(options, plan, place, loader, val_loader, store, log, on_batch)
+        run.result.connect_s = connect_s
         log(
             f"{recipe.model} on {place.device}, {plan}, {run.steps_per_epoch} steps an "
             f"epoch, {loader.samples:,} images, {len(loader.classes)} classes"
@@ -83,7 +73,7 @@ def train(
             stack.callback(tracker.close)
         with run.vote.on_sigterm() if store is not None else contextlib.nullcontext():
             run.run()
-        return result
+        return run.result
 
 
 def _make_store(

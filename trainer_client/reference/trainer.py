@@ -75,21 +75,15 @@ class Trainer:
         model = model.to(device=place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         model = distribute_batch_norm(model, recipe.batch_norm_ranks, place.device)
         recompute_at(model, recipe.recompute)
-        groups = parameter_groups(model, recipe)
-        make = partial(make_optimiser, recipe, self.lr)
-        self.half_weights: HalfWeights | None = None
-        if recipe.weights == "float32":
-            self.optimiser = make(groups)
-        else:
-            self.half_weights = HalfWeights(
-                model,
-                groups,
-                make,
-                dtype=_TYPES[recipe.weights],
-                seed=recipe.seed,
-                is_stochastic=recipe.rounding == "stochastic",
-            )
-            self.optimiser = self.half_weights.optimiser
+        self.weights = HalfWeights(
+            model,
+            parameter_groups(model, recipe),
+            partial(make_optimiser, recipe, self.lr),
+            dtype=_TYPES[recipe.weights],
+            seed=recipe.seed,
+            is_stochastic=recipe.rounding == "stochastic",
+        )
+        self.optimiser = self.weights.optimiser
         self.plain_model = model
         self.model: nn.Module = model
         if place.ranks > 1:
@@ -154,8 +148,8 @@ class Trainer:
             with context:
                 loss = self._forward(batch) / parts
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            if self.half_weights is not None and self.model is self.plain_model:
-                self.half_weights.collect_gradients()  # they add up in float32; DDP adds in half
+            if self.model is self.plain_model:
+                self.weights.collect_gradients()  # they add up in float32; DDP adds in half
             losses.append(loss.detach())
         self._update()
         if self.average is not None:
@@ -180,15 +174,14 @@ class Trainer:
         return loss
 
     def _update(self) -> None:
-        if self.half_weights is not None:
-            self.half_weights.collect_gradients()
+        self.weights.collect_gradients()
         if self.recipe.clip_norm:
             self.scaler.unscale_(self.optimiser)
             parameters = [each for group in self.optimiser.param_groups for each in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        (self.half_weights or self.optimiser).zero_grad()
+        self.weights.zero_grad()
 
     def current_lr(self) -> float:
         """Return the learning rate of the latest step."""
@@ -196,14 +189,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumes training: equal in all ranks, for any number of them."""
-        optimiser = self.half_weights or self.optimiser
         return {
             "recipe": self.recipe.to_dict(),
             "global_batch": self.plan.global_batch,
             "steps_done": self.steps_done,
             "model": self.plain_model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "optimiser": optimiser.state_dict(),
+            "optimiser": self.weights.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
 
@@ -213,7 +205,7 @@ class Trainer:
         Raises KeyError, RuntimeError, TypeError or ValueError when it is of another job.
         """
         self.plain_model.load_state_dict(state["model"])
-        (self.half_weights or self.optimiser).load_state_dict(state["optimiser"])
+        self.weights.load_state_dict(state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

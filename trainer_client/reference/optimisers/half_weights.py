@@ -49,6 +49,8 @@ def round_stochastically(
 class HalfWeights:
     """Makes a model's kernels and matrices half precision, and an optimiser that updates them.
 
+    With the dtype float32 all weights stay as they are, and the optimiser is an ordinary one.
+
     ``optimiser`` is the real one: learning rates, GradScaler and clipping act on it and on its
     groups. In place of each half-precision weight it has a float32 stand-in of the same shape,
     which has memory only during a step. After each backward pass (with DDP, of the last
@@ -75,7 +77,7 @@ class HalfWeights:
         """
         self._stand_ins: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weights, stand-in)
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and dtype != torch.float32:
                 parameter.data = parameter.data.to(dtype)
                 self._stand_ins.append((parameter, nn.Parameter(_without_memory(parameter))))
         self._is_stochastic = is_stochastic
@@ -108,15 +110,17 @@ class HalfWeights:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the optimiser and of the generator; the weights are the model's."""
-        return {
-            "optimiser": self.optimiser.state_dict(),
-            "generator": self._generator.get_state(),
-        }
+        state = self.optimiser.state_dict()
+        if not self._stand_ins:
+            return state
+        return {"optimiser": state, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``, bit by bit on the same kind of device."""
-        self.optimiser.load_state_dict(state["optimiser"])
-        self._generator.set_state(state["generator"])
+        if self._stand_ins:
+            self._generator.set_state(state["generator"])
+            state = state["optimiser"]
+        self.optimiser.load_state_dict(state)
 
     def _fill(self) -> None:
         self.collect_gradients()

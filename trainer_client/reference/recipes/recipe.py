@@ -179,7 +179,6 @@ KINDS: Final = get_type_hints(TrainingRecipe)
 
 
 def about_key(name: str) -> str:
-    """Return the explanation of a key."""
     return str(KEYS[name].metadata["about"])
 
 

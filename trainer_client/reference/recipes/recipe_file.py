@@ -26,7 +26,6 @@ _SUFFIX: Final = ".toml"
 
 
 def shipped_recipes() -> list[str]:
-    """Return the names of the recipes that come with Feeder."""
     names = (each.name for each in files(__package__).iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
