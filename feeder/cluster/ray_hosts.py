@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from feeder.cluster.command import last_line
 from feeder.cluster.host_actor import HostActor
 from feeder.cluster.policy.plan import Launch, name_feeder
-from feeder.cluster.settings import Kept, Settings, binds_on
+from feeder.cluster.settings import Kept, Settings, serve_options
 from feeder.errors import PeerError
 from feeder.installation import install_command
 
@@ -60,11 +60,6 @@ def _nodes() -> list[dict[str, Any]]:
 
 def start_actor(launch: Launch, settings: Settings) -> Any:
     """Begin to start the actor of a launch on its host; its handle, at once."""
-    options = ["--name", name_feeder(launch.slot)]
-    for bind in binds_on(settings.binds, launch.address):
-        options += ["--bind", bind]
-    if settings.is_insecure:
-        options.append("--insecure")
     return (
         ray.remote(HostActor)
         .options(
@@ -77,7 +72,7 @@ def start_actor(launch: Launch, settings: Settings) -> Any:
             max_concurrency=_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(launch.host_id, soft=False),
         )
-        .remote(settings.config_toml, options)
+        .remote(settings.config_toml, serve_options(settings, launch))
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from feeder.cluster.policy.plan import Launch
+from feeder.cluster.policy.plan import Launch, name_feeder
 from feeder.errors import ConfigError, ResourceError
 from feeder.installation import install_command
 from feeder.node.endpoint import Endpoint, parse_endpoint
@@ -128,6 +128,14 @@ def check_binds(binds: Sequence[str], addresses: Sequence[str]) -> None:
                 f"bind: {endpoint} is the address of one host, and {len(addresses)} hosts offer "
                 "feeders; write tcp://*:PORT, which binds each host's address"
             )
+
+
+def serve_options(settings: Settings, launch: Launch) -> list[str]:
+    """Further arguments of ``feeder serve`` for a launch: its slot's name, what its host binds."""
+    options = ["--name", name_feeder(launch.slot)]
+    for bind in binds_on(settings.binds, launch.address):
+        options += ["--bind", bind]
+    return [*options, "--insecure"] if settings.is_insecure else options
 
 
 def binds_on(binds: Sequence[str], address: str) -> list[str]:

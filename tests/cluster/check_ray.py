@@ -283,27 +283,6 @@ def test_a_host_with_other_libraries_does_not_serve_and_is_named(
     assert cluster.status()["ready"] == 1
 
 
-def test_the_last_line_of_a_daemon_that_dies_is_in_the_status_within_seconds(
-    cluster: SimulatedCluster, config: Path, dataset: Path
-) -> None:
-    cluster.add(1)
-    cluster.up(config)
-    dataset.rename(dataset.with_name("away"))
-    try:
-        (daemon,) = cluster.hosts[next(iter(cluster.hosts))].daemons()
-        daemon.kill()
-        began_s = time.monotonic()
-        status = cluster.wait_status(
-            lambda status: any("dataset" in each["reason"] for each in status["problems"]),
-            "the reason is shown",
-        )
-        assert time.monotonic() - began_s < 5.0
-        assert status["problems"][0]["retry_s"] > 0 or status["slots"]
-    finally:
-        dataset.with_name("away").rename(dataset)
-    cluster.wait_status(lambda status: status["ready"] == 1, "it serves again")
-
-
 def test_with_keys_jobs_look_up_and_read_and_others_do_not(
     cluster: SimulatedCluster, tmp_path: Path, dataset: Path
 ) -> None:

@@ -473,18 +473,6 @@ def test_a_garbage_collected_loader_ends_its_thread(node: FakeNode) -> None:
     wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
 
 
-def test_closing_from_another_thread_ends_a_wait(node: FakeNode) -> None:
-    node.script = lambda key, messages: []
-    with make_loader(node) as loader:
-        batches = iter(loader)
-        node.wait_until(lambda: node.count(Request), "nothing is wanted")
-        closer = threading.Thread(target=loader.close)
-        closer.start()
-        with pytest.raises(ConfigError, match="closed"):
-            next(batches)
-        closer.join()
-
-
 _FORK_SCRIPT = """
     import os, sys
     from feeder.errors import ConfigError

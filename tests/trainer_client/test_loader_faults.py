@@ -94,12 +94,6 @@ def test_what_does_not_answer_as_a_feeder_is_named_at_the_deadline(tmp_path: Pat
     assert "does not answer the greeting; is it a feeder" in reasons[3]
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:5555", "http://127.0.0.1", "tcp://127.0.0.1", ""])
-def test_an_invalid_endpoint(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be dialled .*: use tcp://HOST:PORT or ipc://"):
-        FeederLoader(endpoint, dataset="birds", batch_size=8, device="cpu")
-
-
 @pytest.mark.parametrize(
     ("scheme", "reason"),
     [
