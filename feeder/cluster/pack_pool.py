@@ -1,7 +1,7 @@
 """A pool like ``feeder.pack.task_pool``'s whose tasks run on the hosts of a Ray cluster.
 
-    feeder pack ── orders ──► ray_process (a child, see ``command``) ──► Ray tasks on any host
-                ◄── {"kind": "report" | "done" | "error", "number": N, …}
+    feeder pack ── tasks ──► ray_process (a child, see ``command``) ──► Ray tasks on any host
+                ◄── {"kind": "report" | "done" | "error", …}
 
 Tasks read and write a folder that all hosts share. Ray repeats those whose host is lost; they write
 their files atomically, so a repeated one changes nothing. A task's reports arrive with its end, so
@@ -51,11 +51,11 @@ class RayTaskPool:
 
     def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
         """As ``TaskPool.run``. PeerError when Ray is lost; finished parts are kept then."""
-        waiting = enumerate(tasks)
+        waiting = iter(tasks)
         running = 0
         while True:
-            while running < self._tasks and (numbered := next(waiting, None)) is not None:
-                self._send({"number": numbered[0], "task": msgspec.to_builtins(numbered[1])})
+            while running < self._tasks and (task := next(waiting, None)) is not None:
+                self._send(msgspec.to_builtins(task))
                 running += 1
             if not running:
                 return

@@ -1,8 +1,10 @@
 """A process that uses Ray for ``command.RayChild``: ``ray.init`` may hang, or end the process.
 
-standard input    the request, and for a packing the orders after it: JSON, one a line
-standard output   {"doing": …} before each step that may hang, then the results
-standard error    what Ray writes
+    standard input    the request, and for a packing the tasks after it: JSON, one a line
+    standard output   {"doing": …} before each step that may hang, then the results
+    standard error    what Ray writes, which also gets what it prints
+
+It dies with its parent, which kills it at the deadline.
 """
 
 import json
@@ -248,19 +250,18 @@ def _pack(request: dict[str, Any], report: Report) -> None:
         num_cpus=1, max_retries=_RETRIES_MAX, scheduling_strategy="SPREAD"
     )
     setup = ray.put(request["setup"])
-    running: dict[Any, int] = {}
+    running: list[Any] = []
     while True:
         try:
             order = orders.get(block=not running)
             if order is None:
                 return
-            running[task.remote(request["module"], setup, order["task"])] = order["number"]
+            running.append(task.remote(request["module"], setup, order))
         except queue.Empty:
-            done, _ = ray.wait(list(running), timeout=_WAIT_S)
+            done, running = ray.wait(running, timeout=_WAIT_S)
             for future in done:
                 for message in _messages_of(ray, future):
-                    report({**message, "number": running[future]})
-                del running[future]
+                    report(message)
 
 
 def _messages_of(ray: Any, future: Any) -> list[dict[str, Any]]:

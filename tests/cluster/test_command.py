@@ -12,6 +12,7 @@ import pytest
 
 from bench.daemon import free_port
 from feeder.cli.main import main
+from feeder.cluster import command
 from feeder.cluster.settings import ENVIRONMENT
 from feeder.installation import install_command
 from tests.support.daemon import listening_port, pack_small
@@ -76,14 +77,18 @@ class remote:
 def init(**_): print("Ray prints")
 def cluster_resources(): return {"CPU": 2}
 def put(value): return value
-def wait(futures, timeout): return futures, []
+def wait(futures, timeout): return futures[:1], futures[1:]
 def get(future): return future.value
 """
 
 
 def test_parts_that_tasks_of_ray_pack_are_those_of_the_pool(
-    check: Check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    check: Check,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(command, "_READ_BYTES", 7)  # as a pipe may split messages
     source = pack_small(tmp_path / "small").parent / "source"
     check(VERSION, "cluster status --address x", status=2, words=[])  # writes the package
     (tmp_path / "packages" / "ray" / "__init__.py").write_text(VERSION + TASKS)
