@@ -28,6 +28,7 @@ from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
 
 _FILE_BYTES_MAX: Final = 256 << 20
+_ROWS: Final = ("one-hot", "multi-hot")
 _KINDS: Final[dict[str, LabelKind]] = {
     "none": "none",
     "names": "index",
@@ -97,7 +98,7 @@ class ClassPlan:
 def plan_classes(
     items: SourceItems, reading: LabelReading, spec: SourceSpec, known: Manifest | None
 ) -> ClassPlan:
-    """Return the classes of a source; ``reading`` is how its labels are read.
+    """Find the classes of a source; ``reading`` is how its labels are read.
 
     ``known`` is the dataset whose classes it must have. Raises ConfigError for labels that fit
     neither it nor the list of names, and DatasetError for containers that contradict each other.
@@ -113,34 +114,33 @@ def plan_classes(
             f"--classes-of: that dataset's labels have {known.labels.width} values each, these "
             f"{reading.width}"
         )
-    if kind in ("float", "none"):
-        labels = LabelSpec(kind=kind, width=reading.width if kind == "float" else 1)
-        no_texts = np.empty(0, np.int64)
-        return ClassPlan(
-            labels=labels, classes=(), reading=reading, class_of={}, text_classes=no_texts
-        )
-    given = None
-    if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
-        given = _read_class_names(spec.class_names_file)
-    used = reading.used
-    if reading.way in ("one-hot", "multi-hot") and used:
-        used = {*range(reading.width)}
-    if reading.is_named:
-        classes = _named_classes(items, used, spec, given, known)
-        class_of: dict[str | int, int] = {name: number for number, name in enumerate(classes)}
-    else:
-        classes, class_of = _Numbered(items, reading, spec, used, given, known).find()
-    if len(classes) > CLASSES_MAX:
-        raise ConfigError(
-            f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field with "
-            "--label"
-        )
-    if not classes or not used:
-        raise DatasetError(
-            "no image has a label: choose another field with --label, or give --label-kind none"
-        )
+    classes: tuple[str, ...] = ()
+    class_of: dict[str | int, int] = {}
+    width = reading.width if kind == "float" else 1
+    if kind in ("index", "multi"):
+        used = reading.used
+        if reading.way in _ROWS and used:
+            used = {*range(reading.width)}
+        given = None
+        if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
+            given = _read_class_names(spec.class_names_file)
+        if reading.is_named:
+            classes = _named_classes(used, spec, given, known)
+            class_of = {name: number for number, name in enumerate(classes)}
+        else:
+            classes, class_of = _Numbers(items, reading, spec, used, given, known).find()
+        if len(classes) > CLASSES_MAX:
+            raise ConfigError(
+                f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field "
+                "with --label"
+            )
+        if not classes or not used:
+            raise DatasetError(
+                "no image has a label: choose another field with --label, or give --label-kind none"
+            )
+        width = len(classes) if kind == "multi" else 1
     return ClassPlan(
-        labels=LabelSpec(kind=kind, width=len(classes) if kind == "multi" else 1),
+        labels=LabelSpec(kind=kind, width=width),
         classes=classes,
         reading=reading,
         class_of=class_of,
@@ -159,7 +159,6 @@ def _text_classes(
 
 
 def _named_classes(
-    items: SourceItems,
     used: set[str | int],
     spec: SourceSpec,
     given: tuple[str, ...] | None,
@@ -170,29 +169,25 @@ def _named_classes(
     if allowed is None:
         return tuple(names)
     unknown = sorted(set(names).difference(allowed))
-    if unknown:
-        raise ConfigError(_describe_unknown(unknown, len(allowed), spec, known is not None))
-    return allowed
-
-
-def _describe_unknown(unknown: list[str], classes: int, spec: SourceSpec, is_known: bool) -> str:
+    if not unknown:
+        return allowed
     more = len(unknown) - 1
     others = "" if not more else ", nor is 1 other" if more == 1 else f", nor are {more} others"
-    name = printable(unknown[0])
-    if not is_known:
-        return (
+    name, classes = printable(unknown[0]), len(allowed)
+    if known is None:
+        raise ConfigError(
             f"class {name} is not among the {classes} names of --class-names{others}: add it there"
         )
     whose = f"is not among the {classes} classes of the dataset that --classes-of names{others}"
     if spec.kind == "class-folder":
-        return (
+        raise ConfigError(
             f"class folder {printable(spec.containers[0])}/{name} {whose}: rename class folders to "
             "the names there, or move them out of the source"
         )
-    return f"class {name} {whose}: mend the labels, or pack without --classes-of"
+    raise ConfigError(f"class {name} {whose}: mend the labels, or pack without --classes-of")
 
 
-class _Numbered:
+class _Numbers:
     """The classes of a source that numbers them."""
 
     def __init__(
@@ -204,22 +199,22 @@ class _Numbered:
         given: tuple[str, ...] | None,
         known: Manifest | None,
     ) -> None:
-        self._items = items
+        self._listed = [each.listed for each in items.lists]
         self._reading = reading
-        self._kind = spec.label_kind
         self._used = sorted(int(each) for each in used)
+        self._largest = self._used[-1] if used else -1
         self._given = given
         self._known = known
-        self._is_row = reading.way in ("one-hot", "multi-hot")
+        self._is_row = reading.way in _ROWS
+        self._may_be_names = spec.label_kind != "index" and not self._is_row
 
     def find(self) -> tuple[tuple[str, ...], dict[str | int, int]]:
-        """Return the classes, and the class of each number (from 0) that an item has."""
-        names = self._names()
-        largest = self._used[-1] if self._used else -1
-        count = max(largest, max(names, default=-1)) + 1
+        """The classes, and the class of each number (from 0) that an item has."""
+        names = self._find_names()
+        count = max(self._largest, max(names, default=-1)) + 1
         if count > CLASSES_MAX:
             raise ConfigError(
-                f"class number {largest + self._reading.base:,} is too large; the most is "
+                f"class number {self._largest + self._reading.base:,} is too large; the most is "
                 f"{CLASSES_MAX - 1:,}: choose another field with --label, --label-kind name if "
                 "it names a class, or float if it is a value"
             )
@@ -234,31 +229,39 @@ class _Numbered:
             )
         return classes, {number: number for number in range(count)}
 
-    def _names(self) -> dict[int, str]:
-        """Return the names of classes by number, from 0."""
+    def _find_names(self) -> dict[int, str]:
+        """The names of classes by number, from 0."""
         names: dict[int, str] = {}
         base = 0 if self._is_row else self._reading.base
-        for each in self._items.lists:
-            for number, name in each.listed.names.items():
+        for listed in self._listed:
+            for number, name in listed.names.items():
                 if number < base:
                     continue
                 if names.setdefault(number - base, name) != name and self._given is None:
                     raise DatasetError(
                         f"class {number} is called {printable(names[number - base])} and "
-                        f"{printable(name)} in {printable(each.listed.container)}: mend it, or "
+                        f"{printable(name)} in {printable(listed.container)}: mend it, or "
                         "give --class-names"
                     )
         if self._given is not None:
             return self._name_by_file(self._given)
-        self._check_declared(names)
+        declares = next((listed for listed in self._listed if listed.is_declared), None)
+        unnamed = [number for number in self._used if number not in names]
+        if declares is not None and unnamed:
+            shown = [printable(name) for name in names.values()]
+            more = f" and {len(shown) - 3:,} more" if len(shown) > 3 else ""
+            raise DatasetError(
+                f"class {unnamed[0]} is not among the {len(names):,} classes that "
+                f"{printable(declares.container)} declares ({', '.join(shown[:3])}{more}): mend "
+                "the labels, or name all classes with --class-names"
+            )
         return names
 
     def _name_by_file(self, given: tuple[str, ...]) -> dict[int, str]:
         self._check_not_names(given, "--class-names")
-        largest = self._used[-1] if self._used else -1
-        if largest >= len(given):
+        if self._largest >= len(given):
             raise ConfigError(
-                f"class {largest} has no name: --class-names names "
+                f"class {self._largest} has no name: --class-names names "
                 f"{plural(len(given), 'class', 'classes')}, from number 0"
             )
         if self._is_row and len(given) != self._reading.width:
@@ -268,24 +271,11 @@ class _Numbered:
             )
         return dict(enumerate(given))
 
-    def _check_declared(self, names: dict[int, str]) -> None:
-        """Raise DatasetError for a class that a source's own list of classes does not have."""
-        listed = next((each.listed for each in self._items.lists if each.listed.is_declared), None)
-        unnamed = [number for number in self._used if number not in names]
-        if listed is not None and unnamed:
-            raise DatasetError(
-                f"class {unnamed[0]} is not among the {len(names):,} classes that "
-                f"{printable(listed.container)} declares ({_some(list(names.values()))}): mend the "
-                "labels, or name all classes with --class-names"
-            )
-
     def _check_not_names(self, classes: tuple[str, ...], whose: str) -> None:
         """Raise ConfigError where a label may be a class's number or the name of another one."""
-        if self._kind == "index" or self._is_row:
-            return
         by_name = {name: number for number, name in enumerate(classes)}
         base = self._reading.base
-        for number in self._used:
+        for number in self._used if self._may_be_names else ():
             other = by_name.get(str(number + base))
             if other is not None and other != number:
                 raise ConfigError(
@@ -298,14 +288,14 @@ class _Numbered:
                 )
 
     def _match(self, names: dict[int, str], classes: tuple[str, ...]) -> dict[str | int, int]:
-        """Return the class in the known dataset of each number that an item has."""
+        """The class in the known dataset of each number that an item has."""
+        those = f"the {len(classes)} classes of the dataset that --classes-of names"
         if not names:
             self._check_not_names(classes, "the dataset that --classes-of names")
-            largest = self._used[-1] if self._used else -1
-            if largest >= len(classes):
+            if self._largest >= len(classes):
                 raise ConfigError(
-                    f"class {largest} is not among the {len(classes)} classes of the dataset "
-                    "that --classes-of names: mend the labels, or pack without --classes-of"
+                    f"class {self._largest} is not among {those}: mend the labels, or pack without "
+                    "--classes-of"
                 )
             return {number: number for number in self._used}
         number_of = {name: number for number, name in enumerate(classes)}
@@ -314,21 +304,15 @@ class _Numbered:
             name = names.get(number, str(number))
             if name not in number_of:
                 raise ConfigError(
-                    f"class {number}, {printable(name)}, is not among the {len(classes)} classes "
-                    "of the dataset that --classes-of names: give the names there with "
-                    "--class-names"
+                    f"class {number}, {printable(name)}, is not among {those}: give the names "
+                    "there with --class-names"
                 )
             matched[number] = number_of[name]
         return matched
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"{', '.join(map(printable, names[:3]))}{more}"
-
-
 def _read_class_names(path: str) -> tuple[str, ...] | None:
-    """Return the lines of a file with the name of each class; None without one."""
+    """Read the name of each class, one a line; None without a file."""
     if not path:
         return None
     file = path_from_text(path)
@@ -347,12 +331,11 @@ def _read_class_names(path: str) -> tuple[str, ...] | None:
     for line, name in enumerate(names, 1):
         if not name:
             raise ConfigError(f"--class-names {file} has an empty line {line}: name each class")
-        if name in seen:
+        if seen.setdefault(name, line) != line:
             raise ConfigError(
                 f"--class-names {file} has {printable(name)} in lines {seen[name]} and {line}: "
                 "names must differ"
             )
-        seen[name] = line
     if not names:
         raise ConfigError(f"--class-names {file} names no class")
     return names

@@ -202,7 +202,7 @@ class Spool:
         self._is_writing = False
 
     def _is_here(self, key: str, stem: int, digest: int) -> bool:
-        """Return whether an earlier call spooled this sample; ConfigError if its key is taken."""
+        """Whether an earlier call spooled this sample; ConfigError if its key is taken."""
         recent = self._recent.get(stem)
         at = -1 if recent is not None else self._keys.find(stem)
         if recent is None and at < 0:
