@@ -90,7 +90,7 @@ def show_samples(
     epoch: int,
     boxes: bool = False,
 ) -> Shown:
-    """Return the crops of n samples, or with ``boxes`` the whole images with the crops outlined.
+    """The crops of n samples, or with ``boxes`` the whole images with the crops outlined.
 
     Nothing else of the recipe is done to outlined images, so their notes are of the crop alone.
     """
@@ -121,7 +121,7 @@ def note_samples(
     seed: int,
     epoch: int,
 ) -> list[Note]:
-    """Return the notes of n samples, given the widths and heights (n,) of their originals.
+    """The notes of n samples, given the widths and heights (n,) of their originals.
 
     Without these, which a client does not know, the notes have no sizes of crops.
     """
@@ -165,7 +165,7 @@ def _name_operations(augmentation: Augmentation) -> tuple[str, ...]:
 
 
 def name_labels(labels: LabelSpec, rows: LabelRows, classes: Sequence[str]) -> list[str]:
-    """Return a caption for each of n label rows (n, *row_shape), none of them padding.
+    """A caption for each of n label rows (n, *row_shape), none of them padding.
 
     It is the class, all classes or the numbers of the sample, empty where there are no labels.
     Raises IndexError for a class that does not exist.
@@ -194,7 +194,7 @@ def _outline_crops(
     records: NDArray[np.void],
     crops: CropPlan,
 ) -> NDArray[np.uint8]:
-    """Return whole images in squares, dimmed outside their crops."""
+    """Whole images in squares, dimmed outside their crops."""
     side = max(recipe.image_size, _SMALLEST_PX)
     pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
     locations = dataset.find_blobs(sample_ids, records)
@@ -210,7 +210,7 @@ def _outline_crops(
 
 
 def _outline_box(image: Image.Image, box: Sequence[float], side: int) -> Image.Image:
-    """Return the image fitted into ``side``, dimmed outside ``box`` (x, y, w, h) and outlined."""
+    """The image fitted into ``side``, dimmed outside ``box`` (x, y, w, h) and outlined."""
     shrink = side / max(image.size)
     size = tuple(max(1, round(length * shrink)) for length in image.size)
     fitted = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
@@ -277,13 +277,13 @@ def draw_contact_sheet(
 
 
 def choose_columns(images: int, width: int, height: int) -> int:
-    """Return the number of columns that brings the sheet closest to ``_ASPECT``."""
+    """The number of columns that brings the sheet closest to ``_ASPECT``."""
     columns = math.sqrt(images * _ASPECT * (height + _CAPTION_PX + _GAP_PX) / (width + _GAP_PX))
     return max(1, min(images, round(columns)))
 
 
 def shorten(text: str, width_px: int, font: _Font) -> str:
-    """Return ``text`` on one line, its middle left out if it is wider than ``width_px``."""
+    """``text`` on one line, its middle left out if it is wider than ``width_px``."""
     line = " ".join(text.split())
     if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow's bitmap font has Latin-1 only
         line = line.encode("latin-1", "replace").decode("latin-1")
@@ -296,7 +296,7 @@ def shorten(text: str, width_px: int, font: _Font) -> str:
 
 
 def wrap(parts: Sequence[str], width_px: int, font: _Font, joint: str) -> list[str]:
-    """Return lines of ``parts`` with ``joint`` between them, each at most ``width_px`` wide.
+    """Lines of ``parts`` with ``joint`` between them, each at most ``width_px`` wide.
 
     A part that is too wide by itself is shortened.
     """
@@ -312,7 +312,7 @@ def wrap(parts: Sequence[str], width_px: int, font: _Font, joint: str) -> list[s
 
 
 def _lay_out_note(note: Note, width_px: int, font: _Font) -> list[tuple[int, str]]:
-    """Return the note's lines with their indents in pixels, which leave room for the arrows."""
+    """The note's lines with their indents in pixels, which leave room for the arrows."""
     indent = _INDENT_PX if note.is_mirrored else 0
     done = [_MIRRORED, *note.operations] if note.is_mirrored else note.operations
     lines = [(0, line) for line in wrap(note.facts, width_px, font, ", ")]
@@ -340,7 +340,7 @@ def _draw_arrows(draw: ImageDraw.ImageDraw, x: int, y: int) -> None:
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """Return the size at which a picture is shown: small ones enlarged, large ones shrunk."""
+    """The size at which a picture is shown: small ones enlarged, large ones shrunk."""
     longest = max(width, height)
     if longest > _LARGEST_PX:
         scale = _LARGEST_PX / longest

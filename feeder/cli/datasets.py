@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the commands to the command line."""
     verify = subparsers.add_parser(
         "verify",
         help="check every checksum and every sample of a dataset",
@@ -92,7 +91,6 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    """Verify, and print the problems and the verdict."""
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.verify import Verification
     from feeder.survey.numbers import plural
@@ -122,7 +120,6 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 
 def run_unpack(arguments: argparse.Namespace) -> int:
-    """Unpack, and print the number of images."""
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
     from feeder.survey.numbers import plural
@@ -149,7 +146,6 @@ def run_unpack(arguments: argparse.Namespace) -> int:
 
 
 def run_repack(arguments: argparse.Namespace) -> int:
-    """Repack, and print the summary."""
     from feeder.pack.progress import format_duration
     from feeder.pack.task_pool import choose_jobs
     from feeder.repack.run import repack_dataset
@@ -176,7 +172,6 @@ def run_repack(arguments: argparse.Namespace) -> int:
 
 
 def run_names(arguments: argparse.Namespace) -> int:
-    """Print the names."""
     from feeder.process.path_text import printable
 
     is_endpoint = "://" in arguments.dataset

@@ -10,7 +10,6 @@ _FOUND = 1  # exit status
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "doctor",
         help="show the machine as Feeder sees it, and what is wrong with it",

@@ -9,7 +9,6 @@ from feeder.errors import ConfigError, ResourceError
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "keygen",
         help="make a key pair for a feeder or a client",

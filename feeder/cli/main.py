@@ -20,7 +20,6 @@ _COMMANDS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="feeder", description="Pack image datasets and serve ready training batches."
     )

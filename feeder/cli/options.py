@@ -24,7 +24,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_keys(arguments: argparse.Namespace) -> "ClientKeys | None":
-    """Return the keys that the options name; ConfigError."""
+    """The keys that the options name; ConfigError."""
     from feeder.security.keys import read_client_keys
 
     return read_client_keys(arguments.server_key, arguments.client_key)
@@ -44,7 +44,7 @@ def add_timeout_option(
 
 
 def check_timeout(arguments: argparse.Namespace) -> float:
-    """Return the deadline; ConfigError if it is out of range."""
+    """The deadline; ConfigError if it is out of range."""
     if not 0 < arguments.timeout <= 3600:
         raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
     return float(arguments.timeout)

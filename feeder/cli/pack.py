@@ -32,7 +32,6 @@ _READING: Final = (
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "pack",
         help="pack images into a dataset",
@@ -194,7 +193,6 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack, and print the summary."""
     from feeder.pack.options import PackOptions
     from feeder.pack.run import pack_dataset
     from feeder.pack.task_pool import choose_jobs
@@ -240,7 +238,7 @@ def _choose_pool(arguments: argparse.Namespace) -> "MakePool | None":
 
 
 def _choose_split(arguments: argparse.Namespace) -> "tuple[SplitOptions | None, str]":
-    """Return the side of a split that packing makes, or the split of the source to take.
+    """The side of a split that packing makes, or the split of the source to take.
 
     None and "" where --split and its companions name none.
     """
@@ -263,7 +261,7 @@ def _choose_split(arguments: argparse.Namespace) -> "tuple[SplitOptions | None, 
 
 
 def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
-    """Return the lines that list what was packed, what was odd, and what was left out."""
+    """The lines that list what was packed, what was odd, and what was left out."""
     from collections import Counter
 
     from feeder.pack.progress import format_duration
@@ -338,7 +336,7 @@ def _describe_labels(manifest: "Manifest") -> str:
 
 
 def _counts(counts: "Mapping[str, int]", titles: "Mapping[str, str] | None" = None) -> str:
-    """Return e.g. ``2 empty, 1 corrupt`` or, with titles, ``PNG (12), Wrong suffix (1)``."""
+    """E.g. ``2 empty, 1 corrupt`` or, with titles, ``PNG (12), Wrong suffix (1)``."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     if titles is None:
         return ", ".join(f"{count:,} {kind}" for kind, count in ordered)

@@ -37,7 +37,6 @@ _IN_SENTENCE: Final = frozenset(
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "preview",
         help="draw a contact sheet of crops or of a served batch",
@@ -209,7 +208,7 @@ def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
 
 
 def describe_recipe(recipe: "Recipe") -> str:
-    """Return the recipe as one line: crop and mirroring, then other fields that are not default.
+    """The recipe as one line: crop and mirroring, then other fields that are not default.
 
     Those are as ``--recipe`` takes them.
     """

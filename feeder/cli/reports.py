@@ -59,7 +59,7 @@ class LinkSource:
         self._link.ask(HostStatsRequest(), self._timeout_s, deadline_s)
 
     def take(self, wait_s: float, readable: Collection[int] = ()) -> HostReport | None:
-        """Return the report, None while it has not come; see StatsLink.take for errors."""
+        """The report, None while it has not come; see StatsLink.take for errors."""
         answer = self._link.take(HostStats, wait_s, readable)
         return None if answer is None else report_in(answer, self.endpoint)
 
@@ -86,7 +86,7 @@ class LinkSource:
 
 
 def ask_all(endpoints: Sequence[str], arguments: argparse.Namespace) -> list[HostAnswer]:
-    """Return the answer of each different endpoint, in their order, within --timeout."""
+    """The answer of each different endpoint, in their order, within --timeout."""
     timeout_s, keys = check_timeout(arguments), read_keys(arguments)
     names = list(dict.fromkeys(endpoints))
     links = max(1, (raise_file_limit() - _FILES_SPARE) // _FILES_A_LINK)
@@ -154,7 +154,7 @@ def find_shared_names(answers: Iterable[HostAnswer]) -> list[dict[str, object]]:
 
 
 def sum_up(answers: Iterable[HostAnswer]) -> list[str]:
-    """Return a line for each reason why hosts did not answer, with the first of them."""
+    """A line for each reason why hosts did not answer, with the first of them."""
     endpoints: dict[str, list[str]] = {}
     for endpoint, answer in answers:
         if isinstance(answer, str):

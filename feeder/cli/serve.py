@@ -71,7 +71,6 @@ _CACHE_KEYS: Final = {"decoded-bytes": "cache.decoded_bytes", "cache-dir": "cach
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "serve",
         help="serve batches of datasets until SIGTERM",
@@ -152,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options by configuration key; None where one was not given."""
+    """The options by configuration key; None where one was not given."""
     overrides: dict[str, object] = {
         _CACHE_KEYS.get(name, f"serve.{name.replace('-', '_')}"): getattr(
             arguments, name.replace("-", "_")
@@ -179,7 +178,7 @@ def _replace_sources(
     repack: bool,
     is_terminal: bool,
 ) -> "Config | int":
-    """Return ``config`` with the dataset packed from each source in place of the source.
+    """``config`` with the dataset packed from each source in place of the source.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
@@ -212,7 +211,7 @@ def _replace_sources(
 
 
 def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder for packed sources: as given, systemd's, or the user's; None without any.
+    """The folder for packed sources: as given, systemd's, or the user's; None without any.
 
     A path in the environment that is not absolute is invalid, and left out.
     Source: systemd.exec(5), the XDG Base Directory Specification.

@@ -32,7 +32,6 @@ _INTERVAL_RANGE_S: Final = (0.1, 3600.0)
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the commands to the command line."""
     text = f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})"
     status = subparsers.add_parser(
         "status",
@@ -156,7 +155,7 @@ def _print_counters(endpoint: str, arguments: argparse.Namespace) -> None:
 
 
 def format_counters(counters: Mapping[str, int | float | str]) -> str:
-    """Return the counters as text, one a line, in two aligned columns."""
+    """The counters as text, one a line, in two aligned columns."""
     width = max(map(len, counters), default=0)
     forms = {int: ",", float: ",.3f", str: ""}
     return "\n".join(

@@ -23,7 +23,7 @@ class KernelFiles:
         """The folder that the process sees as "/"."""
 
     def text(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> str:
-        """Return the beginning of a file, stripped; "" where it cannot be read."""
+        """The beginning of a file, stripped; "" where it cannot be read."""
         try:
             data = read_regular(self.root / path, bytes_max)
         except (OSError, ValueError):  # a ValueError: the path holds a zero byte
@@ -31,7 +31,7 @@ class KernelFiles:
         return data.decode("utf-8", "replace").strip()
 
     def own(self, name: str) -> str:
-        """Return a file of the process, such as "status"."""
+        """A file of the process, such as "status"."""
         return self.text(f"proc/{self.process}/{name}", 16 * _BYTES_MAX)
 
     def number(self, path: str | Path) -> int | None:
@@ -41,7 +41,6 @@ class KernelFiles:
         return to_cpus(self.text(path))
 
     def entries(self, folder: str | Path) -> list[str]:
-        """Return the sorted names in a folder."""
         try:
             return sorted(os.listdir(self.root / folder))
         except (OSError, ValueError):
@@ -56,7 +55,7 @@ def to_number(text: str) -> int | None:
 
 
 def to_cpus(text: str) -> frozenset[int]:
-    """Return the numbers of a list such as 0-3,8; none where the text is anything else."""
+    """The numbers of a list such as 0-3,8; none where the text is anything else."""
     try:
         return parse_cpulist(text)
     except FeederError:
@@ -64,7 +63,7 @@ def to_cpus(text: str) -> frozenset[int]:
 
 
 def to_fields(text: str) -> dict[str, str]:
-    """Return the lines "Name: value"; of equal names the first."""
+    """The lines "Name: value"; of equal names the first."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, separator, value = line.partition(":")
@@ -74,6 +73,6 @@ def to_fields(text: str) -> dict[str, str]:
 
 
 def to_bytes(text: str) -> int | None:
-    """Return the bytes of a value such as "16384 kB", or None."""
+    """The bytes of a value such as "16384 kB", or None."""
     amount = to_number(text.removesuffix("kB").strip())
     return None if amount is None or amount < 0 else amount * 1024

@@ -39,7 +39,7 @@ _MODEL_LETTERS_MAX: Final = 64
 
 
 def read_processor(files: KernelFiles, *, with_cores: bool = True) -> Processor:
-    """Return what /proc/cpuinfo shows, and ``with_cores`` the topology of the CPUs in sysfs."""
+    """What /proc/cpuinfo shows, and ``with_cores`` the topology of the CPUs in sysfs."""
     info = files.fields("proc/cpuinfo", _CPUINFO_BYTES)
     flags = set(info.get("flags", "").split())
     online = files.cpus(_SYSTEM / "online")
@@ -59,7 +59,7 @@ def read_processor(files: KernelFiles, *, with_cores: bool = True) -> Processor:
 
 
 def read_nodes(files: KernelFiles, allowed: Allowed, unreadable: list[str]) -> tuple[Node, ...]:
-    """Return the NUMA nodes as the daemon places processes on them; none if no CPU is known."""
+    """The NUMA nodes as the daemon places processes on them; none if no CPU is known."""
     try:
         nodes = read_topology(files.root, allowed.cpus)
     except FeederError as error:
@@ -79,7 +79,7 @@ def read_nodes(files: KernelFiles, allowed: Allowed, unreadable: list[str]) -> t
 
 
 def read_allowed(files: KernelFiles, unreadable: list[str]) -> Allowed:
-    """Return what CPU mask, cpuset and quota leave to the process.
+    """What CPU mask, cpuset and quota leave to the process.
 
     What cannot be parsed is added to ``unreadable``. Without a CPU mask, all CPUs online count.
     """
@@ -107,7 +107,7 @@ def read_allowed(files: KernelFiles, unreadable: list[str]) -> Allowed:
 
 
 def _read_cpuset(files: KernelFiles) -> str:
-    """Return the innermost cgroup's cpuset in the kernel's list syntax, "" if there is none."""
+    """The innermost cgroup's cpuset in the kernel's list syntax, "" if there is none."""
     cpus: frozenset[int] = frozenset()
     for folder, unified in cgroup_folders(files.root, "cpuset", files.process):
         effective = "cpuset.cpus.effective" if unified else "cpuset.effective_cpus"
@@ -116,7 +116,7 @@ def _read_cpuset(files: KernelFiles) -> str:
 
 
 def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor, ...]:
-    """Return the cpufreq governors of usable CPUs; one where only the range of clocks differs."""
+    """The cpufreq governors of usable CPUs; one where only the range of clocks differs."""
     governors: dict[tuple[str, str, str], Governor] = {}
     for folder, cpus in _policies(files):
         governor = Governor(
@@ -158,7 +158,7 @@ def _policies(files: KernelFiles) -> Iterator[tuple[Path, frozenset[int]]]:
 
 
 def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
-    """Return the interfaces with a device of their own: no bridges, bonds or loopback."""
+    """The interfaces with a device of their own: no bridges, bonds or loopback."""
     cards: list[NetworkCard] = []
     for name in files.entries("sys/class/net")[:_SHOWN_MAX]:
         folder = f"sys/class/net/{name}"
@@ -173,7 +173,6 @@ def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
 
 
 def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
-    """Return the GPUs and other accelerators on the PCI bus."""
     found: list[Accelerator] = []
     for address in files.entries("sys/bus/pci/devices"):
         folder = f"sys/bus/pci/devices/{address}"

@@ -40,7 +40,7 @@ _REASON_LETTERS_MAX: Final = 200
 
 
 def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
-    """Return all facts about the machine with /proc and /sys below ``root``.
+    """All facts about the machine with /proc and /sys below ``root``.
 
     CPU mask, cgroup and limits are those of ``process``, a folder in its /proc; the libraries are
     always this process's.
@@ -82,7 +82,7 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
 
 
 def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
-    """Return the facts that are worth a warning when ``feeder serve`` starts, in a few ms.
+    """The facts that are worth a warning when ``feeder serve`` starts, in a few ms.
 
     Libraries are left to the node processes, which have loaded them, and open files to
     ``daemon.node_plan``, which knows the configuration.
@@ -103,7 +103,7 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
 
 
 def read_libraries() -> Libraries:
-    """Return the libraries of this process, their builds, and the results of their own checks."""
+    """The libraries of this process, their builds, and the results of their own checks."""
     found = Libraries(missing=missing_packages(), install=install_command("daemon"))
     if found.missing:  # the imports below need most of them
         return found
@@ -138,7 +138,7 @@ def read_libraries() -> Libraries:
 
 
 def _run_self_test() -> str:
-    """Return why the self-test fails, "" if it passes."""
+    """Why the self-test fails, "" if it passes."""
     from feeder.sample.self_test import compute_self_test
 
     try:

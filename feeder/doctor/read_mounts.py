@@ -20,7 +20,7 @@ _LINKS_MAX = 40  # as the kernel follows
 
 
 def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPlace, ...]:
-    """Return the place of each dataset; none if its mount is not known."""
+    """The place of each dataset; none if its mount is not known."""
     return tuple(
         DatasetPlace(
             path=str(dataset), mount=str(mount.point), kind=mount.kind, source=mount.source
@@ -64,7 +64,7 @@ def _locate(
 
 
 def find_mount(path: PurePosixPath, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the mount that shows ``path``: the deepest, and of those the last mounted."""
+    """The mount that shows ``path``: the deepest, and of those the last mounted."""
     found: Mount | None = None
     for mount in mounts:
         depth = len(found.point.parts) if found else 0

@@ -31,7 +31,7 @@ _PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
 
 
 def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
-    """Return what the machine has and the cgroup allows; the argument is passed on."""
+    """What the machine has and the cgroup allows; the argument is passed on."""
     info = files.fields("proc/meminfo")
     version, limit, swap_limit = _read_cgroup(files)
     chosen = _CHOSEN.search(files.text("sys/kernel/mm/transparent_hugepage/enabled", 256))
@@ -49,7 +49,7 @@ def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
 
 
 def _read_cgroup(files: KernelFiles) -> tuple[int | None, int | None, int | None]:
-    """Return the version of the process's cgroups, and the least of their limits and swap limits.
+    """The version of the process's cgroups, and the least of their limits and swap limits.
 
     Where both versions are mounted, version 1 has the memory controller, as its mount shows.
     """
@@ -88,7 +88,7 @@ def _read_reserved(files: KernelFiles) -> tuple[HugePages, ...]:
 
 
 def _read_swap(files: KernelFiles) -> tuple[SwapDevice, ...]:
-    """Return the lines of /proc/swaps: name, kind, size and use in KiB, priority."""
+    """The lines of /proc/swaps: name, kind, size and use in KiB, priority."""
     devices: list[SwapDevice] = []
     for line in files.text("proc/swaps").splitlines()[1:]:
         words = line.split()
@@ -102,7 +102,6 @@ def _read_swap(files: KernelFiles) -> tuple[SwapDevice, ...]:
 
 
 def read_limits(files: KernelFiles) -> Limits:
-    """Return the process's limits of open files and of locked memory, from /proc."""
     rows = {name: columns for name, *columns in _LIMIT.findall(files.own("limits"))}
 
     def read_column(name: str, column: int) -> int | None:
@@ -117,7 +116,6 @@ def read_limits(files: KernelFiles) -> Limits:
 
 
 def read_clock(files: KernelFiles) -> Clock:
-    """Return the kernel's clock source and its alternatives."""
     folder = "sys/devices/system/clocksource/clocksource0"
     return Clock(
         current=files.text(f"{folder}/current_clocksource", 64),
@@ -126,7 +124,7 @@ def read_clock(files: KernelFiles) -> Clock:
 
 
 def read_processes(files: KernelFiles) -> tuple[set[int], tuple[int, ...], int]:
-    """Return the numbers of Feeder's processes, those of its daemons, and its swapped bytes."""
+    """The numbers of Feeder's processes, those of its daemons, and its swapped bytes."""
     ours: dict[int, str] = {}
     swapped = 0
     names = [name for name in files.entries("proc") if name.isascii() and name.isdigit()]
@@ -141,7 +139,6 @@ def read_processes(files: KernelFiles) -> tuple[set[int], tuple[int, ...], int]:
 
 
 def read_load(files: KernelFiles) -> Load:
-    """Return the load average and pressures."""
     average = _AVERAGE.match(files.text("proc/loadavg", 256))
     try:
         folders = cgroup_folders(files.root, "cpu", files.process)

@@ -24,7 +24,7 @@ _WIDTH_MAX: Final = 100
 
 
 def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> str:
-    """Return the whole report, wrapped to ``width`` columns; lines to type are never wrapped."""
+    """The whole report, wrapped to ``width`` columns; lines to type are never wrapped."""
     wrapped = max(40, min(width - 1, _WIDTH_MAX))
     process = "" if machine.process == "self" else f", for process {machine.process}"
     lines = [f"The machine as Feeder sees it{process}", ""]
@@ -62,7 +62,7 @@ def _wrap(mark: str, text: str, width: int, *, break_long_words: bool = True) ->
 
 
 def format_json(machine: Machine, findings: Sequence[Finding]) -> str:
-    """Return one JSON object, {"machine", "findings"}; sets of CPUs are in the kernel's syntax."""
+    """One JSON object, {"machine", "findings"}; sets of CPUs are in the kernel's syntax."""
     value = {
         "machine": dataclasses.asdict(machine),
         "findings": [
@@ -74,7 +74,7 @@ def format_json(machine: Machine, findings: Sequence[Finding]) -> str:
 
 
 def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
-    """Return up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
+    """Up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
 
     Each states what is wrong and, where one line mends it, that line. Takes some milliseconds and
     never raises: no fault in inspecting the machine may keep the daemon from serving.

@@ -63,7 +63,7 @@ class Histogram:
 
 
 def _format_aspect(ratio: float) -> str:
-    """Return e.g. "1.33:1" or "1:1.5"."""
+    """E.g. "1.33:1" or "1:1.5"."""
     return f"{format_amount(ratio)}:1" if ratio >= 1 else f"1:{format_amount(1 / ratio)}"
 
 
@@ -82,7 +82,7 @@ class Unit(NamedTuple):
         return self.form(value) if self.form else f"{format_amount(value / self.size)} {self.name}"
 
     def format_range(self, low: float, high: float) -> str:
-        """Return the values from ``low`` up to and without ``high``."""
+        """The values from ``low`` up to and without ``high``."""
         if self in (ASPECT, VALUE):
             return f"{self.format(low)} to {self.format(high)}"
         first, last = format_amount(low / self.size), format_amount(high / self.size)
@@ -91,7 +91,7 @@ class Unit(NamedTuple):
         return f"{first} {self.name}" if first == last else f"{first}–{last} {self.name}"
 
     def choose_ticks(self, low: float, high: float) -> list[tuple[float, str]]:
-        """Return round values from ``low`` to ``high`` with their texts."""
+        """Round values from ``low`` to ``high`` with their texts."""
         if self != ASPECT:
             choose = round_values if self.is_even else _logarithmic_values
             values = choose(low / self.size, high / self.size)
@@ -112,7 +112,7 @@ CLASSES: Final = Unit("classes", is_even=True, is_whole=True, form=format_amount
 
 
 def bytes_unit(value: float) -> Unit:
-    """Return the unit in which ``value`` bytes are written."""
+    """The unit in which ``value`` bytes are written."""
     units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
     name, size = next((unit for unit in units if value >= unit[1]), units[-1])
     return Unit(name, size, form=format_bytes)
@@ -121,7 +121,7 @@ def bytes_unit(value: float) -> Unit:
 def make_histogram(
     title: str, found: WholeCounts, unit: Unit, *, counted: str = "images"
 ) -> Histogram:
-    """Return the histogram of what was counted; its bars have the same width on the axis."""
+    """The histogram of what was counted; its bars have the same width on the axis."""
     shown = partial(
         Histogram,
         title=title,
@@ -185,13 +185,13 @@ def _group_evenly(found: WholeCounts, unit: Unit) -> _Groups:
 
 
 def _widen(first: int, last: int) -> tuple[int, int]:
-    """Return the first and the end of at least _BARS_MIN bars around these."""
+    """The first and the end of at least _BARS_MIN bars around these."""
     missing = max(0, _BARS_MIN - (last - first + 1))
     return first - missing // 2, last + 1 + missing - missing // 2
 
 
 def height_ticks(most: float, *, is_logarithmic: bool) -> list[Tick]:
-    """Return the ticks of a vertical axis from 0 to ``most``."""
+    """The ticks of a vertical axis from 0 to ``most``."""
     values = _logarithmic_values(1, most) if is_logarithmic else round_values(0, most)
     return [
         (height_of(value, most, is_logarithmic), format_compact(value))
@@ -201,14 +201,14 @@ def height_ticks(most: float, *, is_logarithmic: bool) -> list[Tick]:
 
 
 def height_of(count: float, most: float, is_logarithmic: bool) -> float:
-    """Return the share of the height of a bar; a logarithmic axis begins at 1/2."""
+    """The share of the height of a bar; a logarithmic axis begins at 1/2."""
     if not is_logarithmic:
         return count / most
     return math.log2(2 * count) / math.log2(2 * most) if count > 0.5 else 0.0
 
 
 def _logarithmic_values(low: float, high: float) -> list[float]:
-    """Return three to seven round values from ``low`` to ``high``, for a logarithmic axis."""
+    """Three to seven round values from ``low`` to ``high``, for a logarithmic axis."""
     powers = range(math.floor(math.log10(max(low, 1e-12))), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in powers for digit in digits]
@@ -221,20 +221,20 @@ def _logarithmic_values(low: float, high: float) -> list[float]:
 
 
 def round_values(low: float, high: float) -> list[float]:
-    """Return three to six multiples of a round step from ``low`` to ``high``."""
+    """Three to six multiples of a round step from ``low`` to ``high``."""
     step = _nice_step((high - low) / 5)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def _nice_step(least: float) -> float:
-    """Return the smallest of 1, 2, 5 × 10^k that is at least ``least``."""
+    """The smallest of 1, 2, 5 × 10^k that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)) * power
 
 
 def draw_histogram(shown: Histogram, identity: str, *, with_table: bool = True) -> str:
-    """Return a figure: title, summary, chart, and with ``with_table`` its numbers, folded.
+    """A figure: title, summary, chart, and with ``with_table`` its numbers, folded.
 
     ``identity`` is unique on the page.
     """
@@ -302,7 +302,7 @@ def _draw_bar(bar: Bar, most: float, shown: Histogram) -> str:
 
 
 def draw_share(share: float) -> str:
-    """Return a bar for a table's cell; the number is in another."""
+    """A bar for a table's cell; the number is in another."""
     return (
         '<svg class="share" width="100%" height="10" aria-hidden="true">'
         f'<rect width="{100 * share:.2f}%" height="10"/></svg>'

@@ -61,7 +61,7 @@ class WholeCounts:
         return self._sum / self.total
 
     def quantile(self, share: float) -> float:
-        """Return the value that ``share`` of all values do not exceed."""
+        """The value that ``share`` of all values do not exceed."""
         position = min(int(np.ceil(share * self.total)), self.total)
         at = int(np.searchsorted(np.cumsum(self.counts), max(position, 1)))
         return float(min(max(self.values[at], self.low), self.high))

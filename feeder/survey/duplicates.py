@@ -69,7 +69,7 @@ NO_DUPLICATES: Final = Duplicates(samples=0, groups_found=0, conflicting=0, grou
 
 
 def find_duplicates(shards: Sequence[Path], labels: LabelSpec = INDEX_LABELS) -> Duplicates:
-    """Return the duplicates of the dataset with these ``shards``, in order, and these ``labels``.
+    """The duplicates of the dataset with these ``shards``, in order, and these ``labels``.
 
     Samples without a source checksum have no duplicates. Raises DatasetError for a shard that
     cannot be read.
@@ -132,7 +132,7 @@ def write_duplicates(folder: Path, duplicates: Duplicates) -> None:
 
 
 def _read_keys(shards: Sequence[Path]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the source checksum of each sample (n,), and the first sample of each shard and n."""
+    """The source checksum of each sample (n,), and the first sample of each shard and n."""
     samples = []
     for path in shards:
         with closing(ShardReader(path)) as reader:
@@ -150,7 +150,7 @@ def _read_keys(shards: Sequence[Path]) -> tuple[NDArray[np.uint64], NDArray[np.i
 def _find_members(
     keys: NDArray[np.uint64], repeated: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the samples with a repeated key, in order, and the position of that key."""
+    """The samples with a repeated key, in order, and the position of that key."""
     members, groups = [], []
     for first in range(0, len(keys), _SEARCH_PIECE):
         piece = keys[first : first + _SEARCH_PIECE]
@@ -167,7 +167,7 @@ def _read_label_keys(
     members: NDArray[np.int64],
     labels: LabelSpec,
 ) -> NDArray[np.uint64]:
-    """Return a number for each of ``members`` that is equal where labels are equal."""
+    """A number for each of ``members`` that is equal where labels are equal."""
     keys = np.zeros(len(members), np.uint64)
     for reader, within, start in _open_holders(shards, starts, members):
         rows = members[within] - start
@@ -183,7 +183,7 @@ def _read_label_keys(
 
 
 def _choose_members(label_keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return which members of a group to list, in order: the first of each label, then others."""
+    """Which members of a group to list, in order: the first of each label, then others."""
     _, of_each_label = np.unique(label_keys, return_index=True)
     kept = np.sort(of_each_label)[:MEMBERS_LISTED_MAX]
     others = np.setdiff1d(np.arange(min(len(label_keys), MEMBERS_LISTED_MAX)), kept)
@@ -204,7 +204,7 @@ def _open_holders(
 def _read_samples(
     shards: Sequence[Path], starts: NDArray[np.int64], members: Sequence[int], labels: LabelSpec
 ) -> dict[int, tuple[str, SampleLabel]]:
-    """Return the names and labels of ``members`` (sorted), by sample."""
+    """The names and labels of ``members`` (sorted), by sample."""
     samples: dict[int, tuple[str, SampleLabel]] = {}
     for reader, within, start in _open_holders(shards, starts, np.array(members, np.int64)):
         for sample in members[within]:

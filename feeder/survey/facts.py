@@ -151,5 +151,5 @@ def _open_shards(folder: Path, manifest: Manifest) -> Iterator[ProvenShard]:
 
 
 def _first_columns(stored: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the values (n, up to COLUMNS_MAX) of rows of floats (n, stored_bytes)."""
+    """The values (n, up to COLUMNS_MAX) of rows of floats (n, stored_bytes)."""
     return stored.view("<f4")[:, :COLUMNS_MAX].astype(np.float64)

@@ -29,7 +29,6 @@ _LOGARITHMIC_FROM: Final = 30  # times the median: smaller classes would be flat
 
 
 def label_section(manifest: Manifest, facts: Facts) -> str:
-    """Return the section for any kind of labels."""
     if manifest.labels.kind == "float":
         return _value_section(manifest, facts)
     if manifest.labels.kind == "none":
@@ -86,7 +85,7 @@ def _describe_classes(samples: NDArray[np.int64], counted: str) -> str:
 def _class_strip(
     manifest: Manifest, ordered: NDArray[np.int64], order: NDArray[np.int64], counted: str
 ) -> Histogram:
-    """Return the classes by size as bars.
+    """The classes by size as bars.
 
     Where there are many, a bar is of several, and as high as the largest of them.
     """

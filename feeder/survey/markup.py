@@ -15,22 +15,22 @@ _REASON_CHARACTERS_MAX: Final = 200
 
 
 def escape(text: str) -> str:
-    """Return ``text`` for an element's content or a quoted attribute."""
+    """``text`` for an element's content or a quoted attribute."""
     return html.escape(text, quote=True)
 
 
 def escape_name(name: str) -> str:
-    """Return a name from outside: printable, its middle left out where it is long, escaped."""
+    """A name from outside: printable, its middle left out where it is long, escaped."""
     return escape(_shorten(printable(name[: 1 << 16]), _NAME_CHARACTERS_MAX))
 
 
 def escape_path(name: str) -> str:
-    """Return ``escape_name`` of a path, with places where a line may break."""
+    """``escape_name`` of a path, with places where a line may break."""
     return re.sub(r"([/_-]+)", r"\1<wbr>", escape_name(name))
 
 
 def escape_reason(reason: str) -> str:
-    """Return a reason from the quarantine list: printable, cut where it is long, escaped."""
+    """A reason from the quarantine list: printable, cut where it is long, escaped."""
     return escape(_shorten(printable(reason[: 1 << 16]), _REASON_CHARACTERS_MAX))
 
 
@@ -42,14 +42,14 @@ def _shorten(text: str, most: int) -> str:
 
 
 def join_lines(pieces: Iterable[str]) -> str:
-    """Return the pieces that are not empty, a line each."""
+    """The pieces that are not empty, a line each."""
     return "\n".join(piece for piece in pieces if piece)
 
 
 def make_table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = ""
 ) -> str:
-    """Return a table of cells that are HTML already; a head that ends in "#" is of numbers.
+    """A table of cells that are HTML already; a head that ends in "#" is of numbers.
 
     The first cell of a row is its head. ``caption`` is text; it is for screen readers only where
     ``kind`` contains "plain".
@@ -80,7 +80,7 @@ def _number_class(is_number: bool) -> str:
 
 
 def make_section(identity: str, title: str, *pieces: str) -> str:
-    """Return a section with an anchor; empty pieces are left out."""
+    """A section with an anchor; empty pieces are left out."""
     return join_lines(
         (
             f'<section id="{identity}" aria-labelledby="{identity}-title">',
@@ -92,5 +92,5 @@ def make_section(identity: str, title: str, *pieces: str) -> str:
 
 
 def make_details(summary: str, content: str) -> str:
-    """Return content that is folded until it is asked for."""
+    """Content that is folded until it is asked for."""
     return f"<details><summary>{escape(summary)}</summary>\n{content}\n</details>"

@@ -6,7 +6,7 @@ _PREFIXES: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def format_amount(value: float) -> str:
-    """Return a number with three digits, or all of a whole part, e.g. 4,288 or 0.0625 or −1.5."""
+    """A number with three digits, or all of a whole part, e.g. 4,288 or 0.0625 or −1.5."""
     if value < 0:
         return f"−{format_amount(-value)}"
     if value and (value >= 1e9 or value < 1):
@@ -17,7 +17,7 @@ def format_amount(value: float) -> str:
 
 
 def format_compact(value: float) -> str:
-    """Return a number for an axis, e.g. 250, 5,000, 20k or 1.5M."""
+    """A number for an axis, e.g. 250, 5,000, 20k or 1.5M."""
     for prefix, size in _PREFIXES:
         if value >= max(size, 10_000):
             return f"{format_amount(value / size)}{prefix}"
@@ -25,7 +25,7 @@ def format_compact(value: float) -> str:
 
 
 def format_share(part: float, whole: float) -> str:
-    """Return ``part`` of ``whole`` as a percentage, e.g. 12.5 % or < 0.01 %."""
+    """``part`` of ``whole`` as a percentage, e.g. 12.5 % or < 0.01 %."""
     if not part or not whole:
         return "0 %"
     percent = 100 * part / whole
@@ -37,13 +37,13 @@ def format_share(part: float, whole: float) -> str:
 
 
 def format_column_share(part: float, whole: float) -> str:
-    """Return the same with two decimals always, so that the numbers of a column are aligned."""
+    """The same with two decimals always, so that the numbers of a column are aligned."""
     percent = 100 * part / whole
     return "< 0.01 %" if 0 < percent < 0.005 else f"{percent:.2f} %"
 
 
 def format_bytes(value: float) -> str:
-    """Return a size, e.g. 109.3 MB or 1,290 GB."""
+    """A size, e.g. 109.3 MB or 1,290 GB."""
     for prefix, size in (("T", 1e12), *_PREFIXES):
         if value >= size:
             amount = value / size
@@ -52,5 +52,5 @@ def format_bytes(value: float) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return e.g. "1 class" or "1,000 classes"."""
+    """E.g. "1 class" or "1,000 classes"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -62,7 +62,7 @@ def write_survey(
 def render_survey(
     folder: Path, manifest: Manifest, quarantine: Iterable[LeftOut], duplicates: Duplicates
 ) -> str:
-    """Return the page; see ``write_survey``."""
+    """The page; see ``write_survey``."""
     facts = gather_facts(folder, manifest)
     with Dataset(folder, manifest, _OPEN_SHARDS) as dataset:
         draw = cache(partial(draw_picture, dataset))
@@ -153,7 +153,7 @@ def _header(manifest: Manifest, duplicates: Duplicates) -> str:
 
 
 def _worth_a_look(manifest: Manifest, facts: Facts, duplicates: Duplicates) -> str:
-    """Return what a reader should look at first: a line for each unusual fact, with a link."""
+    """What a reader should look at first: a line for each unusual fact, with a link."""
     filled = facts.class_samples[facts.class_samples > 0]
     empty = len(facts.class_samples) - len(filled)
     times = float(filled.max() / filled.min()) if len(filled) else 1.0

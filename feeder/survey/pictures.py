@@ -33,7 +33,7 @@ class Picture:
 
 
 def draw_picture(dataset: Dataset, sample_id: int) -> Picture:
-    """Return a sample's picture, its longer side at most SIDE_PX; DatasetError if it is damaged."""
+    """A sample's picture, its longer side at most SIDE_PX; DatasetError if it is damaged."""
     ids = np.array([sample_id], np.int64)
     records = dataset.read_records(ids)
     location = dataset.find_blobs(ids, records)[0]
@@ -72,7 +72,7 @@ def _make_thumbnail(jpeg: bytes) -> str:
 
 
 def picture_html(picture: Picture) -> str:
-    """Return the picture in its frame; its name stands beside it."""
+    """The picture in its frame; its name stands beside it."""
     if not picture.source:
         return '<div class="picture">no picture</div>'
     return f'<div class="picture"><img src="{picture.source}" alt=""></div>'

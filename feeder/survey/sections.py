@@ -56,7 +56,7 @@ class LeftOut(Protocol):
 
 
 def size_section(manifest: Manifest, facts: Facts, extremes: Mapping[str, Picture]) -> str:
-    """Return the section with the histograms of sizes, and the samples at their ends."""
+    """The section with the histograms of sizes, and the samples at their ends."""
     shown = (
         ("Longer side", facts.longer_side, PIXELS),
         ("Shorter side", facts.shorter_side, PIXELS),
@@ -111,7 +111,6 @@ def _picture_figure(picture: Picture, *notes: str) -> str:
 
 
 def odd_section(manifest: Manifest, examples: Mapping[Oddity, Sequence[Picture]]) -> str:
-    """Return the section on odd kinds, the most frequent first."""
     flags = {flag.kinds()[0]: flag for flag in Oddity}
     pieces = []
     for name, count in sorted(manifest.odd.items(), key=lambda item: (-item[1], item[0])):
@@ -152,7 +151,6 @@ def _more(count: int, what: str = "more") -> str:
 
 
 def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
-    """Return the section on the quarantine list, the most frequent kind first."""
     kinds: dict[str, list[LeftOut]] = {}
     for entry in quarantine:
         kinds.setdefault(entry.kind, []).append(entry)
@@ -188,7 +186,7 @@ def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
 def duplicate_section(
     duplicates: Duplicates, manifest: Manifest, pictures: Sequence[Picture]
 ) -> str:
-    """Return the section on duplicates; ``pictures`` are of the first samples of the groups."""
+    """The section on duplicates; ``pictures`` are of the first samples of the groups."""
     if not duplicates.samples:
         text = "<p>No two samples have the same source bytes.</p>"
         return make_section("duplicates", "Duplicates", text)
@@ -234,7 +232,7 @@ def _group(group: DuplicateGroup, picture: Picture, manifest: Manifest) -> str:
 
 
 def _label_note(name: str, label: SampleLabel, manifest: Manifest) -> str:
-    """Return a sample's label as HTML unless its name begins with that."""
+    """A sample's label as HTML unless its name begins with that."""
     if isinstance(label, int):
         if name.startswith(f"{manifest.classes[label]}/"):
             return ""
@@ -253,7 +251,6 @@ def _label_note(name: str, label: SampleLabel, manifest: Manifest) -> str:
 
 
 def packing_section(manifest: Manifest) -> str:
-    """Return the section on how the dataset was packed."""
     packed = sum(shard.bytes for shard in manifest.shards)
     ratio = packed / max(manifest.source_bytes, 1)
     rows = [

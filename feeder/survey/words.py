@@ -139,7 +139,7 @@ SUBSAMPLINGS: Final[dict[str, str]] = {
 
 
 def describe_option(name: str, value: bool | int | str) -> tuple[str, str]:
-    """Return an option of the manifest as a title and what it was set to."""
+    """An option of the manifest as a title and what it was set to."""
     match name:
         case "apply_exif":
             return "EXIF rotation", "applied" if value else "ignored"

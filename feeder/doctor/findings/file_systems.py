@@ -34,7 +34,7 @@ def is_remote(kind: str, source: str) -> bool:
 
 
 def describe_detour(kind: str, source: str) -> str:
-    """Return what reads pass besides the kernel, such as "over the network"; "" for nothing."""
+    """What reads pass besides the kernel, such as "over the network"; "" for nothing."""
     if is_remote(kind, source):
         return "over the network"
     if kind in _HOST_KINDS:

@@ -73,7 +73,6 @@ TABLE: Final[Sequence[tuple[str, Severity, Callable[[Machine], Texts]]]] = (
 
 
 def find_all(machine: Machine) -> tuple[Finding, ...]:
-    """Return every finding about a machine, the worst first."""
     return tuple(
         Finding(name=name, severity=severity, what=what, detail=detail, mend=tuple(mend))
         for name, severity, condition in TABLE
