@@ -13,7 +13,7 @@ from feeder.doctor.findings.facts import Libraries, Machine
 from feeder.doctor.findings.table import find_all
 from feeder.doctor.read_machine import read_machine
 from feeder.doctor.report import find_worst, format_json, format_report
-from tests.doctor.test_machines import DATASETS, FOUND
+from tests.doctor.test_machines import DATASETS, NAMES
 from tests.support.daemon import Daemon, pack_small
 from tests.support.machine_tree import write_tree
 from tests.support.sources import REPOSITORY
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("without_libraries")
 
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
-    for name in FOUND:
+    for name in NAMES:
         machine = read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
         findings = find_all(machine)
         lines = format_report(machine, findings, width).splitlines()
@@ -37,38 +37,10 @@ def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
         assert all(re.match(r"  (\S.{13}|\s{14})\S", line) for line in facts), "they are aligned"
 
 
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("container-v2", "locked memory 8 MiB"),
-        ("epyc-nps4", "locked memory unlimited"),
-        (
-            "desktop",
-            "open files    1,024 soft, 1,048,576 hard (the daemon raises its soft limit to this)",
-        ),
-        ("epyc-nps4", "open files    65,536"),
-        ("docker-host", "daemon        process 4711; --pid shows its limits, cgroup and CPUs"),
-        ("desktop", "governor      powersave (intel_pstate, balance_power, 800 to 4,900 MHz)"),
-    ],
-)
-def test_a_row_of_the_facts(trees: dict[str, Path], name: str, row: str) -> None:
-    assert f"\n  {row}\n" in format_report(read_machine(trees[name]), (), 160)
-
-
 def test_the_daemon_that_is_shown_needs_no_option_to_show_it(trees: dict[str, Path]) -> None:
-    machine = read_machine(trees["docker-host"], process="4711")
-    assert "\n  daemon        process 4711\n" in format_report(machine, (), 100)
-
-
-def test_problems_are_numbered_and_notes_come_last(trees: dict[str, Path]) -> None:
-    machine = read_machine(trees["container-v2"], [Path("/data/in")])
-    text = format_report(machine, find_all(machine), 80)
-    assert "\n4 problems, the worst first\n" in text
-    assert re.findall(r"^(\d)\. warning: ", text, re.MULTILINE) == [*"1234"]
-    machine = read_machine(trees["epyc-nps4"])
-    text = format_report(machine, find_all(machine), 80)
-    assert "\n1 problem\n" in text
-    assert text.index("\n1. warning: ") < text.index("\nNotes\n") < text.index("\n-  Acc")
+    for process, hint in (("4711", ""), ("self", "; --pid shows its limits, cgroup and CPUs")):
+        machine = read_machine(trees["docker-host"], process=process)
+        assert f"\n  daemon        process 4711{hint}\n" in format_report(machine, (), 100)
 
 
 def test_libraries_are_shown_with_their_builds() -> None:
