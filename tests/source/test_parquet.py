@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
 
 from feeder.errors import DatasetError, FeederError, ResourceError
 from tests.source.listings import GOLDEN, Listed, list_one, read_one
+
+pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pe = pytest.importorskip("pyarrow.parquet.encryption")
 
 IMAGES = [b"\xff\xd8\xff image %d" % number + bytes(number) for number in range(5)]
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from feeder.errors import ConfigError
@@ -13,6 +11,7 @@ from feeder.source.location.splits import is_split, match_split, pair_splits, sp
 from feeder.source.recognise import recognise
 from tests.source.listings import JPEG, Listed, list_container, put
 from tests.source.tar_writer import tar_bytes
+from tests.support.sources import write_parquet
 
 
 def list_source(folder: Path, **options: Any) -> Listed:
@@ -315,7 +314,7 @@ def _parquet(folder: Path, column: str, files: dict[str, list[Any]]) -> Path:
     folder.mkdir()
     for name, split in files.items():
         columns = {"image": [JPEG] * len(split), "label": [*range(len(split))], column: split}
-        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+        write_parquet(folder / f"{name}.parquet", columns)
     return folder
 
 
