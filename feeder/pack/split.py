@@ -19,7 +19,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.pack.items import SourceItems
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.source.label_files.text_lines import read_byte_lines
+from feeder.source.label_files.tables import read_byte_lines
 from feeder.survey.numbers import plural
 
 Side = Literal["train", "val"]

@@ -21,8 +21,7 @@ from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.splits import find_splits, pair_splits
 from feeder.source.location.storage import is_folder, scan_folder, show_path
-from feeder.source.loose_files import LooseFiles
-from feeder.source.source import SourceSpec
+from feeder.source.source import LooseFiles, SourceSpec
 
 
 class ClassFolder(LooseFiles):

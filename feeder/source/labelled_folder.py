@@ -23,16 +23,14 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
 from feeder.source.item_bytes import FaultKind, sniff_file
 from feeder.source.kinds import Kind
-from feeder.source.label_files.cells import BadCellError, parse_decimal
-from feeder.source.label_files.columns import has_image_suffix
+from feeder.source.label_files.columns import BadCellError, has_image_suffix, parse_decimal
 from feeder.source.label_files.label_file import LabelFile, LabelRow
 from feeder.source.label_files.names import NameFinder, NameKeys, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import find_splits
 from feeder.source.location.storage import show_path
-from feeder.source.loose_files import LooseFiles
-from feeder.source.source import SourceSpec
+from feeder.source.source import LooseFiles, SourceSpec
 
 _NAME_CHARACTERS_MAX: Final = 4096
 

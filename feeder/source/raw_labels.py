@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.source.label_files.cells import is_missing_word as is_missing_word
-from feeder.source.label_files.cells import parse_decimal as parse_decimal
+from feeder.source.label_files.columns import is_missing_word as is_missing_word
+from feeder.source.label_files.columns import parse_decimal as parse_decimal
 
 RawLabel = int | str | float | None | Sequence[int] | Sequence[str] | Sequence[float]
 """A class's number or name, a value, several of either, or nothing; numpy's types count too."""

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.source.label_files import tables, text_lines
-from feeder.source.label_files.cells import BadCellError
+from feeder.source.label_files import tables
+from feeder.source.label_files.columns import BadCellError
 from feeder.source.label_files.label_file import LabelFile
 from feeder.source.label_files.names import NameKeys, RowTable, hash_name
 
@@ -265,7 +265,7 @@ def test_long_files_of_json_have_to_be_a_row_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "JSON_BYTES_MAX", 100)
-    monkeypatch.setattr(text_lines, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(tables, "LINE_BYTES_MAX", 100)
     lines = [json.dumps({"file": f"{number}.jpg", "label": number}) for number in range(20)]
     assert len(read(write(tmp_path, "\n".join(lines), "x.json"))) == 20
     with pytest.raises(DatasetError, match="write it as JSONL, an object a line"):

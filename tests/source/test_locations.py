@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.process.path_text import path_to_text
-from feeder.source.location.braces import EXPANDED_MAX, expand_braces
-from feeder.source.location.find import find_file, find_files
+from feeder.source.location.find import EXPANDED_MAX, expand_braces, find_file, find_files
 from tests.source.listings import put
 
 

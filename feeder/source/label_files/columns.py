@@ -3,9 +3,13 @@
 A column that the user named wins. Else it is the only one that has a usual name; for images also
 the only one whose first value looks like an image's file name, for labels the only other one. Where
 more than one would do, none is chosen.
+
+A cell is only text, and is passed on as text: what the labels of a source are is decided from all
+of them (feeder.pack.label_reading). Here are the numbers, lists, yes and no that a cell may hold.
 """
 
 import fnmatch
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -42,11 +46,19 @@ _SPLIT_NAMES: Final = frozenset(
     | {"partition", "fold", "phase", "usage"}
 )
 _SPLIT_FLAG: Final = re.compile(r"is[-_ ]?(.+)", re.IGNORECASE | re.DOTALL)
-_YES: Final = frozenset({"1", "1.0", "true", "t", "yes", "y"})
-_NO: Final = frozenset({"0", "0.0", "false", "f", "no", "n"})
+_SPLIT_YES: Final = frozenset({"1", "1.0", "true", "t", "yes", "y"})
+_SPLIT_NO: Final = frozenset({"0", "0.0", "false", "f", "no", "n"})
 _REST: Final = "rest"
 """The split of rows that are not of the one that a column of yes and no is about."""
 _SHOWN_COLUMNS: Final = 12
+HOT_KINDS: Final = ("multi", "one-hot", "multi-hot")
+"""Kinds of labels for which a column, or a place in a list, is a class."""
+SEPARATORS: Final = (";", "|", ",")
+YES: Final = frozenset({"1", "1.0", "true"})
+NO: Final = frozenset({"0", "0.0", "false"})
+MINUS: Final = frozenset({"-1", "-1.0"})
+_DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_MISSING_WORDS: Final = frozenset({"", "?", "-", "na", "n/a", "nan", "none", "null", "nil", "<na>"})
 
 
 class SplitColumn:
@@ -67,9 +79,9 @@ class SplitColumn:
     def read(self, cell: object) -> str:
         """Return the split that a cell names, as it is written; empty where it names none."""
         text = str(cell).strip() if isinstance(cell, (str, int, float)) else ""
-        if self._flag and text.lower() in _YES:
+        if self._flag and text.lower() in _SPLIT_YES:
             return self._flag
-        return _REST if self._flag and text.lower() in _NO else text
+        return _REST if self._flag and text.lower() in _SPLIT_NO else text
 
     def holds_splits(self, values: Collection[str]) -> bool:
         """Return whether ``values``, which ``read`` returned, are splits."""
@@ -232,3 +244,39 @@ def _show(names: Collection[str]) -> str:
     shown = ", ".join(printable(name[:60]) for name in list(names)[:_SHOWN_COLUMNS])
     more = len(names) - _SHOWN_COLUMNS
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def parse_decimal(text: str) -> float | None:
+    """Return the number that a text writes; None for a name, which 007 is, too."""
+    digits = text.lstrip("+-")
+    has_leading_zero = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
+    return float(text) if _DECIMAL.fullmatch(text) and not has_leading_zero else None
+
+
+def is_missing_word(text: str) -> bool:
+    """Return whether a text stands for no value in tables: NA, NaN, None, ? and their like."""
+    return text.lower() in _MISSING_WORDS
+
+
+class BadCellError(ValueError):
+    """Raised for a label without a meaning as its kind; the message is the reason."""
+
+
+def split_cell(cell: str, separator: str | None) -> list[str]:
+    """Return the labels in a cell, with white space between them if ``separator`` is None."""
+    return [text for text in map(str.strip, cell.split(separator)) if text]
+
+
+def read_float(text: str) -> float:
+    """Return the number in a cell; BadCellError for none."""
+    if not _DECIMAL.fullmatch(text):
+        raise BadCellError(f"its label {text[:80]!r} is no number")
+    return float(text)
+
+
+def read_list(cell: str) -> object:
+    """Return the list in a cell, in JSON or as Python prints it; BadCellError for none."""
+    try:
+        return json.loads(cell.replace("'", '"') if '"' not in cell else cell)
+    except (ValueError, RecursionError):
+        raise BadCellError(f"its label {cell[:80]!r} is no list") from None

@@ -9,23 +9,21 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.label_files.cells import (
+from feeder.source.label_files.columns import (
     HOT_KINDS,
     MINUS,
     NO,
     SEPARATORS,
     YES,
     BadCellError,
-    is_missing_word,
-    read_float,
-    read_list,
-    split_cell,
-)
-from feeder.source.label_files.columns import (
     choose_columns,
     choose_split_column,
     describe_columns,
     find_confidence,
+    is_missing_word,
+    read_float,
+    read_list,
+    split_cell,
 )
 from feeder.source.label_files.tables import (
     KEY,

@@ -1,7 +1,9 @@
 """From a location as the user typed it to the files or the folder that it stands for.
 
 A path that exists is taken literally, whatever characters it has; else braces, then *, ? and [] are
-expanded. Locations that are not of this machine are refused with what to do instead.
+expanded. Braces expand as in shells and WebDataset: {000..146}, {a..f}, {train,val}, nested, with
+the steps of a range, {0..10..2}; those that hold neither a range nor a comma stay as they are.
+Locations that are not of this machine are refused with what to do instead.
 """
 
 import errno
@@ -15,30 +17,25 @@ from typing import Final
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
-from feeder.source.location.braces import EXPANDED_MAX, expand_braces
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
 _PATTERN: Final = re.compile(r"[{*?\[]")
-_AZURE: Final = "`azcopy copy {} DIR --recursive`"
-_COPY_COMMANDS: Final = {
-    "s3": "`aws s3 sync {} DIR`",
-    "s3a": "`aws s3 sync {} DIR`",
-    "gs": "`gcloud storage cp --recursive {} DIR`",
-    "gcs": "`gcloud storage cp --recursive {} DIR`",
-    "az": _AZURE,
-    "abfs": _AZURE,
-    "abfss": _AZURE,
-    "wasb": _AZURE,
-    "wasbs": _AZURE,
-    "http": "`wget`",
-    "https": "`wget`",
-    "ftp": "`wget`",
-    "ftps": "`wget`",
-    "sftp": "`scp -r`",
-    "ssh": "`scp -r`",
-    "hf": "`hf download ORG/NAME --repo-type dataset --local-dir DIR`",
-    "hdfs": "`hdfs dfs -get {} DIR`",
-}
+_COPY_COMMANDS: Final = (
+    ("s3 s3a", "`aws s3 sync {} DIR`"),
+    ("gs gcs", "`gcloud storage cp --recursive {} DIR`"),
+    ("az abfs abfss wasb wasbs", "`azcopy copy {} DIR --recursive`"),
+    ("http https ftp ftps", "`wget`"),
+    ("sftp ssh", "`scp -r`"),
+    ("hf", "`hf download ORG/NAME --repo-type dataset --local-dir DIR`"),
+    ("hdfs", "`hdfs dfs -get {} DIR`"),
+)
+"""What copies files here from where a scheme stands for."""
+EXPANDED_MAX: Final = 1_000_000
+_DEPTH_MAX: Final = 16
+_RANGE: Final = re.compile(
+    r"(?:(-?\d{1,18})\.\.(-?\d{1,18})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d{1,18}))?", re.ASCII
+)
+_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _STANDARD_INPUT: Final = "/dev/stdin"
 
 
@@ -57,7 +54,7 @@ def find_files(location: str) -> tuple[str, ...]:
             raise ConfigError("the source is empty: give a folder, a file or a pattern")
         else:
             path = Path(location).absolute()
-            paths = [path] if _exists(path) else _expand(location, path)
+            paths = [path] if _exists(path) else _match(location, path)
     except ValueError:  # a zero byte, or characters that the locale lacks
         raise ConfigError(f"source {shown} is no path") from None
     folder = next(filter(Path.is_dir, paths), None) if len(paths) > 1 else None
@@ -102,7 +99,7 @@ def _find_standard_input() -> Path:
     raise ConfigError("standard input is neither a pipe nor a file: give a file, or pipe one")
 
 
-def _expand(location: str, path: Path) -> list[Path]:
+def _match(location: str, path: Path) -> list[Path]:
     """Return the files that a location stands for which does not exist itself."""
     shown = printable(location)
     if os.path.islink(path):
@@ -164,14 +161,14 @@ def _check_is_local(location: str, what: str) -> None:
             "give that"
         )
     url = _URL.fullmatch(location)
-    if url is None or (len(url[2]) < 2 and url[1].lower() not in _COPY_COMMANDS):
+    scheme = url[1].lower() if url else ""
+    command = next((how for schemes, how in _COPY_COMMANDS if scheme in schemes.split()), "")
+    if url is None or (len(url[2]) < 2 and not command):
         return
-    scheme = url[1].lower()
     if scheme == "file":
         path = printable(url[3])
         raise ConfigError(f"{what} {printable(location)}: give the path alone, /{path}")
     rest = url[3]
-    command = _COPY_COMMANDS.get(scheme, "")
     pattern = _PATTERN.search(rest)
     if pattern:
         rest = rest[: rest.rfind("/", 0, pattern.start()) + 1]
@@ -181,4 +178,91 @@ def _check_is_local(location: str, what: str) -> None:
     raise ConfigError(
         f"{what} {printable(f'{url[1]}://{url[3]}')}: {scheme}:// is not supported yet: copy the "
         f"files here{copy} or mount them, and give their folder"
+    )
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return all texts that ``pattern`` stands for, in its order; duplicates are kept.
+
+    Raises ConfigError for unbalanced braces and for over EXPANDED_MAX texts.
+    """
+    _check_balance(pattern)
+    return _expand(pattern, pattern)
+
+
+def _check_balance(pattern: str) -> None:
+    depth = 0
+    for character in pattern:
+        depth += (character == "{") - (character == "}")
+        if not 0 <= depth <= _DEPTH_MAX:
+            break
+    if depth:
+        raise ConfigError(
+            f"the braces in {printable(pattern)} are "
+            f"{'nested too deeply' if depth > _DEPTH_MAX else 'unbalanced'}: write them as in "
+            "shard-{000..146}.tar"
+        )
+
+
+def _expand(text: str, pattern: str) -> list[str]:
+    expanded = [""]
+    at = 0
+    while (start := text.find("{", at)) >= 0:
+        end, commas = _find_end(text, start)
+        inner = text[start + 1 : end]
+        if commas:
+            bounds = itertools.pairwise([start, *commas, end])
+            parts = [_expand(text[left + 1 : right], pattern) for left, right in bounds]
+            values = list(itertools.chain(*parts))
+        else:
+            values = _expand_range(inner, pattern)
+            values = values or [f"{{{value}}}" for value in _expand(inner, pattern)]
+        expanded = _join(expanded, [text[at:start] + value for value in values], pattern)
+        at = end + 1
+    return _join(expanded, [text[at:]], pattern)
+
+
+def _find_end(text: str, start: int) -> tuple[int, list[int]]:
+    """Return where the brace that opens at ``start`` closes, and its own commas."""
+    depth = 0
+    commas: list[int] = []
+    for at in range(start, len(text)):
+        if text[at] == "{":
+            depth += 1
+        elif text[at] == "}":
+            depth -= 1
+            if not depth:
+                return at, commas
+        elif text[at] == "," and depth == 1:
+            commas.append(at)
+    raise AssertionError("braces are balanced")
+
+
+def _expand_range(inner: str, pattern: str) -> list[str]:
+    """Return the texts of a range; empty for what is none."""
+    match = _RANGE.fullmatch(inner)
+    if match is None:
+        return []
+    bounds = match.group(1, 2) if match[1] else match.group(3, 4)
+    first, last = map(int if match[1] else _ALPHABET.index, bounds)
+    step = max(1, int(match[5] or 1))
+    if abs(last - first) // step >= EXPANDED_MAX:
+        raise _too_many(pattern)
+    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+    if not match[1]:
+        return [_ALPHABET[number] for number in numbers]
+    is_padded = any(re.match(r"-?0\d", bound) for bound in bounds)
+    width = max(map(len, bounds)) if is_padded else 0
+    return [f"{number:0{width}d}" for number in numbers]
+
+
+def _join(expanded: list[str], values: list[str], pattern: str) -> list[str]:
+    if len(expanded) * len(values) > EXPANDED_MAX:
+        raise _too_many(pattern)
+    return [left + right for left in expanded for right in values]
+
+
+def _too_many(pattern: str) -> ConfigError:
+    return ConfigError(
+        f"{printable(pattern)} stands for over {EXPANDED_MAX:,} files: give a smaller range"
     )
