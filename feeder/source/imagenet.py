@@ -180,7 +180,7 @@ def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
             if name in (GROUND_TRUTH, META) and member.kind == "file":
                 if member.size_bytes > _FILE_BYTES_MAX:
                     raise DatasetError(f"{name} in {where} has {member.size_bytes} bytes")
-                found.setdefault(name, walk.read(member))
+                found.setdefault(name, b"".join(walk.read(member)))
     for name in (GROUND_TRUTH, META):
         if name not in found:
             raise DatasetError(f"{where} has no {name}: it is not ILSVRC2012's development kit")

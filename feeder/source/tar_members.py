@@ -11,7 +11,7 @@ import contextlib
 import io
 import math
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from feeder.errors import DatasetError
@@ -30,6 +30,15 @@ _MAKE_AGAIN: Final = "copy it again, or make it again"
 _PARSE_ERRORS: Final = (
     *(tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError),
     *(TypeError, AttributeError),  # of tarfile, at damaged numbers of sparse files
+)
+_KINDS: Final[tuple[tuple[Callable[[tarfile.TarInfo], bool], MemberKind], ...]] = (
+    (tarfile.TarInfo.issparse, "sparse"),  # which are regular files, too
+    (tarfile.TarInfo.isreg, "file"),
+    (tarfile.TarInfo.isdir, "folder"),
+    (tarfile.TarInfo.issym, "symbolic link"),
+    (tarfile.TarInfo.islnk, "hard link"),
+    (tarfile.TarInfo.isdev, "device"),
+    (lambda _: True, "unknown"),
 )
 _MAKE_WITHOUT_LINKS: Final = ("link", ": make the tar with --hard-dereference -h")
 _NO_FILES: Final[dict[MemberKind, tuple[FaultKind, str]]] = {
@@ -81,11 +90,7 @@ class TarWalk:
         where = f"{printable(member.name)} in {self.where}"
         return TarWalk(self._content, where, member.size_bytes)
 
-    def read(self, member: TarMember) -> bytes:
-        """Return the data of a member."""
-        return b"".join(self.read_pieces(member))
-
-    def read_pieces(self, member: TarMember) -> Iterator[bytes]:
+    def read(self, member: TarMember) -> Iterator[bytes]:
         """Yield the data of a member in pieces of at most 1 MiB."""
         self._content.seek(member.offset)
         left = member.size_bytes
@@ -128,7 +133,7 @@ class TarWalk:
             if found.size < 0 or tar.offset <= end or offset > tar.offset:
                 raise self._damaged(end, "its size is impossible")
             self._last = found.name
-            kind = _kind(found)
+            kind = next(kind for is_it, kind in _KINDS if is_it(found))
             if kind == "file" and offset + found.size > (self._size_bytes or math.inf):
                 raise self._cut(
                     f"in the data of {printable(found.name)}, which has {found.size} bytes "
@@ -159,19 +164,20 @@ class TarWalk:
                 )
 
     def _explain(self, error: Exception, view: "_TarView", end: int) -> DatasetError:
+        text = printable(str(error))[:200] or type(error).__name__
         if not view.tell() and not view.last:
             return DatasetError(f"{self.where} is empty: {_MAKE_AGAIN}")
-        if end and isinstance(error, tarfile.ReadError) and not view.asked_too_much:
-            if "unexpected end of data" in str(error):
+        if not end:
+            return DatasetError(
+                f"{self.where} is no tar file: it does not begin with a header ({text}): give a "
+                "tar, or another --source"
+            )
+        if isinstance(error, tarfile.ReadError) and not view.asked_too_much:
+            if "unexpected end of data" in text:
                 return self._cut(f"in the data of {printable(self._last)}")
             if len(view.last) < tarfile.BLOCKSIZE:
                 return self._cut("in a header")
-        if not end:
-            return DatasetError(
-                f"{self.where} is no tar file: it does not begin with a header ({_text(error)}): "
-                "give a tar, or another --source"
-            )
-        return self._damaged(end, _text(error))
+        return self._damaged(end, text)
 
     def _damaged(self, at: int, what: str) -> DatasetError:
         return DatasetError(
@@ -210,7 +216,7 @@ class TarSource(ContainerSource):
         if not self._is_copied or not is_readable(member):
             return member.offset
         offset = listing.about.spilled_bytes
-        for piece in walk.read_pieces(member):
+        for piece in walk.read(member):
             listing.spill(piece)
         return offset
 
@@ -314,21 +320,3 @@ class _TarView:
 
     def _room(self, size: int) -> int:
         return size if self._size_bytes is None else min(size, self._size_bytes - self.tell())
-
-
-def _kind(found: tarfile.TarInfo) -> MemberKind:
-    if found.issparse():
-        return "sparse"
-    if found.isreg():
-        return "file"
-    if found.isdir():
-        return "folder"
-    if found.issym():
-        return "symbolic link"
-    if found.islnk():
-        return "hard link"
-    return "device" if found.isdev() else "unknown"
-
-
-def _text(error: Exception) -> str:
-    return printable(str(error))[:200] or type(error).__name__

@@ -152,13 +152,11 @@ class TFRecords(ContainerSource):
     ) -> str:
         """Return NUMBER-FILENAME: file names alone may repeat, and do not give the position."""
         feature = features.get(_FILE_NAME)
-        if feature is None or feature.kind != "bytes":
-            return name
-        spans = reader.bytes_spans(feature, 1)
-        if not spans or spans[0].stop - spans[0].start > _FILE_NAME_BYTES_MAX:
-            return name
-        file_name = decode_name(reader.read(spans[0])).rpartition("/")[2]
-        return f"{name}-{file_name}" if file_name else name
+        for span in reader.bytes_spans(feature, 1) if feature and feature.kind == "bytes" else ():
+            if span.stop - span.start <= _FILE_NAME_BYTES_MAX:
+                file_name = decode_name(reader.read(span)).rpartition("/")[2]
+                return f"{name}-{file_name}" if file_name else name
+        return name
 
     def _check_image(self, reader: ExampleReader, features: Mapping[bytes, Feature]) -> None:
         """Raise SourceError unless a record has one image; its bytes are not read."""
@@ -169,11 +167,10 @@ class TFRecords(ContainerSource):
         if feature.kind != "bytes":
             raise SourceError("no-image", f"its {field} is a list of {feature.kind or 'nothing'}")
         images = len(reader.bytes_spans(feature, 2))
-        if images != 1:
-            count = "several" if images else "no"
-            raise SourceError(
-                "two-images" if images else "no-image", f"its {field} has {count} values"
-            )
+        if not images:
+            raise SourceError("no-image", f"its {field} has no values")
+        if images > 1:
+            raise SourceError("two-images", f"its {field} has several values")
 
     def _read_label(
         self, name: str, reader: ExampleReader, features: Mapping[bytes, Feature]
@@ -252,29 +249,28 @@ def _walk_records(content: Content) -> Iterator[_Record]:
             )
         if content.size_bytes is not None and stop > content.size_bytes:
             raise _truncated(at, where)
-        read = _reader(content, start)
+        data: bytes | None = None
         if content.size_bytes is None and size <= FILE_BYTES_MAX:
             data = content.read(size + _CRC_BYTES)
             if len(data) < size + _CRC_BYTES:
                 raise _truncated(at, where)
-            read = _reader_of(data)
-        yield _Record(at, size, read)
+        yield _Record(at, size, _reader(content, start, data))
         if content.seek(stop) < stop:
             raise _truncated(at, where)
         at = stop
         header = content.read(_HEADER_BYTES)
 
 
-def _reader(content: Content, start: int) -> ReadAt:
+def _reader(content: Content, start: int, data: bytes | None) -> ReadAt:
+    """Return what reads in the data of a record, which are at ``start`` if not read yet."""
+
     def read(at: int, size: int) -> bytes:
+        if data is not None:
+            return data[at : at + size]
         content.seek(start + at)
         return content.read(size)
 
     return read
-
-
-def _reader_of(data: bytes) -> ReadAt:
-    return lambda at, size: data[at : at + size]
 
 
 def _truncated(at: int, where: str) -> DatasetError:

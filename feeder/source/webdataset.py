@@ -122,7 +122,7 @@ class WebDataset(TarSource):
                     if self._is_image(extension):
                         offset = self.place(walk, member, listing)
                     elif self._is_label(extension) and member.size_bytes <= _LABEL_BYTES_MAX:
-                        data = walk.read(member)
+                        data = b"".join(walk.read(member))
                 members.append(_Member(name, extension, member, offset, data))
         if members:
             yield key, members

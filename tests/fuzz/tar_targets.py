@@ -112,7 +112,7 @@ def _walk(path: Path) -> _Walked:
         try:
             for each in walk:
                 walked.append(each)
-                data.append(walk.read(each) if each.kind == "file" else b"")
+                data.append(b"".join(walk.read(each)) if each.kind == "file" else b"")
         except DatasetError as error:
             refused = _checked(str(error))
     return _Walked(walked, data, refused)

@@ -130,10 +130,11 @@ def test_columns_that_are_not_clear_are_refused(
 def test_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "file,image,label,class\nx,y,1,cat\n")
     assert read(path, image="image", label="class") == [(2, "y", "cat")]
+    assert read(path, image="file", label="label") == [(2, "x", "1")]
     path = write(tmp_path, "x.jpg,1,2\n")
     assert read(path, label="column 3") == [(1, "x.jpg", "2")]
     path = write(tmp_path, '{"file": "x", "a": 1, "b": 2}\n', "x.jsonl")
-    assert read(path, label="b") == [(1, "x", 2)]
+    assert read(path, label="a") == [(1, "x", 1)]
     path = write(tmp_path, '{"x": {"a": 1, "b": 2}, "y": 3}', "x.json")
     assert read(path, label="b") == [(1, "x", 2), (2, "y", "it is no JSON object")]
     with pytest.raises(ConfigError, match="has no fields that --image or --label could name"):
