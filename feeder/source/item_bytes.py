@@ -16,7 +16,19 @@ FILE_BYTES_MAX: Final = 1 << 30
 SNIFF_BYTES: Final = 32
 JPEG: Final = "JPEG"
 JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
-_PORTABLE_ANYMAP: Final = re.compile(rb"P[1-6]\s+[#\d]")
+_FORMATS: Final = tuple(
+    (re.compile(pattern, re.DOTALL), name)
+    for pattern, name in (
+        (rb"\xff\xd8\xff", JPEG),
+        (rb"\x89PNG\r\n\x1a\n", "PNG"),
+        (rb"GIF8[79]a", "GIF"),
+        (rb"RIFF....WEBP", "WEBP"),
+        (rb"II[*+]\x00|MM\x00[*+]", "TIFF"),  # + is BigTIFF
+        (rb"BM....\x00{4}", "BMP"),  # the reserved fields
+        (rb"P[1-6]\s+[#\d]", "PPM"),
+    )
+)
+"""How files of the formats that Feeder reads begin, and Pillow's names for these."""
 
 FaultKind = Literal[
     "bad-label",
@@ -81,21 +93,7 @@ def check_size(size_bytes: int, empty: str, bytes_max: int = FILE_BYTES_MAX) -> 
 
 def sniff_format(start: bytes) -> str | None:
     """Return Pillow's name for the format of a file that begins with ``start``; None: no image."""
-    if start.startswith(b"\xff\xd8\xff"):
-        return JPEG
-    if start.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if start.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
-        return "WEBP"
-    if start.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):  # + is BigTIFF
-        return "TIFF"
-    if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
-        return "BMP"
-    if _PORTABLE_ANYMAP.match(start):
-        return "PPM"
-    return None
+    return next((name for pattern, name in _FORMATS if pattern.match(start)), None)
 
 
 def sniff_file(path: bytes) -> str | None:

@@ -48,7 +48,7 @@ class ParquetFiles(ContainerSource):
             ) from None
         prefix = self.prefix(container)
         with open_rows(self._spec, container, listing.stamp) as rows:
-            listing.expect_spill(rows.image_bytes)
+            listing.expect_spill(rows.stored_bytes)
             columns = rows.columns
             listing.about.base = self._spec.label_base or 0
             listing.about.field = f"column {printable(columns.label)}" if columns.label else ""

@@ -3,8 +3,8 @@
 Memory: pyarrow reads a column chunk through a buffer of 1 MiB, a page at a time; without that
 buffer it would hold whole row groups, of GBs. A batch takes about 4 MiB more.
 
-An encrypted column's metadata may not be touched: pyarrow aborts the process. So one row is read
-first, which raises an ordinary error.
+An encrypted column's metadata may not be touched, or pyarrow aborts the process: reading a row
+raises an ordinary error.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class ParquetRows:
             raise self._fault("its footer", error) from None
         self.columns = find_columns(self._file.schema_arrow, spec, name)
         self.count: int = self._file.metadata.num_rows
-        self.image_bytes = self._estimate_image_bytes()
+        self.stored_bytes = stored.size_bytes
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows; DatasetError where they cannot be read."""
@@ -114,20 +114,6 @@ class ParquetRows:
             )
         except (OSError, pa.ArrowException) as error:
             raise self._fault(f"row group {group}", error) from None
-
-    def _estimate_image_bytes(self) -> int:
-        """Return about how many bytes all images have, after reading a row."""
-        metadata = self._file.metadata
-        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        total = sum(group.total_byte_size for group in groups)
-        names = [self._file.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-        leaf = names.index(self.columns.leaves[0])
-        for number, group in enumerate(groups):
-            if group.num_rows:
-                next(self._read(number, 1, self.columns.leaves))
-                image = group.column(leaf).total_uncompressed_size
-                return int(total * image / max(group.total_byte_size, image, 1))
-        return 0
 
     def _fault(self, where: str, error: Exception) -> DatasetError:
         text = printable((str(error).strip() or type(error).__name__).splitlines()[0][:200])

@@ -58,12 +58,6 @@ _OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
 """Formats that Feeder does not read: their first bytes, a name and a remedy."""
 
 
-_BY_SUFFIX: Final = (
-    (re.compile(r"\.mds(\.\w+)?$", re.IGNORECASE), "a shard of MosaicML's streaming (MDS)"),
-    (re.compile(r"\.beton$", re.IGNORECASE), "an FFCV file"),
-)
-
-
 def read_start(path: Path) -> bytes:
     """Return the first 64 KiB of a regular file; DatasetError if it cannot be read."""
     try:
@@ -107,5 +101,8 @@ def recognise_other(start: bytes, name: str = "") -> tuple[str, str]:
     else:
         others = (other for other in _OTHERS if re.match(other[0], start, re.DOTALL))
         _, what, remedy = next(others, (b"", "of no known format" if start else "empty", ""))
-    special = next((special for suffix, special in _BY_SUFFIX if suffix.search(name)), "")
-    return (special, _USE_PYTHON) if special else (what, remedy)
+    if name.lower().endswith(".beton"):
+        return "an FFCV file", _USE_PYTHON
+    if re.search(r"\.mds(\.\w+)?$", name, re.IGNORECASE):  # also compressed
+        return "a shard of MosaicML's streaming (MDS)", _USE_PYTHON
+    return what, remedy
