@@ -88,6 +88,11 @@ class Report:
     measured: Mapping[str, object] = field(default_factory=dict)
     """How much was measured: rounds, images and so on, by name."""
 
+    @property
+    def rows(self) -> dict[str, Result]:
+        """The results by name."""
+        return {row.name: row for row in self.results}
+
     def to_json(self) -> str:
         """Return the JSON text, with a newline at its end."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

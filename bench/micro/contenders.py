@@ -15,6 +15,7 @@ blobs without Huffman codes, and the decoder for them, gain.
 """
 
 import io
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -85,25 +86,19 @@ class Filling:
 class _JpegFile:
     """JPEGs in a file that stays in the page cache, one for each sample."""
 
-    def __init__(self, jpegs: Sequence[bytes] = ()) -> None:
-        self._file = tempfile.TemporaryFile(prefix="feeder-bench-")  # noqa: SIM115 -- see close
-        self.replace(jpegs)
-
-    def replace(self, jpegs: Sequence[bytes]) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._offsets = [0]
-        for jpeg in jpegs:
-            self._offsets.append(self._offsets[-1] + self._file.write(jpeg))
-        self._file.flush()
+    def __init__(self, jpegs: Sequence[bytes]) -> None:
+        self._file = tempfile.TemporaryFile(prefix="feeder-bench-", buffering=0)  # noqa: SIM115
+        self._offsets = [0, *itertools.accumulate(map(len, jpegs))]
+        self._file.write(b"".join(jpegs))
 
     def read(self, row: int) -> bytes:
-        size_bytes = self._offsets[row + 1] - self._offsets[row]
-        return os.pread(self._file.fileno(), size_bytes, self._offsets[row])
+        first, end = self._offsets[row : row + 2]
+        return os.pread(self._file.fileno(), end - first, first)
 
     def read_into(self, row: int, scratch: Scratch) -> NDArray[np.uint8]:
-        jpeg = scratch.take(self._offsets[row + 1] - self._offsets[row])
-        os.preadv(self._file.fileno(), [jpeg.data], self._offsets[row])
+        first, end = self._offsets[row : row + 2]
+        jpeg = scratch.take(end - first)
+        os.preadv(self._file.fileno(), [jpeg.data], first)
         return jpeg
 
     def close(self) -> None:
@@ -137,7 +132,7 @@ class PreparedSamples(Filling):
             dataset.read_blob(place, blob)
             self.blobs.append(blob)
             self.jpegs.append(whole_jpeg(blob[: place.blob_bytes], record))
-        self._whole_file, self._tiled_file = _JpegFile(self.jpegs), _JpegFile()
+        self._whole_file, self._tiled_file = _JpegFile(self.jpegs), _JpegFile([])
         self.begin_epoch(epoch)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -151,7 +146,8 @@ class PreparedSamples(Filling):
             rebuild_jpeg(blob[:-READ_SLACK_BYTES], *window)
             for blob, window in zip(self.blobs, self._windows, strict=True)
         ]
-        self._tiled_file.replace(self._tiled_jpegs)
+        self._tiled_file.close()
+        self._tiled_file = _JpegFile(self._tiled_jpegs)
         unscaled = self._plan_decode(np.ones(len(self.sample_ids), np.int64))
         self._unscaled_windows = _window_fields(unscaled.windows)
         self._boxes, self._origins = plan.boxes.tolist(), plan.origins.tolist()

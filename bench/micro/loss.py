@@ -74,7 +74,7 @@ class LossReport(Report):
 
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""
-        rows = {result.name: result for result in self.results}
+        rows = self.rows
         names = dict.fromkeys(name.partition("/")[0] for name in rows)
         heads = ("", "MB", "ratio", RATE, "ratio", "changed", "stored", "min", "crop", "min")
         table = [heads, *(_table_row(name, rows) for name in names)]

@@ -78,7 +78,7 @@ class PackReport(Report):
         name = contender.name
         if contender.missing is not None:
             return (name, "—", *[""] * (columns - 3), contender.missing)
-        rows = {result.name: result for result in self.results}
+        rows = self.rows
         rate, cpu, size = rows[name], rows[f"{name}/cpu"], rows[f"{name}/size"]
         cells = [name, *(format_number(round(each)) for each in (rate.value, rate.min, rate.max))]
         cells += [_ratio_of(rate), format_number(round(cpu.value)), _ratio_of(cpu)]

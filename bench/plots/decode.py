@@ -4,8 +4,15 @@ from typing import Final
 
 import altair as alt
 
-from ..micro.decode_report import conclude, describe_measured, find_losses
-from ..micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
+from ..micro.decode_report import (
+    conclude,
+    describe_measured,
+    find_losses,
+    find_standing,
+    has_own_decoder,
+    pillow_name,
+    ways_of,
+)
 from ..report import Report, format_number
 from .style import BLUE, LIGHT_GREY, WIDTH, Chart, bars, bounds, panel_title, wrap
 

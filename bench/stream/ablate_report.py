@@ -41,7 +41,7 @@ class AblateReport(Report):
 
 def conclude(report: Report) -> str:
     """Return what all of them gain together, and which ones matter when removed alone."""
-    rows = {row.name: row for row in report.results}
+    rows = report.rows
     every = rows[EVERYTHING]
     sentences = [f"All optimisations together: {format_ratio(every)} times as fast as with none"]
     slower: list[tuple[float, str]] = []

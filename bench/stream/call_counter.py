@@ -39,13 +39,12 @@ class CallCounter:
     def __init__(self) -> None:
         self._codes: list[CodeType] = []  # one for each call; append is atomic, a count is not
 
-    def start(self) -> None:
-        """Begin to count."""
+    def __enter__(self) -> Self:
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
+        return self
 
-    def stop(self) -> None:
-        """Count no more in this thread, nor in threads that begin from now on."""
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
 
@@ -64,13 +63,6 @@ class CallCounter:
         first = next((at for at, code in enumerate(own) if code.co_filename.startswith(since)), 0)
         return Calls((code.co_filename, code.co_qualname) for code in own[first:])
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
             self._codes.append(frame.f_code)
@@ -84,24 +76,19 @@ def report_calls(path: str) -> None:
 
     def serve() -> None:
         while question := asked.recv(1):
-            if question == _COUNT:
-                answer = str(counter.count())
-            else:
-                answer = json.dumps([[*place, calls] for place, calls in counter.take().items()])
-            asked.sendall(answer.encode() + b"\n")
+            answer: object = counter.count()
+            if question == _TAKE:
+                answer = [[*place, calls] for place, calls in counter.take().items()]
+            asked.sendall(json.dumps(answer).encode() + b"\n")
 
     threading.Thread(target=serve, daemon=True).start()  # before it counts: not counted
-    counter.start()
+    counter.__enter__()
 
 
 class ChildCounter:
-    """The calls of one child process, which runs ``module``; a context manager.
-
-    Within the context the first process that starts with ``python -m module`` is counted.
-    """
+    """The calls of one child process, the first within the context that runs ``module``."""
 
     def __init__(self, module: str) -> None:
-        """Nothing is counted yet."""
         self._module = module
         self._stack = contextlib.ExitStack()
 
@@ -130,12 +117,11 @@ class ChildCounter:
 
     def take(self) -> Calls:
         """Return its calls since the last ``take``."""
-        rows = json.loads(self._ask(_TAKE))
-        return Calls({(file, function): calls for file, function, calls in rows})
+        return Calls({(file, function): calls for file, function, calls in self._ask(_TAKE)})
 
-    def _ask(self, question: bytes) -> bytes:
+    def _ask(self, question: bytes) -> Any:
         self._connection.sendall(question)
-        return self._answers.readline()
+        return json.loads(self._answers.readline())
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

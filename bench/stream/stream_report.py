@@ -7,7 +7,7 @@ batches made in the same rounds by one process without a daemon (the row ``sampl
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..report import (
     BRACKETS,
@@ -36,8 +36,7 @@ _BARE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(NamedTuple):
     """A way of images to clients, with its rows."""
 
     transport: str
@@ -55,10 +54,8 @@ class Way:
     @property
     def words(self) -> str:
         """The way as text and picture call it."""
-        how = "ipc, copied" if self.is_copied else self.transport
-        if self.transport == "ipc" and not self.is_copied:
-            how = "ipc, in place"
-        return f"{count(self.clients, 'client')}, {how}"
+        how = "tcp" if self.transport == "tcp" else "ipc, copied" if self.is_copied else ""
+        return f"{count(self.clients, 'client')}, {how or 'ipc, in place'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +72,7 @@ class StreamReport(Report):
 
 def ways_of(report: Report) -> list[Way]:
     """Return all ways: by workers, then by clients, in the order of their rows."""
-    rows = {row.name: row for row in report.results}
-    ways = []
+    rows, ways = report.rows, []
     for row in report.results:
         way = _WAY.fullmatch(row.name)
         if way is None or row.unit != RATE:
@@ -100,50 +96,45 @@ def ways_of(report: Report) -> list[Way]:
 
 def rates_without_daemon(report: Report) -> dict[int, Result]:
     """Return the rows of the batches made without a daemon, by the workers beside them."""
-    return {
-        int(name[1] or 1): row
-        for row in report.results
-        if (name := _WITHOUT.fullmatch(row.name)) is not None
-    }
+    names = ((row, _WITHOUT.fullmatch(row.name)) for row in report.results)
+    return {int(name[1] or 1): row for row, name in names if name is not None}
 
 
 def bare_rows(report: Report) -> dict[str, Result]:
     """Return the rows of transport without decoding, by what they are called."""
-    rows = {row.name: row for row in report.results}
+    rows = report.rows
     return {words: rows[name] for name, words in _BARE.items() if name in rows}
 
 
 def conclude(report: Report) -> list[str]:
     """Return what one client gets of what a core makes, then more workers, clients, transport."""
-    ways = [way for way in ways_of(report) if not way.is_copied]
-    single = {way.transport: way for way in ways if (way.clients, way.workers) == (1, 1)}
-    ipc, tcp = single["ipc"], single["tcp"]
+    ways = {
+        (way.transport, way.clients, way.workers): way.rate
+        for way in ways_of(report)
+        if not way.is_copied
+    }
+    ipc, tcp = ways["ipc", 1, 1], ways["tcp", 1, 1]
     sentences = [
-        f"One worker delivers {_rate(ipc.rate)} images/s to a client on its host (ipc, read in "
-        f"place), {format_ratio(ipc.rate)} of what its core makes without a daemon, and "
-        f"{_rate(tcp.rate)} over tcp, {format_ratio(tcp.rate)} of it."
+        f"One worker delivers {_rate(ipc)} images/s to a client on its host (ipc, read in place), "
+        f"{format_ratio(ipc)} of what its core makes without a daemon, and {_rate(tcp)} over tcp, "
+        f"{format_ratio(tcp)} of it."
     ]
-    most_workers = max(way.workers for way in ways)
-    if most_workers > 1:
-        key = ("ipc", 1, most_workers)
-        way = next(way for way in ways if (way.transport, way.clients, way.workers) == key)
+    workers, clients = max(key[2] for key in ways), max(key[1] for key in ways)
+    if workers > 1:
+        way = ways["ipc", 1, workers]
         sentences.append(
-            f"{most_workers} workers, which share their cores with the client, deliver "
-            f"{_rate(way.rate)}, {format_ratio(way.rate)} times what one core makes without a "
-            "daemon."
+            f"{workers} workers, which share their cores with the client, deliver {_rate(way)}, "
+            f"{format_ratio(way)} times what one core makes without a daemon."
         )
-    most_clients = max(way.clients for way in ways)
-    if most_clients > 1:
+    if clients > 1:
         shown = " and ".join(
-            _compare_clients(way.transport, way.rate, single[way.transport].rate)
-            for way in ways
-            if (way.clients, way.workers) == (most_clients, 1)
+            _compare_clients(transport, ways[transport, clients, 1], ways[transport, 1, 1])
+            for transport in ("ipc", "tcp")
         )
         sentences.append(
-            f"{most_clients} clients together get {shown} what one client gets from one worker."
+            f"{clients} clients together get {shown} what one client gets from one worker."
         )
-    bare = bare_rows(report).get(_BARE["transport/tcp"])
-    carried = next((row for row in report.results if row.name == "stream/tcp-bytes"), None)
+    bare, carried = report.rows.get("transport/tcp"), report.rows.get("stream/tcp-bytes")
     if bare is not None and carried is not None:
         times = bare.value / carried.value
         limit = "is not the limit" if times > 2 else "is near its limit"
@@ -162,11 +153,10 @@ def describe_measured(report: Report) -> str:
     what = f"{count(batches, 'batch', 'batches')} of {report.measured.get('batch size')} images"
     if rounds == 1:
         return f"Measured once, with {what}: no spread is known, so use more --rounds to compare."
-    noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
-    if rounds >= FEWEST_ROUNDS:
-        noise = BRACKETS
+    few = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
     return (
-        f"Values are medians of {rounds} rounds with {what}; ratios are of the same rounds. {noise}"
+        f"Values are medians of {rounds} rounds with {what}; ratios are of the same rounds. "
+        f"{BRACKETS if rounds >= FEWEST_ROUNDS else few}"
     )
 
 
@@ -184,41 +174,30 @@ def _compare_clients(transport: str, many: Result, one: Result) -> str:
     return f"{many.value / one.value:.2f} times ({transport}{noise})"
 
 
-def _rate(row: Result) -> str:
-    return format_number(round(row.value))
-
-
-def _ratio(row: Result) -> str:
-    return f"{row.ratio or 0:.2f}"
+def _rate(row: Result | None) -> str:
+    return "" if row is None else format_number(round(row.value))
 
 
 def _format_ways(report: Report) -> list[str]:
     """Return the table of all ways, those of each number of workers after a line for them."""
-    head = ("", "", "of one", "gap p99", "daemon", "clients")
-    below = ("end to end", "images/s", "process", "ms", "µs/image", "µs/image")
-    rows: list[Sequence[str]] = [head, below]
-    without = rates_without_daemon(report)
-    ways = ways_of(report)
+    rows: list[Sequence[str]] = [
+        ("", "", "of one", "gap p99", "daemon", "clients"),
+        ("end to end", "images/s", "process", "ms", "µs/image", "µs/image"),
+    ]
+    without, ways = rates_without_daemon(report), ways_of(report)
     for workers in sorted({way.workers for way in ways}):
         rows.append((f"{count(workers, 'worker')}:", *("",) * 5))
         if workers in without:
             rows.append((f"  {WITHOUT_DAEMON}", _rate(without[workers]), "1", "", "", ""))
-        rows += [
-            (
-                f"  {way.words}",
-                _rate(way.rate),
-                _ratio(way.rate),
-                "" if way.gap_p99 is None else format_number(round(way.gap_p99.value)),
-                format_number(round(way.daemon_cpu.value)),
-                format_number(round(way.client_cpu.value)),
-            )
-            for way in ways
-            if way.workers == workers
-        ]
+        for way in ways:
+            if way.workers == workers:
+                cells = map(_rate, (way.gap_p99, way.daemon_cpu, way.client_cpu))
+                ratio = f"{way.rate.ratio or 0:.2f}"
+                rows.append((f"  {way.words}", _rate(way.rate), ratio, *cells))
     return align(rows, left={0})
 
 
 def _format_bare(report: Report) -> list[str]:
-    rows = [("transport alone, nothing decoded", "GB/s")]
-    rows += [(f"  {words}", format_number(row.value)) for words, row in bare_rows(report).items()]
-    return align(rows, left={0}) if len(rows) > 1 else []
+    bare = bare_rows(report).items()
+    rows = [(f"  {words}", format_number(row.value)) for words, row in bare]
+    return align([("transport alone, nothing decoded", "GB/s"), *rows], left={0}) if rows else []

@@ -14,8 +14,8 @@ from bench.micro.decode_report import (
     describe_measured,
     find_losses,
     format_ways,
+    ways_of,
 )
-from bench.micro.ways import ways_of
 from bench.report import RATE, Result, compare, single
 
 ROUNDS = (0.98, 0.99, 1.0, 1.01, 1.02)

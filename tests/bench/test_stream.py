@@ -304,7 +304,7 @@ def test_preview_draws_a_batch_that_a_daemon_serves(
     assert np.array_equal(served, local)
     assert served_labels == local_labels
     # A client does not know the sizes of originals, and everything else.
-    assert served_notes == [replace(note, facts=note.facts[:1]) for note in local_notes]
+    assert served_notes == [note._replace(facts=note.facts[:1]) for note in local_notes]
     assert all(note.facts[1].startswith("crop ") for note in local_notes)
 
 
