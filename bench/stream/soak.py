@@ -12,8 +12,7 @@ import argparse
 import selectors
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -82,9 +81,16 @@ def run(arguments: argparse.Namespace) -> SoakReport:
         lease = ["--lease-s", str(lease_s)]
         with running_daemon(path, workers=1, cores=[worker_core], options=lease) as daemon:
             before = {process.pid for process in daemon.processes()}
-            with Soak(daemon, arguments, batch_size, worker_core, client_core) as soak:
-                soak.stream()
-            left_mib = _await_slots(daemon, lease_s)
+            try:
+                with Soak(daemon, arguments, batch_size, worker_core, client_core) as soak:
+                    soak.start()
+                    soak.stream()
+                left_mib = _await_slots(daemon, lease_s)
+            except (OSError, psutil.Error) as error:
+                raise PeerError(
+                    f"a process of the daemon ended during the soak ({error}); the last log line: "
+                    f"{daemon.last_log_line()}"
+                ) from None
             replaced = before != {process.pid for process in daemon.processes()}
     results, failures, verdict = judge(soak.series, soak.at_s)
     results.append(single(f"{_SLOTS}/left", "MiB", left_mib))
@@ -138,7 +144,6 @@ class Soak:
         worker_core: int,
         client_core: int,
     ) -> None:
-        """Start the clients; return once batches arrive."""
         self.at_s: list[float] = []
         self.series: dict[str, list[float]] = {}
         self.restarts: list[tuple[float, str]] = []
@@ -151,15 +156,14 @@ class Soak:
         self._started = 0
         self._ended = cpu_use([])
         self._images = 0
-        try:
-            for number in range(arguments.clients):
-                self._clients.append(self._start(number))
-            await_open(self._clients)
-            while not self._images:  # raises if a client gives up, as it does after TIMEOUT_S
-                self._read(time.monotonic() + TIMEOUT_S)
-        except BaseException:
-            self.__exit__()
-            raise
+
+    def start(self) -> None:
+        """Start the clients; return once batches arrive."""
+        for number in range(self._arguments.clients):
+            self._clients.append(self._start(number))
+        await_open(self._clients)
+        while not self._images:  # raises if a client gives up, as it does after TIMEOUT_S
+            self._read(time.monotonic() + TIMEOUT_S)
 
     def stream(self) -> None:
         """Stream, restart clients and take samples, until all samples are taken."""
@@ -184,7 +188,8 @@ class Soak:
                 images, sampled_s = self._images, now_s
                 speeds = reference.sample(self._cpu_use())
                 values |= {f"reference/{part}": speed for part, speed in speeds.items()}
-                self._add(round(now_s - began_s, 3), values | look_at(self._daemon))
+                values |= measure_footprints(self._daemon.processes())
+                self._add(round(now_s - began_s, 3), values)
                 next_sample_s = now_s + every_s
                 progress.add(1)
         progress.end()
@@ -229,8 +234,7 @@ class Soak:
 
     def _cpu_use(self) -> Mapping[int, CpuUse]:
         """Return what daemon and clients have used so far, by their cores."""
-        with _reporting_losses(self._daemon):
-            own = cpu_use(process.pid for process in self._daemon.processes())
+        own = cpu_use(process.pid for process in self._daemon.processes())
         of_clients = self._ended.plus(cpu_use(client.pid for client in self._clients))
         if self._client_core == self._worker_core:
             return {self._worker_core: own.plus(of_clients)}
@@ -245,29 +249,11 @@ class Soak:
             client.terminate()
 
 
-def look_at(daemon: Daemon) -> dict[str, float]:
-    """Return the footprints of its processes."""
-    with _reporting_losses(daemon):
-        return measure_footprints(daemon.processes())
-
-
-@contextmanager
-def _reporting_losses(daemon: Daemon) -> Iterator[None]:
-    """Raise PeerError with the daemon's last log line when it has lost a process in the body."""
-    try:
-        yield
-    except (OSError, psutil.Error) as error:
-        raise PeerError(
-            f"a process of the daemon ended during the soak ({error}); the last log line: "
-            f"{daemon.last_log_line()}"
-        ) from None
-
-
 def _await_slots(daemon: Daemon, lease_s: float) -> float:
     """Wait for leases of killed clients to expire; return the MiB of slots still held."""
     until_s = time.monotonic() + 2 * lease_s
     while True:
-        held_mib = look_at(daemon)[_SLOTS]
+        held_mib = measure_footprints(daemon.processes())[_SLOTS]
         if not held_mib or time.monotonic() > until_s:
             return held_mib
         time.sleep(0.05)  # another process's freeing of memory is not signalled

@@ -10,6 +10,20 @@ import pytest
 from bench.cli import main
 
 Rows = Mapping[str, Mapping[str, Any]]
+Expected = dict[str, tuple[str, str | None]]
+"""Unit and baseline of each row."""
+
+RATE = "images/s"
+
+
+def group(unit: str, *names: str) -> Expected:
+    """Return rows of which the first is the baseline of the others."""
+    return {name: (unit, None if name == names[0] else names[0]) for name in names}
+
+
+def alone(**units: str) -> Expected:
+    """Return rows without a baseline, by name with `__` for a slash."""
+    return {name.replace("__", "/").replace("_", "-"): (unit, None) for name, unit in units.items()}
 
 
 def run_bench(folder: Path, *arguments: object) -> dict[str, Any]:
@@ -20,7 +34,7 @@ def run_bench(folder: Path, *arguments: object) -> dict[str, Any]:
     return document
 
 
-def check_rows(document: Mapping[str, Any], expected: Mapping[str, tuple[str, str | None]]) -> Rows:
+def check_rows(document: Mapping[str, Any], expected: Expected) -> Rows:
     """Check units and baselines by row, and the ratios of a single round; return the rows."""
     rows = {row["name"]: row for row in document["results"]}
     assert {name: (row["unit"], row["baseline"]) for name, row in rows.items()} == expected

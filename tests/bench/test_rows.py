@@ -12,24 +12,11 @@ from bench.data.synthetic import write_synthetic
 from bench.micro import loss, normalise, training_step
 from bench.stream import loaders
 from feeder.jpeg import resize
-from tests.bench.rows import check_rows, run_bench
+from tests.bench.rows import RATE, Expected, alone, check_rows, group, run_bench
 from tests.support.daemon import pack_small
 from tests.support.sources import make_source, run_inline
 from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import _host_normalise
-
-Expected = dict[str, tuple[str, str | None]]
-RATE = "images/s"
-
-
-def group(unit: str, *names: str) -> Expected:
-    """Return rows of which the first is the baseline of the others."""
-    return {name: (unit, None if name == names[0] else names[0]) for name in names}
-
-
-def alone(**units: str) -> Expected:
-    """Return rows without a baseline, by name with `__` for a slash."""
-    return {name.replace("__", "/").replace("_", "-"): (unit, None) for name, unit in units.items()}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """``feeder-bench stream`` on a tiny set: rows, JSON, and nothing left behind."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -15,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.cli import main
 from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
@@ -26,10 +26,17 @@ from bench.stream.streams import Delivered, stream_rows
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
 from feeder.errors import ConfigError, PeerError, ResourceError
+from tests.bench.rows import Expected, alone, check_rows, group, run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 41
+WAYS = ("ipc", "ipc-copy", "tcp", "ipc-2-clients", "tcp-2-clients")
+SECURITY = {
+    "stream/tcp-curve": "stream/tcp",
+    "stream/tcp-beside-garbage": "stream/tcp",
+    "stream/ipc-beside-garbage": "stream/ipc",
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,35 @@ def cores(request: pytest.FixtureRequest) -> Iterator[int]:
     os.sched_setaffinity(0, usable)
 
 
+def expected_rows(workers: int) -> Expected:
+    """Return units and baselines of the rows over one daemon, with the names for one worker."""
+    rows = group(RATE, "sample/whole", *(f"stream/{way}" for way in WAYS))
+    rows |= group("µs", *(f"handover/{name}" for name in ("memcpy", "client", "client-whole")))
+    rows |= {f"stream/{way}-bytes": ("GB/s", None) for way in WAYS}
+    for side, way in itertools.product(("daemon", "client"), WAYS):
+        rows[f"stream/{way}-{side}-cpu"] = ("µs/image", None)
+    for percent, way in itertools.product((50, 99), ("ipc", "ipc-copy", "tcp")):
+        rows[f"stream/{way}-gap-p{percent}"] = ("ms", None)  # two clients have a batch each
+    rows |= alone(
+        handover__socket_bytes="bytes a batch",
+        handover__socket_bytes_copy="bytes a batch",
+        handover__loader_cpu="µs",
+        stream__first_batch="s",
+        check__equal_to_local="samples",
+        worker__own_memory="MiB",
+        daemon__idle="% of a core",
+    )
+    suffix = f"-{workers}-workers"
+
+    def named(name: str | None) -> str | None:
+        is_local = name == "sample/whole"
+        return name and name + ("-beside" if is_local else "") + suffix
+
+    if workers == 1:
+        return rows
+    return {named(name) or "": (unit, named(base)) for name, (unit, base) in rows.items()}
+
+
 def test_names_and_baselines_of_rows(
     cores: int,
     dataset: Path,
@@ -64,58 +100,35 @@ def test_names_and_baselines_of_rows(
     short_folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "stream.json"
-    arguments = ["--rounds", "1", "--batches", "2", "--idle", "0.2", "--json", str(out)]
-    arguments += ["--clients", "2"]
-    assert main(["stream", str(dataset), *arguments]) == 0
+    options = ("--rounds", 1, "--batches", 2, "--idle", 0.2, "--clients", 2)
+    document = run_bench(tmp_path, "stream", dataset, *options)
     assert list(short_folder.iterdir()) == []
-    report = json.loads(out.read_text())
-    assert report["bench"] == "stream"
-    rows = {row["name"]: row for row in report["results"]}
-    suffixes = [("", "sample/whole")]
-    used = len(set(report["machine"]["cores_used"].values()))
+    used = len(set(document["machine"]["cores_used"].values()))
     assert used <= cores
-    if used > 1:
-        suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
-    for suffix, baseline in suffixes:
-        assert rows[baseline]["baseline"] is None
-        ways = [
-            f"stream/{each}"
-            for each in ("ipc", "ipc-copy", "tcp", "ipc-2-clients", "tcp-2-clients")
-        ]
-        for name in ways:
-            row = rows[name + suffix]
-            assert row["unit"] == "images/s"
-            assert row["baseline"] == baseline
-            assert row["ratio"] > 0
-            bytes_row = rows[f"{name}-bytes{suffix}"]
-            assert bytes_row["unit"] == "GB/s"
-            assert bytes_row["value"] == pytest.approx(row["value"] * 224 * 224 * 3 / 1e9)
-            for side in ("daemon", "client"):
-                cpu = rows[f"{name}-{side}-cpu{suffix}"]
-                assert cpu["unit"] == "µs/image"
-                assert cpu["value"] > 0
-            if "clients" not in name:  # two clients have a batch each, and no gap between
-                assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
-                assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
-        assert rows[f"handover/client{suffix}"]["baseline"] == f"handover/memcpy{suffix}"
+    assert document["measured"] == {"rounds": 1, "batches": 2, "batch size": SAMPLES, "clients": 2}
+    # Of the rows of security, the baselines are not among the rows.
+    others = [row for row in document["results"] if row["name"].startswith(("crypto", *SECURITY))]
+    document["results"] = [row for row in document["results"] if row not in others]
+    assert {row["name"]: row["baseline"] for row in others[:-1]} == SECURITY
+    assert others[-1]["unit"] == "GB/s"
+    expected = expected_rows(1) | (expected_rows(2) if used > 1 else {})
+    expected |= {"memcpy": ("GB/s", None), "zmq/ipc": ("GB/s", "memcpy")}
+    expected |= {"zmq/tcp": ("GB/s", "memcpy")}
+    for transport, name in itertools.product(("ipc", "tcp"), ("zmq/{}-copied", "transport/{}")):
+        expected[name.format(transport)] = ("GB/s", f"zmq/{transport}")
+    rows = check_rows(document, expected)
+    for suffix in ["", *(["-2-workers"] if used > 1 else [])]:
+        for way in WAYS:
+            images = rows[f"stream/{way}{suffix}"]["value"]
+            gigabytes = rows[f"stream/{way}-bytes{suffix}"]["value"]
+            assert gigabytes == pytest.approx(images * 224 * 224 * 3 / 1e9)
         assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
         assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
-        assert rows[f"stream/first-batch{suffix}"]["unit"] == "s"
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
-        assert f"daemon/idle{suffix}" in rows
         assert 10 < rows[f"worker/own-memory{suffix}"]["value"] < 1000
-    assert rows["memcpy"]["unit"] == "GB/s"
-    for name, baseline in (("zmq/", "memcpy"), ("transport/", "zmq/")):
-        for transport in ("ipc", "tcp"):
-            row = rows[name + transport]
-            assert row["baseline"] == (baseline + transport if "/" in baseline else baseline)
-            assert row["ratio"] == pytest.approx(row["value"] / rows[row["baseline"]]["value"])
-    assert rows["zmq/tcp-copied"]["baseline"] == "zmq/tcp"
     printed = capsys.readouterr().out
     assert printed.startswith("One worker delivers ")
     assert "stream/tcp" in printed
-    assert report["measured"] == {"rounds": 1, "batches": 2, "batch size": SAMPLES, "clients": 2}
 
 
 def test_numbers_of_clients_double_up_to_the_most() -> None:
@@ -128,17 +141,20 @@ def test_numbers_of_clients_double_up_to_the_most() -> None:
     ]
 
 
-def test_a_client_that_gives_up_is_quoted() -> None:
-    client = ClientProcess("nowhere", batch_size=1, core=choose_core(None))
-    with client, pytest.raises(PeerError, match="gave up: endpoint 'nowhere' cannot be dialled"):
-        await_open([client])
-
-
-def test_a_client_that_dies_ends_the_wait() -> None:
-    client = ClientProcess("ipc:///nowhere", batch_size=1, core=choose_core(None))
-    with client:
-        os.kill(client.pid, signal.SIGKILL)
-        with pytest.raises(PeerError, match="ended with status -9"):
+@pytest.mark.parametrize(
+    ("endpoint", "is_killed", "reason"),
+    [
+        ("nowhere", False, "gave up: endpoint 'nowhere' cannot be dialled"),
+        ("ipc:///nowhere", True, "ended with status -9"),
+    ],
+)
+def test_a_client_that_gives_up_or_dies_is_quoted(
+    endpoint: str, is_killed: bool, reason: str
+) -> None:
+    with ClientProcess(endpoint, batch_size=1, core=choose_core(None)) as client:
+        if is_killed:
+            os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(PeerError, match=reason):
             await_open([client])
 
 
@@ -194,11 +210,8 @@ def test_the_conclusion_is_in_words_and_first() -> None:
     assert "2 clients, tcp 800 0.80 900 50" in words
 
 
-def test_one_client_from_one_worker_has_one_sentence_and_transport() -> None:
-    assert len(conclude(_report(3, clients=1, workers=1))) == 2
-
-
 def test_from_five_rounds_on_the_noise_is_said() -> None:
+    assert len(conclude(_report(3, clients=1, workers=1))) == 2, "one client and transport"
     report = _report(5)
     first, workers, clients, _ = conclude(report)
     assert "place), 0.90 (0.90–0.90) of what its core makes without a daemon, and 800" in first
@@ -261,13 +274,11 @@ def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
     assert any("no spread" in line for line in lines) == (rounds == 1)
 
 
-def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
     from bench.plots.draw import write_plot
 
     report = _report(3)
-    write_plot(report, tmp_path / "stream.png")
-    assert (tmp_path / "stream.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match="no picture of `feeder-bench pack`"):
         write_plot(replace(report, bench="pack"), tmp_path / "pack.png")
     with pytest.raises(ResourceError, match="cannot write the picture"):
