@@ -16,7 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -58,25 +58,13 @@ class HostStage(Stage[TensorBatch]):
         return {"compile_failures": self._normaliser.compile_failures}
 
 
-class CopyEvent(Protocol):
-    """The part of torch.cuda.Event that ``CopiesInFlight`` uses."""
-
-    def query(self) -> bool:
-        """Whether the copy is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the copy is done."""
-        ...
-
-
 class CopiesInFlight:
     """Buffers with a copy to the device in flight, oldest first."""
 
     def __init__(self) -> None:
-        self._copies: deque[tuple[CopyEvent, int, HostRows | None]] = deque()
+        self._copies: deque[tuple[torch.cuda.Event, int, HostRows | None]] = deque()
 
-    def add(self, event: CopyEvent, buffer: int, batch: HostRows | None = None) -> None:
+    def add(self, event: torch.cuda.Event, buffer: int, batch: HostRows | None = None) -> None:
         """Keep ``buffer`` from being written and ``batch`` mapped until ``event``."""
         self._copies.append((event, buffer, batch))
 
@@ -87,7 +75,7 @@ class CopiesInFlight:
             event, buffer, _ = self._copies[0]
             if all_of_them or len(self._copies) > MAX_COPIES:
                 event.synchronize()
-            elif not event.query():
+            elif not event.query():  # type: ignore[no-untyped-call]
                 break
             free.append(buffer)
             self._copies.popleft()

@@ -32,8 +32,6 @@ _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
 _Fingerprint = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z]+\Z")]
 _REMEDY: Final = "load the unchanged result of a loader's state_dict()"
-
-
 _EITHER: Final = "call either load_state_dict() or skip_first_batches(), not both"
 
 
@@ -94,16 +92,15 @@ class Cursor:
             )
         later = Position(self.next.epoch, self.next.step + count)
         if steps is not None:
-            _check_skipped(later, steps)
+            _check_step(later, steps, is_skipped=True)
         self.next, self._is_skipped = later, self._is_skipped or count > 0
         if is_between:
             self.at = self.next
 
     def check(self, steps: int, position: Position | None = None) -> None:
         """Raise ConfigError if ``position`` or ``next`` is past an epoch of ``steps`` steps."""
-        if position is None and self._is_skipped:
-            _check_skipped(self.next, steps)
-        _check_step(position or self.next, steps, _REMEDY)
+        is_skipped = position is None and self._is_skipped
+        _check_step(position or self.next, steps, is_skipped=is_skipped)
 
     def start(self) -> Position:
         """Begin an iterator at ``next``, and return that position."""
@@ -118,12 +115,9 @@ class Cursor:
         self.at = Position(epoch, step + 1) if step + 1 < steps else self.next
 
 
-def _check_skipped(position: Position, steps: int) -> None:
-    _check_step(position, steps, "skip fewer batches than an epoch has")
-
-
-def _check_step(position: Position, steps: int, remedy: str) -> None:
+def _check_step(position: Position, steps: int, *, is_skipped: bool) -> None:
     if position.step >= steps:
+        remedy = "skip fewer batches than an epoch has" if is_skipped else _REMEDY
         raise ConfigError(
             f"the next batch would be step {position.step} of epoch {position.epoch}, but epochs "
             f"have {steps:,} steps here: {remedy}"

@@ -258,6 +258,9 @@ def test_what_the_daemon_refuses_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.extensive(
+    "starts a daemon twice; test_loader_faults restarts a fake node, tests/faults kills real ones"
+)
 def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
     packed: Packed, tmp_path: Path
 ) -> None:

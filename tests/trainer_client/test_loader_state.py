@@ -279,7 +279,7 @@ class CursorMachine(RuleBasedStateMachine):
 
 TestCursor = CursorMachine.TestCase
 TestCursor.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=30, stateful_step_count=25, deadline=None, derandomize=True
 )
 
 
