@@ -582,3 +582,10 @@ def test_an_import_in_a_package_above_a_pure_module_is_found() -> None:
     house = plant({"feeder/client/__init__.py": "import threading"})
     way = "feeder.client.core.links → feeder.client → threading"
     assert f"pure: {way}" in [*house.problems()]
+
+
+def test_tests_import_no_package_of_an_extra_at_their_top() -> None:
+    """Plain pytest after `make setup`, which installs none of them, skips what needs one."""
+    extras = re.compile(r"(?m)^(?:import|from) (?:pyarrow|zstandard|scipy)\b")
+    modules = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "golden"]
+    assert [str(p) for p in modules if extras.search(p.read_text("utf-8"))] == []
