@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -67,15 +67,7 @@ def read_nodes(files: KernelFiles, allowed: Allowed, unreadable: list[str]) -> t
         return ()
     if not any(node.cpus for node in nodes):
         return ()
-    return tuple(
-        Node(
-            id=node.id,
-            cpus=node.cpus,
-            memory_bytes=node.memory_bytes,
-            memory_node=node.memory_node,
-        )
-        for node in nodes
-    )
+    return tuple(Node(**asdict(node)) for node in nodes)
 
 
 def read_allowed(files: KernelFiles, unreadable: list[str]) -> Allowed:

@@ -146,6 +146,9 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
     for kind, count in manifest.odd.items():
         title = ODD_KINDS[next(flag for flag in Oddity if flag.kinds() == [kind])].title
         assert f"{title} {count} of 17 samples" in page.text
+    kinds = {each.findtext("div/h3"): each for each in page.elements if each.get("class") == "kind"}
+    names = [each.text for each in kinds["PNG"].iter("span") if each.get("class") == "name"]
+    assert names == [f"s{n}.png" for n in (1, 3, 5, 7, 9, 11)]
     assert sum(int(row[1]) for row in page.tables["Chroma subsampling"][1:]) == 17
     charts = [each for each in page.elements if each.get("role") == "img"]
     assert len(charts) >= 4
