@@ -20,7 +20,13 @@ from feeder.survey.charts import (
     make_histogram,
 )
 from feeder.survey.counts import EvenCounts, OctaveCounts, WholeCounts
-from feeder.survey.numbers import format_amount, format_bytes, format_compact, format_share
+from feeder.survey.numbers import (
+    format_amount,
+    format_bytes,
+    format_compact,
+    format_share,
+    plural,
+)
 
 _SIDES = st.lists(st.integers(1, 65_535), min_size=1, max_size=60)
 _FLOATS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1)
@@ -110,3 +116,5 @@ def test_numbers_are_written_with_separators_and_few_digits() -> None:
     assert sizes == ["674 B", "109.3 MB", "1.3 TB", "2,000 TB"]
     shares = [format_share(part, 1_000_000) for part in (0, 1, 125_000, 999_999, 1_000_000)]
     assert shares == ["0 %", "< 0.01 %", "12.5 %", "> 99.9 %", "100 %"]
+    plurals = [plural(count, "class", "classes") for count in (0, 1, 1_000)]
+    assert plurals == ["0 classes", "1 class", "1,000 classes"]

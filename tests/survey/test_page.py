@@ -180,6 +180,15 @@ def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> No
     assert bars[0].endswith(": 90 images")  # as high as the largest of them
 
 
+def test_duplicates_show_one_of_each_label_first(tmp_path: Path) -> None:
+    samples = [Sample(name=f"s{n}", source=1, label=n == 8) for n in range(9)]
+    page = _read(tmp_path, write_set(tmp_path, samples, classes=("a", "b")))
+    names = [each.findtext("span") for each in page.elements if each.tag == "li"]
+    assert names[-6:] == ["s0", "s8", "s1", "s2", "s3", "s4"]
+    assert "1 image has different labels ; these come first." in page.text
+    assert "and 3 more" in page.text
+
+
 def test_pictures_are_small_and_few(tmp_path: Path) -> None:
     every = Oddity(sum(Oddity))
     samples = [
