@@ -1,5 +1,6 @@
 """``feeder-bench peers`` with our real contenders and made-up rivals."""
 
+import itertools
 import json
 import os
 import signal
@@ -175,8 +176,12 @@ def test_a_contender_that_hangs_is_ended_at_the_deadline(tmp_path: Path) -> None
     assert not process.is_running()
 
 
-def test_no_contender_works_outside_its_turn(tmp_path: Path) -> None:
+def test_no_contender_works_outside_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counter = tmp_path / "counter"
+    busy_s = itertools.count(step=1000)
+    monkeypatch.setattr(RivalProcess, "_busy_s", lambda _: next(busy_s))
     with _run(tmp_path, *_command(tmp_path, "ahead"), ahead=True) as rival:
         rival.introduce()
         process = psutil.Process(rival.pid)
@@ -184,7 +189,8 @@ def test_no_contender_works_outside_its_turn(tmp_path: Path) -> None:
             pass
         before = counter.read_text()
         while counter.read_text() == before:
-            rival.take_turn(8)
+            rate, cpu_rate = rival.take_turn(8)
+            assert (cpu_rate, rate > 1) == (8 / 1000, True)
             while process.status() != psutil.STATUS_STOPPED:
                 pass
     assert not process.is_running()

@@ -1,5 +1,6 @@
 """The model of many hosts: what it must keep, whatever happens to its hosts."""
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,8 @@ from bench.cluster.owners import asking_any_node
 from bench.cluster.shape import Cluster, Fault, FaultKind
 from bench.cluster.simulation import Simulation
 from bench.cluster.steady import HOSTS_MAX, Outcome, find_hosts, run_steady
+from feeder.client.core.events import Disconnected
+from feeder.wire.messages import Pong
 
 CLUSTER = Cluster(
     hosts=3,
@@ -29,7 +32,11 @@ CLUSTER = Cluster(
     image_bytes=20_000,
 )
 HOST_IMAGES_S = CLUSTER.host_images_s
-SHORT = run_steady(replace(CLUSTER, hosts=1), warm_up_s=0.1, window_s=0.1)
+
+
+@functools.cache
+def any_outcome() -> Outcome:
+    return run_steady(replace(CLUSTER, hosts=1), warm_up_s=0.1, window_s=0.1)
 
 
 @settings(deadline=None, max_examples=8)
@@ -97,9 +104,28 @@ def test_a_fault_changes_the_throughput_by_a_host(kind: FaultKind, hosts_after: 
     assert dip.after_images_s == pytest.approx(hosts_after * HOST_IMAGES_S, rel=0.1)
     assert dip.recovery_s is not None
     assert dip.recovery_s < 6.0 or kind == "freeze"
+    assert dip.depth < 0.5 or kind == "freeze"
     if kind == "freeze":
         assert dip.hedged > 0, "its batches were requested from others"
         assert dip.depth > 1 / 3, "it was missed more than a killed one"
+
+
+def test_what_is_in_flight_is_lost_with_its_connection() -> None:
+    simulation = Simulation(CLUSTER)
+    simulation.run(1.0)
+    host = simulation.hosts[1]
+    link = next(link for link in simulation.peers.values() if link.host is host)
+    received: list[object] = []
+    vars(link._rank)["handle"] = received.append
+    first, second = Pong(session=1), Pong(session=2)
+    link.send_back(host, first)
+    link.lose(silently=False)
+    link.send_back(host, second)
+    simulation.run(1.0 + 2 * CLUSTER.latency_s)
+    mine = [event for event in received if getattr(event, "link", None) == link._number]
+    kinds = [getattr(event, "message", type(event)) for event in mine]
+    assert kinds[:2] == [first, Disconnected]
+    assert second not in kinds
 
 
 def test_one_host_owns_all_lanes_and_is_cold_only_where_its_cache_ends() -> None:
@@ -140,7 +166,7 @@ def test_the_fewest_hosts_that_reach_it_are_found(wanted: float, efficiency: flo
     rate = efficiency * HOST_IMAGES_S
 
     def run(cluster: Cluster) -> Outcome:
-        return replace(SHORT, hosts=cluster.hosts, images_s=rate * cluster.hosts)
+        return replace(any_outcome(), hosts=cluster.hosts, images_s=rate * cluster.hosts)
 
     sizing = find_hosts(CLUSTER, wanted, run)
     fewest = next((n for n in range(1, HOSTS_MAX + 1) if rate * n >= wanted), None)

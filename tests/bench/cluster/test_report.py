@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,7 @@ def test_a_run_prints_tables_and_writes_json_and_picture(
     tables = text[text.index("busy: share of the time") :].splitlines()
     assert max(map(len, tables)) <= 80
     assert text.startswith("2 hosts and 4 ranks: ")
+    assert re.search(r"^ +2 +4 +1,\d+ +(1.9|2.0) +cpu", text, re.MULTILINE)
     for words in ("beside the IPU-POD run", "links", "host 1 killed", "a host joins", "any node"):
         assert words in text
     written = json.loads(out.read_text("utf-8"))
