@@ -221,12 +221,10 @@ class _Reader:
         return not are_few
 
     def _choose_scalars(self) -> tuple[Way, int]:
-        count = self._count
+        count, decimals, names = self._count, self._count[Look.DECIMAL], self._count[Look.NAME]
         if self._kind == "float":
             return "floats", 1
-        whole = count[Look.NUMBER] + count[Look.HUGE]
-        numeric = whole + count[Look.WHOLE] + count[Look.DECIMAL]
-        names = count[Look.NAME]
+        numeric = count[Look.NUMBER] + count[Look.HUGE] + count[Look.WHOLE] + decimals
         if not numeric + names or self._are_padded(numeric, names):
             return "names", 1
         if not _are_few(names, numeric + names):
@@ -240,24 +238,26 @@ class _Reader:
                     "give --label-kind name if all are names of classes, index if the others are "
                     "faults",
                 )
-        if self._kind == "index":
-            self._check_size()
-            return "numbers", 1
-        if count[Look.WHOLE] and not count[Look.DECIMAL]:
-            self._refuse(
-                f"they are whole numbers written as decimals{self._such_as(Look.WHOLE)}",
-                "give --label-kind index if they are classes, float if they are values",
-            )
-        if count[Look.DECIMAL]:
-            if _are_few(count[Look.DECIMAL], numeric):
+        if self._kind != "index" and decimals:
+            if _are_few(decimals, numeric):
                 self._refuse(
-                    f"whole numbers ({numeric - count[Look.DECIMAL]:,}) and others "
-                    f"({count[Look.DECIMAL]:,}){self._such_as(Look.DECIMAL)}",
+                    f"whole numbers ({numeric - decimals:,}) and others ({decimals:,})"
+                    f"{self._such_as(Look.DECIMAL)}",
                     "give --label-kind float if they are values, index if they are classes and "
                     "the others are faults",
                 )
             return "floats", 1
-        self._check_size()
+        if self._kind != "index" and count[Look.WHOLE]:
+            self._refuse(
+                f"they are whole numbers written as decimals{self._such_as(Look.WHOLE)}",
+                "give --label-kind index if they are classes, float if they are values",
+            )
+        if count[Look.HUGE]:
+            raise ConfigError(
+                f"labels{self._where} are numbers that are too large for classes"
+                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
+                "--label-kind name"
+            )
         return "numbers", 1
 
     def _check_containers(self) -> None:
@@ -297,7 +297,7 @@ class _Reader:
             )
 
     def _are_padded(self, numeric: int, names: int) -> bool:
-        """Return whether all labels are digits of one length, as 007: names, in any reading."""
+        """Whether all labels are digits of one length, as 007: names, in any reading."""
         texts = self._items.texts
         lengths = {len(text) for text in texts}
         if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
@@ -306,14 +306,6 @@ class _Reader:
         numbers = self._items.rows["label"][self.looks == Look.NUMBER]
         is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
         return numeric == len(numbers) and bool(is_long.all())
-
-    def _check_size(self) -> None:
-        if self._count[Look.HUGE]:
-            raise ConfigError(
-                f"labels{self._where} are numbers that are too large for classes"
-                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
-                "--label-kind name"
-            )
 
     def _choose_lists(self, lists: int) -> tuple[Way, int]:
         facts, kind = self._facts, self._kind
@@ -347,7 +339,6 @@ class _Reader:
         return "lists", 1
 
     def _choose_rows(self, lists: int, width: int) -> tuple[Way, int]:
-        """Return what rows of 0 and 1 are; a few lists may be others."""
         facts, kind = self._facts, self._kind
         may_be_classes = width == 2 and facts.classes > 0  # [0, 1]; a longer row repeats a number
         if kind == "multi" and may_be_classes:
@@ -378,7 +369,7 @@ class _Reader:
         return "multi-hot", width
 
     def _check_uncertain(self) -> bool:
-        """Return whether rows have something beside 0 and 1; ConfigError without --uncertain."""
+        """Whether rows have something beside 0 and 1; ConfigError without --uncertain."""
         facts = self._facts
         is_uncertain = facts.missing > 0 or (facts.minus > 0 and facts.zero > 0)
         if self._uncertain or not is_uncertain:
@@ -390,7 +381,6 @@ class _Reader:
         )
 
     def _such_as(self, look: int) -> str:
-        """Return the label of one item and the item's name, in brackets."""
         row = int(np.argmax(self.looks == look))
         record = self._items.rows[row]
         container, form, label = (int(record[name]) for name in ("container", "form", "label"))

@@ -4,11 +4,11 @@ A split by fraction goes by a hash of each item's name, so an item stays on its 
 added or removed, whatever the seed. A split by list names the items for validation.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -47,13 +47,13 @@ class SplitOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def describe(self) -> str:
-        """Return what a resumed packing must have in common with this."""
+        """What a resumed packing must have in common with this."""
         how = f"{self.val_fraction!r}" if self.val_list is None else "by list"
         return f"{self.side} of a split {how}"
 
 
 def parse_share(text: str) -> float:
-    """Return the share that ``text`` names: "5%" or "0.05"; ConfigError if it names none."""
+    """Read a share: "5%" or "0.05"; ConfigError for another text."""
     digits, percent, rest = text.strip().partition("%")
     try:
         share = float(digits) / (100 if percent else 1)
@@ -64,65 +64,53 @@ def parse_share(text: str) -> float:
     return share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The items to pack, and whether a rejected item belongs to them."""
+class Selection(NamedTuple):
+    """The rows (n,) of the items to pack, and whether a rejected item belongs to them."""
 
     rows: NDArray[np.int64]
     includes: Callable[[str], bool]
 
 
 def select_items(items: SourceItems, split: SplitOptions | None) -> Selection:
-    """Return the items on the side that ``split`` asks for; ConfigError if there are none."""
+    """Select the items on the side that ``split`` asks for; ConfigError if there are none."""
     if split is None:
-        return Selection(rows=np.arange(len(items)), includes=lambda _: True)
+        return Selection(np.arange(len(items)), lambda _: True)
     keys = np.array(items.rows["name_key"])
-    if split.val_list is None:
-        assert split.val_fraction is not None
-        limit = int(split.val_fraction * 2**64)
+    limit = np.uint64(int((split.val_fraction or 0) * 2**64))
+    listed: NDArray[np.uint64] | None = None
+    if split.val_list is not None:
+        rejected = (entry["path"] for each in items.lists for entry in each.rejected())
+        known = np.concatenate((keys, _hash_names(map(encode_name, rejected))))
+        listed = _read_list(split.val_list, known)
 
-        def is_val(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-            return derive_keys(_KEY, some.view(np.int64)) < np.uint64(limit)
-    else:
-        listed = _read_list(split.val_list, np.concatenate((keys, _rejected_keys(items))))
+    def is_wanted(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        is_val: NDArray[np.bool_] = derive_keys(_KEY, some.view(np.int64)) < limit
+        if listed is not None:
+            is_val = np.isin(some, listed)
+        return is_val if split.side == "val" else ~is_val
 
-        def is_val(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-            return np.isin(some, listed)
-
-    wanted = split.side == "val"
-
-    def includes(name: str) -> bool:
-        key = xxhash.xxh3_64_intdigest(encode_name(name))
-        return bool(is_val(np.array([key], np.uint64))[0]) == wanted
-
-    rows = np.flatnonzero(is_val(keys) == wanted)
+    rows = np.flatnonzero(is_wanted(keys))
     if not rows.size and len(items):
         raise ConfigError(
             f"--split {split.side} leaves nothing to pack of {len(items):,} items: give another "
             "--val-fraction or --val-list"
         )
-    return Selection(rows=rows, includes=includes)
+    return Selection(rows, lambda name: bool(is_wanted(_hash_names([encode_name(name)]))[0]))
 
 
-def _rejected_keys(items: SourceItems) -> NDArray[np.uint64]:
-    """Return the keys of the items that listing rejected: a list may name them, too."""
-    names = (entry["path"] for each in items.lists for entry in each.rejected())
-    return np.fromiter((xxhash.xxh3_64_intdigest(encode_name(name)) for name in names), np.uint64)
+def _hash_names(names: Iterable[bytes]) -> NDArray[np.uint64]:
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64)
 
 
 def _read_list(path: Path, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the keys of the names in a file, sorted; ConfigError for a name that no item has."""
+    """Hash the names in a file, sorted; ConfigError for a name that no item has in its ``keys``."""
     try:
-        listed = np.fromiter(
-            (xxhash.xxh3_64_intdigest(name) for name in _read_names(path)), np.uint64
-        )
+        listed = _hash_names(_read_names(path))
     except DatasetError as error:
         raise ConfigError(f"--val-list: {error}") from None
     missing = np.flatnonzero(~np.isin(listed, keys))
     if missing.size:
-        name = next(
-            name for number, name in enumerate(_read_names(path)) if number == int(missing[0])
-        )
+        name = next(itertools.islice(_read_names(path), int(missing[0]), None))
         raise ConfigError(
             f"--val-list {path} names {plural(missing.size, 'item')} that the source does not "
             f"have, first {printable(decode_name(name))}: write names as they are below the "

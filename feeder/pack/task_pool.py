@@ -67,10 +67,8 @@ class Pool(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class MakePool(Protocol):
-    """Makes a pool that performs ``jobs`` tasks at once."""
-
-    def __call__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> Pool: ...
+MakePool = Callable[..., Pool]
+"""Called as ``TaskPool`` is."""
 
 
 class TaskPool:
