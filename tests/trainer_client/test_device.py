@@ -16,7 +16,7 @@ from feeder.errors import ConfigError
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from tests.trainer_client.test_batch import make_batch
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
-from trainer_client._device import Normaliser, check_device, resolve_device, resolve_dtype
+from trainer_client._device import Normaliser, resolve_device, resolve_dtype
 from trainer_client._host_normalise import HostNormaliser
 
 CPU = torch.device("cpu")
@@ -255,14 +255,3 @@ def test_the_default_device_is_this_processes_own(
     assert resolve_device(None) == torch.device("cuda", index)
     assert resolve_device("cuda:3") == torch.device("cuda", 3)
     assert resolve_device("cpu") == CPU
-
-
-def test_a_default_device_that_the_process_has_left_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    check_device(torch.device("cuda", 1), is_default=True)
-    check_device(torch.device("cuda", 0), is_default=False)
-    check_device(CPU, is_default=True)
-    with pytest.raises(ConfigError, match="made for cuda:0, before the process chose cuda:1: pass"):
-        check_device(torch.device("cuda", 0), is_default=True)

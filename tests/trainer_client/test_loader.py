@@ -370,6 +370,20 @@ def test_an_error_on_the_device_leaks_no_buffer(
         check_epoch(node, loader, 5)
 
 
+def test_a_default_device_that_the_process_has_left_is_an_error(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_loader(node) as loader:
+        vars(loader).update(device=torch.device("cuda", 0), _is_default_device=True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        iter(loader)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        with pytest.raises(ConfigError, match="made for cuda:0, before the process chose cuda:1:"):
+            iter(loader)
+        loader._is_default_device = False  # it was named
+        iter(loader)
+
+
 # --- The window -----------------------------------------------------------------------------------
 
 
