@@ -72,8 +72,9 @@ def read_source(
     """
     try:
         with StoredFile(path, listed) as file:
-            check_size(file.size_bytes, "the file has no bytes", bytes_max)
-            return file.read(0, bytes_max)
+            size_bytes = file.size_bytes
+            check_size(size_bytes, "the file has no bytes", bytes_max)
+            return file.read(0, size_bytes)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise

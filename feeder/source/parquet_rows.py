@@ -38,7 +38,8 @@ class Row(NamedTuple):
     """A row of a file."""
 
     number: int
-    image: bytes | None
+    image: memoryview | None
+    """Bytes in pyarrow's memory."""
     path: bytes
     """The name of the image's file; empty without one."""
     label: object
@@ -93,13 +94,15 @@ class ParquetRows:
                 counts.update(self._splits(batch))
         return counts
 
-    def _images(self, column: pa.Array) -> tuple[list[bytes | None], list[bytes | None] | None]:
+    def _images(
+        self, column: pa.Array
+    ) -> tuple[list[memoryview | None], list[bytes | None] | None]:
         """Return the images of a column, and the names of their files where it has them."""
         if not pa.types.is_struct(column.type):
-            return _as_bytes(column), None
+            return _as_views(column), None
         fields = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
         path = self.columns.path_field
-        return _as_bytes(fields["bytes"]), _as_bytes(fields[path]) if path else None
+        return _as_views(fields["bytes"]), _as_bytes(fields[path]) if path else None
 
     def _splits(self, batch: pa.RecordBatch) -> list[str]:
         if not self.columns.split:
@@ -192,8 +195,16 @@ def _value(scalar: pa.Scalar) -> object:
         return scalar.cast(pa.binary()).as_py() if values is None else _as_bytes(values)
 
 
-def _as_bytes(array: pa.Array) -> list[bytes | None]:
-    """Return the bytes of images or of texts."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    return list(array.cast(pa.large_binary()).to_pylist())
+def _as_views(array: pa.Array) -> list[memoryview | None]:
+    """Return the bytes of images where pyarrow has them."""
+    buffers = [scalar.as_buffer() for scalar in _plain(array)]
+    return [None if buffer is None else memoryview(buffer) for buffer in buffers]
+
+
+def _as_bytes(texts: pa.Array) -> list[bytes | None]:
+    return list(_plain(texts).cast(pa.large_binary()).to_pylist())
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return an array without a dictionary."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

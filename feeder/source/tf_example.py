@@ -10,7 +10,7 @@ are skipped. Positions count from the message's first byte. Only what is asked f
 windows of 2 KiB: the walk jumps over a feature's value from its size alone.
 
 Protobuf's own parser needs the whole record. Listing ImageNet's with it took 38 µs a record against
-90 µs here, but read 110 KB instead of 8, which storage slower than 1 GB/s does not make up for; and
+84 here, but read 110 KB instead of 8, which storage slower than 1 GB/s does not make up for; and
 it takes the last of two features of one name, and says of damage no byte.
 """
 
@@ -33,6 +33,8 @@ _NAME_BYTES_MAX: Final = 1024
 _NAMES_MAX: Final = 64
 _VARINT_BYTES_MAX: Final = 10
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_NAME_TAG: Final = 1 << 3 | _LEN
+_VALUE_TAG: Final = 2 << 3 | _LEN
 _KINDS: Final[dict[int, ListKind]] = {1: "bytes", 2: "float", 3: "int64"}
 
 
@@ -142,6 +144,9 @@ class ExampleReader:
 
     def _entry(self, start: int, stop: int) -> tuple[bytes, Span]:
         """Return the name of a feature and where its message is."""
+        usual = self._usual_entry(start, stop)
+        if usual is not None:
+            return usual
         name, value = b"", Span(stop, stop)
         for number, wire, *span in self._fields(start, stop):
             if wire == _LEN and number == 1:
@@ -151,6 +156,19 @@ class ExampleReader:
             elif wire == _LEN and number == 2:
                 value = Span(*span)
         return name, value
+
+    def _usual_entry(self, start: int, stop: int) -> tuple[bytes, Span] | None:
+        """Return what ``_entry`` does, in half the time, for an entry as protobuf writes it."""
+        index, buffer = start - self._base, self._buffer
+        if index < 0 or index + 2 > len(buffer) or buffer[index] != _NAME_TAG:
+            return None
+        name_stop = index + 2 + buffer[index + 1]
+        if buffer[index + 1] > 127 or name_stop >= len(buffer) or buffer[name_stop] != _VALUE_TAG:
+            return None
+        if self._base + name_stop + 1 >= stop:
+            return None
+        size, value = self._varint(self._base + name_stop + 1, stop)
+        return (buffer[index + 2 : name_stop], Span(value, stop)) if value + size == stop else None
 
     def _feature(self, message: Span) -> Feature:
         feature = Feature("", Span(message.stop, message.stop))
