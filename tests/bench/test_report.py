@@ -1,6 +1,7 @@
 """Reports: the JSON that every bench writes, the ratios in it, the table."""
 
 import json
+import os
 import statistics
 from pathlib import Path
 
@@ -94,10 +95,7 @@ def test_table_shows_machine_time_per_image_and_baselines() -> None:
     assert "cpu: Test CPU" in text
     assert "cores used: all 0" in text
     line = next(line for line in text.splitlines() if line.startswith("decode/tiled"))
-    assert line.split() == [
-        *("decode/tiled", "150", "images/s", "6,667", "µs", "90", "200"),
-        *("2.00", "×", "decode/full"),
-    ]
+    assert " ".join(line.split()) == "decode/tiled 150 images/s 6,667 µs 90 200 2.00 × decode/full"
 
 
 def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
@@ -154,23 +152,16 @@ def test_machine_header_names_hardware_and_libraries() -> None:
     assert machine["decoder"] == describe_decoder("own")
     assert describe_machine(decoder="turbojpeg")["decoder"] == "turbojpeg"
     assert "decoder" not in describe_machine(decoder=None)
-    libraries = machine["libraries"]
-    assert isinstance(libraries, dict)
-    assert {"libjpeg-turbo", "pillow", "libzmq", "numpy", "PyTurboJPEG", "python"} <= set(libraries)
-    json.dumps(machine)
+    libraries = {"libjpeg-turbo", "pillow", "libzmq", "numpy", "PyTurboJPEG", "python"}
+    assert libraries <= set(json.loads(json.dumps(machine))["libraries"])
 
 
 def test_pinning_lasts_as_long_as_its_context() -> None:
-    import os
-
     before = os.sched_getaffinity(0)
     core = choose_core(None)
     with pinned_to(core):
         assert os.sched_getaffinity(0) == {core}
         assert choose_cores(core) == (core, core)
     assert os.sched_getaffinity(0) == before
-
-
-def test_an_unusable_core_is_refused() -> None:
     with pytest.raises(ConfigError, match="--core 99999"):
         choose_core(99999)

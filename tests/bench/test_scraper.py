@@ -17,7 +17,6 @@ class Server:
     """A server that accepts connections when it is told to, and replies to none."""
 
     def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
-        """Listen."""
         self._listening = socket.create_server(address)
         self.address = self._listening.getsockname()
         self._accepted: list[socket.socket] = []
@@ -33,7 +32,6 @@ class Server:
         return accepted
 
     def close(self) -> None:
-        """Close everything."""
         for each in (self._listening, *self._accepted):
             each.close()
 
