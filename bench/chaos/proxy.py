@@ -34,13 +34,10 @@ class TcpProxy:
         self._pieces_waiting = 0
         self._links: set[_Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        """Where clients connect."""
         self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
         self._threads[0].start()
-
-    @property
-    def endpoint(self) -> str:
-        """Where clients connect."""
-        return f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
 
     @property
     def connections(self) -> int:
@@ -70,10 +67,10 @@ class TcpProxy:
     def half_close(self, side: Side) -> None:
         """Send one side of each connection the end of the stream (FIN)."""
         with self._changed:
-            links = list(self._links)
-        for link in links:
+            ends = [link.client if side == "client" else link.server for link in self._links]
+        for end in ends:
             with contextlib.suppress(OSError):
-                link.end_of(side).shutdown(socket.SHUT_WR)
+                end.shutdown(socket.SHUT_WR)
 
     def mend(self) -> None:
         """Forward everything again."""
@@ -121,7 +118,9 @@ class TcpProxy:
             server = None if is_refused else self._connect()
             if server is None:
                 self.refused += 1
-                _reset(client)
+                with contextlib.suppress(OSError):
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                client.close()
                 continue
             link = _Link(client, server)
             with self._changed:
@@ -129,9 +128,9 @@ class TcpProxy:
                     link.reset()
                 self._links.add(link)
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
-                for source, sink in ((client, server), (server, client)):
+                for ends in ((client, server), (server, client)):
                     thread = threading.Thread(
-                        target=self._pass_on, args=(link, source, sink), name="proxy", daemon=True
+                        target=self._pass_on, args=(link, *ends), name="proxy", daemon=True
                     )
                     thread.start()
                     self._threads.append(thread)
@@ -163,39 +162,24 @@ class TcpProxy:
             if link.open_directions:
                 return
             self._links.discard(link)
-        link.close()
+        link.client.close()
+        link.server.close()
 
 
 class _Link:
-    """One connection: its two ends, and the number of its open directions."""
+    """One connection: our ends towards both sides, and the number of its open directions."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
-        self._client = client
-        self._server = server
+        self.client, self.server = client, server
         self.open_directions = 2
         self.is_reset = False
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def end_of(self, side: Side) -> socket.socket:
-        """Return our end towards a side."""
-        return self._client if side == "client" else self._server
-
     def reset(self) -> None:
         """Reset both ends; the threads that use them end."""
         self.is_reset = True
-        for end in (self._client, self._server):
+        for end in (self.client, self.server):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                 end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close both ends once no thread uses them."""
-        self._client.close()
-        self._server.close()
-
-
-def _reset(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-    connection.close()

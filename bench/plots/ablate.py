@@ -10,7 +10,7 @@ from typing import Any, Final
 import altair as alt
 
 from ..report import RATE, Report, Result
-from ..stream.ablate_report import (
+from ..stream.ablate import (
     EVERYTHING,
     NOISE,
     WORDS,

@@ -33,7 +33,7 @@ from trainer_client.reference.resnet import resnet50
 from ..daemon import DATASET_NAME, Daemon
 from ..report import RATE, Report, Result, compare, single
 from ..rounds import Contender, measure, rates
-from .serving import serving_one_core
+from .streams import serving_one_core
 
 STEP_IMAGES: Final = 16
 STEP_SIDE_PX: Final = 112  # a quarter of the usual pixels: a step takes about a second on a core

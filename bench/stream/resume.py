@@ -19,7 +19,7 @@ from trainer_client import FeederLoader
 from ..daemon import DATASET_NAME
 from ..report import Report, compare, single, summarise
 from ..rounds import Contender, measure
-from .serving import serving_one_core
+from .streams import serving_one_core
 
 BATCH_SIZE: Final = 32
 RANKS: Final = 2

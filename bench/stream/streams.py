@@ -1,21 +1,47 @@
-"""Streams from a daemon: to one client in this process, or to several processes.
+"""A daemon with one worker, and streams from it: to a client here, or to several processes.
 
+    serving_one_core        the dataset, the worker on one core, this process on another
 fetch_here, fetch_by    fetch batches, and return what arrived and what it cost
 stream_rows             the rows of all rounds
 """
 
+import argparse
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from feeder.dataset.manifest import load_manifest
 from feeder.errors import PeerError
 
 from ..client_process import TIMEOUT_S, ClientProcess, read_clients
+from ..daemon import Daemon, running_daemon
+from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
+from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import RATE, Result, compare, single, summarise
+
+
+@contextmanager
+def serving_one_core(
+    arguments: argparse.Namespace, *options: str
+) -> Iterator[tuple[Daemon, dict[str, object]]]:
+    """Yield a daemon with one worker for the dataset of the command line, and the report's machine.
+
+    ``options`` are arguments of ``feeder serve``.
+    """
+    worker_core, client_core = choose_cores(arguments.core)
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        load_manifest(path)  # DatasetError, before a daemon is started
+        machine = describe_machine({"worker": worker_core, "client": client_core})
+        with (
+            pinned_to(client_core),
+            running_daemon(path, workers=1, cores=[worker_core], options=options) as daemon,
+        ):
+            yield daemon, machine
 
 
 @dataclass(slots=True)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from bench.cli import main
 from bench.stream.ablate import (
     OPTIMISATIONS,
+    AblateReport,
     Setup,
     everything,
     figure_rows,
+    is_same,
     plan_figure,
     worker_counts,
 )
-from bench.stream.ablate_report import AblateReport, is_same
 from tests.support.synthetic_sets import pack_synthetic
 
 
