@@ -242,31 +242,22 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path, small: nn.Module)
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
-def test_a_truncated_file_is_refused(tmp_path: Path, small: nn.Module, zipped: bool) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, small: nn.Module, zipped: bool) -> None:
     path = tmp_path / "w.pt"
     save(path, small.state_dict(), _use_new_zipfile_serialization=zipped)
     whole = path.read_bytes()
-    for size in (0, 1, 2, 3, 5, 20, 100, 1009, 10_007, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        assert error_of(small, path).startswith("is no file of weights, or damaged (")
-
-
-def test_a_changed_byte_is_found(tmp_path: Path, small: nn.Module) -> None:
-    path = save(tmp_path / "w.pt", small.state_dict())
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1  # within a tensor, where torch would load it
-    path.write_bytes(damaged)
-    assert "is damaged" in error_of(small, path)
-
-
-def test_random_bytes_are_refused(tmp_path: Path, small: nn.Module) -> None:
+    contents = [whole[:size] for size in (0, 1, 5, 100, 1009, len(whole) // 2, len(whole) - 1)]
     generator = torch.Generator().manual_seed(1)
-    for start in (b"", b"\x80\x02", b"PK\x03\x04"):
-        for _ in range(20):
-            noise = torch.randint(256, (97,), dtype=torch.uint8, generator=generator)
-            path = tmp_path / "w.pt"
-            path.write_bytes(start + bytes(noise.tolist()))
-            assert error_of(small, path).startswith("is no file of weights, or damaged (")
+    for beginning in (b"", b"\x80\x02", b"PK\x03\x04"):
+        noise = torch.randint(256, (10, 97), dtype=torch.uint8, generator=generator)
+        contents += [beginning + bytes(row) for row in noise.tolist()]
+    if zipped:  # torch's own files of before have no checksums
+        flipped = bytearray(whole)
+        flipped[len(flipped) // 2] ^= 1  # within a tensor, where torch would load it
+        contents.append(bytes(flipped))
+    for content in contents:
+        path.write_bytes(content)
+        assert error_of(small, path).startswith("is no file of weights, or damaged (")
 
 
 @pytest.mark.parametrize(

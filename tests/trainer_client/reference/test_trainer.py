@@ -107,6 +107,18 @@ def test_accumulation_with_batch_norm_has_the_statistics_of_each_micro_batch() -
     assert loss != pytest.approx(make_trainer().step(split(batch, 1, 0)).item(), rel=1e-4)
 
 
+def test_the_loss_has_the_recipes_label_smoothing(plain: None) -> None:
+    trainer = make_trainer(label_smoothing=0.3)
+    images, labels = make_batches(1)[0]
+    logits = trainer.plain_model(images).detach()
+    smoothed, plainly = (
+        nn.functional.cross_entropy(logits, labels, label_smoothing=share).item()
+        for share in (0.3, 0.0)
+    )
+    assert trainer.step(split((images, labels), 1, 0)).item() == pytest.approx(smoothed)
+    assert smoothed != pytest.approx(plainly, rel=1e-3)
+
+
 def test_the_gradient_is_clipped_as_a_whole(plain: None) -> None:
     before = weights_of(make_trainer())
     free, clipped = (

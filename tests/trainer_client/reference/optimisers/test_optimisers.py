@@ -63,6 +63,24 @@ def test_lars_takes_the_steps_of_the_formula(
     np.testing.assert_allclose(path, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("make", [partial(LARS, **LARS_KEYS), RMSpropTF])
+def test_each_layer_is_updated_as_if_it_were_alone(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    """So each has the trust ratio of its own norms, wherever it stands in its group."""
+    layers = [torch.randn(3, 2, generator=torch.Generator().manual_seed(n)) * n for n in (1, 5, 2)]
+    together = [nn.Parameter(layer.clone()) for layer in layers]
+    optimiser = make(together, lr=0.5)
+    for parameter in together:
+        parameter.grad = parameter.detach().square()
+    optimiser.step()
+    for layer, parameter in zip(layers, together, strict=True):
+        alone = nn.Parameter(layer.clone())
+        alone.grad = layer.square()
+        make([alone], lr=0.5).step()
+        assert torch.equal(parameter, alone)
+
+
 @pytest.mark.parametrize("unscaled", [False, True])
 def test_a_group_without_trust_is_plain_sgd(unscaled: bool) -> None:
     def make(parameters: list[nn.Parameter], lr: float) -> LARS:

@@ -70,14 +70,9 @@ def test_what_is_wrong_is_one_line(changes: dict[str, object], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0), ("1d", 86400), ("7", 7.0)]
-)
-def test_durations_have_units(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "-5m", "0s", "nan", "infs", "5 minutes"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="time_budget must be a time such as"):
-        parse_duration(text)
+def test_durations_have_units() -> None:
+    texts = {"90s": 90.0, "5m": 300.0, "1.5h": 5400.0, "1d": 86400, "7": 7.0}
+    assert {text: parse_duration(text) for text in texts} == texts
+    for text in ("", "m", "-5m", "0s", "nan", "infs", "5 minutes"):
+        with pytest.raises(ConfigError, match="time_budget must be a time such as"):
+            parse_duration(text)

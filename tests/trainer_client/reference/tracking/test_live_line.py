@@ -84,16 +84,13 @@ def step(number: int = 120, **changes: Any) -> Any:
     return make_step(3 * 391 + number, **fields)
 
 
-def test_the_line_is_rewritten_in_place(terminal: Terminal) -> None:
+def test_the_line_is_rewritten_in_place_and_leaves_nothing_of_a_longer_one(
+    terminal: Terminal,
+) -> None:
     line = begin(terminal.stream)
     for number in (100, 110, 120):
         line.log_step(step(number))
     assert terminal.lines() == [IN_80]
-
-
-def test_a_shorter_line_leaves_nothing_of_a_longer_one(terminal: Terminal) -> None:
-    line = begin(terminal.stream)
-    line.log_step(step())
     line.log_step(step(1, remaining_s=5.0))
     assert terminal.lines() == [
         "step 1/391 of epoch 3/90 · loss 2.318 · 1,204 images/s · waits 2 % · 5 s left"
@@ -115,32 +112,30 @@ def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
     terminal.close()
 
 
-def test_large_numbers_fit_80_columns(terminal: Terminal) -> None:
+def test_large_numbers_fit_80_columns_and_no_number_is_shown(terminal: Terminal) -> None:
     line = begin(terminal.stream)
     line.begin(make_run(epochs=300))
-    report = step(40_035, epoch=299, steps_per_epoch=40_036, loss=123_456.0, images_per_s=123_456.0)
-    line.log_step(report)
-    (shown,) = terminal.lines()
-    assert shown == "epoch 299/300 40035/40036 · loss 1.23e+05 · 123,456 img/s · 3 h 12 min left"
-
-
-def test_a_loss_that_is_no_number_is_shown(terminal: Terminal) -> None:
-    begin(terminal.stream).log_step(step(loss=float("nan")))
+    large = {"epoch": 299, "steps_per_epoch": 40_036, "loss": 123_456.0, "images_per_s": 123_456.0}
+    line.log_step(step(40_035, **large))
+    assert terminal.lines() == [
+        "epoch 299/300 40035/40036 · loss 1.23e+05 · 123,456 img/s · 3 h 12 min left"
+    ]
+    line.log_step(step(loss=float("nan")))
     assert "loss nan" in terminal.lines()[0]
 
 
-def test_the_line_follows_the_terminals_size(terminal: Terminal) -> None:
+def test_the_line_follows_the_terminals_size_and_none_counts_as_80_columns(
+    terminal: Terminal,
+) -> None:
     line = begin(terminal.stream)
     line.log_step(step())
-    terminal.lines()
+    assert terminal.lines() == [IN_80]
     terminal.resize(120)
     line.log_step(step())
     assert terminal.lines() == [WHOLE]
-
-
-def test_a_terminal_without_a_size_counts_as_80_columns(terminal: Terminal) -> None:
+    line.close()
     fcntl.ioctl(terminal.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-    begin(terminal.stream).log_step(step())
+    line.log_step(step())
     assert terminal.lines() == [IN_80]
 
 
@@ -165,24 +160,19 @@ def test_other_lines_go_above_it(terminal: Terminal) -> None:
     assert terminal.lines() == ["before", "epoch 2: a line", "x" * 80, "x" * 20, IN_80]
 
 
-def test_the_end_of_an_epoch_removes_it(terminal: Terminal) -> None:
+@pytest.mark.parametrize("ending", ["epoch", "end", "close"])
+def test_what_follows_it_is_on_a_line_of_its_own(terminal: Terminal, ending: str) -> None:
     line = begin(terminal.stream)
     line.log_step(step())
     line.begin_evaluation(3)
     assert terminal.lines() == ["evaluating after epoch 3/90"]
-    line.end_epoch(make_result(3))
-    assert terminal.lines() == []
-    line.print_line("epoch 3: the result")
-    assert terminal.lines() == ["epoch 3: the result"]
-
-
-@pytest.mark.parametrize("ending", ["end", "close"])
-def test_an_error_after_it_is_on_a_line_of_its_own(terminal: Terminal, ending: str) -> None:
-    line = begin(terminal.stream)
-    line.log_step(step())
-    if ending == "end":
+    if ending == "epoch":
+        line.end_epoch(make_result(3))
+    elif ending == "end":
         line.end(make_outcome())
-    line.close()
+    else:
+        line.close()
+    assert terminal.lines() == []
     line.close()
     terminal.stream.write("train: error: no feeder")
     terminal.stream.flush()

@@ -69,16 +69,21 @@ def test_a_missing_package_is_one_line_before_anything_starts(
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize(("options", "option"), [each[:2] for each in OPTIONS])
-def test_an_option_without_a_folder_is_one_line(options: dict[str, Any], option: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{option} needs --output DIR, the folder"):
-        check_trackers(None, **options)
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_a_project_needs_a_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="--wandb names a project"):
-        check_trackers(tmp_path, wandb=name)
+@pytest.mark.parametrize(
+    ("folder", "options", "message"),
+    [
+        *(
+            (None, options, f"^{option} needs --output DIR, the folder")
+            for options, option, *_ in OPTIONS
+        ),
+        (Path(), {"wandb": " "}, "--wandb names a project"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_one_line(
+    folder: Path | None, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_trackers(folder, **options)
 
 
 def test_a_folder_of_earlier_wandb_runs_is_not_taken_for_the_package(
