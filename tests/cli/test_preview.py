@@ -9,6 +9,7 @@ from PIL import Image
 
 from feeder.cli.contact_sheet import Note, choose_columns, draw_contact_sheet, show_samples
 from feeder.dataset.opened import Dataset
+from feeder.plan.crop import plan_crops
 from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -106,12 +107,16 @@ def test_the_sheet_shows_an_augmented_batch(
     assert "auto_augment=rand-augment, rand_augment_ops=2" in sheet.subtitles[0]
 
 
-def test_defaults_take_one_batch_of_a_small_dataset(dataset: Path, tmp_path: Path) -> None:
+def test_defaults_take_one_batch_of_a_small_dataset(
+    dataset: Path, tmp_path: Path, drawn: list[Drawn]
+) -> None:
     for split in ("train", "val"):
         out = tmp_path / f"{split}.png"
         draw(dataset, "--out", out, "--split", split)
         columns = choose_columns(SAMPLES, 224, 224)
         assert abs(_read(out).shape[1] - (columns * 232 + 8)) <= 232, "captions make it higher"
+    draw(dataset, "--out", tmp_path / "val.png", "--split", "val", "--image-size", "112")
+    assert "short side to 128 px, centre crop of 112 px" in drawn[-1].subtitles[0], "its margin"
 
 
 def test_boxes_show_whole_images_with_the_crop_bright(
@@ -132,7 +137,20 @@ def test_boxes_show_whole_images_with_the_crop_bright(
     )
     assert boxes.pictures.shape == crops.pictures.shape == (6, 224, 224, 3)
     assert boxes.labels == crops.labels
-    assert ((boxes.pictures == 255).all(axis=3).sum(axis=(1, 2)) > 100).all(), "no outline"
+    recipe = Recipe.for_split("train", batch_size=SAMPLES)
+    with Dataset.open(dataset) as opened:
+        ids = recipe.plan_epoch(opened.layout, seed=0, epoch=0).samples(0)[:6]
+        records = opened.read_records(ids)
+    widths, heights = (records[name].astype(np.int64) for name in ("width", "height"))
+    plan = plan_crops(recipe, seed=0, epoch=0, sample_ids=ids, widths=widths, heights=heights)
+    for picture, width, height, box in zip(
+        boxes.pictures, widths.tolist(), heights.tolist(), plan.boxes.tolist(), strict=True
+    ):
+        shrink = 224 / max(width, height)
+        left, top = (224 - round(width * shrink)) // 2, (224 - round(height * shrink)) // 2
+        x, y, w, h = (round(length * shrink) for length in box)
+        assert (picture[top + y, left + x : left + x + w - 1] == 255).all(), "the outline's top"
+        assert (picture[top + y : top + y + h - 1, left + x] == 255).all(), "its left side"
 
 
 @pytest.mark.parametrize(
