@@ -1,0 +1,104 @@
+"""The options of commands that pack, serve and read datasets mean what they say."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from feeder.cli import pack, serve
+from feeder.cli.main import build_parser
+from feeder.dataset.manifest import load_manifest
+from feeder.pack.options import PackOptions
+from feeder.source.source import SourceSpec
+from tests.support.sources import call_feeder, error_line
+from tests.support.synthetic_sets import pack_synthetic
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("packed"), images=11)
+
+
+def test_verify_says_whole_or_damaged(dataset: Path, tmp_path: Path) -> None:
+    result = call_feeder("verify", dataset, "--jobs", "1")
+    content = load_manifest(dataset).content
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"{dataset} is whole: 11 samples in ")
+    assert result.stdout.endswith(f", content fingerprint {content}\n")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for path in dataset.iterdir():
+        if path.is_file():
+            (damaged / path.name).write_bytes(path.read_bytes())
+    shard = next(damaged.glob("*.fds"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
+    result = call_feeder("verify", damaged, "--jobs", "1")
+    assert result.returncode == 3
+    assert result.stdout.startswith("damaged: ")
+    assert f"\n{damaged} is damaged: " in result.stdout
+
+
+def test_unpack_needs_force_for_a_folder_with_files(dataset: Path, tmp_path: Path) -> None:
+    for arguments, status in (((), 0), ((), 2), (("--force",), 0)):
+        result = call_feeder("unpack", dataset, tmp_path / "out", "--jobs", "1", *arguments)
+        assert result.returncode == status, result.stderr
+        if status == 0:
+            assert result.stdout == f"unpacked 11 images into {tmp_path / 'out'}\n"
+    assert len([*(tmp_path / "out").rglob("*.jpg")]) == 11
+
+
+def test_names_are_in_the_given_order(dataset: Path) -> None:
+    every = call_feeder("names", dataset, *map(str, range(11))).stdout.splitlines()
+    assert len({*every}) == 11
+    result = call_feeder("names", dataset, "7", "0", "3")
+    assert result.stdout.splitlines() == [every[7], every[0], every[3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{dataset}", "11"], "{dataset} has no sample 11, it has 0 .. 10"),
+        (["{dataset}", "0", "--dataset", "x"], "--dataset goes with an ENDPOINT"),
+        (["ipc:///nowhere", "0"], "an ENDPOINT needs the dataset's name"),
+        (["ipc:///nowhere", "0", "--dataset", "x", "--timeout", "0"], "--timeout 0: it must be"),
+    ],
+)
+def test_wrong_arguments_of_names_are_one_line(
+    dataset: Path, arguments: list[str], message: str
+) -> None:
+    result = call_feeder("names", *(each.format(dataset=dataset) for each in arguments))
+    assert result.returncode == 2
+    assert message.format(dataset=dataset) in error_line(result)
+
+
+def test_every_option_of_pack_reaches_packing_or_the_source() -> None:
+    fields = {field.name for field in dataclasses.fields(PackOptions)}
+    assert {*pack._PACKING} == fields - {"jobs", "split", "reading"}
+    assert {*pack._READING} < {*SourceSpec.__struct_fields__}
+    parsed = vars(build_parser().parse_args(["pack", "a", "b"]))
+    others = {"command", "run", "source", "destination", "lanes", "jobs", "ray"}
+    splits = {"split", "val_fraction", "val_list"}
+    assert {*parsed} == {*pack._PACKING, *pack._READING} | others | splits
+    options = PackOptions()
+    assert {name: parsed[name] for name in pack._PACKING} == {
+        name: getattr(options, name) for name in pack._PACKING
+    }, "the defaults are the same"
+
+
+def test_every_option_of_serve_is_a_configuration_key() -> None:
+    words = ["serve", "--data", "d=/d", "--bind", "ipc:///x", "--log-level", "debug"]
+    for name, metavar, _ in serve._OPTIONS:
+        words += [f"--{name}", f"{name}!"] if metavar else []
+    overrides = serve._overrides(build_parser().parse_args(words))
+    for key, value in {
+        "data": {"d": "/d"},
+        "serve.bind": ("ipc:///x",),
+        "log_level": "debug",
+        "log_format": None,
+        "cache.dir": "cache-dir!",
+        "cache.decoded_bytes": "decoded-bytes!",
+    }.items():
+        assert overrides.pop(key) == value
+    assert overrides == {key: f"{key[6:].replace('_', '-')}!" for key in overrides}
+    assert {key[:6] for key in overrides} == {"serve."}
+    assert len(overrides) == 21
