@@ -5,10 +5,9 @@ pinned memory is asynchronous: it runs on a stream of its own, parallel to the p
 compute, and an event marks its end. The compute stream waits for that event; the host only does if
 it is more than ``MAX_COPIES`` copies ahead of the device, or has no next batch.
 
-A lent slot is read in place, by the CPU or, once its pages are locked, by the device itself.
-
-A lent slot is page-locked at its first copy and stays so until it is unmapped. Where CUDA refuses,
-copies go through CUDA's own staging memory, which is slower; that is counted, and logged once.
+A lent slot is read in place, by the CPU or, once its pages are locked, by the device itself. It is
+page-locked at its first copy and stays so until it is unmapped. Where CUDA refuses, copies go
+through CUDA's own staging memory, which is slower; that is counted, and logged once.
 """
 
 import contextlib
