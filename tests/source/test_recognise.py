@@ -68,6 +68,7 @@ def _old_tar() -> bytes:
         ("x.parquet", (GOLDEN / "classes.parquet").read_bytes(), "parquet"),
         ("encrypted", b"PARE....", "parquet"),
         ("ILSVRC2012_img_train.tar", tar_of("n01440764.tar", data=_CLASS_TAR), "imagenet-train"),
+        ("train.tar.gz", gzip.compress(tar_of("n01440764.tar")), "imagenet-train"),
         ("n01440764.tar", _CLASS_TAR, "imagenet-train"),
         ("other.tar", _CLASS_TAR, "webdataset"),
         ("ILSVRC2012_img_val.tar", _VALIDATION, "imagenet-val"),
