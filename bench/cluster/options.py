@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Final
 
@@ -15,32 +16,17 @@ RANKS_A_HOST: Final = 2
 RANKS_MAX: Final = 4096
 _MOST: Final = 1e9
 
-_SHAPE: Final = (
-    ("cores", "cores", "cores of a host, each with a worker"),
-    ("images-per-core", "images_per_core_s", "images/s of a core"),
-    ("nic", "nic_gbit_s", "Gbit/s of a host's network card"),
-    ("storage", "storage_mb_s", "MB/s that a host reads what is not in its memory"),
-    ("cache-gb", "cache_gb", "GB of a host's page cache"),
-    ("batch-size", "batch_size", "images in a batch"),
-    ("window", "window", "batches that a rank requests ahead"),
-    ("rank-images", "rank_images_s", "images/s that a rank consumes; 0: as many as it can"),
-    ("rank-gb", "rank_gb_s", "GB/s that a rank receives"),
-    ("chunk-images", "chunk_images", "images that a worker makes at a time"),
-    ("samples", "samples", "samples of the dataset"),
-    ("lanes", "lanes", "lanes of the recipe; 0: by the dataset's size, as in the product"),
-    ("latency-us", "latency_us", "microseconds from host to host"),
-)
-"""Options, and the field of ``Cluster`` that each sets and has its default from."""
-
+_SHAPE: Final = {
+    entry.metadata["option"]: entry for entry in fields(Cluster) if "option" in entry.metadata
+}
 _NUMBERS: Final = (
-    *((option, getattr(Cluster(), field), what) for option, field, what in _SHAPE),
+    *((name, entry.default, entry.metadata["what"]) for name, entry in _SHAPE.items()),
     ("images-per-second", 0.0, "find the fewest hosts that deliver so many, if above 0"),
     ("fault-hosts", 8, "hosts in the simulation of faults"),
     ("images", 512, "images to measure with, or to make, for --measure"),
     ("seconds", 20.0, "seconds of each real run, for --validate"),
 )
-"""Options, and their defaults. Where the default is 0, 0 is allowed."""
-
+"""Options with a number, and their defaults. Where the default is 0, 0 is allowed."""
 
 _FAULTS: Final[Sequence[tuple[FaultKind, str, str]]] = (
     ("lose", "HOST@T", "kill a host T seconds after the steady state began"),
@@ -96,7 +82,7 @@ def read_cluster(arguments: argparse.Namespace) -> Cluster:
         if not 0 <= value <= _MOST or (default and not value):
             least = "above 0" if default else "0 or more"
             raise ConfigError(f"--{option} {value:g} is not {least}, and {_MOST:g} at most")
-    shape = {field: values[option] for option, field, _ in _SHAPE}
+    shape = {entry.name: values[name] for name, entry in _SHAPE.items()}
     cluster = Cluster(**shape, cold=arguments.cold)
     hosts, ranks, wanted = arguments.hosts, arguments.ranks, arguments.images_per_second
     for fault in arguments.faults or ():

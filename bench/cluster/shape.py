@@ -5,12 +5,17 @@ measured where that is said, and are assumptions otherwise; ``feeder-bench clust
 replaces the first kind by this machine's. The validation runs the same value on real daemons.
 """
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from feeder.daemon.config import ServeConfig
 
 IMAGENET_SAMPLES: Final = 1_281_167
+
+
+def option(default: int | float, name: str, what: str) -> Any:
+    """Return a field that an option of the command line sets, by name and meaning."""
+    return field(default=default, metadata={"option": name, "what": what})
 
 
 FaultKind = Literal["lose", "freeze", "join"]
@@ -35,41 +40,41 @@ class Cluster:
     """Equal hosts with one node process each; a host with more NUMA nodes is as many of these."""
 
     hosts: int = 1
-    cores: int = 8
-    """Of a host; each has a worker."""
-    images_per_core_s: float = 4400.0
-    """What one worker makes: measured on synthetic ImageNet, with the training recipe."""
+    cores: int = option(8, "cores", "cores of a host, each with a worker")
+    images_per_core_s: float = option(4400.0, "images-per-core", "images/s of a core")
+    """Measured on synthetic ImageNet, with the training recipe."""
     spread: float = 0.14
     """Standard deviation of a chunk's time over its mean; measured with it."""
-    nic_gbit_s: float = 100.0
-    storage_mb_s: float = 2000.0
-    """What a host reads from storage, of all samples that are not in its memory."""
-    cache_gb: float = 200.0
-    """Memory of a host for packed samples: the page cache."""
+    nic_gbit_s: float = option(100.0, "nic", "Gbit/s of a host's network card")
+    storage_mb_s: float = option(
+        2000.0, "storage", "MB/s that a host reads what is not in its memory"
+    )
+    cache_gb: float = option(200.0, "cache-gb", "GB of a host's page cache")
 
     ranks: int = 2
-    batch_size: int = 256
-    window: int = 8
-    """Batches that each rank requests ahead: ``window`` of a loader."""
-    rank_images_s: float = 0.0
-    """What a rank consumes; 0 means as fast as it can."""
-    rank_gb_s: float = 3.0
-    """What a rank's process receives: 3.7 to 4.2 GB/s over tcp were measured on 2 cores."""
-    chunk_images: int = ServeConfig().chunk_images
+    batch_size: int = option(256, "batch-size", "images in a batch")
+    window: int = option(8, "window", "batches that a rank requests ahead")
+    rank_images_s: float = option(
+        0.0, "rank-images", "images/s that a rank consumes; 0: as many as it can"
+    )
+    rank_gb_s: float = option(3.0, "rank-gb", "GB/s that a rank receives")
+    """3.7 to 4.2 GB/s over tcp were measured on 2 cores."""
+    chunk_images: int = option(
+        ServeConfig().chunk_images, "chunk-images", "images that a worker makes at a time"
+    )
     image_px: int = 224
 
-    samples: int = IMAGENET_SAMPLES
+    samples: int = option(IMAGENET_SAMPLES, "samples", "samples of the dataset")
     shards: int = 1024
-    lanes: int = 0
-    """0 leaves the number to the product."""
+    lanes: int = option(0, "lanes", "lanes of the recipe; 0: as the product chooses")
     image_bytes: int = 110_000
     """Mean size of a packed image, all of which is read: ImageNet's (bench/README.md, "The
     synthetic set")."""
     cold: bool = False
     """The first epoch: no host has any of the dataset in memory."""
 
-    latency_us: float = 200.0
-    """From one host to another, for a message of any size; also on the same host."""
+    latency_us: float = option(200.0, "latency-us", "microseconds from host to host")
+    """For a message of any size; also on the same host."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     names: tuple[str, ...] = ()

@@ -6,11 +6,11 @@ Both are of the same ``Cluster``. The real ranks are processes, too (``real_rank
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from ..line_process import LineProcess
 from .dip import Dip, choose_smooth, find_dip, run_scenario
 from .owners import Lanes, asking_any_node
 from .paced import CHUNK_TIME
-from .real_rank import RankOrders, RankRecord
+from .real_rank import Asked, RankOrders, RankRecord
 from .shape import Cluster, Fault
 from .simulation import Timeline
 from .steady import run_steady
@@ -77,22 +77,17 @@ _CLASSES: Final = 4
 class Measured:
     """What real daemons and ranks did."""
 
-    images_s: float
     timeline: Timeline
     """From the time on when the queues are full."""
     killed_s: float
     """When a daemon was killed, on the time line."""
     end_s: float
-    asked: Sequence[tuple[tuple[int, int], str]]
-    """Each batch that was first requested in the window, and the node process."""
+    asked: Sequence[Asked]
+    """In that time."""
     nodes: Sequence[str]
     """The names of all node processes, in the order of the list of endpoints."""
-    hedged: int
-    idle: float
-    """Share of the machine's CPU time that was idle."""
-    rank_fds: int
-    links: int
-    node_fds: int
+    costs: Mapping[str, Any]
+    """By fields of ``Compared``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +169,7 @@ def compare_loss(dataset: Path) -> ComparedLoss:
         began_s=0.0,
         end_s=real.end_s,
         smooth=choose_smooth(real.timeline, 0.0, real.killed_s, cluster.batch_size),
-        hedged=real.hedged,
+        hedged=sum(not each.is_first for each in real.asked),
     )
     cluster = replace(cluster, names=tuple(real.nodes), faults=(replace(fault, at_s=0.0),))
     (model,) = run_scenario(cluster, before_s=_KILL_AFTER_S, after_s=_AFTER_KILL_S).dips
@@ -224,21 +219,20 @@ def _compare(dataset: Path, cluster: Cluster, *, any_node: bool, seconds: float)
     lanes = Lanes(cluster)
     owners = lanes.owners(real.nodes)
     owned = [
-        owners[lane] == node for key, node in real.asked if (lane := lanes.lane_of(key)) is not None
+        owners[lane] == each.node
+        for each in real.asked
+        if each.is_first and (lane := lanes.lane_of(each.key)) is not None
     ]
     return Compared(
         daemons=cluster.hosts,
         window=cluster.window,
         any_node=any_node,
-        real_images_s=real.images_s,
+        real_images_s=sum(real.timeline.bins) / real.end_s,
         model_images_s=model.images_s,
         most_images_s=cluster.hosts * cluster.host_images_s,
         real_owner=sum(owned) / max(1, len(owned)),
         model_owner=model.owner_share,
-        idle=real.idle,
-        rank_fds=real.rank_fds,
-        links=real.links,
-        node_fds=real.node_fds,
+        **real.costs,
     )
 
 
@@ -301,17 +295,17 @@ def _measure(
     names = {each.node for each in asked}
     spent = sum(after) - sum(before)
     return Measured(
-        images_s=sum(timeline.bins) / (end_s - begin_s),
         timeline=timeline,
         killed_s=killed_s - begin_s,
         end_s=end_s - begin_s,
-        asked=[(each.key, each.node) for each in asked if each.is_first],
+        asked=asked,
         nodes=[name for port in ports for name in names if f":{port}" in name],
-        hedged=sum(not each.is_first for each in asked),
-        idle=(after.idle - before.idle) / spent if spent else 0.0,
-        rank_fds=max(record.descriptors for record in records),
-        links=max(record.links for record in records),
-        node_fds=node_fds,
+        costs={
+            "idle": (after.idle - before.idle) / spent if spent else 0.0,
+            "rank_fds": max(record.descriptors for record in records),
+            "links": max(record.links for record in records),
+            "node_fds": node_fds,
+        },
     )
 
 
