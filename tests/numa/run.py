@@ -62,8 +62,8 @@ def main(guest: str = "placement") -> int:
         good = show_report(report) and not stopped
         if not good:
             log(f"{target}: the guest {stopped or 'ended'}; the end of its console:")
-            text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", console.read_text(errors="replace"))
-            lines = [line for line in text.splitlines() if line.strip() not in ("", "M")]
+            text = re.sub(r"\x1b(\[[0-9;]*)?[A-Za-z]|\r", "", console.read_text(errors="replace"))
+            lines = [line for line in text.splitlines() if line and "start running (" not in line]
             log("\n".join(lines[-CONSOLE_LINES:]))
     log(f"{target}: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
     return 0 if good else 1
