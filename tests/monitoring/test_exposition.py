@@ -50,6 +50,10 @@ def value(found: Series, name: str, **labels: str) -> float:
     return found[f"feeder_{name}", frozenset(labels.items())]
 
 
+OTHER_FAILURES = [
+    ("batches_failed_total", reason)
+    for reason in {*get_args(FailureReason)} - {"bad-sample", "stalled-storage"}
+]
 RECORDS = (
     *GROUPS,
     *(HostReport, HostLoad, NodeReport, ServedDatasetReport, Verdict),
@@ -101,77 +105,72 @@ def test_a_duration_is_counted_in_the_first_bucket_that_holds_it() -> None:
     assert buckets == [2, 4, 4, 5, 6]
 
 
-def test_totals_are_by_node_process() -> None:
-    found = series(busy_report())
-    assert value(found, "images_total", node="0") == 1005
-    assert value(found, "images_total", node="1") == 505
-    assert value(found, "stage_seconds_total", node="1", stage="decode") == 20
-    assert value(found, "worker_busy_seconds_total", node="0", worker="1") == 50
-    assert value(found, "cache_hits_total", node="0") == 7
-    assert value(found, "workers", node="0", state="silent") == 1
-    assert value(found, "worker_silent_seconds", node="0") == 2.5
-    assert value(found, "queued_batches", node="0") == 3
+def by_reason(name: str, node: int, **values: float) -> list[tuple[str, dict[str, str], float]]:
+    """The values of a metric of a node process by reason, with "_" for "-"."""
+    labels = ({"node": str(node), "reason": reason.replace("_", "-")} for reason in values)
+    return [(name, each, value) for each, value in zip(labels, values.values(), strict=True)]
 
 
-def test_counters_by_reason_are_there_from_the_start() -> None:
-    found = series(busy_report())
-    dropped = {
-        reason: value(found, "frames_dropped_total", node="0", reason=reason)
-        for reason in ("malformed", "over-rate", "newly-found")
-    }
-    assert dropped == {"malformed": 5, "over-rate": 0, "newly-found": 2}
-    ended = [
-        value(found, "sessions_ended_total", node="1", reason=reason)
-        for reason in ("closed", "expired", "lost")
-    ]
-    assert ended == [4, 1, 0]
-    assert value(found, "worker_pause_seconds", node="0") == 0.25
-    failed = [
-        value(found, "batches_failed_total", node="0", reason=reason)
-        for reason in get_args(FailureReason)
-    ]
-    assert failed == [6, 0, 1, 0, 0]
-    assert value(found, "bad_samples_total", node="0") == 2
-
-
-def test_lines_of_the_supervisor_s_log_have_metrics_of_their_own() -> None:
-    report = msgspec.structs.replace(busy_report(), log_lines_dropped=2, log_lines_limited=7)
+@pytest.mark.parametrize(
+    ("report", "values"),
+    [
+        (
+            busy_report(),
+            [
+                ("images_total", {"node": "0"}, 1005),
+                ("images_total", {"node": "1"}, 505),
+                ("stage_seconds_total", {"node": "1", "stage": "decode"}, 20),
+                ("worker_busy_seconds_total", {"node": "0", "worker": "1"}, 50),
+                ("cache_hits_total", {"node": "0"}, 7),
+                ("workers", {"node": "0", "state": "silent"}, 1),
+                ("worker_silent_seconds", {"node": "0"}, 2.5),
+                ("queued_batches", {"node": "0"}, 3),
+                # Rates of a client are summed over node processes.
+                ("client_images_per_second", {"client": "trainer rank 3"}, 150),
+                ("slots", {"node": "0", "state": "client"}, 1.5),
+                # Counters by reason are there from the start.
+                *by_reason("frames_dropped_total", 0, malformed=5, over_rate=0, newly_found=2),
+                *by_reason("sessions_ended_total", 1, closed=4, expired=1, lost=0),
+                *by_reason("batches_failed_total", 0, bad_sample=6, stalled_storage=1),
+                *((n, {"node": "0", "reason": r}, 0) for n, r in OTHER_FAILURES),
+                *by_reason("fallbacks_total", 0, copied_refused=0, copied_tcp=8, turbojpeg=5),
+                *by_reason("fallbacks_total", 0, copied_unclaimed=0),
+                ("worker_pause_seconds", {"node": "0"}, 0.25),
+                ("bad_samples_total", {"node": "0"}, 2),
+                ("library_warnings", {"node": "0"}, 1),
+                ("placement_warnings", {"node": "1"}, 0),
+                # Buckets accumulate.
+                ("chunk_duration_seconds_bucket", {"node": "0", "le": "0.001"}, 1),
+                ("chunk_duration_seconds_bucket", {"node": "0", "le": "0.002"}, 3),
+                ("chunk_duration_seconds_bucket", {"node": "0", "le": "60.0"}, 3),
+                ("chunk_duration_seconds_bucket", {"node": "0", "le": "+Inf"}, 7),
+                ("chunk_duration_seconds_count", {"node": "0"}, 7),
+                ("batch_duration_seconds_sum", {"node": "1"}, 300.25),
+            ],
+        ),
+        (
+            msgspec.structs.replace(busy_report(), log_lines_dropped=2, log_lines_limited=7),
+            [
+                ("supervisor_log_lines_dropped_total", {}, 2),
+                ("supervisor_log_lines_limited_total", {}, 7),
+            ],
+        ),
+        (
+            host_report(NodeReport(number=0, state="starting"), kind="starting"),
+            [
+                ("node_state", {"node": "0", "state": "starting"}, 1),
+                ("node_state", {"node": "0", "state": "ready"}, 0),
+                ("host_pressure_seconds_total", {"resource": "io"}, 4.5),
+                ("build_info", {"version": "1.2.3", "host": "h"}, 1),
+            ],
+        ),
+    ],
+    ids=["busy", "the supervisor's log", "starting"],
+)
+def test_values(report: HostReport, values: list[tuple[str, dict[str, str], float]]) -> None:
     found = series(report)
-    assert value(found, "supervisor_log_lines_dropped_total") == 2
-    assert value(found, "supervisor_log_lines_limited_total") == 7
-
-
-def test_fallbacks_of_images_and_batches_are_one_metric() -> None:
-    found = series(busy_report())
-    fallbacks = {
-        reason: value(found, "fallbacks_total", node="0", reason=reason)
-        for reason in ("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg")
-    }
-    assert fallbacks == {
-        "copied-refused": 0,
-        "copied-tcp": 8,
-        "copied-unclaimed": 0,
-        "turbojpeg": 5,
-    }
-    assert value(found, "library_warnings", node="0") == 1
-    assert value(found, "placement_warnings", node="1") == 0
-
-
-def test_histograms_accumulate_their_buckets() -> None:
-    found = series(busy_report())
-    buckets = [
-        value(found, "chunk_duration_seconds_bucket", node="0", le=bound)
-        for bound in ("0.001", "0.002", "60.0", "+Inf")
-    ]
-    assert buckets == [1, 3, 3, 7]
-    assert value(found, "chunk_duration_seconds_count", node="0") == 7
-    assert value(found, "batch_duration_seconds_sum", node="1") == 300.25
-
-
-def test_rates_of_a_client_are_summed_over_node_processes() -> None:
-    found = series(busy_report())
-    assert value(found, "client_images_per_second", client="trainer rank 3") == 150
-    assert value(found, "slots", node="0", state="client") == pytest.approx(1.5)
+    for name, labels, expected in values:
+        assert value(found, name, **labels) == pytest.approx(expected), (name, labels)
 
 
 def test_waits_of_one_process_add_up_and_those_of_several_are_averaged() -> None:
@@ -233,14 +232,6 @@ def test_the_verdict_is_one_of_all_kinds() -> None:
     assert value(found, "verdict_is_problem") == 1
 
 
-def test_a_host_whose_node_processes_start_has_metrics_too() -> None:
-    found = series(host_report(NodeReport(number=0, state="starting"), kind="starting"))
-    assert value(found, "node_state", node="0", state="starting") == 1
-    assert value(found, "node_state", node="0", state="ready") == 0
-    assert value(found, "host_pressure_seconds_total", resource="io") == 4.5
-    assert value(found, "build_info", version="1.2.3", host="h") == 1
-
-
 @given(
     st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=256),
     st.dictionaries(st.text(max_size=20), st.one_of(st.integers(0), st.floats(0, 1e18), st.text())),
@@ -289,11 +280,6 @@ def test_a_report_is_rendered_twice_at_most_whatever_is_asked_for() -> None:
         for escaping in ("dots", "values", "underscores")
     ]
     assert len({id(text) for text in texts}) == 2
-
-
-def test_a_report_is_rendered_once() -> None:
-    exposition, report = Exposition(), busy_report()
-    assert exposition.render(report)[0] is exposition.render(report)[0]
     assert exposition.render(busy_report(200.0))[0] is not exposition.render(report)[0]
 
 
