@@ -24,10 +24,8 @@ from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
-from tests.support.raw_client import DEADLINE_S as DEADLINE_S
-from tests.support.raw_client import Arrived, Key
+from tests.support.raw_client import DEADLINE_S, Arrived, Key, wait_until
 from tests.support.raw_client import RawClient as RawClient
-from tests.support.raw_client import wait_until as wait_until
 from tests.support.sources import REPOSITORY, call_feeder, feeder_command, make_source, pack
 
 SAMPLES = 53
