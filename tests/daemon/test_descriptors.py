@@ -44,12 +44,7 @@ from tests.support.misuse import dial, dial_zmtp
 from tests.support.session_shell import limits, recipe
 from tests.support.sources import error_line, run_feeder
 
-SOME_MORE = [
-    pytest.param(
-        files, marks=pytest.mark.extensive("more limits than the one that make test tries")
-    )
-    for files in (128, 1024)
-]
+MORE = pytest.mark.extensive("more limits than the one that make test tries")
 
 
 @pytest.fixture
@@ -152,7 +147,7 @@ def flood(endpoint: str, count: int, client: RawClient) -> None:
                 connection.connect(path)
 
 
-@pytest.mark.parametrize("files", [64, *SOME_MORE])
+@pytest.mark.parametrize("files", [64, pytest.param(1024, marks=MORE)])
 def test_a_flood_of_connections_ends_neither_the_node_process_nor_a_session(
     packed: Path, dataset: Dataset, tmp_path: Path, files: int
 ) -> None:
@@ -179,7 +174,7 @@ def enough_files_for(count: int) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
-@pytest.mark.parametrize("files", [64, *SOME_MORE])
+@pytest.mark.parametrize("files", [64, pytest.param(256, marks=MORE)])
 def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
     packed: Path, tmp_path: Path, files: int
 ) -> None:

@@ -116,9 +116,11 @@ def test_closed_pipe_ends_a_command_silently(
     script = "set -o pipefail; { while [ -e alive ]; do sleep 0.01; done; $F; } | { rm alive; }"
     for unbuffered in ("", "1"):
         (tmp_path / "alive").touch()
+        folder = tmp_path / f"run{unbuffered}"
+        folder.mkdir()
         done = in_shell(
             script,
-            *run_of(name, packed, tmp_path / f"run{unbuffered}", daemon.endpoint),
+            *run_of(name, packed, folder, daemon.endpoint),
             cwd=tmp_path,
             PYTHONUNBUFFERED=unbuffered,
         )
