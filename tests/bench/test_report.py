@@ -138,7 +138,9 @@ def test_all_other_items_come_between_two_turns_with_one(contenders: int, items:
 def test_turns_of_a_contender_are_spread_over_the_round() -> None:
     turns: list[str] = []
     names = {name: lambda first, end, name=name: turns.append(name) for name in "abcdefghijkl"}
-    list(run_rounds(names, items=4, piece=1, rounds=1))
+    list(run_rounds(names, items=4, piece=1, rounds=2))
+    turns, again = turns[: len(turns) // 2], turns[len(turns) // 2 :]
+    assert turns != again, "each round has another order"
     for name in names:
         places = [place for place, other in enumerate(turns) if other == name]
         assert max(places) - min(places) >= len(turns) // 2

@@ -122,6 +122,8 @@ def test_names_and_baselines_of_rows(
             images = rows[f"stream/{way}{suffix}"]["value"]
             gigabytes = rows[f"stream/{way}-bytes{suffix}"]["value"]
             assert gigabytes == pytest.approx(images * 224 * 224 * 3 / 1e9)
+        handed, whole = (rows[f"handover/client{each}{suffix}"] for each in ("", "-whole"))
+        assert handed["value"] < whole["value"]
         assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
         assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
