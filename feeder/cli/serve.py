@@ -186,8 +186,7 @@ def _replace_sources(
     cannot be packed, or has changed since it was and ``repack`` is false.
     """
     from feeder.dataset.first_read import check_readable
-    from feeder.pack_cache.entry import is_source
-    from feeder.pack_cache.validation import class_warnings
+    from feeder.pack_cache.entry import class_warnings, is_source
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})

@@ -9,6 +9,8 @@ Only the record makes a folder the dataset, and it is replaced atomically: packi
 dataset before in place until the new one is complete. A folder is named after the source's stamp,
 so an interrupted packing is resumed only if the source is still the same. Whatever else is there is
 removed by the process that holds the lock. The whole entry can be removed at any time.
+
+A validation set's dataset must have the classes of its training set: labels are only numbers.
 """
 
 import fcntl
@@ -18,20 +20,28 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
+from feeder.dataset.manifest import (
+    MANIFEST_NAME,
+    WORK_FOLDER_NAME,
+    Manifest,
+    canonical_json,
+    load_manifest,
+)
 from feeder.errors import DatasetError
 from feeder.pack_cache.shared_progress import SharedProgress, read_shared
 from feeder.pack_cache.stamp import Stamp
 from feeder.process.output_file import write_output
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
+from feeder.source.location.splits import pair_splits
 
 _RECORD_NAME: Final = "record.json"
 _LOCK_NAME: Final = "lock"
@@ -140,6 +150,41 @@ def is_source(location: str, cache: Path | None) -> bool:
     if os.path.exists(folder) or any(character in location for character in "{*?["):
         return True
     return cache is not None and CacheEntry(cache, location).read_record() is not None
+
+
+def describe_other_classes(manifest: Manifest, training: Manifest) -> str:
+    """Return the first class that differs, as a clause; empty if none does.
+
+    Labels are only numbers, so classes in another order are other classes. Labels of different
+    kinds, or without classes, are not compared.
+    """
+    if manifest.labels.kind != training.labels.kind or not training.classes:
+        return ""
+    pairs = enumerate(zip_longest(manifest.classes, training.classes))
+    for number, names in pairs:
+        if names[0] != names[1]:
+            first, second = (printable(name) if name else "missing" for name in names)
+            return f"class {number} is {first} and {second}"
+    return ""
+
+
+def class_warnings(data: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each validation set in ``data`` that has other classes.
+
+    ``data`` has the datasets by the names that they are served under, which make pairs of them.
+    """
+    for name, training in pair_splits(data).items():
+        try:
+            manifests = [load_manifest(Path(data[each])) for each in (name, training)]
+        except DatasetError:  # opening it reports why
+            continue
+        difference = describe_other_classes(*manifests)
+        if difference:
+            yield (
+                f"warning: {name} has other classes than {training}, so the same label means "
+                f"another class: {difference}; pack it with feeder pack --classes-of "
+                f"{data[training]}"
+            )
 
 
 def _take_lock(lock: int) -> bool:

@@ -25,10 +25,9 @@ from feeder.pack.classes import OtherKindError
 from feeder.pack.options import PackOptions, TooManyBadImages
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.work_folder import STATE_NAME, OtherPackingError
-from feeder.pack_cache.entry import CacheEntry, CacheRecord
+from feeder.pack_cache.entry import CacheEntry, CacheRecord, describe_other_classes
 from feeder.pack_cache.shared_progress import SharedProgress
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
-from feeder.pack_cache.validation import describe_other_classes
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.location.splits import pair_splits

@@ -348,6 +348,13 @@ def test_arguments_are_checked_before_a_sample_is_taken(
     assert not (tmp_path / "packed").exists()
 
 
+def test_errors_name_arguments_and_no_option_of_the_command_line(tmp_path: Path) -> None:
+    given = [("a", JPEG, 0.0), ("b", JPEG, 1.0)]
+    with pytest.raises(ConfigError, match="give labels=index if they are classes, float") as raised:
+        feeder.pack_samples(given, tmp_path / "packed")
+    assert "--" not in str(raised.value)
+
+
 def test_bad_images_and_labels_are_left_out_up_to_a_share(
     samples: list[Sample], tmp_path: Path
 ) -> None:

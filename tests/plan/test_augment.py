@@ -338,6 +338,32 @@ def test_seed_and_epoch_change_every_kind_of_draw(change: dict[str, int]) -> Non
     assert len(boxes[0] & boxes[1]) < 5
 
 
+@pytest.mark.parametrize(
+    ("fields", "streams"),
+    [
+        ({"auto_augment": "rand-augment"}, {Stream.RAND_AUGMENT}),
+        ({"auto_augment": "trivial-augment-wide"}, {Stream.TRIVIAL_AUGMENT}),
+        ({"brightness": 0.4}, {Stream.JITTER}),
+        ({"hue": 0.1}, {Stream.JITTER}),
+        ({"greyscale_probability": 0.5}, {Stream.GREYSCALE}),
+        ({"erasing_probability": 0.5}, {Stream.ERASING}),
+    ],
+)
+def test_each_augmentation_draws_from_its_own_stream(
+    fields: dict[str, Any], streams: set[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: set[Stream] = set()
+
+    def record(seed: int, epoch: int, ids: Any, stream: Stream, count: int) -> Any:
+        drawn.add(stream)
+        return uniforms(seed, epoch, ids, stream, count)
+
+    monkeypatch.setattr("feeder.plan.augment.uniforms", record)
+    monkeypatch.setattr("feeder.plan.erasing.uniforms", record)
+    plan(recipe_of(**fields))
+    assert drawn == streams
+
+
 def test_default_recipes_do_not_augment() -> None:
     assert not is_augmented(recipe_of())
     assert not is_augmented(recipe_of(packing="uint8-chw-rgb", interpolation="bicubic"))

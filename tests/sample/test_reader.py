@@ -105,6 +105,16 @@ def test_decoding_whole_images_gives_the_same_bytes(dataset: Dataset) -> None:
     assert np.array_equal(labels, expected_labels)
 
 
+def test_augmented_crops_are_mirrored_as_others_are(dataset: Dataset) -> None:
+    recipe = Recipe.for_split("train", batch_size=8, image_size=96)
+    ids = np.arange(dataset.layout.samples)
+    plain, _ = fill(dataset, recipe, ids, seed=3)
+    grey, _ = fill(dataset, msgspec.structs.replace(recipe, greyscale_probability=1.0), ids, seed=3)
+    for row, pixels in enumerate(plain.astype(int) + 128):
+        want = np.asarray(Image.fromarray(pixels.astype(np.uint8)).convert("L")).astype(int)
+        assert np.array_equal(grey[row].astype(int) + 128, np.stack([want] * 3, 2))
+
+
 def test_whole_images_are_planned_from_edge_to_edge(dataset: Dataset) -> None:
     grids = McuGrids.of_records(dataset.read_records(np.arange(dataset.layout.samples)))
     count = len(grids.width)
