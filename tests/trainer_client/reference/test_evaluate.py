@@ -77,7 +77,6 @@ def test_files_are_evaluated_and_added_to_a_table_by_epoch(
     for epoch in (2, 1, 2):
         path = folder / "checkpoints" / f"epoch-000{epoch}.pt"
         assert main([str(path), "--device", "cpu", "--csv", str(table)]) == 0
-    path.unlink()
     assert figures(rows_of(table)) == expected(result)[:2]
 
 
