@@ -260,6 +260,7 @@ FOUND: list[tuple[Machine, str, str]] = [
 SOUND: dict[str, Machine] = {
     "nothing is known": Machine(),
     "busy": load(average=5.9, cpu=0.3, memory=0.05, io=0.2, busy=(BURN,)),
+    "tasks that wait for a disk": load(average=9.0, cpu=0.1),
     "busy by Feeder alone": replace(load(average=9.0, cpu=0.9), daemons=(7,)),
     "performance": governed("performance", "acpi-cpufreq"),
     "a quota of all": allowed(quota=4.0),
