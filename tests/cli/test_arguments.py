@@ -1,6 +1,7 @@
 """The options of commands that pack, serve and read datasets mean what they say."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from feeder.cli import pack, serve
 from feeder.cli.main import build_parser
 from feeder.dataset.manifest import load_manifest
 from feeder.pack.options import PackOptions
+from feeder.process.child import SINGLE_THREADS
 from feeder.source.source import SourceSpec
 from tests.support.sources import call_feeder, error_line
 from tests.support.synthetic_sets import pack_synthetic
@@ -69,6 +71,14 @@ def test_wrong_arguments_of_names_are_one_line(
     result = call_feeder("names", *(each.format(dataset=dataset) for each in arguments))
     assert result.returncode == 2
     assert message.format(dataset=dataset) in error_line(result)
+
+
+def test_numeric_libraries_get_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("feeder.cli.datasets.run_survey", lambda _: seen.update(os.environ) or 0)
+    assert call_feeder("survey", "x").returncode == 0
+    assert {name: seen.get(name) for name in SINGLE_THREADS} == SINGLE_THREADS
 
 
 def test_every_option_of_pack_reaches_packing_or_the_source() -> None:
