@@ -87,11 +87,14 @@ def test_rows_of_batches_and_hellos(
     monkeypatch.setattr("bench.stream.calls.WARM_UP", 2)
     dataset, out = pack_synthetic(tmp_path, images=41), tmp_path / "calls.json"
     assert main(["stream", str(dataset), "--calls", "--json", str(out)]) == 0
-    rows = {row["name"]: row for row in json.loads(out.read_text())["results"]}
+    document = json.loads(out.read_text())
+    rows = {row["name"]: row for row in document["results"]}
     ways = ("client", "node", "hello-client", "hello-node")
     assert list(rows) == [f"{kind}/{way}" for way in ways for kind in ("calls", "files")]
     for way in ways:
-        assert 5 < rows[f"files/{way}"]["value"] < rows[f"calls/{way}"]["value"] < 2000
+        calls = rows[f"calls/{way}"]["value"]
+        assert 5 < rows[f"files/{way}"]["value"] < calls < 2000
+        assert 0.5 < sum(document["functions"][f"calls/{way}"].values()) / calls < 2
     text = capsys.readouterr().out
     assert "feeder/session/table.py SessionTable.handle" in text
     assert "trainer_client/_numpy_loader.py" in text
