@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from feeder.metrics.hangs import KernelState
-from feeder.session.events import PeerGone, Resumed
+from feeder.session.admission import Usage
+from feeder.session.events import PeerGone, Resumed, SlotSent
 from tests.support.session_shell import ROWS, Shell
 
 _PEERS = [b"a", b"b", b"c", b"d"]
@@ -27,9 +28,10 @@ class Interleavings(RuleBasedStateMachine):
         window=st.integers(1, 6),
         dataset=st.sampled_from(["d", "e"]),
         job=st.sampled_from(["", "x"]),
+        account=st.sampled_from(["alice", "bob"]),
     )
-    def hello(self, peer: bytes, window: int, dataset: str, job: str) -> None:
-        self.shell.hello(peer, window=window, dataset=dataset, job=job)
+    def hello(self, peer: bytes, window: int, dataset: str, job: str, account: str) -> None:
+        self.shell.hello(peer, window=window, dataset=dataset, job=job, account=account)
 
     @precondition(lambda self: self.shell.clients)
     @rule(pick=_SAMPLED, want=st.lists(_KEYS, max_size=5), releases=st.integers(0, 4))
@@ -158,6 +160,13 @@ class Interleavings(RuleBasedStateMachine):
     def return_slot(self, pick: int) -> None:
         self.shell.return_slot(pick % len(self.shell.returning))
 
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
+    def slots_are_sent(self, pick: int) -> None:
+        view = self.shell.clients[self._pick_peer(pick)]
+        for slot in range(view.window):
+            self.shell.apply(SlotSent(view.session, slot, self.shell.now_s))
+
     @precondition(lambda self: self.shell.closing)
     @rule(pick=_SAMPLED)
     def close_slots(self, pick: int) -> None:
@@ -191,7 +200,8 @@ class Interleavings(RuleBasedStateMachine):
         for session in list(self.shell.mapped):
             self.shell.unmap(session)
         self.shell.finish()
-        assert self.shell.table.sessions.used.slots_bytes == 0
+        assert self.shell.table.sessions.used == Usage()
+        assert not self.shell.table.sessions._used_by_account, "nothing is kept of gone clients"
         assert not any(job.sessions for job in self.shell.table.jobs.records)
         jobs = self.shell.table.jobs
         assert not jobs.ready, "no job wants anything"

@@ -1,99 +1,45 @@
-"""Totals by session, worker and slot state."""
+"""What is counted: images, seconds and bytes by session and worker, failures, copies."""
 
-import copy
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from feeder.metrics.fields import add
 from feeder.metrics.records import SlotSeconds
+from feeder.session import filling
 from feeder.session.events import DrainAsked, SlotSent
-from feeder.session.state import SlotTimes
+from feeder.session.state import Session
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from feeder.wire.chunk_work import Filled, FillFailed
-from feeder.wire.messages import Ping, Pong
-from tests.support.session_shell import BATCH, Shell, limits
+from feeder.wire.messages import Failed, Ping, Pong
+from tests.support.session_shell import BATCH, ROWS, Shell, limits
 
-PEERS = (b"a", b"b")
-
-
-def total_s(seconds: SlotSeconds) -> float:
-    return seconds.free + seconds.filling + seconds.sending + seconds.client
+A = b"a"
 
 
-def act(shell: Shell, action: str, peer: bytes, fresh: "count[int]") -> None:
-    """Do something that a client, a worker or the socket does, where it is possible now."""
-    view, busy = shell.clients.get(peer), [w for w, held in shell.workers.items() if held]
-    if action == "hello" and (view is None or view.session not in shell.mapped):
-        shell.hello(peer, window=3)
-    elif action == "want" and view is not None and len(view.wanted) < view.window:
-        shell.request(peer, [(next(fresh), 0)], [])
-    elif action == "release" and view is not None and view.wanted:
-        shell.request(peer, [], [next(iter(view.wanted))])
-    elif action == "bye" and view is not None and view.session not in shell.mapped:
-        shell.bye(peer)
-    elif action == "claim" and view is not None and not view.has_requested:
-        if view.session not in shell.mapped:
-            shell.claim(view.session)
-    elif action == "unmap" and view is not None and view.session in shell.mapped:
-        shell.unmap(view.session)
-    elif action == "fill" and busy:
-        shell.fill(busy[0])
-    elif action == "fail" and busy:
-        shell.fail(busy[0])
-    elif action == "lose" and busy:
-        shell.lose(busy[0], was_killed=True)
-        shell.join()
-    elif action == "sent" and view is not None:
-        for slot in range(view.window):
-            shell.apply(SlotSent(view.session, slot, shell.now_s - 0.05))
-    elif action == "return" and shell.returning:
-        shell.return_slot()
-    elif action == "close" and shell.closing:
-        shell.close_slots()
+def greeted(window: int, *, is_claimed: bool = False) -> tuple[Shell, Session]:
+    """Return a shell without workers, and the session of client A."""
+    shell = Shell()
+    shell.hello(A, window=window)
+    (session,) = shell.table.sessions.open.values()
+    assert not is_claimed or shell.claim(session.number)
+    return shell, session
 
 
-ACTIONS = (
-    *("hello", "want", "want", "want", "release", "release", "bye", "claim", "unmap"),
-    *("fill", "fill", "fill", "fail", "lose", "sent", "return", "return", "close"),
-)
-
-
-@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from(PEERS)), max_size=80))
-def test_the_states_of_slots_add_up_to_the_slots_of_all_sessions(
-    steps: list[tuple[str, bytes]],
-) -> None:
-    shell, fresh = Shell(limits(lease_s=1e9)), count()
-    table = shell.table
-    shell.join()
-    open_s = 0.0  # of all slots of open sessions
-    for action, peer in steps:
-        open_s += 0.1 * sum(session.layout.slots for session in table.sessions.open.values())
-        shell.advance(0.1)
-        act(shell, action, peer, fresh)
-        seconds = copy.copy(shell.record.slots)
-        for session in table.sessions.open.values():
-            slots = session.slot_times
-            add(seconds, slots.seconds(shell.now_s))
-        assert total_s(seconds) == pytest.approx(open_s, abs=1e-6)
-        assert len(shell.fills) == table.dispatcher.chunks_in_flight
+def fill_all(shell: Shell, worker: int) -> None:
+    while shell.fills:
+        shell.fill(worker)
 
 
 def test_a_slot_passes_through_its_states() -> None:
-    shell = Shell()
-    shell.hello(b"a", window=1)
-    (session,) = shell.table.sessions.open.values()
+    shell, session = greeted(window=1)
     shell.advance(1.0)
-    shell.request(b"a", [(0, 0)], [])
+    shell.request(A, [(0, 0)], [])
     shell.advance(2.0)
-    worker = shell.join()
-    while shell.fills:
-        shell.fill(worker)
+    fill_all(shell, shell.join())
     shell.advance(3.0)
     shell.apply(SlotSent(session.number, 0, shell.now_s - 0.5))
     shell.advance(1.0)
-    shell.request(b"a", [], [(0, 0)])
+    shell.request(A, [], [(0, 0)])
     shell.return_slot()
     shell.advance(1.0)
     assert session.slot_times.seconds(shell.now_s) == SlotSeconds(
@@ -102,17 +48,11 @@ def test_a_slot_passes_through_its_states() -> None:
 
 
 def test_a_lent_slot_is_never_sending() -> None:
-    shell = Shell()
-    shell.hello(b"a", window=1)
-    (session,) = shell.table.sessions.open.values()
-    assert shell.claim(session.number)
-    shell.request(b"a", [(0, 0)], [])
-    worker = shell.join()
-    while shell.fills:
-        shell.fill(worker)
+    shell, session = greeted(window=1, is_claimed=True)
+    shell.request(A, [(0, 0)], [])
+    fill_all(shell, shell.join())
     shell.advance(3.0)
-    seconds = session.slot_times.seconds(shell.now_s)
-    assert seconds == SlotSeconds(client=3.0)
+    assert session.slot_times.seconds(shell.now_s) == SlotSeconds(client=3.0)
     assert shell.record.lent_bytes == session.layout.batch_bytes
     assert session.record.sent_bytes == 0
 
@@ -120,10 +60,10 @@ def test_a_lent_slot_is_never_sending() -> None:
 def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -> None:
     shell = Shell()
     workers = [shell.join(), shell.join()]
-    for peer, window in ((b"a", 3), (b"b", 1)):
+    for peer, window in ((A, 3), (b"b", 1)):
         shell.hello(peer, window=window)
-    last = shell.clients[b"a"].batches - 1  # has padding
-    shell.request(b"a", [(0, 0), (0, last)], [])
+    last = shell.clients[A].batches - 1  # has padding
+    shell.request(A, [(0, 0), (0, last)], [])
     shell.request(b"b", [(0, 1)], [])
     seconds: dict[int, float] = {}
     by_worker: dict[int, float] = {}
@@ -155,101 +95,164 @@ def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -
 
 def test_what_a_lost_worker_still_reports_counts_nothing() -> None:
     """Its chunk is its successor's by then, and would count twice."""
-    shell = Shell()
-    shell.hello(b"a", window=1)
+    shell, session = greeted(window=1)
     lost = shell.join()
-    shell.request(b"a", [(0, 0)], [])
+    shell.request(A, [(0, 0)], [])
     ticket = shell.workers[lost][0]
     shell.lose(lost)
     successor = shell.join()
-    shell.apply(Filled(ticket, 5.0))
-    shell.apply(FillFailed(ticket, "dataset", "too late", 3))
+    late = (Filled(ticket, 5.0), FillFailed(ticket, "dataset", "too late", 3))
+    for report in late:
+        shell.apply(report)
     assert (shell.record.images, shell.counters.chunks, shell.counters.bad_samples) == (0, 0, 0)
-    while shell.fills:
-        shell.fill(successor)
-    (session,) = shell.table.sessions.open.values()
+    fill_all(shell, successor)
+    for report in late:
+        shell.apply(report)
     assert (shell.record.images, session.record.images, shell.record.batches) == (BATCH, BATCH, 1)
     assert session.record.worker_s == 0.0
     assert not shell.counters.batches_failed
 
 
 def test_durations_count_from_request_and_from_dispatch() -> None:
-    shell = Shell()
-    shell.hello(b"a", window=1)
-    shell.request(b"a", [(0, 0)], [])
+    shell, _ = greeted(window=1)
+    shell.request(A, [(0, 0)], [])
     shell.advance(4.0)
     worker = shell.join()
     shell.advance(1.0)
-    while shell.fills:
-        shell.fill(worker)
+    fill_all(shell, worker)
     assert shell.record.batch_s.total_s == 5.0
     assert shell.record.chunk_s.total_s == 2.0  # the third chunk was dispatched at the end
 
 
-def test_a_ping_sets_the_clients_waits_and_its_pong_has_the_verdict() -> None:
-    shell = Shell()
-    shell.hello(b"a")
-    (session,) = shell.table.sessions.open.values()
+def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
+    """What a loop waited before says nothing of the pace."""
+    shell, session = greeted(window=2)
+    record, worker = session.record, shell.join()
     shell.table.verdict = "healthy"
-    shell.message(b"a", Ping(session=session.number, clock_s=9.0, waited_s=2.0, cpu_s=1.0))
-    record = session.record
-    assert (record.clock_s, record.waited_s, record.cpu_s) == (9.0, 2.0, 1.0)
-    assert shell.inbox[-1] == (b"a", Pong(session=session.number, verdict="healthy"))
+    shell.request(A, [(0, 0)], [])
+    shell.ping(A, clock_s=9.0, waited_s=2.0, cpu_s=0.5)
+    assert (record.clock_s, record.waited_s, record.cpu_s) == (9.0, 2.0, 0.5), "there is none yet"
+    assert shell.inbox[-1] == (A, Pong(session=session.number, verdict="healthy"))
+    fill_all(shell, worker)
+    shell.ping(A, clock_s=10.0, waited_s=2.25, cpu_s=0.75)
+    assert (record.clock_s, record.waited_s, record.cpu_s) == (0.0, 0.0, 0.0)
+    shell.message(A, Ping(session=session.number, clock_s=11.0, waited_s=2.5, cpu_s=1.0))
+    assert (record.clock_s, record.waited_s, record.cpu_s) == (1.0, 0.25, 0.25)
 
 
 def test_queued_batches_count_those_without_a_slot() -> None:
-    shell = Shell(limits(window_max=4))
-    shell.hello(b"a", window=2)
-    shell.request(b"a", [(0, 0), (0, 1)], [])
+    shell, _ = greeted(window=2)
+    shell.request(A, [(0, 0), (0, 1)], [])
     assert shell.table.queued_batches == 2
     worker = shell.join()
-    while shell.fills:
-        shell.fill(worker)
+    fill_all(shell, worker)
     assert shell.table.queued_batches == 0
-    shell.request(b"a", [(0, 2)], [(0, 0)])  # its slot has not returned
+    shell.request(A, [(0, 2)], [(0, 0)])  # its slot has not returned
     assert (shell.table.queued_batches, shell.table.dispatcher.chunks_in_flight) == (1, 0)
     shell.apply(DrainAsked())
+    assert shell.table.queued_batches == 1
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.sampled_from(("free", "filling", "sending", "client")),
-            st.floats(0.0, 1e6),
-        ),
-        max_size=50,
-    )
+@pytest.mark.parametrize(
+    ("is_local", "is_ipc", "claim", "reason"),
+    [
+        (False, False, None, None),
+        (True, False, None, "copied-tcp"),
+        (True, True, None, "copied-unclaimed"),
+        (True, True, "descriptor could not be sent", "copied-refused"),
+        (True, True, "granted", None),
+    ],
 )
-def test_slot_times_never_lose_or_invent_time(moves: list[tuple[int, str, float]]) -> None:
-    now_s, times = 1e6, SlotTimes(3, 1e6)
-    for slot, state, elapsed_s in moves:
-        now_s += elapsed_s
-        times.move(slot, state, now_s)  # type: ignore[arg-type]
-    seconds = times.seconds(now_s + 1.0)
-    assert total_s(seconds) == pytest.approx(3 * (now_s + 1.0 - 1e6), rel=1e-9)
-
-
-def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
-    """What a loop waited before says nothing of the pace."""
+def test_batches_that_are_copied_to_a_client_of_this_machine_are_counted_with_the_reason(
+    is_local: bool, is_ipc: bool, claim: str | None, reason: str | None
+) -> None:
     shell = Shell()
-    shell.hello(b"a", window=2)
-    (session,) = shell.table.sessions.open.values()
-    shell.request(b"a", [(0, 0)], [])
-    shell.ping(b"a", clock_s=1.0, waited_s=1.0, cpu_s=0.5)
-    assert session.record.waited_s == 1.0, "while there is none, it waits"
+    shell.is_local, shell.is_ipc = is_local, is_ipc
+    shell.join()
+    shell.hello(A)
+    session = shell.clients[A].session
+    if claim is not None:
+        assert shell.claim(session)
+        if claim != "granted":
+            shell.unmap(session, has_died=False)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    shell.finish()
+    assert shell.record.batches == 2
+    assert shell.counters.fallbacks == ({reason: 2} if reason else {})
+
+
+# Batches that fail
+
+
+@pytest.mark.parametrize(
+    ("reports", "failed", "bad_samples"),
+    [
+        ([("d", "dataset", 3), ("d", "dataset", 3)], {"bad-sample": 2}, 1),
+        ([("d", "dataset", 3), ("e", "dataset", 3), ("d", "dataset", 4)], {"bad-sample": 3}, 3),
+        ([("d", "dataset", sample) for sample in range(8)], {"bad-sample": 8}, 5),
+        ([("d", "dataset", None), ("d", "resource", 3)], {"unreadable": 1, "resource": 1}, 0),
+    ],
+)
+def test_failed_batches_are_counted_by_reason_and_each_bad_sample_once(
+    monkeypatch: pytest.MonkeyPatch,
+    reports: list[tuple[str, str, int | None]],
+    failed: dict[str, int],
+    bad_samples: int,
+) -> None:
+    """Each report fails a batch: its dataset, code and sample. Five samples are remembered."""
+    monkeypatch.setattr(filling, "BAD_SAMPLES_MAX", 5)
+    shell = Shell(datasets=("d", "e"))
     worker = shell.join()
-    while shell.fills:
-        shell.fill(worker)
-    shell.ping(b"a", clock_s=2.0, waited_s=1.25, cpu_s=0.75)
-    assert (session.record.clock_s, session.record.waited_s, session.record.cpu_s) == (
-        0.0,
-        0.0,
-        0.0,
-    )
-    shell.ping(b"a", clock_s=3.0, waited_s=1.5, cpu_s=1.0)
-    assert (session.record.clock_s, session.record.waited_s, session.record.cpu_s) == (
-        1.0,
-        0.25,
-        0.25,
-    )
+    for dataset in ("d", "e"):
+        shell.hello(dataset.encode(), dataset=dataset)
+    for index, (dataset, code, sample) in enumerate(reports):
+        peer, bad, good = dataset.encode(), (index, 0), (index, 1)
+        shell.request(peer, [bad, good], [])
+        shell.fail(worker, code=code, sample=sample)
+        shell.finish()
+        assert shell.clients[peer].wanted[bad].failed
+        assert shell.clients[peer].wanted[good].sent == ROWS, "no other batch fails"
+        shell.request(peer, [], [bad, good])
+        shell.finish()
+    assert shell.counters.batches_failed == failed
+    assert shell.counters.bad_samples == bad_samples
+
+
+def test_a_batch_of_which_several_chunks_fail_is_failed_once() -> None:
+    shell = Shell()
+    workers = [shell.join(), shell.join()]
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    for worker in workers:
+        shell.fail(worker)
+    assert shell.counters.batches_failed == {"bad-sample": 1}
+    assert [type(message) for _, message in shell.inbox].count(Failed) == 1
+
+
+def test_batches_of_storage_that_does_not_answer_are_no_bad_samples() -> None:
+    shell = Shell(limits(lease_s=1000))
+    shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    shell.advance(CHUNK_DEADLINE_S + 0.1)
+    (killed,) = shell.killed
+    shell.lose(killed, was_killed=True, is_held=True)
+    shell.join()
+    shell.advance(UNANSWERED_S)
+    assert shell.counters.batches_failed == {"stalled-storage": 1}
+    assert shell.counters.bad_samples == 0
+
+
+def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made() -> None:
+    shell, _ = greeted(window=2)
+    worker = shell.join()
+    shell.request(A, [(0, 0)], [])
+    shell.fail(worker)
+    ((failures, at_s),) = shell.table.failures.values()
+    assert (failures.batches, failures.reason, at_s) == (1, "bad-sample", shell.now_s)
+    assert failures.message == "sample 3 is damaged"
+    assert failures.is_last
+    shell.request(A, [(0, 1)], [(0, 0)])
+    fill_all(shell, worker)
+    assert not failures.is_last
+    assert failures.batches == 1

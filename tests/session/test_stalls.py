@@ -6,7 +6,7 @@ from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
 from feeder.wire.messages import Failed
-from tests.session.watched_shell import LATE_S
+from tests.session.test_silence import LATE_S
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
 A, B, C = b"a", b"b", b"c"
@@ -108,8 +108,8 @@ def test_a_stalled_dataset_is_probed_alone_until_it_answers() -> None:
     assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
 
 
-@pytest.mark.parametrize("answering", [2, 3])
-def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
+@pytest.mark.parametrize(("answering", "fails"), [(2, False), (3, False), (2, True)])
+def test_any_answer_of_a_silent_worker_ends_the_stall(answering: int, fails: bool) -> None:
     shell = patient_shell(workers=3)
     want(shell, A, "d")
     shell.advance(20.0)
@@ -118,16 +118,10 @@ def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
     shell.advance(CHUNK_DEADLINE_S - 20.0)
     assert shell.killed == [1]
     assert len(shell.table.watch.stalled) == 1
-    shell.fill(answering)
-    assert len(shell.table.watch.stalled) == 0
-
-
-def test_an_error_is_an_answer() -> None:
-    shell = patient_shell(workers=1)
-    want(shell, A, "d")
-    shell.advance(CHUNK_DEADLINE_S)
-    shell.lose(shell.killed.pop())
-    shell.fail(shell.join())
+    if fails:
+        shell.fail(answering)
+    else:
+        shell.fill(answering)
     assert len(shell.table.watch.stalled) == 0
 
 
@@ -207,7 +201,9 @@ def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
     ("was_killed", "tries", "words"),
     [(False, DEATHS_MAX, "look for a damaged sample"), (True, KILLS_MAX, "is the memory")],
 )
-def test_the_failure_names_how_the_workers_ended(was_killed: bool, tries: int, words: str) -> None:
+def test_rows_that_end_every_worker_fail_their_batch_once_with_how_the_workers_ended(
+    was_killed: bool, tries: int, words: str
+) -> None:
     shell = patient_shell()
     want(shell, A, "d", batches=1)
     shell.lose(1)  # it had another chunk behind this one
@@ -217,6 +213,9 @@ def test_the_failure_names_how_the_workers_ended(was_killed: bool, tries: int, w
         shell.lose(alone_with(shell, 0), was_killed=was_killed)
         shell.join()
     (failed,) = failures(shell, A)
-    assert failed.code == "worker-died"
+    assert (failed.code, failed.epoch, failed.index) == ("worker-died", 0, 0)
     assert "rows 0 .. 2" in failed.message
     assert words in failed.message
+    assert shell.counters.batches_failed == {"worker-died": 1}
+    shell.finish()
+    assert shell.table.is_idle, "nothing more of it is filled"

@@ -1,35 +1,23 @@
 """The session state machine towards clients: answers, refusals, leases, turns, drain."""
 
-from feeder.plan.labels import LabelSpec
-from feeder.session.admission import HelloReceived
-from feeder.session.dispatch import DEATHS_MAX
 from feeder.session.events import (
-    ClockAdvanced,
     DrainAsked,
     PeerGone,
-    SlotsOpened,
 )
 from feeder.wire.messages import (
-    MAX_NODE_HEADER_BYTES,
     Bye,
     Draining,
-    Failed,
-    Hello,
     Lent,
     Ping,
     Pong,
     Refused,
-    Welcome,
 )
 from tests.support.session_shell import (
     BATCH,
-    CHUNK,
     ROWS,
     SLOT_BYTES,
     Shell,
-    alone_with,
     limits,
-    recipe,
 )
 
 A, B = b"a", b"b"
@@ -43,30 +31,6 @@ def _refusal(shell: Shell) -> Refused:
     message = _last(shell)
     assert isinstance(message, Refused)
     return message
-
-
-def test_welcome_describes_the_dataset_and_the_node() -> None:
-    shell = Shell()
-    shell.hello(A, window=3)
-    welcome = _last(shell)
-    assert isinstance(welcome, Welcome)
-    assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 1)
-    assert (welcome.window, welcome.chunk_images, welcome.classes) == (3, CHUNK, ("a", "b"))
-    assert welcome.recipe_fingerprint == recipe().fingerprint()
-    assert (welcome.content, welcome.former) == ("f" * 32, "e" * 32)
-    assert (welcome.node, welcome.number, welcome.incarnation) == ("host/1 ipc:///n.1", 1, 77)
-    assert welcome.siblings == (("ipc:///n",), ("ipc:///n.1",))
-    assert welcome.self_test == "5" * 32
-
-
-def test_chunks_of_one_batch_spread_over_all_workers() -> None:
-    shell = Shell()
-    workers = [shell.join() for _ in range(3)]
-    shell.hello(A)
-    shell.request(A, [(0, 0), (0, 1)], [])
-    first = [shell.fills[shell.workers[worker][0]] for worker in workers]
-    assert [fill.index for fill in first] == [0, 0, 0]
-    assert sorted(fill.first for fill in first) == [0, 3, 6]
 
 
 def test_earlier_batches_go_first_and_all_rows_are_sent() -> None:
@@ -176,157 +140,6 @@ def test_index_past_the_epoch_is_refused() -> None:
     assert "0 .. 13" in _refusal(shell).message
 
 
-def test_an_unknown_dataset_is_refused_with_the_served_ones() -> None:
-    shell = Shell()
-    shell.hello(A, dataset="imagenet")
-    assert _refusal(shell).code == "unknown-dataset"
-    assert "'imagenet'" in _refusal(shell).message
-    assert _refusal(shell).message.endswith("served: d")
-
-
-def test_batch_size_larger_than_dataset_is_refused() -> None:
-    shell = Shell()
-    shell.hello(A, batch_size=102)
-    assert _refusal(shell).code == "bad-recipe"
-    assert "102" in _refusal(shell).message
-    assert "101 samples" in _refusal(shell).message
-
-
-def test_a_recipes_lanes_are_in_the_welcome_and_more_than_batches_are_refused() -> None:
-    shell = Shell()
-    shell.hello(A, lanes=14)
-    welcome = _last(shell)
-    assert isinstance(welcome, Welcome)
-    assert welcome.lanes == 14
-    shell.hello(A, lanes=15)
-    assert _refusal(shell).code == "bad-recipe"
-    assert "lanes 15 is more than the 14 whole batches of 7" in _refusal(shell).message
-
-
-def test_padded_batch_larger_than_dataset_is_served() -> None:
-    shell = Shell(limits(chunk_images=64, slots_bytes=1 << 20))
-    worker = shell.join()
-    shell.hello(A, batch_size=102, last_batch="pad", window=1)
-    shell.request(A, [(0, 0)], [])
-    assert [fill.count for fill in shell.fills.values()] == [64, 38]
-    shell.fill(worker)
-    assert shell.sent[0].valid == 101
-
-
-def test_chunks_of_large_images_are_smaller() -> None:
-    for image_size, most, images in (
-        (512, 32, 32),
-        (513, 32, 31),
-        (2048, 32, 2),
-        (2048, 1, 1),
-        (362, 1024, 64),
-    ):
-        shell = Shell(limits(chunk_images=most, slots_bytes=1 << 40))
-        shell.join()
-        shell.hello(A, batch_size=64, image_size=image_size, window=1)
-        welcome = _last(shell)
-        assert isinstance(welcome, Welcome)
-        assert welcome.chunk_images == images
-        shell.request(A, [(0, 0)], [])
-        assert {fill.count for fill in shell.fills.values()} == {images}
-
-
-def test_chunks_of_many_labels_are_smaller_and_their_slots_larger() -> None:
-    """A client accepts frames of 16 MiB, whatever it expects."""
-    for labels, images in (
-        (LabelSpec(kind="multi", width=65_536), 128),
-        (LabelSpec(kind="float", width=4_096), 512),
-        (LabelSpec(kind="none"), 1024),
-    ):
-        shell = Shell(limits(chunk_images=1024, slots_bytes=1 << 40), labels=labels)
-        shell.join()
-        shell.hello(A, batch_size=1024, image_size=8, window=1, last_batch="pad")
-        welcome = _last(shell)
-        assert isinstance(welcome, Welcome)
-        assert (welcome.labels, welcome.chunk_images) == (labels, images)
-        assert images * labels.row_bytes <= MAX_NODE_HEADER_BYTES
-        (slots,) = shell.open.values()
-        assert slots.layout.labels == labels
-        assert slots.layout.slot_bytes >= 1024 * (8 * 8 * 3 + labels.row_bytes + 8)
-
-
-def test_window_shrinks_to_the_remaining_memory() -> None:
-    shell = Shell(limits(slots_bytes=5 * SLOT_BYTES))
-    shell.hello(A, window=4)
-    shell.hello(B, window=4)
-    welcome = _last(shell)
-    assert isinstance(welcome, Welcome)
-    assert welcome.window == 1
-    assert shell.counters.windows_reduced == 1
-    shell.hello(b"c")
-    assert _refusal(shell).code == "memory"
-    assert "raise slots_bytes" in _refusal(shell).message
-
-
-def test_no_window_is_larger_than_asked_for_or_allowed() -> None:
-    for asked, granted in ((3, 3), (4, 4), (5, 4), (1000, 4)):
-        shell = Shell(limits(window_max=4, slots_bytes=1 << 40))
-        shell.hello(A, window=asked)
-        assert shell.clients[A].window == granted
-        assert shell.counters.windows_reduced == (asked > granted)
-
-
-def test_window_shrinks_to_the_available_memory() -> None:
-    shell = Shell()
-    shell.available_bytes = 2 * SLOT_BYTES
-    shell.hello(A, window=4)
-    assert shell.clients[A].window == 2
-    shell.available_bytes = SLOT_BYTES - 1
-    shell.hello(B)
-    assert _refusal(shell).code == "memory"
-    message = _refusal(shell).message
-    assert "docker run --memory=" in message
-    assert "limits: {memory: " in message
-    assert "MemoryMax=" in message
-    assert "/dev/shm is not used" in message
-    assert "slots_bytes" not in message, "raising that would not help"
-
-
-def test_memory_of_an_ended_session_counts_until_the_socket_has_finished() -> None:
-    shell = Shell(limits(slots_bytes=4 * SLOT_BYTES))
-    shell.hello(A, window=4)
-    shell.bye(A)
-    shell.hello(B)
-    assert _refusal(shell).code == "memory"
-    shell.close_slots()
-    shell.hello(B)
-    assert shell.clients[B].window == 3
-
-
-def test_a_session_whose_memory_cannot_be_created_is_refused_and_ends() -> None:
-    shell = Shell()
-    hello = Hello(dataset="d", recipe=recipe(), seed=0, window=2, client="c")
-    shell.table.handle(HelloReceived(7, A, hello, 1 << 30), 0.0)
-    out = shell.table.handle(SlotsOpened(7, "no memory"), 0.0)
-    assert out[0].message.code == "memory"  # type: ignore[union-attr]
-    assert len(shell.table.sessions.open) == 0
-
-
-def test_more_clients_than_allowed_are_refused() -> None:
-    shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
-    for peer in (b"1", b"2", b"3"):
-        shell.hello(peer)
-    shell.hello(b"4")
-    assert _refusal(shell).code == "clients"
-
-
-def test_ended_sessions_count_while_their_memory_is_lent() -> None:
-    shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
-    for _ in range(3):
-        shell.hello(A)
-        shell.bye(A)
-    shell.hello(A)
-    assert _refusal(shell).code == "clients"
-    shell.close_slots()
-    shell.hello(A)
-    assert A in shell.clients
-
-
 def test_another_hello_replaces_the_session() -> None:
     shell = Shell()
     shell.join()
@@ -374,18 +187,6 @@ def test_no_check_is_due_without_sessions() -> None:
     assert shell.table.check_at_s == float("inf")
 
 
-def test_the_chunks_of_a_dead_worker_go_to_another() -> None:
-    shell = Shell()
-    first, second = shell.join(), shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    shell.lose(first)
-    while shell.fills:
-        shell.fill(second)
-    assert shell.clients[A].wanted[0, 0].sent == ROWS
-    assert shell.counters.chunks_returned == 2
-
-
 def test_a_worker_lost_with_two_chunks_of_an_ended_session_closes_its_slots_once() -> None:
     shell = Shell()
     worker = shell.join()
@@ -396,24 +197,6 @@ def test_a_worker_lost_with_two_chunks_of_an_ended_session_closes_its_slots_once
     assert not shell.closing, "a worker still writes"
     shell.lose(worker)
     assert len(shell.closing) == 1
-
-
-def test_a_chunk_that_crashes_workers_alone_fails_its_batch_once() -> None:
-    shell = Shell()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    shell.lose(shell.join())  # it had another chunk behind this one
-    for _ in range(DEATHS_MAX):
-        assert not shell.counters.batches_failed
-        shell.join()
-        shell.lose(alone_with(shell, 0))
-    message = _last(shell)
-    assert isinstance(message, Failed)
-    assert (message.code, message.epoch, message.index) == ("worker-died", 0, 0)
-    assert "rows 0 .. 2" in message.message
-    shell.join()
-    assert not shell.fills, "nothing more of it is filled"
-    assert shell.table.is_idle
 
 
 def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
@@ -427,33 +210,6 @@ def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
         shell.fill(worker)
     shell.finish()
     assert shell.clients[A].wanted[0, 0].sent == ROWS
-
-
-def test_a_damaged_sample_fails_its_batch_and_no_other() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0), (0, 1)], [])
-    shell.fail(worker)
-    shell.finish()
-    assert shell.clients[A].wanted[0, 0].failed
-    assert shell.clients[A].wanted[0, 1].sent == ROWS
-    assert shell.counters.batches_failed == {"bad-sample": 1}
-
-
-def test_a_stuck_worker_is_killed_at_its_deadline() -> None:
-    shell = Shell(limits(lease_s=1000))
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    shell.advance(20)
-    shell.fill(worker)
-    shell.advance(20)
-    assert not shell.killed, "it made progress 20 s ago"
-    shell.advance(10)
-    assert shell.killed == [worker]
-    shell.apply(ClockAdvanced())
-    assert shell.killed == [worker], "once"
 
 
 def test_drain_finishes_requested_batches_and_takes_no_new_ones() -> None:
@@ -586,16 +342,3 @@ def test_slots_cannot_be_claimed_twice_or_late_or_without_a_session() -> None:
         "there is no such session here (any more)",
         "this session gets its batches over the socket",
     ]
-
-
-def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
-    shell = Shell()
-    shell.hello(A)
-    for i in range(1000):
-        key = (0, i % 14)
-        shell.request(A, [key], [])
-        shell.request(A, [], [key])
-        while shell.returning:
-            shell.return_slot()
-    assert shell.table.queued_batches == 0
-    assert shell.table.is_idle

@@ -1,13 +1,17 @@
 """A simulated node process around the session state machine; it checks every instruction."""
 
+import copy
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 
+from feeder.metrics.fields import add
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
-from feeder.session.admission import HelloReceived, ServedDataset, SessionLimits
+from feeder.session.admission import HelloReceived, ServedDataset, SessionLimits, Usage
 from feeder.session.events import (
     ClockAdvanced,
     CloseSlots,
@@ -183,11 +187,16 @@ class Shell:
         self.states: dict[int, tuple[KernelState, float]] = {}
         self.cpu_s: dict[int, float] = {}
         self.read_bytes: dict[int, int] = {}
+        self.slot_s = 0.0  # of all slots of open sessions, until the last event
+        self._applied_s = 0.0
 
     # --- events -------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> list[Instruction]:
         """Have the table handle an event; check and carry out the instructions."""
+        open_slots = sum(s.layout.slots for s in self.table.sessions.open.values())
+        self.slot_s += open_slots * (self.now_s - self._applied_s)
+        self._applied_s = self.now_s
         done: list[Instruction] = []
         events = [event]
         while events:
@@ -197,22 +206,33 @@ class Shell:
         self._check()
         return done
 
-    def message(self, peer: bytes, message: Hello | Request | Ping | Bye) -> list[Instruction]:
+    def message(
+        self, peer: bytes, message: Hello | Request | Ping | Bye, account: str = ""
+    ) -> list[Instruction]:
         if not isinstance(message, Hello):
             return self.apply(MessageReceived(peer, message))
         session, self.next_session = self.next_session, self.next_session + 1
         self.clients.pop(peer, None)
         local = {"is_local": self.is_local, "is_ipc": self.is_ipc}
-        return self.apply(HelloReceived(session, peer, message, self.available_bytes, **local))
+        return self.apply(
+            HelloReceived(session, peer, message, self.available_bytes, account, **local)
+        )
 
     def hello(
-        self, peer: bytes, *, window: int = 3, dataset: str = "d", job: str = "", **fields: object
-    ) -> None:
+        self,
+        peer: bytes,
+        *,
+        window: int = 3,
+        dataset: str = "d",
+        job: str = "",
+        account: str = "",
+        **fields: object,
+    ) -> NodeMessage:
+        """Greet; return the answer."""
         made = recipe(**fields)
-        self.message(
-            peer,
-            Hello(dataset=dataset, recipe=made, seed=1, window=window, client="test", job=job),
-        )
+        greeting = Hello(dataset=dataset, recipe=made, seed=1, window=window, client="c", job=job)
+        self.message(peer, greeting, account)
+        return self.inbox[-1][1]
 
     def request(self, peer: bytes, want: list[Key], release: list[Key]) -> None:
         """A client requests and releases batches; the requested ones are wanted unless refused."""
@@ -456,16 +476,35 @@ class Shell:
         return next((v for v in self.clients.values() if v.session == session), None)
 
     def _check(self) -> None:
-        committed = sum(opened.layout.total_bytes for opened in self.open.values())
-        assert self.table.sessions.used.slots_bytes == committed <= self.limits.slots_bytes
-        assert len(self.table.sessions.open) <= self.limits.sessions_max
-        for session in self.table.sessions.open.values():
+        registry = self.table.sessions
+        for account in {"", *(session.account for session in registry)}:
+            assert registry.used_by(account) == self._count_use(account)
+        assert registry.used == self._count_use(None)
+        assert registry.used.slots_bytes <= self.limits.slots_bytes
+        assert len(registry.open) <= self.limits.sessions_max
+        seconds = copy.copy(self.record.slots)
+        for session in registry.open.values():
             states = enumerate(session.slot_times.states)
             taken = [slot for slot, state in states if state == "free"]
             taken += [batch.slot for batch in session.wanted.values() if batch.slot >= 0]
             assert len({*taken}) == len(taken), "a slot is free, or belongs to one batch"
+            add(seconds, session.slot_times.seconds(self.now_s))
+        states_s = seconds.free + seconds.filling + seconds.sending + seconds.client
+        assert math.isclose(states_s, self.slot_s, rel_tol=1e-9, abs_tol=1e-6)
+        assert len(self.fills) == self.table.dispatcher.chunks_in_flight
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
-        assert self.table.sessions.held_bytes == held
+        assert registry.held_bytes == held
+
+    def _count_use(self, account: str | None) -> Usage:
+        """Count what the sessions of an account use, or all sessions (None)."""
+        mine = [s for s in self.open.values() if account in (None, s.account)]
+        live = [session for session in mine if session.number in self.table.sessions.open]
+        return Usage(
+            open=len(live),
+            ended=len(mine) - len(live),
+            slots_bytes=sum(session.layout.total_bytes for session in mine),
+            recipes=Counter((session.dataset, session.hello.recipe) for session in live),
+        )
 
 
 def alone_with(shell: Shell, first: int) -> int:
