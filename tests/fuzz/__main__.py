@@ -10,16 +10,16 @@ The exit status is 1 if there are findings.
 
 import argparse
 import itertools
+import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from tests.fuzz.runner import FINDINGS_MAX, HANG_S, Span, Tally, run_spans
+from tests.fuzz.runner import Span, Tally, format_failures, format_table, run_spans
 from tests.fuzz.sanitized import Build, build, plain
-from tests.fuzz.table import format_failures, format_table
-from tests.fuzz.target import show
+from tests.fuzz.target import Target, show
 from tests.fuzz.targets import TARGETS, find_target
 
 _BATCH_INPUTS = 20_000
@@ -27,95 +27,6 @@ _BATCH_INPUTS = 20_000
 
 def main() -> int:
     """Run the command line."""
-    options = _parser().parse_args()
-    names = options.targets or [target.name for target in TARGETS]
-    targets = [find_target(name) for name in names]
-    builds = {False: plain(), True: plain() if options.plain else build()}
-    if options.seed is not None:
-        return _run_one(names, options.seed, builds)
-    _log(f"feeder: fuzz: {builds[True].reason}")
-    began_s = time.monotonic()
-    if builds[True].extension:
-        _check_harness(builds[True])
-    share = (
-        1.0 if options.inputs is None else options.inputs / (sum(t.inputs for t in targets) or 1)
-    )
-    once = [
-        Span(target.name, options.first + at, min(_BATCH_INPUTS, count - at))
-        for target in targets
-        for count in [max(1, round(target.inputs * share))]
-        for at in range(0, count, _BATCH_INPUTS)
-    ]
-    once.sort(key=lambda span: span.first)  # all targets from the start, for early findings
-    spans: Iterable[Span] = once
-    deadline_s = None
-    if options.minutes is not None:
-        deadline_s = began_s + 60 * options.minutes
-        ends = {name: max(s.first + s.count for s in once if s.target == name) for name in names}
-        spans = (
-            Span(span.target, span.first + turn * (ends[span.target] - options.first), span.count)
-            for turn in itertools.count()
-            for span in once
-        )
-    tallies = {name: Tally() for name in names}
-    for name, tally in _run_all(spans, builds, options.jobs, deadline_s, tallies):
-        for failure in tally.failures:
-            _log(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
-        tallies[name].add(tally)
-    _log(format_table(tallies, time.monotonic() - began_s))
-    _log(format_failures(tallies))
-    return int(any(tally.failures for tally in tallies.values()))
-
-
-def _run_all(
-    spans: Iterable[Span],
-    builds: dict[bool, Build],
-    jobs: int,
-    deadline_s: float | None,
-    tallies: dict[str, Tally],
-) -> Iterator[tuple[str, Tally]]:
-    """Run the spans, ``jobs`` processes at a time; yield target names with their results."""
-    waiting: set[Future[dict[str, Tally]]] = set()
-    remaining = iter(spans)
-    with ThreadPoolExecutor(jobs) as pool:
-        while True:
-            while len(waiting) < jobs and (deadline_s is None or time.monotonic() < deadline_s):
-                span = next(remaining, None)
-                if span is None:
-                    break
-                if len(tallies[span.target].failures) >= FINDINGS_MAX:
-                    if all(len(tally.failures) >= FINDINGS_MAX for tally in tallies.values()):
-                        break
-                    continue
-                setup = builds[find_target(span.target).native]
-                waiting.add(pool.submit(run_spans, [span], setup))
-            if not waiting:
-                return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield from future.result().items()
-
-
-def _run_one(names: list[str], seed: int, builds: dict[bool, Build]) -> int:
-    if len(names) != 1:
-        _log("feeder: error: --seed takes one target: python -m tests.fuzz TARGET --seed N")
-        return 2
-    target = find_target(names[0])
-    _log(show(target.input_of(seed)))
-    tallies = run_spans([Span(target.name, seed, 1)], builds[target.native], hang_s=HANG_S)
-    _log(format_table(tallies, None))
-    _log(format_failures(tallies))
-    return int(bool(tallies[target.name].failures))
-
-
-def _check_harness(sanitized: Build) -> None:
-    """Raise unless the sanitizers detect a planted overread of one byte."""
-    tallies = run_spans([Span("planted-overread", 0, 500)], sanitized)
-    if not any("heap-buffer-overflow" in f.what for f in tallies["planted-overread"].failures):
-        raise RuntimeError(f"the sanitizers do not work here: {tallies}")
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
@@ -126,7 +37,77 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plain", action="store_true", help="without the sanitizers")
     cpus = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=int, default=cpus, help=f"processes ({cpus})")
-    return parser
+    options = parser.parse_args()
+    targets = [find_target(name) for name in options.targets] or list(TARGETS)
+    builds = {False: plain(), True: plain() if options.plain else build()}
+    began_s, tallies = time.monotonic(), {target.name: Tally() for target in targets}
+    if options.seed is not None:
+        if len(targets) != 1:
+            parser.error("--seed takes one target: python -m tests.fuzz TARGET --seed N")
+        (target,) = targets
+        _log(show(target.input_of(options.seed)))
+        tallies = run_spans([Span(target.name, options.seed, 1)], builds[target.native])
+    else:
+        _log(f"feeder: fuzz: {builds[True].reason}")
+        if builds[True].extension:
+            _check_harness(builds[True])
+        spans = _spans(targets, options.inputs, options.first, is_endless=bool(options.minutes))
+        end_s = began_s + 60 * options.minutes if options.minutes else math.inf
+        _run_all(spans, builds, options.jobs, end_s, tallies)
+    took_s, inputs = time.monotonic() - began_s, sum(tally.inputs for tally in tallies.values())
+    _log(format_table(tallies))
+    _log(f"{inputs:,} inputs in {took_s / 60:.1f} minutes, {inputs / took_s:,.0f} a second")
+    _log(format_failures(tallies))
+    return int(any(tally.failures for tally in tallies.values()))
+
+
+def _spans(
+    targets: list[Target], inputs: int | None, first: int, *, is_endless: bool
+) -> Iterator[Span]:
+    """The spans of all targets in turn, for early findings; new seeds in each turn."""
+    total = sum(target.inputs for target in targets) or 1
+    share = 1.0 if inputs is None else inputs / total
+    counts = {target.name: max(1, round(target.inputs * share)) for target in targets}
+    for turn in itertools.count() if is_endless else range(1):
+        for at in range(0, max(counts.values()), _BATCH_INPUTS):
+            for name, count in counts.items():
+                if at < count:
+                    start = first + turn * count + at
+                    yield Span(name, start, min(_BATCH_INPUTS, count - at))
+
+
+def _run_all(
+    spans: Iterator[Span],
+    builds: dict[bool, Build],
+    jobs: int,
+    end_s: float,
+    tallies: dict[str, Tally],
+) -> None:
+    """Run the spans, ``jobs`` processes at a time; add up the results, and log each finding."""
+    waiting: set[Future[dict[str, Tally]]] = set()
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            while len(waiting) < jobs and time.monotonic() < end_s:
+                span = next(spans, None)
+                if span is None or all(tally.is_over for tally in tallies.values()):
+                    break
+                if not tallies[span.target].is_over:
+                    native = find_target(span.target).native
+                    waiting.add(pool.submit(run_spans, [span], builds[native]))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for name, tally in (pair for future in done for pair in future.result().items()):
+                for failure in tally.failures:
+                    _log(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
+                tallies[name].add(tally)
+
+
+def _check_harness(sanitized: Build) -> None:
+    """Raise unless the sanitizers detect a planted overread of one byte."""
+    tallies = run_spans([Span("planted-overread", 0, 500)], sanitized)
+    if not any("heap-buffer-overflow" in f.what for f in tallies["planted-overread"].failures):
+        raise RuntimeError(f"the sanitizers do not work here: {tallies}")
 
 
 def _log(text: str) -> None:

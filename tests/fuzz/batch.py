@@ -23,12 +23,12 @@ from pathlib import Path
 
 from tests.fuzz.target import Target
 
-PROGRESS = struct.Struct("<QQQQQQQQ")
-"""State, seed, inputs done, accepted, slowest (ns), its seed, peak memory (bytes), kept (bytes)."""
+PROGRESS = struct.Struct("<QQQQQQQ")
+"""State, seed, inputs done, accepted, slowest (ns), peak memory (bytes), kept (bytes)."""
 
-WAITING, RUNNING, FINISHED = range(3)
+RUNNING, FINISHED = 1, 2  # 0: it has not begun
 
-FINDING_STATUS = 70
+_FINDING_STATUS = 70
 _WARM_UP_MAX = 2000
 _GROWTH_FROM = 2000  # inputs; fewer are too few to measure growth
 _VIRTUAL_ROOM_BYTES = 1 << 30  # address space reserved but never touched: thread stacks, arenas
@@ -54,79 +54,65 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
     with (folder / "progress").open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
         for number, span in enumerate(spans):
             name, first, count = span.split(":")
-            batch = _Batch(shared, number, is_sanitized=bool(extension))
+            target, at = find_target(name), number * PROGRESS.size
             try:
-                batch.run(find_target(name), int(first), int(count))
+                gc.collect()
+                before_bytes = _memory("VmRSS:")
+                if not extension:
+                    _limit_memory(target.memory_bytes)
+                _run(target, range(int(first), int(first) + int(count)), before_bytes, shared, at)
             except MemoryError:
                 sys.stderr.write("MemoryError: more requested than the target's limit\n")
-                return FINDING_STATUS
+                return _FINDING_STATUS
             except Exception:  # noqa: BLE001 -- every exception is a finding
-                sys.stderr.write(_last_lines(traceback.format_exc()))
-                return FINDING_STATUS
+                lines = traceback.format_exc().splitlines()[-30:]
+                sys.stderr.write("\n".join(line[:500] for line in lines) + "\n")
+                return _FINDING_STATUS
     return 0
 
 
-class _Batch:
-    def __init__(self, shared: mmap.mmap, span: int, *, is_sanitized: bool) -> None:
-        self._shared = shared
-        self._at = span * PROGRESS.size
-        self._is_sanitized = is_sanitized
-        self._status = os.open("/proc/self/status", os.O_RDONLY)
-
-    def run(self, target: Target, first: int, count: int) -> None:
-        here = self._shared, self._at
-        make, check, slow_ns = target.input_of, target.check, int(target.slow_s * 1e9)
-        seed = done = accepted = slowest_ns = slowest = peak = kept = early = 0
-        warm_up = min(count // 4, _WARM_UP_MAX)
-        gc.collect()
-        start = self._memory("VmRSS:")
-        _reset_peak()
-        peak_before = self._memory("VmHWM:")
-        if not self._is_sanitized:
-            _limit_memory(target.memory_bytes)
-        for seed in range(first, first + count):
-            PROGRESS.pack_into(
-                *here, RUNNING, seed, done, accepted, slowest_ns, slowest, peak, kept
-            )
-            value = make(seed)
-            began_ns = time.process_time_ns()
-            accepted += check(value)
-            took_ns = time.process_time_ns() - began_ns
-            done += 1
-            if took_ns > slowest_ns:
-                slowest_ns, slowest = took_ns, seed
-                if took_ns > slow_ns:
-                    raise Finding(f"took {took_ns / 1e9:.2f} s, limit {target.slow_s:g}")
-            highest = self._memory("VmHWM:")
-            if highest > peak_before:
-                peak = highest - start
-                if peak > target.memory_bytes:
-                    raise Finding(f"peak {peak >> 20} MiB, limit {target.memory_bytes >> 20}")
-            if done == warm_up:
-                early = self._kept()
-        if count >= _GROWTH_FROM:
-            kept = max(0, self._kept() - early)
-            if kept > target.growth_bytes:
-                raise Finding(
-                    f"leak: {kept >> 20} MiB kept after {count - warm_up} inputs, "
-                    f"limit {target.growth_bytes >> 20}"
-                )
-        PROGRESS.pack_into(*here, FINISHED, seed, done, accepted, slowest_ns, slowest, peak, kept)
-
-    def _memory(self, field: str) -> int:
-        """Return a field of /proc/self/status in bytes."""
-        text = os.pread(self._status, 4096, 0)
-        at = text.index(field.encode()) + len(field)
-        return int(text[at : text.index(b"kB", at)]) * 1024
-
-    def _kept(self) -> int:
-        gc.collect()
-        return self._memory("VmRSS:")
-
-
-def _reset_peak() -> None:
+def _run(target: Target, seeds: range, before_bytes: int, shared: mmap.mmap, at: int) -> None:
+    """Run the inputs of some seeds; raise Finding over the target's limits."""
+    make, check, slow_ns = target.input_of, target.check, int(target.slow_s * 1e9)
+    seed = done = accepted = slowest_ns = peak = kept = early = 0
+    warm_up = min(len(seeds) // 4, _WARM_UP_MAX)
     with contextlib.suppress(OSError):  # not writable in some containers: earlier peaks count then
         Path("/proc/self/clear_refs").write_text("5")
+    peak_before = _memory("VmHWM:")
+    for seed in seeds:
+        PROGRESS.pack_into(shared, at, RUNNING, seed, done, accepted, slowest_ns, peak, kept)
+        value = make(seed)
+        began_ns = time.process_time_ns()
+        accepted += check(value)
+        took_ns = time.process_time_ns() - began_ns
+        done += 1
+        slowest_ns = max(slowest_ns, took_ns)
+        if took_ns > slow_ns:
+            raise Finding(f"took {took_ns / 1e9:.2f} s, limit {target.slow_s:g}")
+        highest = _memory("VmHWM:")
+        if highest > peak_before:
+            peak = highest - before_bytes
+            if peak > target.memory_bytes:
+                raise Finding(f"peak {peak >> 20} MiB, limit {target.memory_bytes >> 20}")
+        if done == warm_up:
+            gc.collect()
+            early = _memory("VmRSS:")
+    if done >= _GROWTH_FROM:
+        gc.collect()
+        kept = max(0, _memory("VmRSS:") - early)
+        if kept > target.growth_bytes:
+            raise Finding(
+                f"leak: {kept >> 20} MiB kept after {done - warm_up} inputs, "
+                f"limit {target.growth_bytes >> 20}"
+            )
+    PROGRESS.pack_into(shared, at, FINISHED, seed, done, accepted, slowest_ns, peak, kept)
+
+
+def _memory(name: str) -> int:
+    """A field of /proc/self/status in bytes."""
+    text = Path("/proc/self/status").read_bytes()
+    at = text.index(name.encode()) + len(name)
+    return int(text[at : text.index(b"kB", at)]) * 1024
 
 
 def _limit_memory(room_bytes: int) -> None:
@@ -146,10 +132,6 @@ def _load_extension(path: str) -> None:
     spec.loader.exec_module(module)
     sys.modules["feeder.jpeg._native"] = module
     feeder.jpeg._native = module
-
-
-def _last_lines(text: str, lines: int = 30) -> str:
-    return "\n".join(line[:500] for line in text.splitlines()[-lines:]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Input from users, jobs and the system: configuration, recipes, states, endpoints, topology."""
 
 import math
-import os
 import random
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +11,12 @@ from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.placement import parse_pin
 from feeder.host.topology import read_topology, usable_cpus
-from feeder.node.endpoint import parse_endpoint
+from feeder.node.endpoint import Endpoint, parse_endpoint
 from feeder.plan.recipe import Recipe, parse_field
 from tests.fuzz.mutate import VALUES, mutate_bytes, mutate_value
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, folder, reads, refusal, written
 from tests.support.machine_tree import cgroup_v1, cgroup_v2, node
 from trainer_client._state import LoaderState
-
-_LINE_CHARACTERS_MAX = 600
-
-
-@cache
-def _folder() -> Path:
-    """Return this process's folder, inside the runner's temporary one."""
-    return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
-
-
-def _refuses(error: Exception, given: object) -> bool:
-    """Check the error message, which may quote the input; return False, for a refusal."""
-    text = str(error)
-    assert text.isprintable(), repr(text[:500])
-    assert len(text) <= _LINE_CHARACTERS_MAX + 2 * _characters(given), len(text)
-    return False
-
-
-def _characters(value: object) -> int:
-    """Return the total length of a value's scalars as text; maps and lists may be nested deeply."""
-    characters, remaining = 0, [value]
-    while remaining:
-        part = remaining.pop()
-        if isinstance(part, dict):
-            remaining += [*part.keys(), *part.values()]
-        elif isinstance(part, list | tuple):
-            remaining += part
-        else:
-            characters += len(repr(part))
-    return characters
-
 
 # --- The configuration file ---------------------------------------------------------------------
 
@@ -94,18 +61,10 @@ def _toml(rng: random.Random) -> bytes:
     return mutate_bytes(rng, text, tokens=_TOML_TOKENS, others=_TOML)
 
 
-def _check_file(data: bytes) -> bool:
-    """A configuration that survives printing and loading, or ConfigError of one line."""
-    path = _folder() / "feeder.toml"
-    path.write_bytes(data)
-    try:
-        config = load_config(path, {})
-    except ConfigError as error:
-        return _refuses(error, data)
-    again = _folder() / "again.toml"
-    again.write_text(format_effective(config))
+def _hold_file(config: Config, _: bytes) -> None:
+    """It survives printing and loading."""
+    again = written(format_effective(config).encode(), "again.toml")
     assert _values(load_config(again, {})) == _values(config)
-    return True
 
 
 def _values(config: Config) -> tuple[object, ...]:
@@ -136,15 +95,6 @@ def _overrides(rng: random.Random) -> dict[str, Any]:
             name = mutate_bytes(rng, b"name", tokens=_TOML_TOKENS).decode(errors="surrogateescape")
             given[key] = {name: "folder\udcff"}
     return given
-
-
-def _check_overrides(given: dict[str, Any]) -> bool:
-    """A configuration from the command line, or ConfigError of one line."""
-    try:
-        load_config(None, given)
-    except ConfigError as error:
-        return _refuses(error, given)
-    return True
 
 
 # --- Recipes ------------------------------------------------------------------------------------
@@ -190,20 +140,18 @@ def _recipe_fields(rng: random.Random) -> dict[str, Any]:
     return fields
 
 
-def _check_recipe(fields: dict[str, Any]) -> bool:
-    """A recipe within its ranges, with a fingerprint, or ConfigError of one line."""
+def _read_recipe(fields: dict[str, Any]) -> Recipe:
     given = dict(fields)
-    try:
-        if "parse" in given:
-            name, value = parse_field(given.pop("parse"))
-            given[name] = value
-        recipe = Recipe.for_split("train", **given)
-    except ConfigError as error:
-        return _refuses(error, fields)
+    if "parse" in given:
+        name, value = parse_field(given.pop("parse"))
+        given[name] = value
+    return Recipe.for_split("train", **given)
+
+
+def _hold_recipe(recipe: Recipe, _: object) -> None:
     assert len(recipe.fingerprint()) == 32
     assert 1 <= recipe.batch_size <= 65_536
     assert all(math.isfinite(bound) for bound in (*recipe.scale, *recipe.ratio, *recipe.hue))
-    return True
 
 
 # --- The state of a loader, from a checkpoint ---------------------------------------------------
@@ -222,16 +170,15 @@ _STATE = LoaderState(
 )
 
 
-def _check_state(state: Any) -> bool:
-    """A state that survives a round trip, or ConfigError of one line."""
-    try:
-        parsed = LoaderState.parse(state)
-        parsed.check_order(_STATE, former=_STATE.fingerprint)
-        parsed.check_global_batch(_STATE)
-    except ConfigError as error:
-        return _refuses(error, state)
-    assert LoaderState.parse(parsed.to_dict()) == parsed
-    return True
+def _read_state(state: Any) -> LoaderState:
+    parsed = LoaderState.parse(state)
+    parsed.check_order(_STATE, former=_STATE.fingerprint)
+    parsed.check_global_batch(_STATE)
+    return parsed
+
+
+def _hold_state(state: LoaderState, _: object) -> None:
+    assert LoaderState.parse(state.to_dict()) == state
 
 
 # --- Endpoints and lists of CPUs ----------------------------------------------------------------
@@ -261,16 +208,15 @@ def _endpoint(rng: random.Random) -> str:
         return "tcp://\udcff:\ud800"
 
 
-def _check_endpoint(text: str) -> bool:
-    """An endpoint that survives a round trip, or ConfigError of one line."""
-    try:
-        endpoint = parse_endpoint(text)
-        endpoint.for_node(3)
-    except ConfigError as error:
-        return _refuses(error, text)
+def _read_endpoint(text: str) -> Endpoint:
+    endpoint = parse_endpoint(text)
+    endpoint.for_node(3)
+    return endpoint
+
+
+def _hold_endpoint(endpoint: Endpoint, _: str) -> None:
     assert str(endpoint).isprintable() or endpoint.transport == "ipc"
     assert parse_endpoint(str(endpoint)) == endpoint
-    return True
 
 
 _ENDPOINT_LIST = (
@@ -284,14 +230,9 @@ def _endpoint_list(rng: random.Random) -> bytes:
     return mutate_bytes(rng, _ENDPOINT_LIST, tokens=tokens, others=_ENDPOINTS)
 
 
-def _check_endpoint_list(content: bytes) -> bool:
-    """Endpoints that can be connected to, or ConfigError that names file and line."""
-    try:
-        endpoints = parse_list(content, "file")
-    except ConfigError as error:
-        return _refuses(error, content)
-    assert all(check_endpoint(each) == each for each in endpoints)
-    return True
+def _hold_list(endpoints: dict[str, Any], _: bytes) -> None:
+    """They can be connected to."""
+    assert all(check_endpoint(endpoint) == endpoint for endpoint in endpoints)
 
 
 _CPULISTS = (b"0-3,8", b"0", b"", b"0-999999", b"auto", b"off", b" 1 , 3-4 ")
@@ -303,15 +244,6 @@ def _cpulist(rng: random.Random) -> str:
     if rng.random() < 0.01:
         data += b",0-999999" * 2000
     return data.decode(errors="surrogateescape")
-
-
-def _check_cpulist(text: str) -> bool:
-    """A pin, or ConfigError of one line."""
-    try:
-        parse_pin(text)
-    except ConfigError as error:
-        return _refuses(error, text)
-    return True
 
 
 # --- The machine --------------------------------------------------------------------------------
@@ -341,7 +273,7 @@ def _tree(rng: random.Random) -> dict[str, bytes]:
 
 def _check_tree(tree: dict[str, bytes]) -> bool:
     """A topology and a count of CPUs, or ResourceError of one line that names the file."""
-    with tempfile.TemporaryDirectory(dir=_folder()) as name:
+    with tempfile.TemporaryDirectory(dir=folder()) as name:
         root = Path(name)
         for path, content in tree.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -351,22 +283,47 @@ def _check_tree(tree: dict[str, bytes]) -> bool:
             try:
                 read(root)
             except ResourceError as error:
-                accepted = _refuses(error, tree)
+                accepted = refusal(error, tree)
     return accepted
 
 
 TARGETS = (
-    Target(name="config-file", make=_toml, check=_check_file, inputs=30_000),
-    Target(name="config-override", make=_overrides, check=_check_overrides, inputs=30_000),
-    Target(name="recipe", make=_recipe_fields, check=_check_recipe, inputs=30_000),
+    Target(
+        name="config-file",
+        make=_toml,
+        check=reads(lambda data: load_config(written(data), {}), ConfigError, _hold_file),
+        inputs=30_000,
+    ),
+    Target(
+        name="config-override",
+        make=_overrides,
+        check=reads(lambda given: load_config(None, given), ConfigError),
+        inputs=30_000,
+    ),
+    Target(
+        name="recipe",
+        make=_recipe_fields,
+        check=reads(_read_recipe, ConfigError, _hold_recipe),
+        inputs=30_000,
+    ),
     Target(
         name="loader-state",
         make=lambda rng: mutate_value(rng, _STATE.to_dict(), edits_max=4),
-        check=_check_state,
+        check=reads(_read_state, ConfigError, _hold_state),
         inputs=30_000,
     ),
-    Target(name="endpoint", make=_endpoint, check=_check_endpoint, inputs=50_000),
-    Target(name="endpoint-list", make=_endpoint_list, check=_check_endpoint_list, inputs=40_000),
-    Target(name="cpu-list", make=_cpulist, check=_check_cpulist, inputs=20_000),
+    Target(
+        name="endpoint",
+        make=_endpoint,
+        check=reads(_read_endpoint, ConfigError, _hold_endpoint),
+        inputs=50_000,
+    ),
+    Target(
+        name="endpoint-list",
+        make=_endpoint_list,
+        check=reads(lambda content: parse_list(content, "file"), ConfigError, _hold_list),
+        inputs=40_000,
+    ),
+    Target(name="cpu-list", make=_cpulist, check=reads(parse_pin, ConfigError), inputs=20_000),
     Target(name="topology", make=_tree, check=_check_tree, inputs=15_000),
 )

@@ -3,11 +3,10 @@
 import json
 import os
 import random
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -23,8 +22,8 @@ from feeder.source.listing import ListedContainer, ListedItems
 from feeder.source.location.find import EXPANDED_MAX, expand_braces
 from feeder.source.source import SourceSpec
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.target import Target
-from tests.source.listings import list_container
+from tests.fuzz.target import Target, folder, reads, refusal, written
+from tests.source.listings import GOLDEN, list_container
 
 _FILES = ("a.jpg", "b.png", "d/c.jpg", "é.jpg")
 _KINDS = frozenset(("unreadable", "no-label", "bad-label", "bad-row", "two-labels"))
@@ -46,18 +45,8 @@ _TOKENS = (
     ),
     *(b"{", b"}", b"[", b"[" * 3000, b":", b"null", b"true", b"NaN", b"1e999", b"-1", b"007"),
     *(b"9" * 5000, b'"\\ud800"', b"\xff", b"file", b"label", b"a.jpg", b"../a.jpg", b"/a.jpg"),
-    *(
-        b'{"file":"a.jpg","label":1}',
-        b"1.5",
-        b"2.0",
-        b"NA",
-        b"[1,0,0]",
-        b"[0, null]",
-        b"2147483648",
-        b"\xef\xbb\xbf",
-        b"\xe2\x80\xa8",
-        b"\x1f\x8b",
-    ),
+    *(b'{"file":"a.jpg","label":1}', b"1.5", b"2.0", b"NA", b"[1,0,0]", b"[0, null]"),
+    *(b"2147483648", b"\xe2\x80\xa8", b"\x1f\x8b"),
 )
 _PATTERNS = (
     "s-{000..146}.tar",
@@ -67,25 +56,21 @@ _PATTERNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(NamedTuple):
     name: str
     data: bytes
-    image: str
-    label: str
-    kind: LabelChoice | None
-    uncertain: Uncertain | Literal[""]
-    base: int | None
+    options: dict[str, Any]
+    """Of the SourceSpec: which columns, and what they mean."""
 
 
 @cache
-def _folder() -> Path:
-    """Return this process's folder of images, inside the runner's temporary one."""
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
+def _images() -> str:
+    """This process's folder of images."""
     for name in _FILES:
-        (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "images" / name).write_bytes(b"\xff\xd8\xff")
-    return folder
+        path = folder() / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff\xd8\xff")
+    return str(folder() / "images")
 
 
 @cache
@@ -113,45 +98,37 @@ def _labels(rng: random.Random) -> _Case:
     if rng.random() < 0.9:
         others = [other for _, other in _samples()]
         data = mutate_bytes(rng, data, tokens=_TOKENS, others=others, edits_max=5)
-    return _Case(
-        name=rng.choice((*[name] * 9, "x.csv", "x.json", "x.jsonl")),
-        data=data,
-        image=rng.choice((*[""] * 8, "file", "column 1")),
-        label=rng.choice((*[""] * 4, *["label"] * 4, "label,z", "column *", "w")),
-        kind=rng.choice((*[None] * 7, *get_args(LabelChoice))),
-        uncertain=rng.choice(("", "", *get_args(Uncertain))),
-        base=rng.choice((None, None, 0, 1)),
-    )
+    name = rng.choice((*[name] * 9, "x.csv", "x.json", "x.jsonl"))
+    options = {
+        "image": rng.choice((*[""] * 8, "file", "column 1")),
+        "label": rng.choice((*[""] * 4, *["label"] * 4, "label,z", "column *", "w")),
+        "label_kind": rng.choice((*[None] * 7, *get_args(LabelChoice))),
+        "uncertain": rng.choice(("", "", *get_args(Uncertain))),
+        "label_base": rng.choice((None, None, 0, 1)),
+    }
+    return _Case(name, data, options)
 
 
 def _check_labels(case: _Case) -> bool:
     """Every image is listed or rejected once, or an error of one line says what is wrong."""
-    folder = _folder()
-    path = folder / case.name
-    path.write_bytes(case.data)
     spec = SourceSpec(
         kind="labelled-folder",
         location="images",
-        containers=(str(folder / "images"),),
-        labels_file=str(path),
-        image=case.image,
-        label=case.label,
-        label_kind=case.kind,
-        uncertain=case.uncertain,
-        label_base=case.base,
+        containers=(_images(),),
+        labels_file=str(written(case.data, case.name)),
+        **case.options,
     )
-    work = folder / "work"
+    work = folder() / "work"
     try:
         listed = list_container(spec, work)
     except (ConfigError, DatasetError) as error:
-        return _refuse(error)
+        return refusal(error, case.data)
     assert set(_FILES) <= listed.items.keys() | listed.rejected.keys()
     assert not listed.items.keys() & listed.rejected.keys()
     assert {kind for kind, _ in listed.rejected.values()} <= _KINDS
     for name, (_, reason) in listed.rejected.items():
         encode_name(name)
-        assert reason.isprintable(), repr(reason)
-        assert len(reason) < 500
+        refusal(reason, line_max=500)
     for text in listed.facts.texts:
         text.encode()
     return _check_reading(spec, work, listed.facts) and len(listed.items) == len(_FILES)
@@ -164,10 +141,9 @@ def _check_reading(spec: SourceSpec, work: Path, facts: ListedContainer) -> bool
         reading = read_labels(items, spec)
         plan = plan_classes(items, reading, spec, None)
     except (ConfigError, DatasetError) as error:
-        return _refuse(error)
+        return refusal(error, facts.texts)
     for reason in reading.bad.values():
-        assert reason.isprintable(), repr(reason)
-        assert len(reason) < 500
+        refusal(reason, line_max=500)
     good = np.array([row for row in range(len(items)) if row not in reading.bad], np.int64)
     classes = plan.labels_of(items, items.rows[good])
     assert all(0 <= each < max(len(plan.classes), 1) for each in classes.tolist())
@@ -175,11 +151,6 @@ def _check_reading(spec: SourceSpec, work: Path, facts: ListedContainer) -> bool
         fields = (int(row[name]) for name in ("container", "form", "label"))
         assert len(plan.stored_row(items, *fields)) == plan.labels.stored_bytes
     return not reading.bad
-
-
-def _refuse(error: Exception) -> bool:
-    assert str(error).isprintable(), repr(str(error)[:500])
-    return False
 
 
 def _braces(rng: random.Random) -> str:
@@ -190,20 +161,13 @@ def _braces(rng: random.Random) -> str:
     return pattern.decode("utf-8", "surrogateescape")
 
 
-def _check_braces(pattern: str) -> bool:
-    """Some texts, or ConfigError of one line."""
-    try:
-        expanded = expand_braces(pattern)
-    except ConfigError as error:
-        return _refuse(error)
+def _hold_braces(expanded: Sequence[str], _: str) -> None:
     assert 1 <= len(expanded) <= EXPANDED_MAX
-    return True
 
 
 def _file(rng: random.Random) -> bytes:
-    golden = Path(__file__).parents[1] / "source" / "golden"
     names = ("kinds-gnu.tar", "webdataset-json.tar.gz", "imagenet.tfrecord", "classes.parquet")
-    data = (golden / rng.choice(names)).read_bytes()[:4096]
+    data = (GOLDEN / rng.choice(names)).read_bytes()[:4096]
     if rng.random() < 0.8:
         data = mutate_bytes(rng, data[:600], edits_max=3) + data[600:]
     return data
@@ -211,9 +175,7 @@ def _file(rng: random.Random) -> bytes:
 
 def _check_file(data: bytes) -> bool:
     """A format, whatever the bytes."""
-    path = _folder() / "file"
-    path.write_bytes(data)
-    kind, what, _ = recognise_file(path)
+    kind, what, _ = recognise_file(written(data))
     assert what.isprintable()
     return bool(kind)
 
@@ -225,7 +187,7 @@ TARGETS = (
     Target(
         name="braces",
         make=_braces,
-        check=_check_braces,
+        check=reads(expand_braces, ConfigError, _hold_braces),
         inputs=20_000,
         slow_s=10.0,
         memory_bytes=512 << 20,

@@ -3,8 +3,8 @@
 import contextlib
 import random
 import struct
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from feeder.jpeg.recode import (
 from tests.exact.windows import Window, whole_window, window_of
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.pictures import JPEG_TOKENS, jpegs, tiled_jpegs
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, refusal
 from tests.support.blobs import Blob
 from tests.support.jpegs import check_blob_of, mcus_of, ordinary
 
@@ -30,6 +30,9 @@ _GUARD = 0xA7
 _GUARD_BYTES = 64
 _SMALL_PIXELS = 1 << 18
 _FIELD_VALUES = (0, 1, 2, 3, 7, 8, 16, 255, 256, 8191, 65_535, 65_536, 2**31, 2**32 - 1)
+_RECODE_KINDS = frozenset(
+    ("truncated", "corrupt", "unsupported", "incomplete", "cmyk", "too-large")
+)
 _SOFS = (b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc9", b"\xff\xca")
 
 
@@ -46,8 +49,7 @@ class Guarded:
         assert (self._all[-_GUARD_BYTES:] == _GUARD).all(), "written after the buffer"
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A damaged sample, and the window to decode."""
 
     blob: bytes
@@ -57,27 +59,27 @@ class Sample:
 
 @cache
 def _bounds(blob: bytes) -> tuple[int, ...]:
-    """Return where header, sizes, classes with lengths, and tiles begin, and the end."""
+    """Where header, sizes, classes with lengths, and tiles begin, and the end."""
     parsed = Blob.parse(blob)
     header, size = len(parsed.header), len(blob)
     return 0, header, header + 5, size - sum(parsed.lengths), size
 
 
-def damage_blob(rng: random.Random, tiled: TiledJpeg) -> bytes:
-    """Return the blob with damage in one of its parts, or across all of them."""
+def damage_blob(rng: random.Random, blob: bytes) -> bytes:
+    """A valid blob with damage in one of its parts, or across all of them."""
     part = rng.randrange(6)
     if part > 3:
-        return mutate_bytes(rng, tiled.blob, tokens=JPEG_TOKENS)
-    first, end = _bounds(tiled.blob)[part : part + 2]
-    changed = mutate_bytes(rng, tiled.blob[first:end], tokens=JPEG_TOKENS)
+        return mutate_bytes(rng, blob, tokens=JPEG_TOKENS)
+    first, end = _bounds(blob)[part : part + 2]
+    changed = mutate_bytes(rng, blob[first:end], tokens=JPEG_TOKENS)
     if rng.random() < 0.7:  # same length, so that the other parts stay valid
-        changed = (changed + tiled.blob[first:end][len(changed) :])[: end - first]
-    return tiled.blob[:first] + changed + tiled.blob[end:]
+        changed = (changed + blob[first:end][len(changed) :])[: end - first]
+    return blob[:first] + changed + blob[end:]
 
 
 def _sample(rng: random.Random) -> Sample:
     tiled = rng.choice(tiled_jpegs())
-    blob = damage_blob(rng, tiled) if rng.random() < 0.8 else tiled.blob
+    blob = damage_blob(rng, tiled.blob) if rng.random() < 0.8 else tiled.blob
     mcus, rows = mcus_of(tiled)
     first_mcu, first_row = rng.randrange(mcus), rng.randrange(rows)
     end_mcu, end_row = rng.randint(first_mcu + 1, mcus), rng.randint(first_row + 1, rows)
@@ -195,21 +197,11 @@ def _check_packing(given: tuple[bytes, int, int]) -> bool:
     try:
         tiled = tile_jpeg(np.frombuffer(jpeg, np.uint8).copy().data, tile_width_px)
     except RecodeError as error:
-        refused = error
-    else:
-        portable, *_ = _native.tile_jpeg(jpeg, tile_width_px, True)
-        assert portable == tiled.blob, "the encoders differ"
-        check_whole(tiled)
-        return True
-    assert refused.kind in (
-        "truncated",
-        "corrupt",
-        "unsupported",
-        "incomplete",
-        "cmyk",
-        "too-large",
-    )
-    return False
+        return refusal(error, kinds=_RECODE_KINDS)
+    portable, *_ = _native.tile_jpeg(jpeg, tile_width_px, True)
+    assert portable == tiled.blob, "the encoders differ"
+    check_whole(tiled)
+    return True
 
 
 def check_whole(tiled: TiledJpeg) -> None:

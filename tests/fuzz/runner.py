@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.fuzz.batch import FINISHED, PROGRESS, RUNNING
 from tests.fuzz.sanitized import REPOSITORY, Build
@@ -25,10 +26,10 @@ HANG_S = 60.0
 _POLL_S = 0.05
 _STACK_S = 3.0
 _DETAIL_LINES = 40
+_HEAD = ("target", "inputs", "accepted", "rejected", "slowest", "peak memory", "kept", "failures")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Inputs of a target: the seeds first .. first + count - 1."""
 
     target: str
@@ -36,8 +37,7 @@ class Span:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A finding: what happened, and the end of the process's output."""
 
     target: str
@@ -58,7 +58,6 @@ class Tally:
     inputs: int = 0
     accepted: int = 0
     slowest_s: float = 0.0
-    slowest_seed: int = 0
     peak_bytes: int = 0
     kept_bytes: int = 0
     failures: list[Failure] = field(default_factory=list)
@@ -68,12 +67,14 @@ class Tally:
         """Inputs that were refused as documented."""
         return self.inputs - self.accepted - len(self.failures)
 
+    @property
+    def is_over(self) -> bool:
+        return len(self.failures) >= FINDINGS_MAX
+
     def add(self, other: "Tally") -> None:
-        """Add the results of other inputs of the target."""
         self.inputs += other.inputs
         self.accepted += other.accepted
-        if other.slowest_s > self.slowest_s:
-            self.slowest_s, self.slowest_seed = other.slowest_s, other.slowest_seed
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
         self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
         self.kept_bytes = max(self.kept_bytes, other.kept_bytes)
         self.failures += other.failures
@@ -87,7 +88,7 @@ def run_spans(spans: Sequence[Span], build: Build, *, hang_s: float = HANG_S) ->
         remaining = [
             span
             for span in _run_process(remaining, build, hang_s, tallies)
-            if span.count and len(tallies[span.target].failures) < FINDINGS_MAX
+            if span.count and not tallies[span.target].is_over
         ]
     return tallies
 
@@ -96,28 +97,46 @@ def _run_process(
     spans: Sequence[Span], build: Build, hang_s: float, tallies: dict[str, Tally]
 ) -> list[Span]:
     """Run spans in one process until it ends; return those that remain."""
-    with tempfile.TemporaryDirectory(prefix="feeder-fuzz-", dir=_memory_folder()) as name:
-        folder = Path(name)
-        progress = folder / "progress"
+    # In memory where that is possible: targets of parsers of files write many.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="feeder-fuzz-", dir=memory) as name:
+        progress, log = Path(name, "progress"), Path(name, "stderr")
         progress.write_bytes(bytes(PROGRESS.size * len(spans)))
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.batch", name]
         command += [build.extension, *(f"{s.target}:{s.first}:{s.count}" for s in spans)]
-        with (folder / "stderr").open("wb") as stderr:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=REPOSITORY,
                 env=os.environ | build.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
+                stdout=output,
+                stderr=output,
             )
             try:
                 hung = _watch(process, progress, hang_s)
             finally:
                 process.kill()
                 process.wait()
-        output = (folder / "stderr").read_text(errors="replace").splitlines()
-        return _account(spans, progress.read_bytes(), process.returncode, hung, output, tallies)
+        lines = log.read_text(errors="replace").splitlines()
+        what = "hangs" if hung else _describe(process.returncode, lines)
+        remaining: list[Span] = []
+        found = False
+        for span, numbers in zip(spans, PROGRESS.iter_unpack(progress.read_bytes()), strict=True):
+            state, seed, done, accepted, slowest_ns, peak, kept = numbers
+            tally = Tally(done, accepted, slowest_ns / 1e9, peak, kept)
+            if state == RUNNING:
+                found = True
+                tally.inputs = seed - span.first + 1
+                detail = "\n".join(lines[-_DETAIL_LINES:])
+                tally.failures.append(Failure(span.target, seed, what, detail))
+                remaining.append(Span(span.target, seed + 1, span.first + span.count - seed - 1))
+            elif state != FINISHED:
+                remaining.append(span)
+            tallies[span.target].add(tally)
+    if not found and (remaining or process.returncode):
+        raise RuntimeError("\n".join(("the process did not run its inputs:", *lines[-40:])))
+    return remaining
 
 
 def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) -> bool:
@@ -137,36 +156,6 @@ def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) ->
             return True
 
 
-def _account(
-    spans: Sequence[Span],
-    progress: bytes,
-    status: int,
-    hung: bool,
-    output: list[str],
-    tallies: dict[str, Tally],
-) -> list[Span]:
-    remaining: list[Span] = []
-    found = False
-    for number, span in enumerate(spans):
-        state, seed, done, accepted, slowest_ns, slowest, peak, kept = PROGRESS.unpack_from(
-            progress, number * PROGRESS.size
-        )
-        tally = Tally(done, accepted, slowest_ns / 1e9, slowest, peak, kept)
-        if state == RUNNING:
-            found = True
-            what = "hangs" if hung else _describe(status, output)
-            detail = "\n".join(output[-_DETAIL_LINES:])
-            tally.inputs = seed - span.first + 1
-            tally.failures.append(Failure(span.target, seed, what, detail))
-            remaining.append(Span(span.target, seed + 1, span.first + span.count - seed - 1))
-        elif state != FINISHED:
-            remaining.append(span)
-        tallies[span.target].add(tally)
-    if not found and (remaining or status != 0):
-        raise RuntimeError("the process did not run its inputs:\n" + "\n".join(output[-40:]))
-    return remaining
-
-
 def _describe(status: int, output: list[str]) -> str:
     for line in output:
         if "ERROR: AddressSanitizer" in line or "runtime error:" in line:
@@ -176,6 +165,33 @@ def _describe(status: int, output: list[str]) -> str:
     return output[-1].strip() if output else f"ends with status {status}"
 
 
-def _memory_folder() -> str | None:
-    """Return a folder in memory if there is one, as targets that read files write many."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def format_table(tallies: Mapping[str, Tally]) -> str:
+    """A row for each target and one with the totals."""
+    total = Tally()
+    for tally in tallies.values():
+        total.add(tally)
+    rows = [_HEAD, *(_row(name, tally) for name, tally in [*tallies.items(), ("all", total)])]
+    return "\n".join(f"{row[0]:16}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows)
+
+
+def _row(name: str, tally: Tally) -> tuple[str, ...]:
+    return (
+        name,
+        *(f"{count:,}" for count in (tally.inputs, tally.accepted, tally.rejected)),
+        f"{tally.slowest_s * 1e3:.1f} ms",
+        *(f"{size / 2**20:.1f} MiB" for size in (tally.peak_bytes, tally.kept_bytes)),
+        str(len(tally.failures)),
+    )
+
+
+def format_failures(tallies: Mapping[str, Tally]) -> str:
+    """Each finding with the process's output and the command that reproduces it."""
+    failures = [failure for tally in tallies.values() for failure in tally.failures]
+    if not failures:
+        return "no findings"
+    parts = [
+        f"FOUND: {failure.target}, seed {failure.seed}: {failure.what}\n"
+        f"reproduce: {failure.reproducer}\n{failure.detail}\n"
+        for failure in failures
+    ]
+    return "\n".join([*parts, f"{len(failures)} findings"])

@@ -1,13 +1,11 @@
 """Tars: their headers, compression, and the samples of a WebDataset in them."""
 
 import gzip
-import os
 import random
 import tarfile
-import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import encode_name
@@ -15,12 +13,11 @@ from feeder.source.decompress import open_container
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import TarMember, TarWalk
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.target import Target
-from tests.source.listings import list_container
+from tests.fuzz.target import Target, folder, reads, refusal, written
+from tests.source.listings import GOLDEN, Listed, list_container
 from tests.source.tar_writer import member
 
 _BLOCK = tarfile.BLOCKSIZE
-_GOLDEN = Path(__file__).parents[1] / "source" / "golden"
 _FIELDS = ((0, 100), (100, 8), (124, 12), (156, 1), (157, 100), (257, 8), (345, 155), (386, 96))
 _FIELD_TOKENS = (
     *(b"\0" * 12, b"\xff" * 12, b"\x80" + b"\0" * 11, b"\x80" + b"\x7f" * 11, b"77777777777\0"),
@@ -43,12 +40,6 @@ _LABEL_TOKENS = (b"{", b"[" * 2000, b'"label"', b"null", b"-1", b"1e999", b'"\\u
 
 
 @cache
-def _folder() -> Path:
-    """Return this process's folder, inside the runner's temporary one."""
-    return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
-
-
-@cache
 def _members() -> tuple[bytes, ...]:
     """Return runs of members of every kind, with their headers and data."""
     made = []
@@ -66,7 +57,7 @@ def _members() -> tuple[bytes, ...]:
 @cache
 def _golden() -> tuple[bytes, ...]:
     names = ("kinds-gnu.tar", "kinds-pax.tar", "webdataset-cls.tar")
-    return tuple((_GOLDEN / name).read_bytes() for name in names)
+    return tuple((GOLDEN / name).read_bytes() for name in names)
 
 
 def _tar(rng: random.Random) -> bytes:
@@ -98,42 +89,29 @@ def _correct_checksum(data: bytearray, at: int) -> None:
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + _BLOCK])
 
 
-@dataclass(frozen=True, slots=True)
-class _Walked:
+class _Walked(NamedTuple):
     members: list[TarMember]
     data: list[bytes]
-    refused: str
+    is_refused: bool
 
 
 def _walk(path: Path) -> _Walked:
-    walked, data, refused = [], [], ""
+    members, data = [], []
     with open_container(path) as content:
         walk = TarWalk(content, "a.tar")
         try:
             for each in walk:
-                walked.append(each)
+                members.append(each)
                 data.append(b"".join(walk.read(each)) if each.kind == "file" else b"")
         except DatasetError as error:
-            refused = _checked(str(error))
-    return _Walked(walked, data, refused)
+            refusal(error, members)
+            return _Walked(members, data, True)
+    return _Walked(members, data, False)
 
 
-def _checked(message: str) -> str:
-    assert message.isprintable(), repr(message[:500])
-    return message
-
-
-def _check_walk(tar: bytes) -> bool:
+def _hold_walk(found: _Walked, tar: bytes) -> bool:
     """The same members and data from a file and from a stream; data lies within the file."""
-    path, compressed = _folder() / "a.tar", _folder() / "a.tar.gz"
-    path.write_bytes(tar)
-    compressed.write_bytes(gzip.compress(tar, 0))
-    try:
-        found = _walk(path)
-    except DatasetError as error:  # it is compressed, or begins as if it were
-        _checked(str(error))
-        return False
-    streamed = _walk(compressed)
+    streamed = _walk(written(gzip.compress(tar, 0), "a.tar.gz"))
     for each, data in zip(found.members, found.data, strict=False):
         encode_name(each.name)
         if each.kind == "file":
@@ -142,8 +120,8 @@ def _check_walk(tar: bytes) -> bool:
     # The size of a stream is unknown: where a member is cut, it is yielded before the error.
     assert streamed.members[: len(found.members)] == found.members
     assert streamed.data[: len(found.data)] == found.data
-    assert bool(streamed.refused) == bool(found.refused), (streamed.refused, found.refused)
-    return not found.refused
+    assert streamed.is_refused == found.is_refused
+    return not found.is_refused
 
 
 @cache
@@ -162,49 +140,51 @@ def _streams() -> tuple[bytes, ...]:
     )
 
 
-def _check_stream(data: bytes) -> bool:
-    """Content, or DatasetError of one line."""
-    path = _folder() / "stream"
-    path.write_bytes(data)
-    try:
-        with open_container(path) as content:
-            while content.read(70_000):
-                pass
-    except DatasetError as error:
-        _checked(str(error))
-        return False
-    return True
+def _read_stream(data: bytes) -> None:
+    with open_container(written(data)) as content:
+        while content.read(70_000):
+            pass
 
 
-def _check_samples(tar: bytes) -> bool:
-    """Items with names and labels that a dataset can hold, and reasons fit for quarantine.jsonl."""
-    path = _folder() / "samples.tar"
-    path.write_bytes(tar)
+def _list_samples(tar: bytes) -> Listed | None:
+    path = written(tar, "samples.tar")
     spec = SourceSpec(kind="webdataset", location="x", containers=(str(path),))
     try:
-        listed = list_container(spec, _folder() / "work")
-    except DatasetError as error:
-        _checked(str(error))
-        return False
+        return list_container(spec, folder() / "work")
     except AssertionError as error:  # packing reports names that occur twice
         if "is listed twice" not in str(error):
             raise
+        return None
+
+
+def _hold_samples(listed: Listed | None, tar: bytes) -> bool:
+    """Items with names and labels that a dataset can hold, and reasons fit for quarantine.jsonl."""
+    if listed is None:
         return False
-    for item in listed.items.values():
-        assert item.offset + item.size_bytes <= len(tar)
+    assert all(item.offset + item.size_bytes <= len(tar) for item in listed.items.values())
     for kind, reason in listed.rejected.values():
         assert kind.isprintable()
-        assert reason.isprintable(), repr(reason[:500])
+        refusal(reason, tar)
     return bool(listed.items)
 
 
 TARGETS = (
-    Target(name="tar", make=_tar, check=_check_walk, inputs=30_000),
+    Target(
+        name="tar",
+        make=_tar,  # some files are compressed, or begin as if they were: open_container refuses
+        check=reads(lambda tar: _walk(written(tar, "a.tar")), DatasetError, _hold_walk),
+        inputs=30_000,
+    ),
     Target(
         name="compressed",
         make=lambda rng: mutate_bytes(rng, rng.choice(_streams()), others=_streams()),
-        check=_check_stream,
+        check=reads(_read_stream, DatasetError),
         inputs=30_000,
     ),
-    Target(name="webdataset", make=_tar, check=_check_samples, inputs=20_000),
+    Target(
+        name="webdataset",
+        make=_tar,
+        check=reads(_list_samples, DatasetError, _hold_samples),
+        inputs=20_000,
+    ),
 )

@@ -5,9 +5,16 @@ import re
 import pytest
 
 from tests.fuzz.planted import PLANTED, first_fault
-from tests.fuzz.runner import FINDINGS_MAX, HANG_S, Span, Tally, run_spans
+from tests.fuzz.runner import (
+    FINDINGS_MAX,
+    HANG_S,
+    Span,
+    Tally,
+    format_failures,
+    format_table,
+    run_spans,
+)
 from tests.fuzz.sanitized import plain
-from tests.fuzz.table import format_failures, format_table
 from tests.fuzz.targets import TARGETS, find_target
 
 _INPUTS = 3000  # in total
@@ -77,7 +84,7 @@ def test_finding_hides_neither_the_next_one_nor_other_targets() -> None:
     assert seeds == faults[:FINDINGS_MAX]
     assert found["planted-error"].rejected == seeds[-1] + 1 - FINDINGS_MAX
     assert (found["planted-keep"].inputs, found["planted-keep"].failures) == (100, [])
-    assert format_table(found, 1.0).splitlines()[1].split()[-1] == str(FINDINGS_MAX)
+    assert format_table(found).splitlines()[1].split()[-1] == str(FINDINGS_MAX)
 
 
 def test_target_names_are_unique() -> None:

@@ -1,9 +1,7 @@
 """TFRecord files, and the messages in them."""
 
 import gzip
-import os
 import random
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -13,11 +11,10 @@ from feeder.source.item_bytes import SourceError
 from feeder.source.source import SourceSpec, open_source
 from feeder.source.tf_example import VALUES_MAX, BadExample, ExampleReader
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.target import Target
-from tests.source.listings import Listed, list_container
+from tests.fuzz.target import Target, folder, reads, refusal, written
+from tests.source.listings import GOLDEN, Listed, list_container
 from tests.source.tf_writer import Values, encode_example, frame
 
-_GOLDEN = Path(__file__).parents[1] / "source" / "golden"
 _TOKENS = (
     *(b"\x0a", b"\x12", b"\x1a", b"\x08", b"\x0d", b"\x0a\x00", b"\x80", b"\xff" * 10, b"\0"),
     *(b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x0f", b"\x0a\x0fimage/filename", b"a/\n\x1b.jpg"),
@@ -27,17 +24,11 @@ _WANTED = (b"image/encoded", b"image/class/label", b"image/class/text", b"severa
 
 
 @cache
-def _folder() -> Path:
-    """Return this process's folder, inside the runner's temporary one."""
-    return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
-
-
-@cache
 def _messages() -> tuple[bytes, ...]:
     """Return messages that TensorFlow wrote, and one as it would not write it."""
     made: list[bytes] = []
     for name in ("imagenet.tfrecord", "kinds.tfrecord"):
-        data, at = (_GOLDEN / name).read_bytes(), 0
+        data, at = (GOLDEN / name).read_bytes(), 0
         while at < len(data):
             size = int.from_bytes(data[at : at + 8], "little")
             made.append(data[at + 12 : at + 12 + size])
@@ -76,13 +67,9 @@ def _read_message(reader: ExampleReader, size_bytes: int) -> object:
                 assert all(0 <= start <= stop <= size_bytes for start, stop in spans)
                 read.append([reader.read(span) for span in spans])
     except BadExample as error:
-        return _checked(str(error))
+        refusal(error)
+        return str(error)
     return read
-
-
-def _checked(reason: str) -> str:
-    assert reason.isprintable(), repr(reason[:500])
-    return reason
 
 
 def _check_message(data: bytes) -> bool:
@@ -103,46 +90,45 @@ def _file(rng: random.Random) -> bytes:
     return mutate_bytes(rng, data) if rng.random() < 0.3 else data
 
 
-def _list(path: Path) -> Listed | str:
-    spec = SourceSpec(kind="tfrecord", location="x", containers=(str(path),))
-    try:
-        return list_container(spec, _folder() / "work")
-    except (ConfigError, DatasetError) as error:
-        return _checked(str(error))
+def _spec(path: Path) -> SourceSpec:
+    return SourceSpec(kind="tfrecord", location="x", containers=(str(path),))
 
 
-def _check_file(data: bytes) -> bool:
-    """Items that are read or refused, the same of a compressed file; or a reason in one line."""
-    path, compressed = _folder() / "a.tfrecord", _folder() / "a.tfrecord.gz"
-    path.write_bytes(data)
-    compressed.write_bytes(gzip.compress(data, 0))
-    listed = _list(path)
-    if isinstance(listed, str):
-        return False
-    spec = SourceSpec(kind="tfrecord", location="x", containers=(str(path),))
-    source = open_source(spec, str(_folder() / "work"))
-    images: dict[str, bytes] = {}
-    refused: set[str] = set()
+def _hold_file(listed: Listed, data: bytes) -> bool:
+    """Items are read or refused, and the same ones are listed of a compressed file."""
+    source = open_source(_spec(folder() / "a.tfrecord"), str(folder() / "work"))
+    images = set()
     for name, item in listed.items.items():
         encode_name(name)
         try:
-            images[name] = source.read_item(item)
-            assert images[name] in data
+            assert source.read_item(item) in data
+            images.add(name)
         except SourceError as error:
-            refused.add(error.kind)
-            _checked(error.reason)
+            refusal(error, data, kinds=("corrupt", "empty"))
     source.close()
-    assert refused <= {"corrupt", "empty"}
     for _, reason in listed.rejected.values():
-        _checked(reason)
-    streamed = _list(compressed)
-    if isinstance(streamed, Listed):
-        assert images.keys() <= streamed.items.keys() <= listed.items.keys()
-        (_folder() / "work" / "list-00000.spill").unlink(missing_ok=True)
+        refusal(reason, data)
+    compressed = written(gzip.compress(data, 0), "a.tfrecord.gz")
+    try:
+        streamed = list_container(_spec(compressed), folder() / "work")
+    except (ConfigError, DatasetError) as error:
+        refusal(error, data)
+    else:
+        assert images <= streamed.items.keys() <= listed.items.keys()
+        (folder() / "work" / "list-00000.spill").unlink(missing_ok=True)
     return bool(images)
 
 
 TARGETS = (
     Target(name="tf-example", make=_message, check=_check_message, inputs=40_000),
-    Target(name="tfrecord", make=_file, check=_check_file, inputs=8_000),
+    Target(
+        name="tfrecord",
+        make=_file,
+        check=reads(
+            lambda data: list_container(_spec(written(data, "a.tfrecord")), folder() / "work"),
+            (ConfigError, DatasetError),
+            _hold_file,
+        ),
+        inputs=8_000,
+    ),
 )
