@@ -68,22 +68,21 @@ def test_rows_that_do_not_exist_raise(slot: int, first: int, count: int) -> None
         layout.chunk(np.zeros(layout.total_bytes, np.uint8), slot, first, count)
 
 
-def test_memory_is_shared_through_its_descriptor() -> None:
+def test_memory_is_shared_through_its_descriptor_and_cannot_be_shrunk_or_sealed() -> None:
+    before = psutil.Process().num_fds()
     ours = SlotMemory.create(small_layout())
     theirs = SlotMemory(os.dup(ours.fileno()), small_layout())
     theirs.chunk(1, 2, 2).labels[:] = [5, 6]
     assert ours.chunk(1, 0, 5).labels.tolist() == [0, 0, 5, 6, 0]
-    theirs.close()
-    ours.close()
-
-
-def test_memory_cannot_be_shrunk_or_sealed() -> None:
-    memory = SlotMemory.create(small_layout())
-    with pytest.raises(PermissionError):
-        os.ftruncate(memory.fileno(), 0)
-    with pytest.raises(PermissionError):
-        fcntl.fcntl(memory.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-    memory.close()
+    for attack in (
+        lambda: os.ftruncate(ours.fileno(), 0),
+        lambda: fcntl.fcntl(ours.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+    ):
+        with pytest.raises(PermissionError):
+            attack()
+    for memory in (theirs, ours, ours):  # closing is idempotent
+        memory.close()
+    assert psutil.Process().num_fds() <= before
 
 
 def test_memory_of_another_size_is_refused_and_its_descriptor_closed() -> None:
@@ -94,15 +93,6 @@ def test_memory_of_another_size_is_refused_and_its_descriptor_closed() -> None:
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(fd)
     memory.close()
-
-
-def test_close_frees_descriptors_and_is_idempotent() -> None:
-    before = psutil.Process().num_fds()
-    memory = SlotMemory.create(small_layout())
-    assert psutil.Process().num_fds() > before
-    memory.close()
-    memory.close()
-    assert psutil.Process().num_fds() <= before
 
 
 class Sender:
@@ -119,17 +109,22 @@ class Sender:
         return tracker
 
 
-def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> None:
+def test_slots_and_memory_are_back_once_the_socket_has_finished_with_all_their_frames() -> None:
+    before = psutil.Process().num_fds()
     sender = Sender(7)
     store, (first, second, other) = sender.store, [sender.lend(7, slot) for slot in (0, 0, 1)]
     second.done = True
     assert store.want_back(7, 0, 0.0) == []
     first.done = True
     assert store.look_around(1.0) == [SlotSent(7, 0, 0.5), SlotReturned(7, 0)]
+    assert store.want_back(7, None, 1.0) == []
     assert store.loans
     other.done = True
-    assert store.want_back(7, None, 1.0)[-1] == SlotsClosed(7)
+    assert store.look_around(2.0)[-1] == SlotsClosed(7)
     assert not store.loans
+    assert psutil.Process().num_fds() <= before
+    assert store.deadline_s == float("inf")
+    assert SlotStore().want_back(9, None, 0.0) == [SlotsClosed(9)], "it was never opened"
 
 
 def test_the_loop_wakes_up_for_a_slot_in_use_until_it_is_back() -> None:
@@ -178,23 +173,6 @@ def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyP
     store.want_back(4, None, 17.0)
 
 
-def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
-    before = psutil.Process().num_fds()
-    sender = Sender(7)
-    store, tracker = sender.store, sender.lend(7, 0)
-    assert store.want_back(7, 0, 0.0) == []
-    assert store.want_back(7, None, 0.0) == []
-    assert store.loans
-    tracker.done = True
-    assert store.look_around(1.0)[-1] == SlotsClosed(7)
-    assert psutil.Process().num_fds() <= before
-    assert store.deadline_s == float("inf")
-
-
-def test_slots_that_were_never_opened_count_as_closed() -> None:
-    assert SlotStore().want_back(9, None, 0.0) == [SlotsClosed(9)]
-
-
 def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
     assert share_of("auto", SLOTS_SHARE, 1000, nodes=2) == 250
     assert share_of(123, SLOTS_SHARE, 1000, nodes=2) == 123
@@ -223,41 +201,58 @@ def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
             available_bytes(tmp_path)
 
 
-def test_a_cgroup_v2_limit_counts_with_its_inactive_page_cache(tmp_path: Path) -> None:
-    group = _cgroup(tmp_path, "0::/pod/feeder\n", "sys/fs/cgroup/pod/feeder")
-    (group / "memory.max").write_text("1000000\n")
-    (group / "memory.current").write_text("700000\n")
-    (group / "memory.stat").write_text("anon 5\ninactive_file 200000\n")
-    (group.parent / "memory.max").write_text("max\n")
-    (group.parent / "memory.current").write_text("900000\n")
-    assert available_bytes(tmp_path) == 500_000
+V1, V2 = "4:memory:/box\n3:cpu:/box\n", "0::/pod/feeder\n"
 
 
-def test_a_limit_of_a_parent_cgroup_counts(tmp_path: Path) -> None:
-    group = _cgroup(tmp_path, "0::/pod/feeder\n", "sys/fs/cgroup/pod/feeder")
-    (group / "memory.max").write_text("max\n")
-    (group.parent / "memory.max").write_text("1000\n")
-    (group.parent / "memory.current").write_text("4000\n")
-    assert available_bytes(tmp_path) == 0
-
-
-def test_a_cgroup_v1_limit_counts(tmp_path: Path) -> None:
-    group = _cgroup(tmp_path, "4:memory:/box\n3:cpu:/box\n", "sys/fs/cgroup/memory/box")
-    (group / "memory.limit_in_bytes").write_text("5000\n")
-    (group / "memory.usage_in_bytes").write_text("1500\n")
-    (group / "memory.stat").write_text("total_inactive_file 500\n")
-    assert available_bytes(tmp_path) == 4000
-
-
-def _cgroup(root: Path, membership: str, folder: str) -> Path:
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(membership)
-    (root / "proc/self/mountinfo").write_text(
+@pytest.mark.parametrize(
+    ("membership", "files", "available"),
+    [
+        (
+            V2,
+            {
+                "pod/feeder/memory.max": "1000000\n",
+                "pod/feeder/memory.current": "700000\n",
+                # The inactive page cache counts as available.
+                "pod/feeder/memory.stat": "anon 5\ninactive_file 200000\n",
+                "pod/memory.max": "max\n",
+                "pod/memory.current": "900000\n",
+            },
+            500_000,
+        ),
+        (  # a limit of a parent
+            V2,
+            {
+                "pod/feeder/memory.max": "max\n",
+                "pod/memory.max": "1000\n",
+                "pod/memory.current": "4000\n",
+            },
+            0,
+        ),
+        (
+            V1,
+            {
+                "memory/box/memory.limit_in_bytes": "5000\n",
+                "memory/box/memory.usage_in_bytes": "1500\n",
+                "memory/box/memory.stat": "total_inactive_file 500\n",
+            },
+            4000,
+        ),
+    ],
+    ids=["v2", "parent", "v1"],
+)
+def test_the_limit_of_a_cgroup_counts(
+    tmp_path: Path, membership: str, files: dict[str, str], available: int
+) -> None:
+    mounts = (
         "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
         "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     )
-    (root / folder).mkdir(parents=True)
-    return root / folder
+    texts = {"proc/self/cgroup": membership, "proc/self/mountinfo": mounts}
+    texts |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert available_bytes(tmp_path) == available
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,24 @@ class WorkerProcess:
         self.process.kill()
         self.process.wait()
 
+    def configure(self, datasets: dict[str, DatasetSource], **fields: Any) -> Started | CannotStart:
+        fields = {"open_shards": 8, "self_test": False} | fields
+        self.channel.send(Configure(datasets=datasets, **fields))
+        answer = self.channel.receive()
+        assert isinstance(answer, Started | CannotStart)
+        return answer
+
+    def open(self, session: int, memory: SlotMemory, split: str = "train", name: str = "d") -> None:
+        recipe = small_recipe(split)  # type: ignore[arg-type]
+        message = OpenSession(session=session, dataset=name, recipe=recipe, seed=3, slots=2)
+        self.channel.send(message, memory.fileno())
+
+    def fill(self, *fill: int) -> WorkerToNode:
+        self.channel.send(Fill(*fill))
+        answer = self.channel.receive()
+        assert answer is not None
+        return answer
+
 
 def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
     """Return the source of a dataset, which is in ``folder`` if given."""
@@ -82,8 +100,11 @@ def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
         )
 
 
-def _layout(slots: int = 2) -> SlotLayout:
-    return SlotLayout(slots=slots, batch_size=10, image_size=32)
+@pytest.fixture
+def memory() -> Iterator[SlotMemory]:
+    made = SlotMemory.create(SlotLayout(slots=2, batch_size=10, image_size=32))
+    yield made
+    made.close()
 
 
 def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
@@ -91,17 +112,15 @@ def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
     return Arrived(rows.pixels.copy(), rows.labels.copy(), rows.sample_ids.copy(), 0, valid)
 
 
-def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path) -> None:
-    recipe, memory = small_recipe(), SlotMemory.create(_layout())
+def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(
+    packed: Path, memory: SlotMemory
+) -> None:
     with WorkerProcess() as worker, Dataset.open(packed) as dataset:
         channel = worker.channel
-        channel.send(Configure(datasets={"d": source_of(packed)}, open_shards=8, self_test=True))
-        started = channel.receive()
+        started = worker.configure({"d": source_of(packed)}, self_test=True)
         assert isinstance(started, Started)
         assert "numpy" in started.libraries
-        channel.send(
-            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
-        )
+        worker.open(1, memory)
         for ticket, (first, count) in enumerate([(0, 4), (4, 4), (8, 2)]):
             channel.send(Fill(ticket, 1, 1, 5, 2, first, count))
         for ticket in range(3):
@@ -111,14 +130,11 @@ def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed
             assert [*filled.stage_seconds] == [*STAGES, "fill"]
             assert sum(filled.stage_seconds.values()) > 0
             assert [*filled.cache_counts] == [*COUNTS]
-        check_batch(dataset, recipe, (5, 2), _copy(memory, 1))
+        check_batch(dataset, small_recipe(), (5, 2), _copy(memory, 1))
         before = psutil.Process(worker.process.pid).num_fds()
         channel.send(CloseSession(session=1))
-        channel.send(
-            OpenSession(session=2, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
-        )
-        channel.send(Fill(9, 2, 0, 0, 0, 0, 1))
-        assert isinstance(channel.receive(), Filled)
+        worker.open(2, memory)
+        assert isinstance(worker.fill(9, 2, 0, 0, 0, 0, 1), Filled)
         channel.send(ReadNames(10, "d", (22, 0)))
         read = channel.receive()
         assert isinstance(read, NamesRead)
@@ -127,14 +143,12 @@ def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed
         assert psutil.Process(worker.process.pid).num_fds() <= before + 1, "one more shard"
         channel.close()
         assert worker.process.wait(DEADLINE_S) == 0
-    memory.close()
 
 
 def test_a_worker_reports_why_it_cannot_start(tmp_path: Path) -> None:
     with WorkerProcess() as worker:
         gone = DatasetSource(folder=bytes(tmp_path / "gone"), fingerprint="0" * 32)
-        worker.channel.send(Configure(datasets={"d": gone}, open_shards=8, self_test=True))
-        message = worker.channel.receive()
+        message = worker.configure({"d": gone}, self_test=True)
         assert isinstance(message, CannotStart)
         assert isinstance(message.as_error(), DatasetError)
         assert "gone" in message.message
@@ -146,64 +160,60 @@ def test_a_worker_of_another_parent_ends_at_once() -> None:
         assert worker.process.wait(DEADLINE_S) == 0
 
 
-def test_a_damaged_sample_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -> None:
-    for file in packed.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    shard = tmp_path / "shard-00000.fds"
+def test_damaged_samples_and_datasets_are_reported_and_the_worker_lives(
+    packed: Path, tmp_path: Path, memory: SlotMemory
+) -> None:
+    damaged, gone = tmp_path / "damaged", tmp_path / "gone"
+    shutil.copytree(packed, damaged)
+    shard = damaged / "shard-00000.fds"
     content = bytearray(shard.read_bytes())
     content[64 + 2000] ^= 0xFF
     shard.write_bytes(content)
-    recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
+    sources = {
+        "damaged": source_of(packed, damaged),
+        "other": source_of(packed, pack_other(tmp_path)),
+        "gone": source_of(packed, gone),
+        "d": source_of(packed),
+    }
     with WorkerProcess() as worker:
-        channel = worker.channel
-        channel.send(
-            Configure(
-                datasets={"d": source_of(packed, tmp_path)},
-                decoder="own",
-                open_shards=8,
-                self_test=False,
-            )
-        )
-        assert isinstance(channel.receive(), Started)
-        channel.send(
-            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
-        )
-        answers = []
-        for index in range(6):
-            channel.send(Fill(index, 1, 0, 0, index, 0, 10))
-            answers.append(channel.receive())
-        failed = [answer for answer in answers if isinstance(answer, FillFailed)]
-        assert len(failed) == 1
-        assert failed[0].code == "dataset"
-        assert "shard-00000.fds" in failed[0].message
-        assert failed[0].shard == str(shard)
-        assert failed[0].message.startswith(f"sample {failed[0].sample} (")
-    memory.close()
+        assert isinstance(worker.configure(sources), Started)
+        for number, name in enumerate(sources):
+            worker.open(number, memory, "val", name)
+
+        answers = [worker.fill(index, 0, 0, 0, index, 0, 10) for index in range(6)]
+        (failed,) = (answer for answer in answers if isinstance(answer, FillFailed))
+        assert failed.code == "dataset"
+        assert "shard-00000.fds" in failed.message
+        assert failed.shard == str(shard)
+        assert failed.message.startswith(f"sample {failed.sample} (")
+
+        other, missing = (worker.fill(number, number, 0, 0, 0, 0, 10) for number in (1, 2))
+        assert isinstance(other, FillFailed)
+        assert isinstance(missing, FillFailed)
+        assert "is of another dataset than the one that is served" in other.message
+        assert str(gone) in missing.message
+        shutil.copytree(packed, gone)
+        assert isinstance(worker.fill(9, 2, 0, 0, 0, 0, 10), Filled), "opened once it exists"
 
 
-def test_a_memory_shortage_is_reported_and_the_worker_lives(packed: Path) -> None:
-    recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
+def test_a_memory_shortage_is_reported_and_the_worker_lives(
+    packed: Path, memory: SlotMemory
+) -> None:
     with WorkerProcess() as worker:
-        channel, process = worker.channel, psutil.Process(worker.process.pid)
-        channel.send(Configure(datasets={"d": source_of(packed)}, open_shards=8, self_test=False))
-        assert isinstance(channel.receive(), Started)
-        channel.send(
-            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
-        )
+        process = psutil.Process(worker.process.pid)
+        assert isinstance(worker.configure({"d": source_of(packed)}), Started)
+        worker.open(1, memory, "val")
         lifted = process.rlimit(psutil.RLIMIT_AS)
         # Enough for small objects, too little for the first scratch buffer.
         limit_bytes = process.memory_info().vms + (3 << 20)
         process.rlimit(psutil.RLIMIT_AS, (limit_bytes, lifted[1]))
-        channel.send(Fill(1, 1, 0, 0, 0, 0, 10))
-        failed = channel.receive()
+        failed = worker.fill(1, 1, 0, 0, 0, 0, 10)
         assert isinstance(failed, FillFailed)
         assert failed.code == "resource"
         assert (failed.sample, failed.shard) == (None, "")
         assert failed.message.startswith("memory ran out: this process may use ")
         process.rlimit(psutil.RLIMIT_AS, lifted)
-        channel.send(Fill(2, 1, 0, 0, 0, 0, 10))
-        assert isinstance(channel.receive(), Filled)
-    memory.close()
+        assert isinstance(worker.fill(2, 1, 0, 0, 0, 0, 10), Filled)
 
 
 def test_an_unexpected_error_ends_a_worker() -> None:
@@ -213,37 +223,6 @@ def test_an_unexpected_error_ends_a_worker() -> None:
     filler = SimpleNamespace(fill=fail)
     with pytest.raises(OSError, match="a fault"):
         _fill(filler, Fill(1, 1, 0, 0, 0, 0, 1))  # type: ignore[arg-type]
-
-
-def test_a_dataset_that_is_not_the_served_one_fails_and_others_are_filled(
-    packed: Path, tmp_path: Path
-) -> None:
-    other, gone = pack_other(tmp_path), tmp_path / "gone"
-    sources = {
-        "other": source_of(packed, other),
-        "gone": source_of(packed, gone),
-        "d": source_of(packed),
-    }
-    recipe, memory = small_recipe(), SlotMemory.create(_layout())
-    with WorkerProcess() as worker:
-        channel = worker.channel
-        channel.send(Configure(datasets=sources, open_shards=8, self_test=False))
-        assert isinstance(channel.receive(), Started)
-        answers = []
-        for number, name in enumerate(sources):
-            channel.send(
-                OpenSession(session=number, dataset=name, recipe=recipe, seed=3, slots=2),
-                memory.fileno(),
-            )
-            channel.send(Fill(number, number, 0, 0, 0, 0, 10))
-            answers.append(channel.receive())
-        assert [type(answer) for answer in answers] == [FillFailed, FillFailed, Filled]
-        assert "is of another dataset than the one that is served" in answers[0].message
-        assert str(gone) in answers[1].message
-        shutil.copytree(packed, gone)
-        channel.send(Fill(9, 1, 0, 0, 0, 0, 10))
-        assert isinstance(channel.receive(), Filled), "it is opened once it exists"
-    memory.close()
 
 
 def pack_other(folder: Path) -> Path:
@@ -267,32 +246,27 @@ def _open(filler: ChunkFiller, memory: SlotMemory, session: int, split: str = "t
     filler.open_session(message, os.dup(memory.fileno()))
 
 
-def test_rows_past_the_last_sample_are_padding(filler: ChunkFiller, packed: Path) -> None:
-    memory = SlotMemory.create(_layout())
+def test_rows_past_the_last_sample_are_padding(
+    filler: ChunkFiller, packed: Path, memory: SlotMemory
+) -> None:
     _open(filler, memory, 1, "val")
     with Dataset.open(packed) as dataset:
-        for first in range(0, 10, 4):
-            filler.fill(Fill(0, 1, 0, 0, 0, first, min(4, 10 - first)))
-        check_batch(dataset, small_recipe("val"), (0, 0), _copy(memory, 0))
-        for first in range(0, 10, 4):  # the same slot: its former contents must not show
-            filler.fill(Fill(0, 1, 0, 0, 5, first, min(4, 10 - first)))
-        check_batch(dataset, small_recipe("val"), (0, 5), _copy(memory, 0, valid=3))
+        for index, valid in ((0, 10), (5, 3)):  # the slot's former contents must not show
+            for first in range(0, 10, 4):
+                filler.fill(Fill(0, 1, 0, 0, index, first, min(4, 10 - first)))
+            check_batch(dataset, small_recipe("val"), (0, index), _copy(memory, 0, valid=valid))
     filler.close_session(1)
-    memory.close()
 
 
-def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(filler: ChunkFiller) -> None:
-    memory = SlotMemory.create(_layout())
+def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(
+    filler: ChunkFiller, memory: SlotMemory
+) -> None:
     for session, split in ((1, "train"), (2, "train"), (3, "val")):
         _open(filler, memory, session, split)
         filler.fill(Fill(0, session, 0, 0, 0, 0, 1))
-    assert len(filler._readers) == 2
-    filler.close_session(1)
-    assert len(filler._readers) == 2
-    filler.close_session(2)
-    filler.close_session(3)
-    assert not filler._readers
-    memory.close()
+    for ended, readers in ((1, 2), (2, 1), (3, 0)):
+        filler.close_session(ended)
+        assert len(filler._readers) == readers
 
 
 @pytest.mark.parametrize("bound", [("_NAMES_S", -1.0), ("_NAMES_BYTES", 0)], ids=str)
@@ -351,7 +325,7 @@ def _send_forever(channel: NodeEnd) -> None:
 
 
 def test_every_reader_gets_the_configured_decoder(
-    packed: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, monkeypatch: pytest.MonkeyPatch, memory: SlotMemory
 ) -> None:
     used: list[Decoder] = []
 
@@ -362,21 +336,18 @@ def test_every_reader_gets_the_configured_decoder(
 
     monkeypatch.setattr("feeder.worker.filler.SampleReader", Recorded)
     made = ChunkFiller({"d": source_of(packed)}, open_shards=8, decoder="turbojpeg")
-    memory = SlotMemory.create(_layout())
     with contextlib.closing(made) as filler:
         filler.test_decoding()
         _open(filler, memory, 1)
         filler.fill(Fill(0, 1, 0, 0, 0, 0, 1))
         filler.close_session(1)
     assert used == ["turbojpeg", "turbojpeg"], "for the check at the start, and for the session"
-    memory.close()
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_worker_reports_its_decoder_and_the_same_self_test(decoder: Decoder) -> None:
     with WorkerProcess() as worker:
-        worker.channel.send(Configure(datasets={}, open_shards=8, self_test=True, decoder=decoder))
-        started = worker.channel.receive()
+        started = worker.configure({}, self_test=True, decoder=decoder)
         assert isinstance(started, Started)
         assert started.decoder == describe_decoder(decoder)
         assert started.self_test == compute_self_test()

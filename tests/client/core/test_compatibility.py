@@ -14,7 +14,7 @@ from feeder.client.core.events import (
 from feeder.client.core.links import LEFT_OUT_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.plan.labels import LabelSpec
-from feeder.wire.messages import Bye, Pong, Refused
+from feeder.wire.messages import Bye, Refused
 from tests.client.core.test_links import ENDPOINTS, NEXT, NODES, OWNER, join, pass_time, serve
 from tests.support.client_shell import (
     Shell,
@@ -70,21 +70,14 @@ def test_a_welcome_that_does_not_answer_the_hello_is_an_error(
 
 
 @pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_an_incompatible_node_is_an_error_before_the_first_batch(
+def test_an_incompatible_node_is_an_error_at_the_start_and_left_out_after_the_first_batch(
     fields: dict[str, object], kind: type[FeederError], text: str
 ) -> None:
     shell = Shell(*ENDPOINTS[:2])
     join(shell, 0)
-    out = join(shell, 1, **fields)
-    assert asked(out, 1) == []
+    assert asked(join(shell, 1, **fields), 1) == []
     with pytest.raises(kind, match=f"{ENDPOINTS[1]}: .*{text}"):
         shell.session.check()
-
-
-@pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_an_incompatible_node_is_left_out_after_the_first_batch(
-    fields: dict[str, object], kind: type[FeederError], text: str
-) -> None:
     shell, _ = serve(1)
     shell.answer(0)
     assert shell.take_key() == (0, 0)
@@ -144,23 +137,23 @@ def leave_out_next() -> Shell:
     return shell
 
 
-def test_one_warning_is_logged_for_a_node_that_is_left_out() -> None:
+def test_a_node_that_is_left_out_is_reported_once_and_dialled_again_after_a_while() -> None:
     shell = leave_out_next()
+    assert NEXT not in shell.links
     for link in (2, 3):
-        shell.run_until(shell.now_s + LEFT_OUT_S)
+        before = shell.run_until(shell.now_s + LEFT_OUT_S - 0.5)
+        assert not [out for out in before if isinstance(out, Dial | HangUp) and out.link != OWNER]
+        after = shell.run_until(shell.now_s + 1.0)
+        assert [out for out in after if isinstance(out, Dial)] == [Dial(link, ENDPOINTS[NEXT])]
+        assert len(shell.session.links.left_out) == 1, "it is not known yet whether it serves"
         shell.find_incompatibility(ProtocolError(f"garbage of {NODES[NEXT]}"), link)
     assert len(shell.warnings) == 1
     assert f"{ENDPOINTS[NEXT]}: garbage of {NODES[NEXT]}" in shell.session.explain(0.0)
-
-
-def test_a_node_that_is_left_out_is_dialled_again_after_a_while() -> None:
-    shell = leave_out_next()
-    assert NEXT not in shell.links
-    before = shell.run_until(shell.now_s + LEFT_OUT_S - 0.5)
-    assert not [out for out in before if isinstance(out, Dial | HangUp) and out.link != OWNER]
-    after = shell.run_until(shell.now_s + 1.0)
-    assert [out for out in after if isinstance(out, Dial)] == [Dial(2, ENDPOINTS[NEXT])]
-    assert len(shell.session.links.left_out) == 1, "it is not known yet whether it serves"
+    shell.run_until(shell.now_s + LEFT_OUT_S)
+    assert sends(shell.connect(4), 4)[0] == hello(8)
+    shell.receive(welcome(9, node=NODES[NEXT], window=8), 4)  # it was replaced
+    assert shell.session.links.by_number[4].is_served
+    assert not shell.session.links.left_out
 
 
 def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
@@ -174,21 +167,8 @@ def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
 
 
 def test_when_all_nodes_are_left_out_the_job_ends() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    leave_out(shell, NEXT)
+    shell = leave_out_next()
     assert shell.session.error is None
     leave_out(shell, OWNER)
     with pytest.raises(ProtocolError, match=f"{ENDPOINTS[OWNER]}: garbage of {NODES[OWNER]}"):
         shell.session.take()
-
-
-def test_an_incompatible_node_that_is_replaced_serves_again() -> None:
-    shell = leave_out_next()
-    assert sends(shell.receive(Pong(session=NEXT + 1), NEXT), NEXT) == []
-    shell.run_until(shell.now_s + LEFT_OUT_S)
-    assert sends(shell.connect(2), 2)[0] == hello(8)
-    shell.receive(welcome(9, node=NODES[NEXT], window=8), 2)
-    assert shell.session.links.by_number[2].is_served
-    assert not shell.session.links.left_out

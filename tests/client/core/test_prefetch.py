@@ -4,7 +4,6 @@ The first tests have one link; those about several come after them.
 """
 
 import itertools
-import random
 
 import pytest
 from hypothesis import given
@@ -100,15 +99,14 @@ def take_keys(prefetch: Prefetch) -> list[BatchKey]:
 
 def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None:
     prefetch = make_prefetch(buffers=6)
+    assert want(prefetch) == [], "before a sequence begins"
     prefetch.begin(BatchSequence(3, range(1, 6, 2), step=2))
     assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
+    arrive_whole(prefetch, (4, 3))
     prefetch.begin(BatchSequence(4, range(1, 6, 2), step=1))
-    assert prefetch.releases.pop(A, []) == [(3, 5), (4, 1)], "the rest is kept"
+    assert prefetch.releases.pop(A, []) == [(4, 3), (3, 5), (4, 1)], "the rest is kept"
     assert want(prefetch, window=6) == [(5, 5), (6, 1)]
-
-
-def test_nothing_is_wanted_before_an_epoch_begins() -> None:
-    assert want(make_prefetch()) == []
+    assert take_keys(prefetch) == [(4, 3)]
 
 
 def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() -> None:
@@ -123,157 +121,48 @@ def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() ->
     assert want(prefetch) == [], "all five buffers are in use"
 
 
-def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    pairs = [*itertools.product([(0, 0), (0, 1), (0, 2), (0, 3)], CHUNK_FIRSTS)]
-    random.Random(5).shuffle(pairs)
-    taken: list[BatchKey] = []
-    for key, first in pairs:
-        assert arrive(prefetch, key, first) is not None
-        taken += take_keys(prefetch)
-    assert taken == [(0, 0), (0, 1), (0, 2), (0, 3)]
-
-
-def test_the_sequence_continues_with_the_next_epoch() -> None:
-    prefetch = make_prefetch(buffers=6)
-    prefetch.begin(BatchSequence(4, range(3)))
-    assert want(prefetch, window=6) == [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]
-
-
-def test_beginning_the_prefetched_epoch_keeps_its_batches() -> None:
-    prefetch = make_prefetch(buffers=6)
-    prefetch.begin(BatchSequence(4, range(3)))
-    for key in want(prefetch, window=6):
-        arrive_whole(prefetch, key)
-    prefetch.releases.pop(A, [])
-    assert [prefetch.take() is not None for _ in range(3)] == [True] * 3
-    prefetch.begin(BatchSequence(5, range(3)))
-    assert prefetch.releases.pop(A, []) == []
-    assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
-
-
-def test_beginning_another_epoch_releases_all_requests() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(4, range(10)))
-    want(prefetch)
-    arrive_whole(prefetch, (4, 0))
-    assert prefetch.releases.pop(A, []) == [(4, 0)]
-    prefetch.begin(BatchSequence(9, range(10)))
-    assert prefetch.releases.pop(A, []) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
-    assert want(prefetch) == [(9, 0), (9, 1), (9, 2), (9, 3)]
-    assert arrive(prefetch, (4, 1), 0) is None
-    assert prefetch.chunks_discarded == 1
-
-
-def test_restarting_an_epoch_requests_it_again_from_its_start() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    for key in want(prefetch):
-        arrive_whole(prefetch, key)
-    assert prefetch.take() is not None
-    prefetch.releases.pop(A, [])
-    prefetch.begin(BatchSequence(0, range(10)))
-    assert want(prefetch)[0] == (0, 0)
-
-
-def test_a_chunk_that_arrives_twice_is_discarded() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    assert arrive(prefetch, (0, 0), 3) is not None
-    assert arrive(prefetch, (0, 0), 3) is None
-    arrive_whole(prefetch, (0, 0))
-    assert arrive(prefetch, (0, 0), 0) is None, "the batch is complete"
-    assert prefetch.chunks_discarded == 3
-    assert take_keys(prefetch) == [(0, 0)]
-
-
-def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    arrive_whole(prefetch, (0, 1))
-    arrive(prefetch, (0, 0), 0)
-    prefetch.forget(A)
-    assert prefetch.releases.pop(A, []) == [], "the new session knows nothing of the old one's"
-    assert want(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]
-    arrive(prefetch, (0, 0), 3)
-    arrive(prefetch, (0, 0), 6)
-    assert prefetch.take() is None, "the rows that came before the loss count no more"
-    arrive(prefetch, (0, 0), 0)
-    assert take_keys(prefetch) == [(0, 0), (0, 1)]
-
-
-def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    prefetch.forget(A)
-    assert want(prefetch, window=2) == [(0, 0), (0, 1)]
-    arrive_whole(prefetch, (0, 0))
-    assert want(prefetch, window=2) == [(0, 2)]
-
-
-def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    fail(prefetch, A, (0, 1), "sample 12 is broken")
-    prefetch.give_up((0, 1))
-    assert prefetch.releases.pop(A, []) == [(0, 1)]
-    arrive_whole(prefetch, (0, 0))
-    arrive_whole(prefetch, (0, 2))
-    assert prefetch.take() is not None
-    failed = prefetch.take()
-    assert failed is not None
-    assert (failed.key, failed.failure) == ((0, 1), "sample 12 is broken (d)")
-    assert take_keys(prefetch) == [(0, 2)]
-
-
-def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
+@pytest.mark.parametrize(
+    ("indices", "samples", "requested", "valid"),
+    [
+        (range(3), 16, [(0, 0), (0, 1), (0, 2)], [7, 7, 2]),
+        (range(2, 6, 3), 25, [(0, 2)], [7, 0]),  # of 4 batches: 5 is past the end
+    ],
+)
+def test_padding_is_known_and_not_requested(
+    indices: range, samples: int, requested: list[BatchKey], valid: list[int]
+) -> None:
     prefetch = make_prefetch(split="val")
-    prefetch.begin(BatchSequence(0, range(3)))
-    want(prefetch, samples=16)
-    with pytest.raises(ProtocolError, match="counts 7 real rows, it must be 2"):
-        arrive(prefetch, (0, 2), 0)
-    for index, valid in ((0, 7), (1, 7), (2, 2)):
-        arrive_whole(prefetch, (0, index), valid=valid)
-    batches = [prefetch.take() for _ in range(3)]
-    assert [batch.valid for batch in batches if batch is not None] == [7, 7, 2]
-
-
-def test_indices_past_the_end_are_padding_and_not_requested() -> None:
-    prefetch = make_prefetch(split="val")
-    prefetch.begin(BatchSequence(0, range(2, 6, 3)))  # of 4 batches: 5 is past the end
-    assert want(prefetch, samples=25)[:2] == [(0, 2), (1, 2)]
-    arrive_whole(prefetch, (0, 2))
-    first, second = prefetch.take(), prefetch.take()
-    assert first is not None
-    assert second is not None
-    assert (first.key, first.valid) == ((0, 2), 7)
-    assert (second.key, second.valid) == ((0, 5), 0)
+    prefetch.begin(BatchSequence(0, indices))
+    assert [key for key in want(prefetch, samples=samples) if key[0] == 0] == requested
+    for key, rows in zip(requested, valid, strict=False):
+        arrive_whole(prefetch, key, valid=rows)
+    batches = [prefetch.take() for _ in indices]
+    assert [batch.valid for batch in batches if batch is not None] == valid
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("first", "changes", "sizes", "message"),
     [
-        ({"first": 9, "images": 1}, "1 rows from row 9, the batch has 7 in all"),
-        ({"first": 7, "images": 1}, "1 rows from row 7"),
-        ({"first": 6, "images": 3}, "3 rows from row 6"),
-        ({"first": 0, "images": 8}, "8 rows from row 0"),
+        (9, {"images": 1}, None, "1 rows from row 9, the batch has 7 in all"),
+        (7, {"images": 1}, None, "1 rows from row 7"),
+        (6, {"images": 3}, None, "3 rows from row 6"),
+        (0, {"images": 8}, None, "8 rows from row 0"),
+        (0, {"valid": 2}, None, "counts 2 real rows, it must be 7"),
+        (0, {}, [], "batch 0 of epoch 0 has frames of"),
+        (0, {}, [3 * SIDE * SIDE * 3, 24], "has frames of"),
+        (0, {}, [1, 24, 24], "has frames of"),
+        (0, {}, [576, 24, 16], "has frames of"),
     ],
 )
 def test_chunks_that_do_not_fit_the_batch_are_refused(
-    changes: dict[str, int], message: str
+    first: int, changes: dict[str, int], sizes: list[int] | None, message: str
 ) -> None:
     prefetch = make_prefetch()
     prefetch.begin(BatchSequence(0, range(10)))
     want(prefetch)
-    first = changes.pop("first")
+    announced, right = chunk((0, 0), first, **changes)
     with pytest.raises(ProtocolError, match=message):
-        prefetch.find_buffer(A, *chunk((0, 0), first, **changes))
+        prefetch.find_buffer(A, announced, right if sizes is None else sizes)
 
 
 @given(st.data())
@@ -299,16 +188,6 @@ def test_a_batch_may_be_cut_anywhere_and_is_whole_with_its_last_row(data: st.Dat
         if not missing:
             break
     assert take_keys(prefetch) == [(0, 0)]
-
-
-@pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
-def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(0, range(10)))
-    want(prefetch)
-    message, _ = chunk((0, 0), 0)
-    with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.find_buffer(A, message, sizes)
 
 
 # Several links
@@ -345,13 +224,6 @@ def test_rows_of_one_link_do_not_count_for_another() -> None:
     assert prefetch.progress() == "4 of its 7 rows have arrived", "of the one that is farther"
 
 
-def test_chunks_of_a_link_that_was_not_asked_are_discarded() -> None:
-    prefetch = share()
-    assert arrive(prefetch, (0, 0), 0, C) is None
-    assert arrive(prefetch, (0, 1), 0, A) is None
-    assert prefetch.chunks_discarded == 2
-
-
 def test_a_lost_link_leaves_the_requests_on_others() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, B)
@@ -377,43 +249,11 @@ def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
     assert not prefetch.ready, "it starts over"
 
 
-def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
-    prefetch = share()
-    fail(prefetch, A, (0, 0), "disk of a")
-    assert prefetch.releases.pop(A, []) == [(0, 0)]
-    batch = prefetch.held[0, 0]
-    assert (batch.failures.keys(), batch.requests.keys()) == ({A}, {B})
-    arrive_whole(prefetch, (0, 0), B)
-    assert take_keys(prefetch) == [(0, 0)]
-
-
-def test_the_error_of_a_batch_that_no_node_can_make_has_all_reasons() -> None:
-    prefetch = share()
-    fail(prefetch, A, (0, 0), "disk of a")
-    fail(prefetch, B, (0, 0), "disk of b")
-    assert prefetch.progress() == "disk of a (d); disk of b (d)"
-    prefetch.give_up((0, 0))
-    failed = prefetch.take()
-    assert failed is not None
-    assert failed.failure == "disk of a (d); disk of b (d)"
-    want(prefetch, window=9)
-    assert open_keys(prefetch)[-1] == (0, 5), "its buffer is free again"
-
-
 def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     prefetch = share()
     fail(prefetch, A, (0, 0), "disk of a")
     prefetch.forget(A)
     assert not prefetch.held[0, 0].failures
-
-
-def test_a_failure_after_the_batch_was_settled_is_ignored() -> None:
-    prefetch = share()
-    arrive_whole(prefetch, (0, 0), B)
-    prefetch.releases.pop(A, [])
-    fail(prefetch, A, (0, 0), "disk of a")
-    assert prefetch.releases.pop(A, []) == [], "it was released already"
-    assert take_keys(prefetch) == [(0, 0)]
 
 
 def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
@@ -430,22 +270,6 @@ def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
     prefetch.return_buffer(batch.buffer)
     assert prefetch.load(A) == 0
     assert prefetch.releases.pop(A, []) == [(0, 0)]
-
-
-def test_the_slower_loan_is_not_read() -> None:
-    prefetch = share()
-    assert lend(prefetch, B, lent((0, 0)))
-    assert not lend(prefetch, A, lent((0, 0)))
-    assert not lend(prefetch, B, lent((0, 0))), "it is a duplicate"
-    assert prefetch.lent == 1
-
-
-def test_a_loan_counts_only_if_it_answers_the_latest_request() -> None:
-    prefetch = share()
-    prefetch.release(prefetch.held[0, 0])
-    ask(prefetch, A, (0, 0), request=2)
-    assert not lend(prefetch, A, lent((0, 0), request=1)), "the node has that slot back"
-    assert lend(prefetch, A, lent((0, 0), request=2))
 
 
 def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
@@ -478,16 +302,6 @@ def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> N
     assert prefetch.releases.pop(A, []) == [(0, 0)]
     assert prefetch.take() is None
     assert open_keys(prefetch)[0] == (0, 0)
-
-
-def test_a_loan_of_a_lost_link_is_released_in_no_other_session() -> None:
-    prefetch = share()
-    lend(prefetch, A, lent((0, 0)))
-    batch = prefetch.take()
-    assert batch is not None
-    prefetch.forget(A)
-    prefetch.return_buffer(batch.buffer)
-    assert prefetch.releases.pop(A, []) == []
 
 
 def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:

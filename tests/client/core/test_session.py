@@ -23,7 +23,6 @@ from feeder.client.core.node_link import (
 )
 from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
-from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
     Bye,
     Chunk,
@@ -31,7 +30,6 @@ from feeder.wire.messages import (
     Failed,
     Hello,
     Lent,
-    NodeMessage,
     NotReady,
     Ping,
     Pong,
@@ -82,24 +80,17 @@ def test_the_endpoints_are_dialled_once() -> None:
     assert shell.do(EndpointsListed({PEER: "", other: ""})) == [Dial(1, other)]
 
 
-def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() -> None:
+def test_batches_are_taken_in_order_and_each_is_replaced_in_the_message_that_releases_it() -> None:
     shell = serve()
-    assert sends(shell.answer(0)) == [
-        Request(session=1, number=2, want=((0, 2),), release=((0, 0),))
+    assert sends(shell.answer(1)) == [
+        Request(session=1, number=2, want=((0, 2),), release=((0, 1),))
     ]
-    assert shell.take_key() == (0, 0)
-    assert sends(shell.do()) == [], "two batches are wanted already"
-
-
-def test_a_batch_comes_to_the_consumer_in_its_buffer() -> None:
-    shell = serve()
     assert not shell.prefetch.ready
-    shell.answer(1)
-    assert not shell.prefetch.ready, "batches are taken in order"
     assert shell.session.take() is None
-    shell.answer(0)
-    assert shell.prefetch.ready
+    assert released(shell.answer(0)) == [(0, 0)]
+    assert shell.prefetch.ready == 2
     assert shell.take_keys() == [(0, 0), (0, 1)]
+    assert asked(shell.do()) == [(0, 3)], "two are wanted then"
 
 
 def next_ping(shell: Shell) -> Ping:
@@ -150,31 +141,18 @@ def test_waits_only_grow_and_count_no_more_than_was_waited(
         before_s = link.waited_s
 
 
-def test_pings_are_sent_while_batches_come() -> None:
+def test_pings_are_sent_every_second_whatever_else_comes() -> None:
     shell = serve()
-    shell.now_s = 0.75
-    shell.answer(0)
-    assert shell.session.due_s == PING_INTERVAL_S, "not a second after the batch"
-
-
-def test_the_verdict_is_that_of_the_latest_pong() -> None:
-    shell = serve()
-    assert shell.session.verdict(0.0) == ""
-    shell.receive(Pong(session=1, verdict="compute-bound: add cores"))
-    assert shell.session.verdict(0.0) == "compute-bound: add cores"
-    shell.receive(Pong(session=2, verdict="of another session"))
-    assert shell.session.verdict(0.0) == "compute-bound: add cores"
-
-
-def test_pings_are_sent_every_second_without_other_messages() -> None:
-    shell = serve()
-    for _ in range(20):
+    for turn in range(20):
         pinged_at_s = shell.now_s
         assert shell.session.due_s == pinged_at_s + PING_INTERVAL_S
         shell.now_s += 0.25
-        shell.receive(Pong(session=1))
-        [ping] = sends(shell.do_at(pinged_at_s + PING_INTERVAL_S))
-        assert isinstance(ping, Ping)
+        if turn:
+            shell.receive(Pong(session=1))
+        else:
+            shell.answer(0)
+        sent = sends(shell.do_at(pinged_at_s + PING_INTERVAL_S))
+        assert [type(message) for message in sent] == [Ping]
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
@@ -218,7 +196,9 @@ def test_a_session_that_the_node_has_lost_is_greeted_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("code", ["memory", "clients", "draining"])
-def test_a_temporary_refusal_is_followed_by_another_greeting(code: RefusedCode) -> None:
+def test_a_temporary_refusal_explains_the_wait_and_is_followed_by_another_greeting(
+    code: RefusedCode,
+) -> None:
     shell = make_shell()
     shell.now_s = 1.0
     shell.connect()
@@ -226,18 +206,11 @@ def test_a_temporary_refusal_is_followed_by_another_greeting(code: RefusedCode) 
     assert shell.session.due_s == 1.0 + RETRY_INTERVAL_S
     assert shell.session.explain(2.0) == "it refuses for the moment: because of it"
     assert sends(shell.run_until(1.0 + RETRY_INTERVAL_S)) == [HELLO]
+    assert shell.session.explain(2.0) == "it refuses for the moment: because of it"
+    shell.run_until(1.0 + RETRY_INTERVAL_S + SILENCE_S)
+    assert "does not answer the greeting" in shell.session.explain(7.0), "it has become silent"
     shell.receive(welcome())
     assert shell.session.check().samples == 40
-
-
-def test_the_refusal_of_a_full_node_explains_the_wait_during_retries() -> None:
-    shell = make_shell()
-    shell.connect()
-    refuse(shell, "clients")
-    assert sends(shell.run_until(RETRY_INTERVAL_S)) == [HELLO]
-    assert shell.session.explain(1.0) == "it refuses for the moment: because of it"
-    shell.run_until(RETRY_INTERVAL_S + SILENCE_S)
-    assert "does not answer the greeting" in shell.session.explain(7.0), "it has become silent"
 
 
 @pytest.mark.parametrize(
@@ -269,24 +242,21 @@ def test_other_refusals_end_the_session_for_good(
     assert shell.session.due_s == float("inf")
 
 
-def test_a_refusal_of_a_former_session_is_ignored() -> None:
+def test_words_of_other_sessions_and_repeated_welcomes_change_nothing() -> None:
     shell = serve()
     assert refuse(shell, "window", 99) == []
+    assert shell.receive(welcome()) == []
+    shell.receive(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
+    shell.receive(Draining(session=9))
+    shell.answer(0, session=9)
+    assert not shell.prefetch.ready
+    assert len(shell.session.served_endpoints) == 1
     assert shell.session.error is None
-
-
-def test_a_second_welcome_replaces_the_first() -> None:
-    shell = serve()
+    assert shell.session.reconnects == 0
     assert sends(shell.receive(welcome(2))) == [
         Bye(session=1),
         Request(session=2, number=2, want=((0, 0), (0, 1))),
-    ]
-
-
-def test_the_same_welcome_twice_changes_nothing() -> None:
-    shell = serve()
-    assert shell.receive(welcome()) == []
-    assert shell.session.reconnects == 0
+    ], "the last session counts"
 
 
 def test_another_dataset_after_a_restart_is_an_error() -> None:
@@ -298,15 +268,6 @@ def test_another_dataset_after_a_restart_is_an_error() -> None:
         DatasetError, match=f"{PEER}: dataset 'birds' changed while the daemon restarted: its con"
     ):
         shell.session.take()
-
-
-def test_a_recipe_that_the_node_reads_differently_is_an_error() -> None:
-    shell = make_shell()
-    shell.connect()
-    other = Recipe.for_split("train", batch_size=4, image_size=16).fingerprint()
-    shell.receive(welcome(recipe_fingerprint=other))
-    with pytest.raises(ProtocolError, match=r"feeder 0.1 there reads the recipe differently"):
-        shell.session.check()
 
 
 def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
@@ -335,15 +296,6 @@ def test_a_failed_batch_raises_with_the_nodes_reason_and_the_job() -> None:
         shell.session.take()
     shell.answer(1)
     assert shell.take_key() == (0, 1), "it goes on after that"
-
-
-def test_messages_of_another_session_are_ignored() -> None:
-    shell = serve()
-    shell.receive(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
-    shell.receive(Draining(session=9))
-    shell.answer(0, session=9)
-    assert not shell.prefetch.ready
-    assert len(shell.session.served_endpoints) == 1
 
 
 def test_the_error_of_an_invalid_chunk_names_the_peer() -> None:
@@ -429,12 +381,9 @@ def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
     assert shell.session.verdict(60.0) == "healthy", "nothing was read for 58 s"
 
 
-def test_a_session_without_a_welcome_cannot_begin() -> None:
+def test_a_client_without_a_welcome_or_endpoints_explains_that() -> None:
     with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
         make_shell().session.begin(BatchSequence(0, range(10)))
-
-
-def test_a_client_without_endpoints_explains_that() -> None:
     assert Shell().session.explain(0.0) == "no endpoint is known yet"
 
 
@@ -447,16 +396,12 @@ def test_the_first_batch_is_timed_from_its_request() -> None:
     assert shell.session.first_batch_s == 2.5
 
 
-def test_a_clock_that_goes_back_changes_nothing() -> None:
+def test_a_clock_that_goes_back_or_jumps_ahead_does_no_harm() -> None:
     shell = serve(10.0)
     due_s = shell.session.due_s
     shell.now_s = 3.0
     assert shell.do() == []
     assert shell.session.due_s == due_s
-
-
-def test_a_clock_that_jumps_ahead_leads_to_one_greeting() -> None:
-    shell = serve()
     assert sends(shell.do_at(1e6)) == [Bye(session=1), HELLO]
 
 
@@ -514,16 +459,6 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     assert shell.warnings == []
 
 
-def test_a_reduced_window_is_logged_with_the_limits() -> None:
-    shell = Shell(PEER, window=6)
-    shell.connect()
-    (line,) = [out for out in shell.receive(welcome(window=2)) if isinstance(out, Log)]
-    assert line.text.endswith(
-        "; it grants 2 slots of the 6 requested, by its limits (window_max, slots_bytes, "
-        f"client_slots_bytes) and memory{SESSION}"
-    )
-
-
 def test_a_lent_batch_is_released_when_it_is_returned_and_not_before() -> None:
     shell = share()
     slots = shell.map_slots()
@@ -556,10 +491,15 @@ def test_batches_are_copied_with_a_reason_if_slots_cannot_be_mapped() -> None:
 def test_nothing_is_claimed_and_no_warning_logged_if_slots_are_not_wanted(
     endpoint: str, share_memory: bool, reason: str
 ) -> None:
-    shell = Shell(endpoint, share_memory=share_memory)
+    shell = Shell(endpoint, share_memory=share_memory, window=6)
     shell.connect()
-    out = shell.receive(welcome())
-    assert out == [Log(f"{endpoint}: batches are copied over the socket: {reason}{SESSION}")]
+    grants = "it grants 2 slots of the 6 requested, by its limits (window_max, slots_bytes, "
+    assert shell.receive(welcome()) == [
+        Log(
+            f"{endpoint}: batches are copied over the socket: {reason}; {grants}"
+            f"client_slots_bytes) and memory{SESSION}"
+        )
+    ]
     assert shell.session.copied_because == reason
 
 
@@ -607,7 +547,7 @@ def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> No
     assert shell.prefetch.load(0) == 2, "both batches are asked for"
 
 
-def test_a_loan_of_an_earlier_request_is_ignored() -> None:
+def test_a_loan_of_an_earlier_request_is_ignored_and_releasing_frees_all_slots() -> None:
     shell = share_slots()
     shell.session.begin(BatchSequence(1, range(10)))
     shell.do()
@@ -618,46 +558,33 @@ def test_a_loan_of_an_earlier_request_is_ignored() -> None:
     shell.receive(lent(0, 0, request=1))
     assert shell.session.take() is None, "the node has that slot back and may write to it"
     shell.receive(lent(0, 1, request=3))
-    assert shell.session.take() is not None
-
-
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        (lent(0, 2), "slot 2 was lent, 2 are mapped here"),
-        (lent(0, 0, valid=3), "was lent with 3 real rows, it must have 4"),
-    ],
-)
-def test_an_invalid_loan_is_a_protocol_error(message: Lent, error: str) -> None:
-    shell = share_slots()
-    shell.receive(message)
-    with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
-        shell.session.take()
-
-
-@pytest.mark.parametrize("is_taken", [False, True])
-def test_a_slot_that_is_lent_while_a_batch_in_it_is_read_is_a_protocol_error(
-    is_taken: bool,
-) -> None:
-    shell = share_slots()
-    shell.receive(lent(0, 0))
-    if is_taken:
-        assert shell.session.take() is not None
-    shell.receive(lent(1, 0))
-    with pytest.raises(ProtocolError, match=r"slot 0 was lent for batch 1 .* not yet released"):
-        shell.session.take()
-
-
-def test_releasing_frees_all_slots() -> None:
-    shell = share_slots()
-    shell.receive(lent(0, 0))
+    assert shell.prefetch.ready
     shell.session.release_slots()
     assert shell.session.take() is None
 
 
-def share_window(window: int) -> Shell:
+@pytest.mark.parametrize(
+    ("loans", "taken", "error"),
+    [
+        ([lent(0, 2)], 0, "slot 2 was lent, 2 are mapped here"),
+        ([lent(0, 0, valid=3)], 0, "was lent with 3 real rows, it must have 4"),
+        ([lent(0, 0), lent(1, 0)], 0, "slot 0 was lent for batch 1 .* not yet released"),
+        ([lent(0, 0), lent(1, 0)], 1, "slot 0 was lent for batch 1 .* not yet released"),
+    ],
+)
+def test_an_invalid_loan_is_a_protocol_error(loans: list[Lent], taken: int, error: str) -> None:
+    shell = share_slots()
+    for loan in loans:
+        shell.receive(loan)
+        if taken and loan is loans[0]:
+            assert shell.session.take() is not None
+    with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
+        shell.session.take()
+
+
+def share_window(window: int, buffers: int = 0) -> Shell:
     """Return a client with mapped slots that has requested as many batches as its window has."""
-    shell = Shell(IPC, window=window, buffers=window)
+    shell = Shell(IPC, window=window, buffers=buffers or window)
     shell.connect()
     shell.receive(welcome(window=window))
     shell.session.begin(BatchSequence(0, range(10)))
@@ -671,7 +598,7 @@ def lend(shell: Shell, index: int) -> None:
     shell.session.handle(MessageReceived(0, message), shell.now_s)
 
 
-def test_a_free_buffer_waits_for_another_while_the_node_has_enough_to_do() -> None:
+def test_a_free_buffer_waits_for_another_unless_the_node_could_run_out_of_work() -> None:
     shell = share_window(window=6)
     session = shell.session
     lend(shell, 0)
@@ -684,9 +611,6 @@ def test_a_free_buffer_waits_for_another_while_the_node_has_enough_to_do() -> No
     assert not session.is_clock_due(spare=1), "the consumer asks before its next wait"
     assert len(asked(shell.do())) == 2
     assert not session.is_clock_due()
-
-
-def test_a_free_buffer_does_not_wait_if_the_node_could_run_out_of_work() -> None:
     shell = share_window(window=3)
     lend(shell, 0)
     assert shell.take_key() == (0, 0)
@@ -695,37 +619,25 @@ def test_a_free_buffer_does_not_wait_if_the_node_could_run_out_of_work() -> None
 
 
 def test_a_batch_that_found_no_room_is_requested_with_the_next_event() -> None:
-    shell = Shell(IPC, window=6, buffers=8)
-    shell.connect()
-    shell.receive(welcome(window=6))
-    shell.session.begin(BatchSequence(0, range(10)))
-    shell.map_slots(slots=6)
+    shell = share_window(window=6, buffers=8)
     assert shell.prefetch.load(0) == 6
     lend(shell, 0)
     assert shell.session.is_clock_due()
 
 
 @pytest.mark.parametrize(
-    "event", [Disconnected(0), EndpointsListed({"tcp://b:1": ""}), Connected(0)]
+    "event",
+    [
+        Disconnected(0),
+        EndpointsListed({"tcp://b:1": ""}),
+        Connected(0),
+        MessageReceived(0, Draining(session=1)),
+        MessageReceived(0, Failed(session=1, epoch=0, index=0, code="dataset", message="broken")),
+        MessageReceived(0, lent(0, 9)),
+    ],
 )
-def test_other_events_are_followed_by_the_clock(event: Event) -> None:
+def test_events_that_change_what_can_be_requested_are_followed_by_the_clock(event: Event) -> None:
     shell = share_window(window=6)
     assert not shell.session.is_clock_due()
     shell.session.handle(event, shell.now_s)
-    assert shell.session.is_clock_due()
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Draining(session=1),
-        Failed(session=1, epoch=0, index=0, code="dataset", message="broken"),
-        lent(0, 9),
-    ],
-)
-def test_messages_that_change_what_can_be_requested_are_followed_by_the_clock(
-    message: NodeMessage,
-) -> None:
-    shell = share_window(window=6)
-    shell.session.handle(MessageReceived(0, message), shell.now_s)
     assert shell.session.is_clock_due()
