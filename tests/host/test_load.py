@@ -2,16 +2,17 @@
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.errors import ResourceError
-from feeder.host import load
-from feeder.host.load import parse_cpu_seconds, read_load
+from feeder.host.load import read_load
+from feeder.host.memory_bandwidth import THREADS_MAX, measure_copy_bandwidth
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
 from tests.support.machine_tree import cgroup_v1, cgroup_v2, write_tree
@@ -75,38 +76,6 @@ def test_cgroup_v1_counts_throttled_nanoseconds(tmp_path: Path) -> None:
     assert read(write_tree(tmp_path, files)).throttled_s == 1.5
 
 
-def test_a_quota_below_the_affinity_bounds_the_usable_cpus(tmp_path: Path) -> None:
-    for quota, usable_cpus in ((1.5, 1.5), (8.0, 2.0)):
-        usable = UsableCpus(affinity=frozenset({0, 1}), quota=quota, count=1, reason="")
-        assert read(tmp_path, usable).usable_cpus == usable_cpus
-
-
-def test_missing_files_give_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tree(tmp_path, {"proc/self/cgroup": "garbage"})
-
-    def unknown(_: Path) -> int:
-        raise ResourceError("no /proc/meminfo")
-
-    monkeypatch.setattr(load, "available_bytes", unknown)
-    zeros = read_load(tmp_path, USABLE)
-    assert msgspec.structs.replace(zeros, clock_s=1.0) == HostLoad(
-        clock_s=1.0, usable_cpus=2.0, cpus=2
-    )
-
-
-def test_this_machine_s_own_load_is_read() -> None:
-    affinity = frozenset(os.sched_getaffinity(0))
-    usable = UsableCpus(affinity=affinity, quota=None, count=len(affinity), reason="")
-    own = read_load(Path("/"), usable)
-    assert own.busy_s > 0
-    assert own.free_memory_bytes > 0
-
-
-@pytest.mark.parametrize("stat", ["cpu0", "cpu0 1 2 3", "cpu0 a b c d e f g h", "cpu0 -1 0 0 0 0"])
-def test_a_line_that_is_too_short_or_no_numbers_is_left_out(stat: str) -> None:
-    assert parse_cpu_seconds(stat.encode(), {0}) == (0.0, 0.0)
-
-
 KERNEL_WORDS = st.sampled_from(
     [
         *(b"cpu0", b"cpu1", b"some", b"total=", b"avg10=0.00", b"throttled_usec", b"\n", b" "),
@@ -124,3 +93,35 @@ def test_garbage_gives_a_load_that_a_report_can_hold(data: bytes) -> None:
             (root / name).write_bytes(data)
         garbage = read(root)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(garbage), type=HostLoad) == garbage
+
+
+# The probe of memory bandwidth
+
+PLENTY = 1 << 40
+
+
+def test_a_copy_is_measured_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    bandwidth = measure_copy_bandwidth(2, PLENTY)
+    assert 1e7 < bandwidth < 1e13
+    assert threading.active_count() == before
+
+
+def test_short_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "full", None)
+    assert measure_copy_bandwidth(2, 64 << 20) == 0.0
+
+
+def test_threads_that_cannot_start_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def start_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    assert measure_copy_bandwidth(THREADS_MAX, PLENTY) == 0.0
+    (thread,) = started
+    thread.join()

@@ -1,6 +1,7 @@
 """The daemon with keys: listed clients are accepted, all others get the reason within 2 seconds."""
 
 import contextlib
+import os
 import socket
 import stat
 import threading
@@ -18,7 +19,14 @@ from bench.fetcher import BatchFetcher
 from feeder.client import connection
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.security.handshake import Address, HandshakeProblem, dial, probe_mechanism
+from feeder.security.crypto_library import find_crypto_library
+from feeder.security.handshake import (
+    Address,
+    HandshakeProblem,
+    HandshakeWatch,
+    dial,
+    probe_mechanism,
+)
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import ClientMessage, Welcome, encode
 from tests.support.daemon import (
@@ -158,40 +166,22 @@ def key_mismatches(
         "has no keys",
     ],
 )
-class TestKeyMismatch:
-    """Every kind of client reports mismatched keys quickly."""
+def test_mismatched_keys_are_reported_quickly(
+    keyed: KeyedDaemon, plain: Daemon, problem: str
+) -> None:
+    endpoint, server, client = key_mismatches(keyed, plain)[problem]
+    paths = {}
+    if client and server:
+        paths = {"server_key": server.public, "client_key": client.secret}
 
-    def test_fetcher_and_loader(self, keyed: KeyedDaemon, plain: Daemon, problem: str) -> None:
-        endpoint, server, client = key_mismatches(keyed, plain)[problem]
-        keys = client.to(server) if client and server else None
-        paths = {}
-        if client and server:
-            paths = {"server_key": server.public, "client_key": client.secret}
+    def load_once() -> float:
+        began_s = time.monotonic()
+        with pytest.raises(HandshakeProblem, match=problem) as refusal:
+            loader(endpoint, **paths)
+        assert endpoint in str(refusal.value)
+        return time.monotonic() - began_s
 
-        def fetch_once() -> float:
-            began_s = time.monotonic()
-            with pytest.raises(HandshakeProblem, match=problem) as fetching:
-                fetcher(endpoint, keys)
-            assert str(fetching.value).startswith(endpoint)
-            return time.monotonic() - began_s
-
-        def load_once() -> float:
-            began_s = time.monotonic()
-            with pytest.raises(HandshakeProblem, match=problem):
-                loader(endpoint, **paths)
-            return time.monotonic() - began_s
-
-        happens_within(REFUSED_S, fetch_once)
-        happens_within(REFUSED_S, load_once)
-
-    def test_command_line(self, keyed: KeyedDaemon, plain: Daemon, problem: str) -> None:
-        endpoint, server, client = key_mismatches(keyed, plain)[problem]
-        options: list[str | Path] = []
-        if client and server:
-            options = ["--server-key", server.public, "--client-key", client.secret]
-        done = call_feeder("status", endpoint, "--timeout", str(DEADLINE_S), *options)
-        assert done.returncode == PeerError.exit_status
-        assert problem in error_line(done)
+    happens_within(REFUSED_S, load_once)
 
 
 def test_commands_use_the_given_keys(keyed: KeyedDaemon, tmp_path: Path) -> None:
@@ -330,14 +320,6 @@ def test_keys_that_protect_nothing_are_refused_at_the_start(
     assert problem.format(**places) in error_line(done)
 
 
-def test_insecure_lets_anyone_connect_and_is_a_warning(packed: Path) -> None:
-    with serve(packed, "--insecure", bind="tcp://0.0.0.0:0", workers=1) as daemon:
-        daemon.wait_line("warning: --insecure: anyone who can reach tcp://0.0.0.0:0 can connect")
-        port = daemon.endpoint.rpartition(":")[2]
-        with RawClient(f"tcp://127.0.0.1:{port}") as client:
-            assert isinstance(client.hello(small_recipe(), window=1), Welcome)
-
-
 def test_forwarder_without_a_feeder_is_not_reported_as_a_key_problem(keyed: KeyedDaemon) -> None:
     def hang_up() -> None:
         with contextlib.suppress(OSError):
@@ -358,3 +340,21 @@ def test_forwarder_without_a_feeder_is_not_reported_as_a_key_problem(keyed: Keye
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(DEADLINE_S)
     assert not isinstance(silence.value, HandshakeProblem)
+
+
+def test_reused_descriptor_number_leaks_no_descriptor() -> None:
+    watch = HandshakeWatch("tcp://127.0.0.1:5555", None)
+    ours, other = os.pipe()
+    before = os.listdir("/proc/self/fd")
+    assert watch.on_event(zmq.EVENT_CONNECTED, ours, 0.0) is None
+    assert watch.on_event(zmq.EVENT_CONNECTED, 1 << 20, 0.0) is None
+    assert os.listdir("/proc/self/fd") == before
+    os.close(ours)
+    os.close(other)
+
+
+def test_the_wheel_of_pyzmq_has_libsodium() -> None:
+    zmq.curve_keypair()
+    name, path = find_crypto_library()
+    assert name == "libsodium"
+    assert path is None or path.name.startswith("libsodium")
