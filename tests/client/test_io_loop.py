@@ -16,7 +16,6 @@ from feeder.client.core.events import (
     Disconnected,
     EndpointsListed,
     Event,
-    HangUp,
     Instruction,
     MessageReceived,
 )
@@ -66,17 +65,6 @@ class Script:
 
     def is_clock_due(self) -> bool:
         return True
-
-
-def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
-    def answer(event: Event) -> Sequence[Instruction] | None:
-        if isinstance(event, Disconnected):
-            script.stop()
-            return [Dial(1, f"ipc://{tmp_path}/other"), HangUp(1)]
-        return [Dial(0, f"ipc://{tmp_path}/node")] if isinstance(event, EndpointsListed) else None
-
-    script = Script(answer)
-    script.run("one")
 
 
 def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(

@@ -1,7 +1,9 @@
-"""Who serves the sockets: the consumer while it waits, the I/O thread otherwise."""
+"""The thread of a client's sockets: interrupted waits, closing, and room for descriptors."""
 
 import contextlib
 import logging
+import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +11,11 @@ from types import FrameType
 
 import pytest
 
+from feeder.client.connection import open_context
 from feeder.client.io_loop import IoLoop
 from feeder.errors import ConfigError, ResourceError
-from feeder.wire.messages import Bye, Ping
-from tests.support.daemon import wait_until
+from feeder.wire.messages import Bye
+from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode, Message
 from tests.trainer_client.test_loader import make_loader
 from trainer_client import FeederLoader
@@ -27,20 +30,6 @@ def node() -> Iterator[FakeNode]:
     with FakeNode() as fake:
         yield fake
     assert fake.problems == []
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The threads that took turns, in order."""
-    seen: list[int] = []
-    turn = IoLoop.turn
-
-    def recorded(self: IoLoop, wait_ms: int) -> None:
-        seen.append(threading.get_ident())
-        turn(self, wait_ms)
-
-    monkeypatch.setattr(IoLoop, "turn", recorded)
-    return seen
 
 
 def hold_back(node: FakeNode) -> list[Message]:
@@ -83,35 +72,10 @@ def stop() -> None:
     raise Stopped
 
 
-def test_the_consumer_takes_the_turns_while_it_waits(node: FakeNode, turns: list[int]) -> None:
-    with make_loader(node) as loader:
-        kept = hold_back(node)
-        helper = threading.Thread(
-            target=lambda: (node.wait_until(lambda: kept, "no request"), release(node, kept))
-        )
-        turns.clear()
-        helper.start()
-        next(iter(loader))
-        helper.join()
-        assert threading.get_ident() in turns
-
-
 def release(node: FakeNode, kept: list[Message]) -> None:
     node.script = lambda key, messages: messages
     for message in kept:
         node.send(message)
-
-
-def test_the_io_thread_goes_on_while_the_consumer_is_away(node: FakeNode, turns: list[int]) -> None:
-    with make_loader(node) as loader:
-        batches = iter(loader)
-        next(batches)
-        pings = node.count(Ping)
-        node.wait_until(lambda: node.count(Ping) > pings + 1, "no pings")
-        assert turns[-1] != threading.get_ident()
-        window = loader._feed._prefetch.buffers - 1
-        wait_until(lambda: loader.statistics().batches_ready >= window, "batches arrive")
-        next(batches)
 
 
 def test_an_exception_in_a_wait_leaves_the_loader_usable(node: FakeNode) -> None:
@@ -171,3 +135,53 @@ def test_closing_in_another_thread_ends_the_wait(node: FakeNode) -> None:
             next(iter(loader))
         helper.join()
         node.wait_until(lambda: node.count(Bye) == 1, "no Bye")
+
+
+# Room for ZeroMQ contexts
+
+
+@contextlib.contextmanager
+def no_further_file(spare: int) -> Iterator[None]:
+    """Leave room for ``spare`` more descriptors only."""
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 1 + max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
+    filling = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filling.append(os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit + spare, former[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
+        for fd in filling:
+            os.close(fd)
+
+
+def test_without_descriptors_a_context_is_refused() -> None:
+    with no_further_file(spare=4), pytest.raises(ResourceError, match=r"^job: .*\(ulimit -n\)"):
+        open_context("job", 1)
+
+
+@pytest.mark.parametrize("spare", [0, 10])
+def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> None:
+    with FakeNode() as node:
+        loader = make_loader(node, timeout_s=DEADLINE_S)
+        batches = iter(loader)
+        next(batches)
+        # These count as names, being no dotted quads, and resolve without a name server.
+        listed = (node.endpoint, *(f"tcp://127.{number}:9" for number in range(1, 6)))
+        with no_further_file(spare=spare):
+            loader._feed._transport._set_endpoints(dict.fromkeys(listed, ""))
+            links = loader._feed._session.links
+            wait_until(
+                lambda: len(links.by_number) + len(links.left_out) == len(listed),
+                "all are dialled, or left out",
+            )
+            assert next(batches).index == 1
+        assert next(batches).index == 2
+        threads = set(threading.enumerate())
+        loader.close()
+        threads.remove(loader._feed._transport._thread)
+        wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bench.daemon import free_port
 from feeder.client.endpoints import (
-    FILE_BYTES_MAX,
     INTERVALS_S,
     LOOKUP_REQUEST,
     Directory,
@@ -45,11 +44,6 @@ def look_up(server: LookupServer, keys: ClientKeys | None = None) -> Listing:
     return source.listing
 
 
-def test_the_published_list_is_found_with_its_names() -> None:
-    with serving() as server:
-        assert dict(look_up(server)) == {endpoint: name for name, endpoint in LIST}
-
-
 def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,18 +60,6 @@ def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller(
     assert "no controller answered" in directory.problems[f"feeder://{server.address}"]
 
 
-def test_many_clients_are_answered_at_a_time() -> None:
-    with serving() as server, zmq.Context() as context:
-        dealers = [context.socket(zmq.DEALER) for _ in range(200)]
-        for dealer in dealers:
-            dealer.connect(f"tcp://{server.address}")
-            dealer.send(LOOKUP_REQUEST)
-        for dealer in dealers:
-            assert dealer.poll(30_000)
-            assert b"".join(dealer.recv_multipart()) == format_answer(format_list(LIST))
-            dealer.close(0)
-
-
 def test_malformed_requests_are_not_answered_and_end_nothing() -> None:
     with serving() as server, zmq.Context() as context:
         with context.socket(zmq.DEALER) as dealer:
@@ -85,7 +67,6 @@ def test_malformed_requests_are_not_answered_and_end_nothing() -> None:
             dealer.connect(f"tcp://{server.address}")
             for frames in (
                 [b""],
-                [b"feeder-endpoints/2"],
                 [LOOKUP_REQUEST, LOOKUP_REQUEST],
                 [b"x" * 60] * 9,
             ):
@@ -112,24 +93,10 @@ def test_with_keys_only_listed_clients_are_answered(tmp_path: Path) -> None:
         assert list(look_up(server, keys)) == ENDPOINTS
 
 
-def test_keys_for_a_controller_without_keys_are_reported(tmp_path: Path) -> None:
-    feeder, client = (KeyPair.make(tmp_path, name) for name in ("feeder", "client"))
-    with serving() as server, pytest.raises(OSError, match="the controller has no keys"):
-        look_up(server, client.to(feeder))
-
-
-@pytest.mark.parametrize("address", ["", "host", "host:0", "host:99999", "::1:5"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError):
-        Directory(f"feeder://{address}")
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"tcp://a:1\n",
-        LOOKUP_REQUEST,
         LOOKUP_REQUEST + b"\nnonsense",
         LOOKUP_REQUEST + b"\n\xff",
     ],
@@ -148,8 +115,3 @@ def test_any_answer_is_a_list_or_an_error(data: bytes, is_headed: bool) -> None:
     except ConfigError:
         return
     assert all(endpoint.startswith(("tcp://", "ipc:///")) for endpoint in found)
-
-
-def test_a_list_that_is_too_long_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="no list of endpoints"):
-        parse_answer(LOOKUP_REQUEST + b"\n" + b"#" * (FILE_BYTES_MAX + 1), "there")

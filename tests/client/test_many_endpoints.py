@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from bench.daemon import free_port
+from bench.stream.links import BATCH_SIZE, IMAGE_SIZE, client_of, count_descriptors, stand_ins
 from feeder.errors import DatasetError, ProtocolError
 from tests.daemon.test_neighbours import CPUS, two_nodes
 from tests.support.daemon import (
@@ -16,7 +17,6 @@ from tests.support.daemon import (
     Daemon,
     customised,
     failed_batches,
-    resume,
     serve,
     wait_until,
 )
@@ -90,23 +90,6 @@ def test_two_daemons_share_the_work_and_the_bytes_are_the_same(
     for daemon, so_far in zip(daemons, before, strict=True):
         assert daemon.counters()["batches"] > so_far + 4
         wait_until(lambda d=daemon: d.counters()["sessions"] == 0, "it has sent Bye to both")  # type: ignore[misc]
-
-
-def test_batches_of_a_stopped_node_process_come_from_another(
-    daemons: tuple[Daemon, Daemon], undisturbed: list[str]
-) -> None:
-    with Taker(both(daemons), 2) as taker:
-        taker.take(3)
-        node = daemons[0].node
-        node.suspend()
-        try:
-            taker.take(BATCHES)
-        finally:
-            resume(node)
-        statistics = taker.statistics()  # asked again if the other seemed quiet too, being slow
-        assert statistics.batches_hedged + statistics.batches_asked_again > 0
-        taker.wait_for(2)
-    assert taker.taken == undisturbed
 
 
 def test_a_list_that_changes_during_an_epoch_changes_no_byte(
@@ -224,3 +207,24 @@ def test_feeders_of_other_bytes_or_other_datasets_are_not_mixed(
         pytest.raises(DatasetError, match="is not the one of"),
     ):
         make_loader([good, different.endpoint])
+
+
+# 2,048 feeders, over real sockets
+
+FEEDERS = 2048
+DESCRIPTORS_MAX = 500
+
+
+def test_a_client_of_2048_feeders_has_few_descriptors_and_asks_the_owners(tmp_path: Path) -> None:
+    with stand_ins(FEEDERS) as lines:
+        assert len(lines) == FEEDERS
+        before = count_descriptors()
+        most = 0
+        with client_of(lines, tmp_path) as loader:
+            for batch, _ in zip(loader, range(80), strict=False):
+                assert batch.images.shape == (BATCH_SIZE, IMAGE_SIZE, IMAGE_SIZE, 3)
+                most = max(most, count_descriptors() - before)
+            statistics = loader.statistics()
+    assert most < DESCRIPTORS_MAX
+    assert statistics.batches_of_owners > 40, "the others came while owners connected"
+    assert statistics.feeders > 3

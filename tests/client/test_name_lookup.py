@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from feeder.errors import ConfigError, PeerError
-from feeder.process.name_lookup import look_up, resolve_endpoint
+from feeder.errors import PeerError
+from feeder.process.name_lookup import resolve_endpoint
 from tests.faults.preload import preload
 from tests.support.sources import REPOSITORY, error_line, feeder_command
 
@@ -77,27 +77,13 @@ except PeerError as error:
     assert "within 1 s" in result.stdout
 
 
-def test_probing_a_peer_does_not_wait_for_a_name_server(
-    silent: dict[str, str],
-) -> None:
-    program = (
-        "from feeder.security.handshake import probe_mechanism\n"
-        "print(probe_mechanism(('a.silent', 1)))"
-    )
-    assert run_silent(silent, sys.executable, "-c", program).stdout == "None\n"
-
-
 @pytest.mark.parametrize(
     "endpoint",
     [
         "tcp://127.0.0.1:5555",
         "tcp://[::1]:5555",
-        "tcp://[fe80::1%eth0]:5555",
         "ipc:///run/feeder/node",
-        "tcp://*:5555",
-        "tcp://host",
         "nonsense",
-        "",
     ],
 )
 def test_an_endpoint_without_a_name_stays_as_it_is(endpoint: str) -> None:
@@ -132,26 +118,3 @@ def test_a_name_without_an_address_is_an_error_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(PeerError, match=r"^tcp://no:1: the name no does not resolve \(Name or"):
         resolve_endpoint("tcp://no:1", 600.0)
-
-
-@pytest.mark.parametrize("host", ["a..b", "ü" * 100])
-def test_an_invalid_name_is_refused(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be dialled .* is not a host name"):
-        resolve_endpoint(f"tcp://{host}:1", 600.0)
-
-
-def test_a_look_up_is_abandoned_at_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answer = threading.Event()
-
-    def wait(*_: object, **__: object) -> list[object]:
-        assert answer.wait(60)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", wait)
-    try:
-        with pytest.raises(TimeoutError, match=r"address of a within 0\.01 s"):
-            look_up("a", 0.01)
-    finally:
-        answer.set()

@@ -1,14 +1,12 @@
 """Status requests: one connection for many, errors in time, a wait that keys can interrupt."""
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 
 from feeder.client import stats
-from feeder.client.stats import StatsLink, request_counters, request_names, request_report
-from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
+from feeder.client.stats import StatsLink, request_names
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
 from feeder.wire.messages import (
     MAX_NAMES,
     HostStats,
@@ -27,12 +25,6 @@ from tests.support.host_reports import compute_bound, healthy
 WAIT_S = 60.0
 
 
-def test_counters_and_reports_come_from_any_node_process() -> None:
-    with ReportNode(healthy()) as node:
-        assert request_counters(node.endpoint, WAIT_S) == {"batches": 12}
-        assert request_report(node.endpoint, WAIT_S) == healthy()
-
-
 def test_repeated_requests_use_one_connection() -> None:
     with ReportNode(healthy(), compute_bound()) as node, StatsLink(node.endpoint) as link:
         kinds = []
@@ -44,11 +36,6 @@ def test_repeated_requests_use_one_connection() -> None:
             kinds.append(answer.report.verdict.kind)
         assert kinds == ["healthy", "compute-bound", "compute-bound"]
         assert len(node.peers) == 1
-
-
-def test_a_silent_supervisor_is_a_peer_error() -> None:
-    with ReportNode(None) as node, pytest.raises(PeerError, match="supervisor of its daemon"):
-        request_report(node.endpoint, WAIT_S)
 
 
 def test_a_daemon_that_comes_later_is_found_by_the_next_request(tmp_path: Path) -> None:
@@ -70,33 +57,6 @@ def test_a_request_that_is_given_up_leaves_no_answer_for_the_next() -> None:
         assert answer is not None
         link.ask(HostStatsRequest(), WAIT_S)
         assert link.take(HostStats, WAIT_S) == HostStats(report=compute_bound())
-
-
-def test_waiting_ends_when_a_descriptor_is_readable(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    try:
-        os.write(writer, b"q")
-        with StatsLink(f"ipc://{tmp_path}/s") as link:
-            link.ask(StatsRequest(), WAIT_S)
-            began_s = time.monotonic()
-            assert link.take(Stats, WAIT_S, [reader]) is None
-            assert time.monotonic() - began_s < WAIT_S / 2
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
-def test_what_is_no_endpoint_is_named_and_can_be_asked_again() -> None:
-    with StatsLink("tcp://nowhere") as link:
-        for _ in range(2):
-            with pytest.raises(ConfigError, match="is no endpoint"):
-                link.ask(StatsRequest(), 1.0)
-
-
-def test_closing_twice_and_unused_is_harmless() -> None:
-    link = StatsLink("tcp://127.0.0.1:1")
-    link.close()
-    link.close()
 
 
 def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +81,7 @@ def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [("unknown-dataset", DatasetError), ("unreadable", DatasetError), ("range", ConfigError)],
+    ("code", "kind"), [("unknown-dataset", DatasetError), ("range", ConfigError)]
 )
 def test_refused_names_are_one_line_with_the_endpoint(
     code: RefusedCode, kind: type[FeederError]
@@ -130,13 +89,6 @@ def test_refused_names_are_one_line_with_the_endpoint(
     with ReportNode(healthy()) as node:
         node.answer_names = lambda _: Refused(code=code, message="because of this")
         with pytest.raises(kind, match=f"^{node.endpoint}: because of this$"):
-            request_names(node.endpoint, "birds", [1], WAIT_S)
-
-
-def test_more_names_than_requested_break_the_protocol() -> None:
-    with ReportNode(healthy()) as node:
-        node.answer_names = lambda _: Names(names=(b"a", b"b"))
-        with pytest.raises(ProtocolError, match="breaks the protocol: more names than requested"):
             request_names(node.endpoint, "birds", [1], WAIT_S)
 
 
