@@ -1,8 +1,7 @@
 """Sources that are replaced while they are packed: an error, or the labels of one of both.
 
-A source is replaced by one with the same names and sizes, whose images and labels are others, at a
-random moment: file by file, as a folder, or in place; with its own or with the old times; also
-between an interruption and the resumption.
+A source is replaced by one with the same names and sizes, whose images and labels are others: file
+by file, as a folder, or in place; with its own or with the old times.
 """
 
 import csv
@@ -11,11 +10,7 @@ import json
 import os
 import random
 import shutil
-import tempfile
-import threading
-import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +19,9 @@ from typing import Any
 import numpy as np
 
 from feeder.dataset.opened import Dataset
-from feeder.errors import FeederError
 from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
 from feeder.pack.task_pool import MakePool
-from feeder.source.location.storage import SourceChangedError
 from tests.source.tar_writer import tar_bytes
 from tests.source.tf_writer import encode_example, frame
 from tests.support.sources import InlinePool, encoded, image, silent, write_parquet
@@ -170,7 +163,6 @@ KINDS: Mapping[str, Kind] = {
     "webdataset": Kind(_webdataset, "{0..1}.tar", "webdataset"),
     "webdataset-gz": Kind(_gzipped(_webdataset), "{0..1}.tar.gz", "webdataset"),
     "tfrecord": Kind(_tfrecord, "train-00000-of-00001"),
-    "tfrecord-gz": Kind(_gzipped(_tfrecord), "train-00000-of-00001.gz"),
     "parquet": Kind(_parquet),
     "imagenet-train": Kind(_imagenet_train, "train.tar", "imagenet-train"),
     "imagenet-val": Kind(_imagenet_val, "val.tar", "imagenet-val", "truth.txt"),
@@ -269,51 +261,3 @@ class ActingPool(InlinePool):
             yield message
         if done == self._after:
             self._act()
-
-
-def _attack_once(kind: str, folder: Path, chosen: random.Random) -> str:
-    """Return what came of it: "before", "after", an error's class, or what is wrong."""
-    attack = Attack(kind, folder, way=chosen.choice(WAYS), keeps_times=chosen.choice((False, True)))
-    began_s = time.monotonic()
-    expected = attack.expected()
-    duration_s = (time.monotonic() - began_s) / 2  # of one packing
-    try:
-        if chosen.random() < 0.2:
-            _interrupt(attack, chosen.randrange(PARTS))
-            attack.replace()
-            found = attack.pack()
-        else:
-            delay_s = chosen.uniform(0, duration_s)
-            replacement = threading.Timer(delay_s, attack.replace)
-            replacement.start()
-            try:
-                found = attack.pack()
-            finally:
-                replacement.join()
-    except SourceChangedError:
-        return "changed"
-    except FeederError as error:
-        return type(error).__name__
-    if found == expected[0]:
-        return "before"
-    return "after" if found == expected[1] else "WRONG"
-
-
-def _interrupt(attack: Attack, after: int) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    try:
-        attack.pack(lambda *arguments, **named: ActingPool(stop, after, *arguments, **named))
-    except KeyboardInterrupt:
-        return
-
-
-def attack_kind(kind: str, times: int, seed: int) -> Counter[str]:
-    """Attack one kind of source; return how often each came of it."""
-    tally: Counter[str] = Counter()
-    chosen = random.Random(f"{kind} {seed}")
-    for _ in range(times):
-        with tempfile.TemporaryDirectory(prefix="feeder-changed-") as folder:
-            tally[_attack_once(kind, Path(folder), chosen)] += 1
-    return tally

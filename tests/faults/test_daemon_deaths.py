@@ -12,7 +12,7 @@ import pytest
 from feeder.client.stats import request_report
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
-from feeder.wire.messages import Failed, Welcome
+from feeder.wire.messages import Welcome
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
@@ -25,7 +25,6 @@ from tests.support.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.support.sources import error_line, run_feeder
 
 AS_INIT = (
     *(sys.executable, "-c"),
@@ -178,61 +177,12 @@ def test_node_process_restart_is_retried_until_descriptors_are_available(
         fetch_one(daemon, dataset)
 
 
-def test_worker_restart_is_retried_until_it_succeeds(
-    packed: Path, dataset: Dataset, tmp_path: Path
-) -> None:
-    missing = tmp_path / "missing"
-    code = f"""
-import os, sys
-if 'feeder.worker' in sys.orig_argv and os.path.exists({str(missing)!r}):
-    sys.modules['turbojpeg'] = None
-"""
-    with serve(packed, environ=customised(tmp_path, code)) as daemon:
-        first, second = daemon.workers()
-        missing.touch()
-        first.kill()
-        assert "turbojpeg is not installed" in daemon.wait_line("worker 3 cannot start: ")
-        wait_until(
-            lambda: daemon.counters()["worker_starts_failed"] > 1, "a second attempt has failed"
-        )
-        fetch_one(daemon, dataset)
-        missing.unlink()
-        second.kill()
-        fetch_one(daemon, dataset)
-        assert len([line for line in daemon.lines if "cannot start: " in line]) == 1
-
-
 def fetch_one(daemon: Daemon, dataset: Dataset, name: str = "d") -> None:
     recipe = small_recipe()
     with RawClient(daemon.endpoint) as client:
         client.hello(recipe, dataset=name)
         client.want((0, 0))
         check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
-
-
-def test_damaged_sample_fails_its_batch_with_the_shards_name(packed: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for file in packed.iterdir():
-        (damaged / file.name).write_bytes(file.read_bytes())
-    shard = damaged / "shard-00002.fds"
-    content = bytearray(shard.read_bytes())
-    content[64 + 3000] ^= 0xFF  # in the blob of its first or second sample
-    shard.write_bytes(content)
-    recipe = small_recipe("val", batch_size=53)
-    with serve(damaged) as daemon, RawClient(daemon.endpoint) as client:
-        client.hello(recipe)
-        client.want((0, 0))
-        while not isinstance(message := client.receive(), Failed):
-            pass
-        assert message.code == "dataset"
-        assert "shard-00002.fds" in message.message
-        assert "feeder verify" in message.message
-        counters = daemon.counters()
-        assert (counters["batches_failed.bad-sample"], counters["bad_samples"]) == (1, 1)
-    done = run_feeder("serve", "--data", f"d={damaged}/manifest.json")
-    assert done.returncode == 3
-    assert error_line(done)
 
 
 def test_processes_ignore_a_terminal_interrupt_also_while_they_start(

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -155,25 +154,6 @@ def test_draining_daemon_is_not_ready(packed: Path, tmp_path: Path) -> None:
         daemon.wait_line("draining")
         daemon.wait_gone()
         assert not any(line.startswith("feeder: ready") for line in daemon.lines)
-
-
-def test_only_main_threads_receive_signals(packed: Path) -> None:
-    """The kernel may deliver a signal to any thread that has not blocked it; handlers run in the
-    main thread, which would notice only once it wakes up.
-    """
-    ours = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    with serve(packed) as daemon:
-        for process in (daemon.process, daemon.node):
-            threads = {int(task.name): task for task in Path(f"/proc/{process.pid}/task").iterdir()}
-            assert signal.SIGTERM not in blocked_signals(threads.pop(process.pid))
-            for number, thread in threads.items():
-                assert blocked_signals(thread) >= ours, (process.pid, number)
-
-
-def blocked_signals(task: Path) -> set[int]:
-    """Return a thread's blocked signals; ``task`` is its folder in ``/proc/PID/task``."""
-    (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", (task / "status").read_text(), re.MULTILINE)
-    return {number for number in range(1, 65) if int(mask, 16) >> (number - 1) & 1}
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:

@@ -2,14 +2,17 @@
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.client import Client, stop
-from tests.support.daemon import Daemon, resume, serve, wait_until
-from tests.support.lent_client import SLOTS, digest, expected, make_loader
+from feeder.errors import PeerError
+from feeder.wire.slot_layout import SlotLayout
+from tests.faults.client import stop
+from tests.support.daemon import DEADLINE_S, Daemon, resume, serve, wait_until
+from tests.support.lent_client import BATCH, SLOTS, digest, expected, make_loader
 from trainer_client import FeederLoader
 
 
@@ -46,67 +49,6 @@ def take(loader: FeederLoader, batches: int) -> list[str]:
             taken.append(digest(batch))
             if len(taken) == batches:
                 return taken
-
-
-def test_slots_of_a_killed_client_are_free_at_once_and_others_continue(daemon: Daemon) -> None:
-    undisturbed = expected(daemon.endpoint, 12)
-    wait_until(lambda: daemon.counters()["sessions"] == 0, "the first client's session has ended")
-    node, before = daemon.node, daemon.counters()
-    fds = node.num_fds()
-    with make_loader(daemon.endpoint) as other:
-        batches = iter(other)
-        taken = [digest(next(batches))]
-        all_lent(daemon, 1 + SLOTS)
-        with Client() as killed:
-            killed.open(daemon.endpoint)
-            killed.opened()
-            assert killed.take(1) == undisturbed[:1] == taken
-            all_lent(daemon, 2 * (1 + SLOTS))
-            held = daemon.counters()["slots_held_bytes"]
-        wait_until(
-            lambda: daemon.counters()["slots_held_bytes"] == held // 2,
-            "its slots are no longer held",
-        )
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held // 2, "they are free")
-        taken += [digest(batch) for batch in batches]
-        assert taken + take(other, 7) == undisturbed
-        assert other.statistics().reconnects == 0
-        assert other.statistics().batches_lent >= 12
-        counters = daemon.counters()
-        assert counters["sessions_lost"] == before["sessions_lost"] + 1
-        assert counters["sessions_expired"] == 0
-    all_free(daemon)
-    wait_until(lambda: node.num_fds() <= fds, "no descriptor leaks")
-
-
-def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
-    packed: Path, tmp_path: Path
-) -> None:
-    with (
-        serve(packed, "--lease-s", "3", bind=f"ipc://{tmp_path}/node") as daemon,
-        Client() as client,
-    ):
-        undisturbed = expected(daemon.endpoint, 12)
-        client.open(daemon.endpoint)
-        client.opened()
-        assert client.take(1) == undisturbed[:1]
-        all_lent(daemon, 1 + SLOTS)
-        held = daemon.counters()["slots_held_bytes"]
-        client.stop()
-        with make_loader(daemon.endpoint) as other:
-            assert take(other, 12) == undisturbed
-            wait_until(lambda: daemon.counters()["sessions_expired"], "its lease has expired")
-        wait_until(
-            lambda: daemon.counters()["slots_committed_bytes"] == held,
-            "the other client's slots are free",
-        )
-        assert daemon.counters()["slots_held_bytes"] == held, "it may still read them"
-        client.process.resume()
-        assert client.take(11) == undisturbed[1:]
-        copied = client.statistics()["copied_because"]
-        assert copied is None, "the new session's slots were mapped too"
-        client.close()
-        all_free(daemon)
 
 
 def test_client_outlives_node_process_and_workers_with_its_lent_slots(
@@ -150,3 +92,31 @@ def test_lent_slots_stay_readable_after_a_clean_daemon_exit(packed: Path, tmp_pa
                 assert taken == expected(second.endpoint, 10)
                 assert loader.statistics().reconnects == 1
                 assert loader.statistics().copied_because is None
+
+
+def test_client_without_room_for_its_slots_waits_or_gets_the_reason(
+    packed: Path, tmp_path: Path
+) -> None:
+    budget = SLOTS * SlotLayout(slots=1, batch_size=BATCH, image_size=224).slot_bytes
+    options = ("--slots-bytes", str(budget))
+    with serve(packed, *options, bind=f"ipc://{tmp_path}/node", workers=1) as daemon:
+        undisturbed = expected(daemon.endpoint, 5)
+        # Slots still held would leave the next client a smaller window, and so room for others.
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
+        with ThreadPoolExecutor() as pool:
+            with make_loader(daemon.endpoint, image_size=224, recipe={"resize_size": 236}) as first:
+                batches = iter(first)
+                taken = [digest(next(batches))]
+                with pytest.raises(PeerError, match=r"no welcome .* within 1.5 s: .*slots_bytes"):
+                    make_loader(daemon.endpoint, timeout_s=1.5)
+                refused = daemon.counters()["refused.memory"]
+                patient = pool.submit(make_loader, daemon.endpoint)
+                wait_until(
+                    lambda: daemon.counters()["refused.memory"] > refused, "it has been refused"
+                )
+                taken += map(digest, batches)
+                assert first.statistics().reconnects == 0
+            with patient.result(DEADLINE_S) as second:
+                assert [digest(batch) for batch in second] == undisturbed
+        assert taken == expected(daemon.endpoint, 5, image_size=224, recipe={"resize_size": 236})
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are free")

@@ -106,13 +106,6 @@ def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
         assert taken.result(DEADLINE_S) == undisturbed
 
 
-def test_slow_network_changes_no_byte(proxy: TcpProxy, undisturbed: list[str]) -> None:
-    proxy.delay(0.02)
-    with make_loader(proxy.endpoint) as loader:
-        assert take(loader) == undisturbed
-        assert loader.statistics().reconnects == 0
-
-
 @pytest.mark.parametrize("side", get_args(Side))
 def test_half_closed_connection_is_replaced(
     proxy: TcpProxy, undisturbed: list[str], side: Side

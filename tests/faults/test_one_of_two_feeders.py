@@ -67,9 +67,7 @@ def pair(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 STRIKES: dict[str, Callable[[Pair], object]] = {
     "kill_supervisor": lambda pair: pair.struck.daemon.kill(),
     "drain": lambda pair: pair.struck.end(),
-    "kill_node": lambda pair: pair.struck.daemon.node.kill(),
     "stop_node": lambda pair: stop(pair.struck.daemon.node),
-    "stop_workers": lambda pair: [stop(worker) for worker in pair.struck.daemon.workers()],
     "cut": lambda pair: pair.proxy.cut(),
     "stall": lambda pair: pair.proxy.stall(),
 }
