@@ -10,7 +10,7 @@
 # make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000; DAMAGED=100000)
 # make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
-# make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
+# make test-starved   all tests, beside busy loops, while their processes and threads are stopped (SEED=N)
 # make test-conditions  what holds a daemon back, made on purpose and named rightly (four minutes, alone)
 # make test-shares    shares of jobs on daemons with 1, 2 and 4 workers (four minutes, alone)
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)

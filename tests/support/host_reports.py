@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from feeder.metrics.hangs import KernelState
 from feeder.metrics.records import (
     BOUNDS_S,
     OTHERS,
@@ -32,6 +31,7 @@ from feeder.metrics.report import (
 )
 
 CLOCK_S: Final = 50_000.0
+INTERVAL_S: Final = 10.0
 IMAGE_BYTES: Final = 224 * 224 * 3
 JPEG_BYTES: Final = 110_000
 BATCH_IMAGES: Final = 256
@@ -44,6 +44,12 @@ STAGES: Final[Mapping[str, float]] = {
     "fill": 0.0,
 }
 """Shares of the workers' time in chunks; the rest is in no stage."""
+
+CPU_SHARE: Final = 0.97
+"""Of the time in chunks: on a CPU."""
+
+STORAGE_SHARE: Final = 0.01
+"""Of the bytes read: those that storage had to deliver."""
 
 IMAGENET: Final = ServedDatasetReport(
     name="imagenet",
@@ -66,17 +72,8 @@ class ClientShape:
     images_a_s: float = 1000.0
     wait_share: float | None = 0.0
     """Of the client's time, for this node process; None: it reports no waits."""
-    worker_share: float | None = None
-    """Of the busy workers' time; None: as its share of the images."""
     is_lent: bool = True
     is_local: bool = True
-    window: int = 8
-    wanted: int = 6
-    cpus: float = 0.4
-    slots: SlotSeconds = field(
-        default_factory=lambda: SlotSeconds(free=1.0, filling=4.0, sending=0.0, client=3.0)
-    )
-    """Mean number of slots in each state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,38 +83,23 @@ class HostShape:
     nodes: int = 1
     workers: int = 8
     """Of each node process."""
-    seconds: float = 10.0
     clients: Sequence[ClientShape] = (ClientShape(name="feed-03 pid 4711 rank 0"),)
     busy: float = 0.6
     """Share of the workers' time in chunks."""
-    cpu: float = 0.97
-    """Of the time in chunks: on a CPU; so is the next one, and what is left is blocked."""
-    run_delay: float = 0.02
-    stages: Mapping[str, float] = field(default_factory=lambda: STAGES)
-    storage_share: float = 0.01
-    """Of the bytes read: those that storage had to deliver."""
     cache_hits: float = 0.0
     """Share of the decoded cache's look-ups; 0: no cache."""
     silent: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """Seconds of silence, by node process and worker."""
-    kernel_state: KernelState = "stopped"
     states: Mapping[int, NodeState] = field(default_factory=dict)
     """Of node processes that are not ready; those that restart or start have no snapshot."""
     restarts: Mapping[int, int] = field(default_factory=dict)
     worker_restarts: int = 0
-    memory_bytes_a_s: float = 20e9
-    other_cpus: float = 0.3
-    """CPUs that other programs use."""
     usable_cpus: float | None = None
     throttled_cpus: float = 0.0
     """CPUs on which a quota keeps threads from running, on average."""
-    pressure_cpu: float = 0.04
-    pressure_io: float = 0.01
-    pressure_memory: float = 0.0
     warnings: Sequence[str] = ()
     minutes: float = 5.0
     """Of history."""
-    stalled_datasets: Sequence[str] = ()
     queued_batches: int = 0
     counters: Mapping[str, int | float | str] = field(
         default_factory=lambda: {"sessions_opened": 3, "decoder": "own (avx512)"}
@@ -135,7 +117,7 @@ def host_report(shape: HostShape, verdict: Verdict = HEALTHY, **changed: Any) ->
     """Return the report of a host; ``changed`` replaces fields of it."""
     cpus = shape.nodes * shape.workers
     ready = [number for number in range(shape.nodes) if _state(shape, number) == "ready"]
-    busy_cpus = len(ready) * shape.workers * shape.busy * shape.cpu + shape.other_cpus
+    busy_cpus = len(ready) * shape.workers * shape.busy * CPU_SHARE + 0.3  # other programs'
     usable = shape.usable_cpus if shape.usable_cpus is not None else float(cpus)
 
     def load(clock_s: float) -> HostLoad:
@@ -144,11 +126,10 @@ def host_report(shape: HostShape, verdict: Verdict = HEALTHY, **changed: Any) ->
             usable_cpus=usable,
             cpus=cpus,
             busy_s=busy_cpus * clock_s,
-            io_wait_s=0.2 * clock_s * shape.storage_share,
+            io_wait_s=0.002 * clock_s,
             throttled_s=shape.throttled_cpus * clock_s,
-            pressure_cpu_s=shape.pressure_cpu * clock_s,
-            pressure_io_s=shape.pressure_io * clock_s,
-            pressure_memory_s=shape.pressure_memory * clock_s,
+            pressure_cpu_s=0.04 * clock_s,
+            pressure_io_s=0.01 * clock_s,
             free_memory_bytes=23_400_000_000,
         )
 
@@ -161,7 +142,7 @@ def host_report(shape: HostShape, verdict: Verdict = HEALTHY, **changed: Any) ->
         "datasets": (IMAGENET,),
         "nodes": tuple(_node_report(shape, number) for number in range(shape.nodes)),
         "load": load(CLOCK_S),
-        "load_before": load(CLOCK_S - shape.seconds),
+        "load_before": load(CLOCK_S - INTERVAL_S),
         "verdict": verdict,
         "history": _history(shape, len(ready)),
         "warnings": tuple(shape.warnings),
@@ -182,7 +163,7 @@ def _node_report(shape: HostShape, number: int) -> NodeReport:
         state=state,
         restarts=restarts,
         now=node_snapshot(shape, number, CLOCK_S),
-        before=node_snapshot(shape, number, CLOCK_S - shape.seconds),
+        before=node_snapshot(shape, number, CLOCK_S - INTERVAL_S),
     )
 
 
@@ -213,10 +194,10 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeRecord:
         batches=images // BATCH_IMAGES,
         sent_bytes=round((rate - lent) * IMAGE_BYTES * up_s),
         lent_bytes=round(lent * IMAGE_BYTES * up_s),
-        stages={stage: share * busy_s * len(workers) for stage, share in shape.stages.items()},
+        stages={stage: share * busy_s * len(workers) for stage, share in STAGES.items()},
         decoded_bytes=round(rate * (1 - shape.cache_hits) * 400_000 * up_s),
-        memory_bytes_a_s=shape.memory_bytes_a_s,
-        slots=_slots(shape.clients, up_s),
+        memory_bytes_a_s=20e9,
+        slots=_slots(len(shape.clients), up_s),
         queued_batches=shape.queued_batches,
         chunks_in_flight=round(shape.busy * shape.workers),
         cache=CacheRecord(
@@ -227,7 +208,6 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeRecord:
             misses=round(looked_up * (1 - shape.cache_hits)),
             fills=round(0.1 * looked_up * (1 - shape.cache_hits)),
         ),
-        stalled_datasets=tuple(shape.stalled_datasets),
         worker_restarts=shape.worker_restarts,
         own_cpu_s=0.11 * up_s,
         chunk_s=Histogram(counts=counts, total_s=0.03 * sum(counts)),
@@ -241,7 +221,7 @@ def _worker(
 ) -> WorkerRecord:
     silent_s = shape.silent.get((node, index), 0.0)
     busy = 1.0 if silent_s else shape.busy
-    cpu = 0.0 if silent_s else shape.cpu
+    cpu = 0.0 if silent_s else CPU_SHARE
     # A silent worker made progress before the interval.
     images = images_a_s / shape.workers * (up_s if not silent_s else 500.0)
     requested = images * JPEG_BYTES
@@ -250,14 +230,14 @@ def _worker(
         pid=5000 + 300 * node + index,
         state="silent" if silent_s else "busy" if shape.busy > 0.02 else "idle",
         silent_s=silent_s,
-        kernel_state=shape.kernel_state if silent_s else None,
+        kernel_state="stopped" if silent_s else None,
         cpu=node * shape.workers + index,
         chunks=round(images / 32),
         images=round(images),
         busy_s=busy * up_s,
         cpu_s=busy * cpu * up_s,
-        run_delay_s=busy * shape.run_delay * up_s,
-        read_bytes=round(requested * shape.storage_share),
+        run_delay_s=busy * 0.02 * up_s,
+        read_bytes=round(requested * STORAGE_SHARE),
         requested_bytes=round(requested),
     )
 
@@ -265,8 +245,6 @@ def _worker(
 def _client(client: ClientShape, up_s: float, images_a_s: float, busy_s: float) -> ClientRecord:
     images = round(client.images_a_s * up_s)
     share = client.images_a_s / images_a_s if images_a_s else 0.0
-    if client.worker_share is not None:
-        share = client.worker_share
     return ClientRecord(
         name=client.name,
         account=client.account,
@@ -274,26 +252,21 @@ def _client(client: ClientShape, up_s: float, images_a_s: float, busy_s: float) 
         job=client.job,
         is_lent=client.is_lent,
         is_local=client.is_local,
-        window=client.window,
-        wanted=client.wanted,
+        window=8,
+        wanted=6,
         images=images,
         batches=images // BATCH_IMAGES,
         sent_bytes=0 if client.is_lent else images * IMAGE_BYTES,
         worker_s=share * busy_s,
         waited_s=0.0 if client.wait_share is None else client.wait_share * up_s,
         clock_s=0.0 if client.wait_share is None else up_s,
-        cpu_s=0.0 if client.wait_share is None else client.cpus * up_s,
-        slots=_slots([client], up_s),
+        cpu_s=0.0 if client.wait_share is None else 0.4 * up_s,
+        slots=_slots(1, up_s),
     )
 
 
-def _slots(clients: Sequence[ClientShape], up_s: float) -> SlotSeconds:
-    return SlotSeconds(
-        free=sum(client.slots.free for client in clients) * up_s,
-        filling=sum(client.slots.filling for client in clients) * up_s,
-        sending=sum(client.slots.sending for client in clients) * up_s,
-        client=sum(client.slots.client for client in clients) * up_s,
-    )
+def _slots(clients: int, up_s: float) -> SlotSeconds:
+    return SlotSeconds(free=clients * up_s, filling=4 * clients * up_s, client=3 * clients * up_s)
 
 
 def _history(shape: HostShape, ready: int) -> tuple[HistoryPoint, ...]:

@@ -1,10 +1,9 @@
-"""Runs the test suite while its processes and threads are stopped and starved at random.
+"""Runs the test suite beside busy loops, while its processes and threads are stopped at random.
 
-    python -m tests.support.starve [--seed N] [--minutes M] [PYTEST ARGUMENT …]
+    python -m tests.support.starve [--seed N] [PYTEST ARGUMENT …]
 
-runs pytest beside busy loops, and repeatedly picks a process that pytest has started, or a single
-thread of one. It is stopped, or runs as SCHED_IDLE, for up to HOLD_MAX_S. The exit status is
-pytest's, or 124 after a timeout of M minutes, or 3 if no thread was ever held.
+repeatedly picks a process that pytest has started, or a single thread of one, and stops it for up
+to HOLD_MAX_S. The exit status is pytest's, or 3 if no thread was ever stopped.
 
 Threads are stopped with ptrace(2), not SIGSTOP: ptrace can stop a single thread; a process that a
 test has stopped stays stopped (our SIGCONT would continue it); and when this program ends, even by
@@ -15,7 +14,6 @@ only distributes tests (--numprocesses), and waiting for a child that is also tr
 """
 
 import argparse
-import contextlib
 import ctypes
 import os
 import random
@@ -38,8 +36,6 @@ _REST_S: Final = 1.0
 _GAP_MEAN_S: Final = 0.2  # between two picks
 _HELD_MAX: Final = 3
 _TURN_S: Final = 0.005
-_END_GRACE_S: Final = 30.0  # from SIGINT to SIGKILL
-_OUT_OF_TIME: Final = 124  # as timeout(1)
 _UNDISTURBED: Final = 3  # it passed, but nothing was stopped: this program does not work here
 
 _BUSY_LOOPS: Final = 2 * (os.cpu_count() or 1)
@@ -82,34 +78,14 @@ class Stop:
         return bool(self._threads)
 
 
-class Starvation:
-    """Threads that run only on an otherwise idle processor."""
-
-    def __init__(self, process: psutil.Process, threads: Sequence[int]) -> None:
-        """Set SCHED_IDLE for threads of a process."""
-        self._process = process
-        self._threads = threads
-        for thread in threads:
-            _set_policy(thread, os.SCHED_IDLE)
-
-    def run_due(self, is_over: bool) -> bool:
-        """Restore the policy if ``is_over``; return whether the starvation continues."""
-        if is_over:
-            inherited = _threads_of(_family(self._process)[1:])  # a child inherits the policy
-            for thread in (*self._threads, *inherited):
-                _set_policy(thread, os.SCHED_OTHER)
-        return not is_over
-
-
 class Disturber:
-    """Stops and starves random threads of a process tree, and releases them."""
+    """Stops random threads of a process tree, and releases them."""
 
-    def __init__(self, root: psutil.Process, seed: int, *, may_starve: bool) -> None:
+    def __init__(self, root: psutil.Process, seed: int) -> None:
         """Pick among the descendants of ``root``, not ``root`` itself."""
         self._root = root
         self._random = random.Random(seed)
-        self._kinds = ["stop", "starve"] if may_starve else ["stop"]
-        self._held: dict[int, tuple[float, Stop | Starvation]] = {}  # by process: until when
+        self._held: dict[int, tuple[float, Stop]] = {}  # by process: until when
         self._rested_s: dict[int, float] = {}
         self._next_s = 0.0
         self.counts: Counter[str] = Counter()
@@ -133,7 +109,7 @@ class Disturber:
 
     def _pick(self, now_s: float) -> None:
         # Always the same number of draws, so that delays do not change later picks.
-        where, which, kind, extent, share = (self._random.random() for _ in range(5))
+        where, which, extent, share = (self._random.random() for _ in range(4))
         free = [
             process
             for process in _family(self._root)[1:]
@@ -145,52 +121,35 @@ class Disturber:
         threads = _threads_of([process])
         if extent < 0.5 and threads:
             threads = [threads[int(which * len(threads))]]
-        name = self._kinds[int(kind * len(self._kinds))]
-        self._held[process.pid] = (
-            now_s + share * HOLD_MAX_S,
-            Stop(threads) if name == "stop" else Starvation(process, threads),
-        )
-        self.counts[f"{name} {'one thread' if extent < 0.5 else 'all threads'}"] += 1
+        self._held[process.pid] = now_s + share * HOLD_MAX_S, Stop(threads)
+        self.counts["one thread" if extent < 0.5 else "all threads"] += 1
 
 
-def run_suite(arguments: Sequence[str], seed: int, limit_s: float, busy_loops: int) -> int:
+def run_suite(arguments: Sequence[str], seed: int) -> int:
     """Run pytest under these disturbances; return its exit status."""
-    starves = may_starve()
-    kinds = "stops and starvation" if starves else "stops only, as RLIMIT_NICE is too low"
-    _log(f"seed {seed}, {busy_loops} busy loops, {kinds}")
+    _log(f"seed {seed}, {_BUSY_LOOPS} busy loops")
     busy = [
         subprocess.Popen([sys.executable, "-c", _BUSY_LOOP, str(os.getpid())])
-        for _ in range(busy_loops)
+        for _ in range(_BUSY_LOOPS)
     ]
     suite = subprocess.Popen([sys.executable, "-m", "pytest", *arguments])
-    disturber = Disturber(psutil.Process(suite.pid), seed, may_starve=starves)
+    disturber = Disturber(psutil.Process(suite.pid), seed)
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal also interrupts pytest
         signal.signal(number, lambda number, _: suite.send_signal(number))
-    end_s = time.monotonic() + limit_s
     try:
-        while suite.poll() is None and time.monotonic() < end_s:
+        while suite.poll() is None:
             disturber.run_due(time.monotonic())
             time.sleep(_TURN_S)
-        disturber.release()
-        if suite.poll() is not None:
-            if suite.returncode == 0 and not disturber.counts:
-                return _UNDISTURBED
-            return suite.returncode if suite.returncode >= 0 else 128 - suite.returncode
-        _log(f"timeout after {limit_s / 60:g} minutes: interrupting pytest")
-        suite.send_signal(signal.SIGINT)
-        try:
-            suite.wait(_END_GRACE_S)
-        except subprocess.TimeoutExpired:
-            for process in _family(disturber._root):
-                process.kill()
-        return _OUT_OF_TIME
+        if suite.returncode == 0 and not disturber.counts:
+            return _UNDISTURBED
+        return suite.returncode if suite.returncode >= 0 else 128 - suite.returncode
     finally:
         disturber.release()
         for loop in busy:
             loop.kill()
             loop.wait()
         counts = ", ".join(f"{name} {count}" for name, count in sorted(disturber.counts.items()))
-        _log(f"seed {seed}: {counts or 'no thread was held'}")
+        _log(f"seed {seed}: stopped {counts or 'no thread'}")
 
 
 def _family(root: psutil.Process) -> list[psutil.Process]:
@@ -216,27 +175,6 @@ def _ptrace(request: int, thread: int, data: int = 0) -> bool:
     return int(_libc.ptrace(request, thread, None, data)) == 0
 
 
-def _set_policy(thread: int, policy: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.sched_setscheduler(thread, policy, os.sched_param(0))
-
-
-def may_starve() -> bool:
-    """Return whether a thread may leave SCHED_IDLE; exit if ptrace is not permitted."""
-    probe = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
-    try:
-        if not _ptrace(_SEIZE, probe):
-            sys.exit("starve: ptrace(2) is not permitted here")
-        os.sched_setscheduler(probe, os.SCHED_IDLE, os.sched_param(0))
-        os.sched_setscheduler(probe, os.SCHED_OTHER, os.sched_param(0))
-    except PermissionError:
-        return False  # RLIMIT_NICE is too low
-    finally:
-        os.kill(probe, signal.SIGKILL)
-        os.waitpid(probe, 0)
-    return True
-
-
 def _log(text: str) -> None:
     sys.stdout.write(f"starve: {text}\n")
     sys.stdout.flush()
@@ -245,18 +183,9 @@ def _log(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.starve", allow_abbrev=False)
     parser.add_argument("--seed", type=int, help="of the random picks; random by default")
-    parser.add_argument(
-        "--busy-loops",
-        type=int,
-        default=_BUSY_LOOPS,
-        help="number of processes that only use CPU time",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="timeout of the whole suite (60)"
-    )
     options, arguments = parser.parse_known_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    return run_suite(arguments, seed, 60 * options.minutes, options.busy_loops)
+    return run_suite(arguments, seed)
 
 
 if __name__ == "__main__":
