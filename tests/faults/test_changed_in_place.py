@@ -1,13 +1,15 @@
 """Datasets changed in place under a running daemon: the right bytes or an error with a name.
 
-Each batch is compared with that of the unchanged dataset, over four kinds of change, all of which
+Each batch is compared with that of the unchanged dataset, over five kinds of change; all but one
 leave the checksum of each record valid.
 """
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,10 @@ def copy_index(served: Path, other: Path) -> None:
     overwrite(served / SHARD, mine[: decode_header(mine, SHARD).records_offset] + content[start:])
 
 
+def truncate(served: Path, other: Path) -> None:
+    os.truncate(served / SHARD, 500)
+
+
 def _rewrite_records(
     served: Path, edit: Callable[[np.ndarray], None], *, seal: bool = True
 ) -> None:
@@ -111,6 +117,7 @@ def shift_blobs(served: Path, other: Path) -> None:
 
 KINDS: dict[str, Change] = {
     "in-place-copy": copy_whole,
+    "truncated": truncate,
     "index-only": copy_index,
     "records-swapped": swap_records,
     "blobs-of-others": shift_blobs,
@@ -197,3 +204,25 @@ def test_dataset_changed_before_the_start_is_not_served(
     ) as daemon:
         daemon.wait_line(rf"{SHARD} does not match the manifest")
         assert daemon.process.wait() == DatasetError.exit_status
+
+
+def test_replaced_shard_is_served_until_a_new_worker_refuses_the_other_file(
+    datasets: dict[str, Path], right: list[str], tmp_path: Path
+) -> None:
+    """The name then leads to another file, which does not match the manifest."""
+    served = tmp_path / "served"
+    shutil.copytree(datasets["served"], served)
+    intact = tmp_path / "intact"
+    with _serve(served) as daemon, make_loader(daemon.endpoint) as loader:
+        assert [digest(batch) for batch in loader] == right[:EPOCH]
+        (served / SHARD).rename(intact)
+        shutil.copy(datasets["reseeded"] / SHARD, served)
+        assert [digest(batch) for batch in loader] == right[EPOCH : 2 * EPOCH]
+        for worker in daemon.workers():
+            worker.kill()
+        with pytest.raises(DatasetError, match=rf"{SHARD} does not match the manifest"):
+            list(chain(loader, loader))
+        intact.replace(served / SHARD)
+        loader.set_epoch(3)
+        assert [digest(batch) for batch in loader] == right[3 * EPOCH : 4 * EPOCH]
+        daemon.family()

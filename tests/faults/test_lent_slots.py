@@ -1,17 +1,14 @@
 """Clients that map slots and die, stop or outlive the daemon: no slot leaks, no byte is wrong."""
 
-import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from feeder.errors import PeerError
 from feeder.wire.slot_layout import SlotLayout
-from tests.faults.client import stop
-from tests.support.daemon import DEADLINE_S, Daemon, resume, serve, wait_until
+from tests.support.daemon import DEADLINE_S, Daemon, serve, wait_until
 from tests.support.lent_client import BATCH, SLOTS, digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -26,21 +23,6 @@ def all_lent(daemon: Daemon, batches: int) -> None:
     wait_until(lambda: daemon.counters()["batches_lent"] == batches, f"{batches} batches lent")
 
 
-def all_free(daemon: Daemon) -> None:
-    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are free")
-    counters = daemon.counters()
-    assert (counters["sessions"], counters["slots_held_bytes"]) == (0, 0)
-
-
-@contextlib.contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    stop(process)
-    try:
-        yield
-    finally:
-        resume(process)
-
-
 def take(loader: FeederLoader, batches: int) -> list[str]:
     """Take batches, across epochs."""
     taken: list[str] = []
@@ -49,30 +31,6 @@ def take(loader: FeederLoader, batches: int) -> list[str]:
             taken.append(digest(batch))
             if len(taken) == batches:
                 return taken
-
-
-def test_client_outlives_node_process_and_workers_with_its_lent_slots(
-    daemon: Daemon,
-) -> None:
-    undisturbed = expected(daemon.endpoint, 20)
-    with make_loader(daemon.endpoint) as loader:
-        batches = iter(loader)
-        taken = [digest(next(batches))]
-        all_lent(daemon, 1 + SLOTS)
-        with stopped(psutil.Process(daemon.process.pid)):  # so no successor starts
-            daemon.node.kill()
-            taken.append(digest(next(batches)))
-            assert loader.statistics().reconnects == 0, "lent slots are still readable"
-        daemon.wait_line("node process 0 serves again")
-        taken += [digest(batch) for batch in batches]
-        for worker in daemon.workers():
-            worker.kill()
-        assert taken + take(loader, 15) == undisturbed
-        # A busy successor may lose the connection once more.
-        assert loader.statistics().reconnects in (1, 2)
-        assert loader.statistics().copied_because is None
-    all_free(daemon)
-    daemon.family()
 
 
 def test_lent_slots_stay_readable_after_a_clean_daemon_exit(packed: Path, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import socket
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,6 +180,10 @@ def test_mismatched_keys_are_reported_quickly(
         return time.monotonic() - began_s
 
     happens_within(REFUSED_S, load_once)
+    options = [word for key, path in paths.items() for word in (f"--{key.replace('_', '-')}", path)]
+    done = call_feeder("status", endpoint, "--timeout", str(DEADLINE_S), *options)
+    assert done.returncode == PeerError.exit_status
+    assert problem in error_line(done)
 
 
 def test_commands_use_the_given_keys(keyed: KeyedDaemon, tmp_path: Path) -> None:
@@ -318,28 +320,6 @@ def test_keys_that_protect_nothing_are_refused_at_the_start(
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *words)
     assert done.returncode == 2
     assert problem.format(**places) in error_line(done)
-
-
-def test_forwarder_without_a_feeder_is_not_reported_as_a_key_problem(keyed: KeyedDaemon) -> None:
-    def hang_up() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                listener.accept()[0].close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        with pytest.raises(PeerError, match="nothing answers there") as silence:
-            BatchFetcher(
-                f"tcp://127.0.0.1:{listener.getsockname()[1]}",
-                dataset="d",
-                recipe=small_recipe(),
-                timeout_s=1.0,
-                keys=keyed.friend.to(keyed.server),
-            )
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(DEADLINE_S)
-    assert not isinstance(silence.value, HandshakeProblem)
 
 
 def test_reused_descriptor_number_leaks_no_descriptor() -> None:
