@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from feeder.dataset.format import RECORD, decode_header, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, ShardEntry
 from feeder.dataset.opened import Dataset
 from feeder.dataset.proven_shard import ProvenShard
-from feeder.dataset.reader import ShardReader
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import whole_jpeg
@@ -46,9 +46,7 @@ def dataset(packed: tuple[Path, Path]) -> Iterator[Dataset]:
 @pytest.fixture
 def damaged(packed: tuple[Path, Path], tmp_path: Path) -> Path:
     """A copy of the dataset to damage."""
-    for path in packed[1].iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
+    return Path(shutil.copytree(packed[1], tmp_path / "damaged"))
 
 
 def _all_ids(dataset: Dataset) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
@@ -132,63 +130,44 @@ def test_damaged_blob_names_the_sample_whenever_it_is_read(damaged: Path) -> Non
             path.write_bytes(intact)
 
 
+def _swap_records(shard: bytes) -> bytes:
+    """The first two change places; all their checksums are right."""
+    start = decode_header(shard, "").records_offset
+    first, second = shard[start : start + 64], shard[start + 64 : start + 128]
+    return shard[:start] + second + first + shard[start + 128 :]
+
+
 def test_damaged_record_names_the_sample(damaged: Path) -> None:
+    path = damaged / shard_name(0)
+    content = bytearray(path.read_bytes())
+    content[decode_header(bytes(content), "").records_offset + 64 + 50] ^= 1
+    path.write_bytes(content)
     with Dataset.open(damaged) as dataset:
-        path = damaged / shard_name(0)
-        reader = ShardReader(path)
-        content = bytearray(path.read_bytes())
-        content[reader.header.records_offset + 64 + 50] ^= 1
-        reader.close()
-        path.write_bytes(content)
         with pytest.raises(DatasetError, match=r"row 1 is damaged.*feeder verify"):
             dataset.read_records(np.array([0, 1, 2]))
         assert dataset.name_of(1) is None
         assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
 
 
-def test_record_that_changes_after_its_shard_was_opened_names_the_sample(damaged: Path) -> None:
-    with Dataset.open(damaged) as dataset:
-        path = damaged / dataset.manifest.shards[0].name
+@pytest.mark.parametrize("open_shards", [1, 5], ids=("reopened", "open"))
+def test_record_or_name_that_changes_after_its_shard_was_verified_is_not_used(
+    damaged: Path, open_shards: int
+) -> None:
+    """An index is not read a second time where its shard was closed to limit descriptors."""
+    with Dataset.open(damaged, open_shards=open_shards) as dataset:
+        path, name = damaged / shard_name(0), dataset.describe(1)
         intact = path.read_bytes()
         records = dataset.read_records(_all_ids(dataset))
-        name = dataset.describe(1)
-        swapped = bytearray(intact)
-        start = decode_header(intact, "").records_offset
-        swapped[start : start + 128] = intact[start + 64 : start + 128] + intact[start : start + 64]
-        path.write_bytes(swapped)
+        path.write_bytes(_swap_records(intact))
         with pytest.raises(DatasetError, match=r"record of sample 1 in .*shard-00000.fds is not"):
             dataset.read_records(np.array([1]))
         assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
+        assert np.array_equal(dataset.read_records(np.array([5, 6])), records[[5, 6]])
+        path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
         path.write_bytes(intact)
         assert np.array_equal(dataset.read_records(_all_ids(dataset)), records)
         assert dataset.describe(1) == name
-
-
-def test_name_that_changes_after_its_shard_was_opened_is_not_shown(damaged: Path) -> None:
-    with Dataset.open(damaged) as dataset:
-        assert "class" in dataset.describe(0)
-        path = damaged / shard_name(0)
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
-        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
-
-
-def test_reopened_shard_is_still_verified(damaged: Path) -> None:
-    """The shard was closed to limit descriptors; its index is not read a second time."""
-    with Dataset.open(damaged, open_shards=1) as dataset:
-        records = dataset.read_records(_all_ids(dataset))
-        path = damaged / shard_name(0)
-        swapped = bytearray(path.read_bytes())
-        start = decode_header(bytes(swapped), "").records_offset
-        swapped[start : start + 128] = (
-            swapped[start + 64 : start + 128] + swapped[start : start + 64]
-        )
-        path.unlink()
-        path.write_bytes(swapped)
-        with pytest.raises(DatasetError, match=r"record of sample 0 in .*shard-00000.fds is not"):
-            dataset.read_records(np.array([0]))
-        assert np.array_equal(dataset.read_records(np.array([5, 6])), records[[5, 6]])
 
 
 def test_shard_is_closed_if_memory_runs_out_during_verification(
@@ -264,31 +243,21 @@ def test_record_with_a_blob_outside_its_shard_is_refused(dataset: Dataset) -> No
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    "fields",
     [
-        ("subsampling", 200),
-        ("subsampling", 6),
-        ("subsampling", 65_535),
-        ("width", 0),
-        ("height", 0),
-        ("label", 3),
+        *({"subsampling": value} for value in (6, 200, 65_535)),
+        {"width": 0},
+        {"height": 0},
+        {"label": 3},
+        {"width": 65_528, "height": 65_528},  # over the limit of pixels
     ],
 )
-def test_inconsistent_record_is_refused(damaged: Path, field: str, value: int) -> None:
-    rewrite_record(damaged, 4, **{field: value})
+def test_inconsistent_record_is_refused(damaged: Path, fields: dict[str, int]) -> None:
+    rewrite_record(damaged, 4, **fields)
     with Dataset.open(damaged) as dataset:
         with pytest.raises(DatasetError, match=r"sample 4 \(class.*contradicts itself"):
             dataset.read_records(np.array([3, 4]))
         assert len(dataset.read_records(np.array([3, 2]))) == 2
-
-
-def test_image_over_the_pixel_limit_is_refused(damaged: Path) -> None:
-    rewrite_record(damaged, 4, width=65_528, height=65_528)
-    with (
-        Dataset.open(damaged) as dataset,
-        pytest.raises(DatasetError, match=r"sample 4 .*contradicts itself"),
-    ):
-        dataset.read_records(np.array([4]))
 
 
 def test_shard_truncated_while_open_is_a_dataset_error(damaged: Path) -> None:
@@ -304,15 +273,12 @@ def test_shard_truncated_while_open_is_a_dataset_error(damaged: Path) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "swapped", "longer"])
 def test_wrong_shard_file_is_refused_when_first_used(damaged: Path, how: str) -> None:
-    path = damaged / shard_name(1)
-    if how == "missing":
-        path.unlink()
-    elif how == "truncated":
-        os.truncate(path, 500)
-    elif how == "swapped":
-        path.write_bytes((damaged / shard_name(2)).read_bytes())
-    else:
-        path.write_bytes(path.read_bytes() + b"\0")
+    path, other = (damaged / shard_name(number) for number in (1, 2))
+    content = path.read_bytes()
+    contents = {"truncated": content[:500], "swapped": other.read_bytes(), "longer": content + b"0"}
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(contents[how])
     with Dataset.open(damaged) as dataset:
         dataset.read_records(np.array([0]))
         with pytest.raises(DatasetError, match=r"shard-00001.fds"):
@@ -320,24 +286,17 @@ def test_wrong_shard_file_is_refused_when_first_used(damaged: Path, how: str) ->
         assert dataset.describe(5) == "sample 5 (name unreadable) in shard-00001.fds"
 
 
-def test_damaged_manifest_is_refused(damaged: Path) -> None:
-    path = damaged / MANIFEST_NAME
-    path.write_bytes(path.read_bytes().replace(b"class1", b"class9"))
-    with pytest.raises(DatasetError, match="fingerprint does not match"):
-        Dataset.open(damaged)
-
-
-def test_opening_fourteen_million_samples_takes_little_memory(tmp_path: Path) -> None:
-    manifest = make_manifest(14_197_122, 10_000)
+def test_opening_millions_of_samples_takes_little_memory(tmp_path: Path) -> None:
+    manifest = make_manifest(2_839_424, 2000)  # a fifth of ImageNet-21k
     (tmp_path / MANIFEST_NAME).write_bytes(manifest.encode())
     del manifest
     tracemalloc.start()
     try:
         with Dataset.open(tmp_path) as dataset:
             kept, peak = tracemalloc.get_traced_memory()
-            assert dataset.layout.samples == 14_197_122
-            assert dataset._locate(14_197_121) == (9_999, 1_418)
+            assert dataset.layout.samples == 2_839_424
+            assert dataset._locate(2_839_423) == (1999, 1418)
     finally:
         tracemalloc.stop()
-    assert kept < 8e6  # the manifest's 10,000 entries
-    assert peak < 40e6  # while JSON is parsed
+    assert kept < 1.6e6  # the manifest's 2,000 entries
+    assert peak < 8e6  # while JSON is parsed

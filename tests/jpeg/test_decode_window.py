@@ -1,18 +1,18 @@
-"""Every version of Feeder's decoder gives TurboJPEG's bytes.
+"""Every version of Feeder's decoder gives TurboJPEG's bytes, and a window's are the image's.
 
 ``own_pixels`` checks each time that only the rows of pixels are written.
 """
 
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.jpeg.crop_decode import McuGrids, cover_boxes, rebuild_jpeg
 from feeder.jpeg.decode import VERSIONS
-from feeder.jpeg.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
+from feeder.jpeg.recode import MCU_PX, TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
 from tests.exact.windows import (
     Window,
     expected_pixels,
@@ -22,10 +22,16 @@ from tests.exact.windows import (
     whole_window,
     window_of,
 )
-from tests.support.blobs import Blob
 from tests.support.coefficient_jpegs import coefficient_jpeg, draw_blocks, mcu_grid, size_px
 from tests.support.hard_jpegs import KINDS, hard_jpeg
-from tests.support.jpegs import cjpeg, class_files, encode, mcus_of, picture
+from tests.support.jpegs import (
+    SAMPLINGS,
+    cjpeg,
+    decode,
+    encode,
+    mcus_of,
+    picture,
+)
 
 SCALES = (1, 2, 4, 8)
 
@@ -50,7 +56,7 @@ def check_window(
         assert np.array_equal(got, expected) or got is None, (window, scale, version)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     kind=st.sampled_from(KINDS),
     width=st.integers(1, 24) | st.integers(1, 200),
@@ -86,7 +92,6 @@ def test_any_window_of_any_image(
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     kind=st.sampled_from(["4:4:4", "4:2:2", "4:2:0", "grey"]),
     mcus=st.integers(1, 9),
@@ -112,56 +117,19 @@ def test_any_coefficients_of_a_picture(
         check_window(tiled, window, scale)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_windows_at_every_edge(kind: str) -> None:
-    for number, width in enumerate((1, 2, 3, 5, 8, 9, 15, 16, 17, 31, 33, 63, 65, 127, 161)):
-        height = 1 + 37 * number % 150
-        jpeg = hard_jpeg(number, kind, width, height, 1 + number * 7)
-        tiled = tile_jpeg(jpeg, TILE_WIDTHS_PX[number % 4])
-        mcus, rows = mcus_of(tiled)
-        middle, tile = mcus // 2, Blob.parse(tiled.blob).tile_mcus
-        for across in ((0, mcus), (mcus - 1, mcus), (middle, middle + 1), (0, min(tile, mcus))):
-            for down in ((0, rows), (rows - 1, rows), (rows // 2, rows)):
-                window = window_of(tiled, *across, *down)
-                for scale in scales_of(window):
-                    check_window(tiled, window, scale, is_ycc=kind != "rgb")
-
-
-def test_every_window_of_an_image() -> None:
-    tiled = tile_jpeg(hard_jpeg(3, "4:2:0", 75, 42, 90), 32)
-    mcus, rows = mcus_of(tiled)
-    for first_mcu, end_mcu in ((a, b) for b in range(1, mcus + 1) for a in range(b)):
-        for first_row, end_row in ((a, b) for b in range(1, rows + 1) for a in range(b)):
-            window = window_of(tiled, first_mcu, end_mcu, first_row, end_row)
-            for scale in scales_of(window):
-                check_window(tiled, window, scale)
-
-
-def test_windows_of_real_images(imagenet_sample: Path) -> None:
-    rng = np.random.Generator(np.random.Philox(5))
-    for path in class_files(imagenet_sample)[::3]:
-        tiled = tile_jpeg(path.read_bytes(), 32)
-        edges = [
-            sorted(int(edge) for edge in rng.choice(count + 1, 2, replace=False))
-            for count in mcus_of(tiled)
-        ]
-        check_window(tiled, window_of(tiled, *edges[0], *edges[1]), int(rng.choice(SCALES)))
-
-
-@pytest.mark.parametrize("quality", [1, 5, 20])
-def test_sixteen_bit_quantisers_of_cjpeg(quality: int) -> None:
-    noise = np.random.Generator(np.random.Philox(1)).integers(0, 256, (90, 130, 3), np.uint8)
-    tiled = tile_jpeg(cjpeg(noise, "-quality", str(quality), "-sample", "2x2"), 32)
-    assert b"\xff\xdb\x00\x83\x10" in tiled.blob
-    for scale in SCALES:
-        check_window(tiled, whole_window(tiled), scale)
-
-
 @pytest.mark.parametrize(
-    "options", [["-progressive"], ["-optimize"], ["-arithmetic"], ["-restart", "1"]]
+    "options",
+    [
+        *(["-quality", quality, "-sample", "2x2"] for quality in ("1", "5", "20")),
+        *([option, "-sample", "2x1"] for option in ("-progressive", "-optimize", "-arithmetic")),
+        ["-restart", "1", "-sample", "2x1"],
+    ],
+    ids=" ".join,
 )
-def test_other_codings_of_the_source(options: list[str]) -> None:
-    tiled = tile_jpeg(cjpeg(picture(130, 90), *options, "-sample", "2x1"), 64)
+def test_coarse_quantisers_and_other_codings_of_the_source(options: list[str]) -> None:
+    noise = np.random.Generator(np.random.Philox(1)).integers(0, 256, (90, 130, 3), np.uint8)
+    tiled = tile_jpeg(cjpeg(noise, *options), 32)
+    assert (b"\xff\xdb\x00\x83\x10" in tiled.blob) == ("-quality" in options)  # of 16 bits
     for scale in SCALES:
         check_window(tiled, whole_window(tiled), scale)
 
@@ -221,3 +189,63 @@ def test_other_kinds_and_little_chroma_are_left_to_turbojpeg(version: str) -> No
     assert declines("4:2:2", 200, 8)
     assert not any(declines("4:2:0", 40, scale) for scale in (1, 2, 4, 8))
     assert not any(declines(kind, 1, 1) for kind in ("4:4:4", "grey"))
+
+
+@settings(max_examples=250)
+@given(
+    width=st.integers(1, 170),
+    height=st.integers(1, 70),
+    kind=st.sampled_from([*SAMPLINGS, "grey", "rgb"]),
+    tile_width_px=st.sampled_from(TILE_WIDTHS_PX),
+    scale=st.sampled_from(SCALES),
+    data=st.data(),
+)
+def test_the_window_of_any_crop_decodes_to_its_part_of_the_whole_image(
+    width: int, height: int, kind: str, tile_width_px: int, scale: int, data: st.DataObject
+) -> None:
+    x, y = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    end_x = data.draw(st.just(width) | st.integers(x + 1, width))
+    end_y = data.draw(st.just(height) | st.integers(y + 1, height))
+    shown = picture(width, height)
+    source = cjpeg(shown, "-rgb") if kind == "rgb" else encode(shown, kind, 75)
+    tiled = tile_jpeg(source, tile_width_px)
+    mcu_width_px, mcu_height_px = MCU_PX[tiled.subsampling]
+    grid = McuGrids(
+        width=np.array([width]),
+        height=np.array([height]),
+        mcu_width_px=np.array([mcu_width_px]),
+        mcu_height_px=np.array([mcu_height_px]),
+        chroma_reach_px=np.array([int(tiled.subsampling.name in ("S422", "S420", "S440"))]),
+    )
+    first_mcu, end_mcu, first_row, end_row, left, top, *size = cover(
+        grid, x, y, end_x, end_y, scale
+    )
+    part = decode(rebuild_jpeg(tiled.blob, first_mcu, end_mcu, first_row, end_row, *size), scale)
+    rows, columns = slice(y // scale, -(-end_y // scale)), slice(x // scale, -(-end_x // scale))
+    whole = np.zeros_like(decode(source, scale))
+    whole[top // scale :, left // scale :][: len(part), : part.shape[1]] = part
+    assert np.array_equal(whole[rows, columns], decode(source, scale)[rows, columns])
+
+
+def cover(grid: McuGrids, *box: int) -> list[int]:
+    """Return the fields of the window of left, top, right, bottom and scale."""
+    window = cover_boxes(grid, *(np.array([value]) for value in box))
+    return [int(getattr(window, field.name)[0]) for field in fields(window)]
+
+
+@pytest.mark.parametrize(
+    ("reach", "box", "window"),
+    [
+        (0, (-5, -5, 9999, 9999), [0, 63, 0, 47, 0, 0, 500, 375]),
+        (0, (32, 16, 64, 24), [4, 8, 2, 3, 32, 16, 32, 8]),
+        (0, (41, 17, 73, 23), [5, 10, 2, 3, 40, 16, 40, 8]),
+        (1, (33, 17, 63, 23), [4, 8, 2, 3, 32, 16, 32, 8]),
+        (1, (32, 16, 64, 24), [3, 9, 1, 4, 24, 8, 48, 24]),
+    ],
+)
+def test_a_window_has_no_more_blocks_than_its_box_needs(
+    reach: int, box: tuple[int, ...], window: list[int]
+) -> None:
+    sides = {"width": 500, "height": 375, "mcu_width_px": 8, "mcu_height_px": 8}
+    grid = McuGrids(**{k: np.array([v]) for k, v in (sides | {"chroma_reach_px": reach}).items()})
+    assert cover(grid, *box, 1) == window

@@ -50,14 +50,13 @@ def test_versions_name_everything_that_shapes_bytes() -> None:
     assert ("AVX2" in versions["pillow"]) == ("avx2" in flags), "`make setup` builds for this CPU"
 
 
-def test_this_environment_passes_the_check() -> None:
-    libraries.check_libraries()
-
-
 def test_missing_library_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries.check_libraries()
     monkeypatch.setitem(sys.modules, "turbojpeg", None)
     with pytest.raises(ResourceError, match=r"turbojpeg is not installed.*: pip install "):
         libraries.check_libraries()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert libraries.library_warnings() == ()
 
 
 def test_half_overwritten_pillow_is_reported_with_the_remedy(tmp_path: Path) -> None:
@@ -122,19 +121,19 @@ def other_version() -> str:
     return "9.87654321"[: len(own_version())]
 
 
-def test_version_is_that_of_the_loaded_libjpeg_turbo(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("replaced", "version"),
+    [(LIBRARIES, "{other}"), (LIBRARIES[1:], "{other} decoding, {own} packing")],
+)
+def test_version_is_that_of_the_loaded_libjpeg_turbo(
+    replaced: tuple[str, ...], version: str, tmp_path: Path
+) -> None:
     """Headers and Pillow still have the version that they were compiled with."""
-    other = other_version()
-    versions, warnings = look_at(put_jpeg_turbo(tmp_path, other))
-    assert versions["libjpeg-turbo"] == other
-    assert "libjpeg" not in versions["pillow"], "it runs the same one"
+    own, other = own_version(), other_version()
+    versions, warnings = look_at(put_jpeg_turbo(tmp_path, other, replaced))
+    assert versions["libjpeg-turbo"] == version.format(other=other, own=own)
+    assert ("libjpeg" in versions["pillow"]) == (replaced != LIBRARIES), "else it runs the same one"
     assert not warnings
-
-
-def test_two_versions_of_libjpeg_turbo_are_both_reported(tmp_path: Path) -> None:
-    ours, other = own_version(), other_version()
-    versions, _ = look_at(put_jpeg_turbo(tmp_path / "turbo", other, LIBRARIES[1:]))
-    assert versions["libjpeg-turbo"] == f"{other} decoding, {ours} packing"
 
 
 def test_other_code_has_no_libjpeg_turbo_version(tmp_path: Path) -> None:
@@ -146,36 +145,22 @@ def test_other_code_has_no_libjpeg_turbo_version(tmp_path: Path) -> None:
     assert loaded_libraries.version_at(_native.LIBJPEG_ADDRESS, tmp_path / "no maps") is None
 
 
-def test_plain_pillow_over_pillow_simd_is_reported_with_its_own_libjpeg(tmp_path: Path) -> None:
-    own = other_version()
-    versions, warnings = look_at(put_plain_pillow(tmp_path, "13.0.0", jpeg_turbo=own))
-    assert versions["pillow"] == (
-        f"13.0.0 (plain pillow over pillow-simd, with libjpeg-turbo {own} of its own)"
-    )
+@pytest.mark.parametrize("gone", ["", "PIL", "pillow-*"])
+def test_plain_pillow_over_pillow_simd_is_reported(gone: str, tmp_path: Path) -> None:
+    """Without metadata, too; not where only pip still lists it, and Pillow-SIMD is restored."""
+    environment = put_plain_pillow(tmp_path, "13.0.0")
+    for path in tmp_path.glob(gone) if gone else ():
+        path.rename(tmp_path / "elsewhere")
+    versions, warnings = look_at(environment)
     assert versions["libjpeg-turbo"] == own_version()
+    if gone == "PIL":
+        assert "pillow-simd" in versions["pillow"]
+        assert not warnings
+        return
+    assert versions["pillow"] == "13.0.0 (plain pillow over pillow-simd)"
     (warning,) = warnings
     assert warning.startswith("plain Pillow 13.0.0 has overwritten Pillow-SIMD ")
     assert "`make setup`" in warning
-
-
-def test_restored_pillow_simd_gives_no_warning(tmp_path: Path) -> None:
-    """pip still lists the other one, but its files are gone."""
-    environment = put_plain_pillow(tmp_path, "13.0.0")
-    (record,) = tmp_path.glob("pillow-*/RECORD")
-    (tmp_path / "PIL").rename(tmp_path / "gone")
-    assert record.is_file()
-    versions, warnings = look_at(environment)
-    assert "pillow-simd" in versions["pillow"]
-    assert not warnings
-
-
-def test_pillow_without_metadata_is_recognised_by_its_version(tmp_path: Path) -> None:
-    environment = put_plain_pillow(tmp_path, "13.0.0")
-    (metadata,) = tmp_path.glob("pillow-*")
-    metadata.rename(tmp_path / "elsewhere")
-    versions, (warning,) = look_at(environment)
-    assert versions["pillow"] == "13.0.0 (plain pillow over pillow-simd)"
-    assert "plain Pillow 13.0.0" in warning
 
 
 def test_plain_pillow_and_missing_libraries_give_a_line_each() -> None:
@@ -188,21 +173,14 @@ def test_plain_pillow_and_missing_libraries_give_a_line_each() -> None:
     assert "install libtiff-dev and libwebp-dev" in lacking
 
 
-def test_missing_pillow_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    assert libraries.library_warnings() == ()
-
-
 def test_daemon_warns_once_and_reports_the_loaded_versions(tmp_path: Path) -> None:
     packed = pack_small(tmp_path)
     own = other_version()
     environment = put_plain_pillow(tmp_path / "site", "13.0.0", jpeg_turbo=own)
     arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2")
     with Daemon(*arguments, environ=environment) as daemon:
-        assert [line for line in daemon.lines if "Pillow-SIMD" in line] == [
-            line for line in daemon.lines if line.startswith("feeder: warning: plain Pillow 13.0.0")
-        ]
-        assert len([line for line in daemon.lines if "Pillow-SIMD" in line]) == 1
+        (warning,) = (line for line in daemon.lines if "Pillow-SIMD" in line)
+        assert warning.startswith("feeder: warning: plain Pillow 13.0.0")
         assert re.search(rf"libjpeg-turbo {re.escape(own_version())}[,\n]", daemon.ready)
         assert f"with libjpeg-turbo {own} of its own" in daemon.ready
         counters = daemon.counters()

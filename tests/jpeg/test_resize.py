@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from feeder.jpeg.resize import (
     resize_pack_reference,
     version_beside,
 )
-from tests.support.jpegs import picture
 
 Layout = tuple[int, bool]
 """Number of channels, and whether they are in planes."""
@@ -26,23 +26,23 @@ Layout = tuple[int, bool]
 LAYOUTS: list[Layout] = [(3, False), (3, False), (4, False), (3, True), (4, True)]
 
 
-def rgbx(width: int, height: int, stride: int, seed: int) -> np.ndarray:
-    """Return a flat RGBX picture of noise and of extremes, with the slack filled with 255."""
+def rgbx(size_bytes: int, seed: int) -> np.ndarray:
+    """Return flat RGBX pixels and slack of noise and of extremes."""
     rng = np.random.Generator(np.random.Philox(seed))
-    flat = rng.integers(0, 256, stride * height + SLACK_BYTES, np.uint8)
+    flat = rng.integers(0, 256, size_bytes, np.uint8)
     flat[rng.random(flat.size) < 0.3] = 255
     flat[rng.random(flat.size) < 0.2] = 0
     return flat
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     width=st.integers(1, 700) | st.integers(1, 40),
     height=st.integers(1, 300) | st.integers(1, 40),
     size=st.integers(8, 300) | st.sampled_from([1, 2, 3, 5, 8, 31, 64, 96, 224]),
     padding=st.integers(0, 3),
     mirrored=st.booleans(),
-    whole=st.booleans(),
+    box_kind=st.sampled_from(["whole", "pixels", "parts", "size of the output"]),
     layout=st.sampled_from(LAYOUTS),
     dtype=st.sampled_from([np.int8, np.uint8]),
     resampling=st.just("bilinear") | st.sampled_from(["bilinear", "bicubic", "box"]),
@@ -54,59 +54,43 @@ def test_every_version_equals_pillow(
     size: int,
     padding: int,
     mirrored: bool,
-    whole: bool,
+    box_kind: str,
     layout: Layout,
     dtype: type[np.int8] | type[np.uint8],
     resampling: Filter,
     data: st.DataObject,
 ) -> None:
     stride = 4 * (width + padding)
-    flat = rgbx(width, height, stride, data.draw(st.integers(0, 2**32)))
+    flat = rgbx(stride * height + SLACK_BYTES, data.draw(st.integers(0, 2**32)))
     box = (0.0, 0.0, float(width), float(height))
-    if not whole:
+    if box_kind != "whole":
         left, top = (data.draw(st.floats(0, side - 0.5)) for side in (width, height))
         right = data.draw(st.floats(left + 0.4, width))
         bottom = data.draw(st.floats(top + 0.4, height))
         box = (left, top, right, bottom)
-        if data.draw(st.booleans()):
-            x, y = int(left), int(top)
+        x, y = int(left), int(top)
+        if box_kind == "pixels":
             box = (x, y, max(x + 1, int(right)), max(y + 1, int(bottom)))
+        elif box_kind == "size of the output":  # which is copied
+            size = min(size, width - x, height - y)
+            box = (x, y, x + size, y + size)
     channels, planar = layout
     shape = (channels, size, size) if planar else (size, size, channels)
     expected = np.empty(shape, dtype)
-    resize_pack_reference(
-        flat,
-        stride,
-        width,
-        height,
-        box,
-        mirrored=mirrored,
-        out=expected,
-        planar=planar,
-        resampling=resampling,
-    )
+    given_picture = (flat, stride, width, height, box)
+    options: dict[str, Any] = {"mirrored": mirrored, "planar": planar, "resampling": resampling}
+    resize_pack_reference(*given_picture, out=expected, **options)
     for version in VERSIONS:
         guard = np.full(expected.size + 64, 77, dtype)
         out = guard[:-64].reshape(shape)
-        resize_pack(
-            flat,
-            stride,
-            width,
-            height,
-            box,
-            mirrored=mirrored,
-            out=out,
-            planar=planar,
-            resampling=resampling,
-            version=version,
-        )
+        resize_pack(*given_picture, out=out, version=version, **options)
         assert np.array_equal(out, expected), version
         assert (guard[-64:] == 77).all(), version
 
 
 def test_scratch_memory_of_a_giant_picture_does_not_affect_later_ones() -> None:
     """The memory kept between calls grows, is freed, and is never assumed to be zero."""
-    small, giant = rgbx(30, 20, 120, 1), rgbx(9000, 600, 36000, 2)
+    small, giant = rgbx(2400 + SLACK_BYTES, 1), rgbx(36000 * 600 + SLACK_BYTES, 2)
     first, again, large = (np.empty((n, n, 3), np.int8) for n in (224, 224, 2048))
     for version in VERSIONS:
         options = {"mirrored": False, "version": version}
@@ -122,54 +106,39 @@ def test_the_fastest_version_that_the_cpu_has_is_the_default() -> None:
     flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     assert ("avx2" in VERSIONS) == ("avx2" in flags)
     assert ("avx512" in VERSIONS) == ({"avx512vbmi", "avx512_vnni", "avx512bw"} <= flags)
-
-
-def test_each_version_of_decoding_has_one_of_resizing_beside_it() -> None:
     beside = [version_beside(version) for version in decode.VERSIONS]
     assert beside[0] == "portable"
     assert [VERSIONS.index(version) for version in beside] == sorted(map(VERSIONS.index, beside))
     assert version_beside(None) == version_beside(decode.VERSIONS[-1]) == VERSIONS[-1]
 
 
-def test_a_box_of_the_output_size_is_copied() -> None:
-    pixels = picture(90, 70)
-    flat = np.zeros(90 * 70 * 4 + SLACK_BYTES, np.uint8)
-    flat[: 90 * 70 * 4].reshape(70, 90, 4)[:, :, :3] = pixels
-    out = np.empty((64, 64, 3), np.int8)
-    resize_pack(flat, 360, 90, 70, (11, 3, 75, 67), mirrored=False, out=out)
-    assert np.array_equal(out.astype(int) + 128, pixels[3:67, 11:75])
-    resize_pack(flat, 360, 90, 70, (11, 3, 75, 67), mirrored=True, out=out)
-    assert np.array_equal(out.astype(int) + 128, pixels[3:67, 11:75][:, ::-1])
+FLAT = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
+OUT = np.empty((4, 4, 3), np.int8)
 
 
 @pytest.mark.parametrize(
-    "box",
-    [(-0.1, 0, 8, 8), (0, 0, 8.1, 8), (0, 4, 8, 4), (5, 0, 4, 8), (0, 0, float("nan"), 8)],
+    ("change", "message"),
+    [
+        ({"box": (-0.1, 0, 8, 8)}, "box"),
+        ({"box": (0, 0, 8.1, 8)}, "box"),
+        ({"box": (0, 4, 8, 4)}, "box"),
+        ({"box": (5, 0, 4, 8)}, "box"),
+        ({"box": (0, 0, float("nan"), 8)}, "box"),
+        ({"picture": FLAT[:-1]}, "picture"),
+        ({"out": OUT[:3]}, "output"),
+        ({"out": np.empty((4, 4, 5), np.int8)}, "output"),
+        ({"version": "sse9"}, "version sse9"),
+    ],
 )
-def test_boxes_outside_the_picture_are_refused(box: tuple[float, float, float, float]) -> None:
-    out = np.empty((4, 4, 3), np.int8)
-    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
-    with pytest.raises(ValueError, match="box"):
-        resize_pack(flat, 32, 8, 8, box, mirrored=False, out=out)
+def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> None:
+    plain = {"picture": FLAT, "box": (0, 0, 8, 8), "out": OUT, "version": None}
 
+    def resize(picture: Any, box: Any, out: Any, version: Any) -> None:
+        resize_pack(picture, 32, 8, 8, box, mirrored=False, out=out, version=version)
 
-def test_buffers_that_are_too_small_are_refused() -> None:
-    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES - 1, np.uint8)
-    out = np.empty((4, 4, 3), np.int8)
-    with pytest.raises(ValueError, match="picture"):
-        resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out)
-    with pytest.raises(ValueError, match="output"):
-        resize_pack(flat, 32, 8, 7, (0, 0, 8, 7), mirrored=False, out=out[:3])
-    out = np.empty((4, 4, 5), np.int8)
-    with pytest.raises(ValueError, match="output"):
-        resize_pack(flat, 32, 8, 7, (0, 0, 8, 7), mirrored=False, out=out)
-
-
-def test_versions_that_the_cpu_lacks_are_refused() -> None:
-    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
-    out = np.empty((4, 4, 3), np.int8)
-    with pytest.raises(ValueError, match="version sse9"):
-        resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out, version="sse9")
+    resize(**plain)
+    with pytest.raises(ValueError, match=message):
+        resize(**plain | change)
 
 
 def test_the_bench_names_every_version_beside_pillow(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,15 @@
-"""The counter-based generator: published values, independence of streams, fair draws."""
+"""The counter-based generator, and the permutations by its keys: fair, independent, bijective."""
+
+import math
+import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
 from feeder.plan.rng import (
     GAMMA,
     Purpose,
@@ -18,6 +23,7 @@ from feeder.plan.rng import (
 from tests.support.fairness import chi_square_z
 
 words = st.integers(0, 2**64 - 1)
+IMAGENET_21K = 14_197_122
 
 
 def test_mix64_gives_the_published_splitmix64_outputs() -> None:
@@ -50,21 +56,12 @@ def test_keys_of_neighbouring_words_and_of_all_purposes_differ() -> None:
         for epoch in range(50)
     }
     assert len(keys) == len(Purpose) * 5 * 50
-    assert derive_key(Purpose.SAMPLE, 1, 2) != derive_key(Purpose.SAMPLE, 2, 1)
     assert derive_key(Purpose.SAMPLE, 1) != derive_key(Purpose.SAMPLE, 1, 0)
+    # Published orders depend on the numbers.
+    names = ("LANE_ORDER", "TURN_ORDER", "LEFTOVER_ORDER", "SAMPLE", "MIXING")
+    assert [(each.name, each.value) for each in Purpose] == [*zip(names, range(1, 6), strict=True)]
 
 
-def test_a_purpose_keeps_its_number_because_published_orders_depend_on_it() -> None:
-    assert {purpose.name: purpose.value for purpose in Purpose} == {
-        "LANE_ORDER": 1,
-        "TURN_ORDER": 2,
-        "LEFTOVER_ORDER": 3,
-        "SAMPLE": 4,
-        "MIXING": 5,
-    }
-
-
-@settings(deadline=None)
 @given(
     seed=words,
     epoch=st.integers(0, 2**31 - 1),
@@ -85,18 +82,6 @@ def test_uniforms_depend_on_sample_and_counter_only(
     assert (uniforms(seed, epoch, ids[-1:], Stream.CROP, count) == draws[-1:]).all()
 
 
-def test_seed_epoch_stream_and_sample_each_change_every_draw() -> None:
-    ids = np.arange(1000, dtype=np.int64)
-    draws = uniforms(7, 3, ids, Stream.CROP, 8)
-    for other in (
-        uniforms(8, 3, ids, Stream.CROP, 8),
-        uniforms(7, 4, ids, Stream.CROP, 8),
-        uniforms(7, 3, ids, Stream.FLIP, 8),
-        uniforms(7, 3, ids + 1000, Stream.CROP, 8),
-    ):
-        assert not np.isin(other, draws).any()
-
-
 def test_uniforms_are_uniform_for_consecutive_samples_in_every_column() -> None:
     draws = uniforms(0, 0, np.arange(100_000, dtype=np.int64), Stream.CROP, 22)
     for column in range(22):
@@ -104,32 +89,131 @@ def test_uniforms_are_uniform_for_consecutive_samples_in_every_column() -> None:
         assert abs(chi_square_z(counts, 100_000 / 256)) < 4
 
 
-@pytest.mark.parametrize("step", ["next sample", "next draw", "next epoch", "next seed", "stream"])
-def test_neighbouring_draws_are_independent(step: str) -> None:
+@pytest.mark.parametrize("step", ["sample", "draw", "epoch", "seed", "stream"])
+def test_neighbouring_draws_differ_and_are_independent(step: str) -> None:
     ids = np.arange(100_000, dtype=np.int64)
     first = uniforms(5, 9, ids, Stream.CROP, 2)
     second = {
-        "next sample": uniforms(5, 9, ids + 1, Stream.CROP, 1)[:, 0],
-        "next draw": first[:, 1],
-        "next epoch": uniforms(5, 10, ids, Stream.CROP, 1)[:, 0],
-        "next seed": uniforms(6, 9, ids, Stream.CROP, 1)[:, 0],
+        "sample": uniforms(5, 9, ids + 1, Stream.CROP, 1)[:, 0],
+        "draw": first[:, 1],
+        "epoch": uniforms(5, 10, ids, Stream.CROP, 1)[:, 0],
+        "seed": uniforms(6, 9, ids, Stream.CROP, 1)[:, 0],
         "stream": uniforms(5, 9, ids, Stream.FLIP, 1)[:, 0],
     }[step]
+    assert step == "sample" or not np.isin(first[:, 0], second).any()
     cells = (first[:, 0] * 16).astype(np.int64) * 16 + (second * 16).astype(np.int64)
     assert abs(chi_square_z(np.bincount(cells, minlength=256), 100_000 / 256)) < 4
 
 
-def test_the_largest_draw_never_reaches_the_limit() -> None:
+def test_uniform_integers_are_fair_and_never_reach_the_limit() -> None:
     limits = np.concatenate([np.arange(1, 70_000), 2.0 ** np.arange(53)]).astype(np.float64)
     largest = uniform_integers(np.full(limits.shape, 1 - 2.0**-53), limits)
     assert (largest == limits - 1).all()
     assert (uniform_integers(np.zeros(limits.shape), limits) == 0).all()
-
-
-def test_uniform_integers_are_fair() -> None:
     draws = uniforms(1, 1, np.arange(100_000, dtype=np.int64), Stream.CROP, 1)[:, 0]
     for limit in (2, 7, 281):
         values = uniform_integers(draws, np.full(draws.shape, float(limit))).astype(np.int64)
         counts = np.bincount(values, minlength=limit)
         assert counts.size == limit
         assert abs(chi_square_z(counts, 100_000 / limit)) < 4
+
+
+def permute(
+    sizes: NDArray[np.int64], which: NDArray[np.int64], positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Permute ``positions`` by the permutations ``which`` of these sizes, each with its own key."""
+    numbers = np.arange(len(sizes), dtype=np.int64)
+    keys = derive_keys(derive_key(Purpose.LANE_ORDER, 0), numbers)
+    return KeyedPermutations(sizes, keys)(which, positions)
+
+
+@settings(max_examples=150)
+@example([0, 1, 2, 3, 4, 5, 16, 255, 256, 257, 258, 289, 4096, 4097, 65_536, 99_991], 0)
+@given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+def test_every_size_and_key_gives_a_bijection_however_they_are_asked_together(
+    sizes: list[int], seed: int
+) -> None:
+    which = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    positions = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
+    order = np.random.default_rng(seed).permutation(len(which))
+    together = np.empty(len(which), dtype=np.int64)
+    together[order] = permute(np.array(sizes), which[order], positions[order])
+    assert (together == permute(np.array(sizes), which, positions)).all()
+    for number, size in enumerate(sizes):
+        assert np.array_equal(np.sort(together[which == number]), np.arange(size))
+
+
+@pytest.mark.extensive("half a second; smaller sizes are permuted whole, and larger ones in part")
+def test_fourteen_million_positions_are_a_bijection() -> None:
+    sizes, seen = np.array([IMAGENET_21K]), np.zeros(IMAGENET_21K, dtype=bool)
+    step = 1 << 15  # so that all arrays stay in the processor's cache
+    for start in range(0, IMAGENET_21K, step):
+        positions = np.arange(start, min(start + step, IMAGENET_21K), dtype=np.int64)
+        seen[permute(sizes, np.zeros_like(positions), positions)] = True
+    assert seen.all()
+
+
+@pytest.mark.parametrize("size", [IMAGENET_21K, 2**31 - 1, 2**40 + 15, MAX_SIZE])
+def test_memory_does_not_grow_with_the_size(size: int) -> None:
+    positions = np.linspace(0, size - 1, 32).astype(np.int64)
+    tracemalloc.start()
+    try:
+        values = permute(np.array([size]), np.zeros_like(positions), positions)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+    assert ((values >= 0) & (values < size)).all()
+    assert len(np.unique(values)) == 32
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+def test_small_permutations_appear_equally_often(size: int) -> None:
+    keys = 40_000
+    which = np.arange(keys, dtype=np.int64)
+    codes = sum(
+        permute(np.full(keys, size), which, np.full(keys, position)) * size**position
+        for position in range(size)
+    )
+    _, counts = np.unique(codes, return_counts=True)
+    assert counts.size == math.factorial(size)
+    assert abs(chi_square_z(counts, keys / counts.size)) < 4
+
+
+@pytest.mark.parametrize("size", [257, 1009, 4096])
+def test_every_position_has_every_value_equally_often(size: int) -> None:
+    keys = 20_000
+    which = np.arange(keys, dtype=np.int64)
+    for position in (0, 1, size // 2, size - 2, size - 1):
+        values = permute(np.full(keys, size), which, np.full(keys, position))
+        assert abs(chi_square_z(np.bincount(values, minlength=size), keys / size)) < 4
+
+
+@pytest.mark.parametrize("distance", [1, 2, 17])
+def test_neighbouring_positions_are_independent(distance: int) -> None:
+    size = IMAGENET_21K
+    positions = np.arange(200_000, dtype=np.int64)
+    values = permute(np.array([size]), np.zeros_like(positions), positions)
+    cells = values * 16 // size
+    pairs = cells[:-distance] * 16 + cells[distance:]
+    assert abs(chi_square_z(np.bincount(pairs, minlength=256), pairs.size / 256)) < 4
+    gaps = (values[distance:] - values[:-distance]) % size * 256 // size
+    assert abs(chi_square_z(np.bincount(gaps, minlength=256), gaps.size / 256)) < 4
+
+
+def test_keys_that_differ_by_one_bit_give_unrelated_permutations() -> None:
+    size, keys = 10_007, np.array([12345 ^ (1 << bit) for bit in (0, 1, 31, 32, 63)], np.uint64)
+    permutations = KeyedPermutations(np.full(len(keys), size), keys)
+    orders = [permutations(np.full(size, at), np.arange(size)) for at in range(len(keys))]
+    for number, order in enumerate(orders):
+        for other in orders[:number]:
+            assert (order == other).sum() < 10
+
+
+def test_keyed_order_is_fair() -> None:
+    labels = np.arange(5, dtype=np.int64)
+    keys = [derive_key(Purpose.TURN_ORDER, number) for number in range(12_000)]
+    codes = [int((keyed_order(labels, key) * 5**labels).sum()) for key in keys]
+    _, counts = np.unique(codes, return_counts=True)
+    assert counts.size == 120
+    assert abs(chi_square_z(counts, 100)) < 4

@@ -1,4 +1,4 @@
-"""Each operation against its definition, in numpy, and against Pillow's own classes.
+"""Each operation against its definition, in numpy.
 
 The definitions are those of torchvision's ``_functional_pil.py`` and ``autoaugment.py`` and of the
 Pillow operations that they call.
@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image
 
 from feeder.plan.augment import Operation, Step
 from feeder.sample.augment_ops import apply_steps
@@ -60,25 +60,22 @@ pictures = st.builds(
 
 
 @settings(max_examples=40)
+@example(noise(), 1.0)
 @given(levels=pictures, factor=factors)
-def test_enhancements_are_blends_and_equal_pillows(levels: np.ndarray, factor: float) -> None:
-    image = Image.fromarray(levels)
+def test_enhancements_are_blends(levels: np.ndarray, factor: float) -> None:
     grey = luma(levels)
-    mean = int(grey.mean() + 0.5)
-    padded = levels.astype(int)
-    smooth = levels.copy()
+    padded, smooth = levels.astype(int), levels.copy()
     inner = sum(padded[y : SIDE - 2 + y, x : SIDE - 2 + x] for y in range(3) for x in range(3))
     smooth[1:-1, 1:-1] = np.floor((inner + 4 * padded[1:-1, 1:-1]) / 13 + 0.5)
-    cases: dict[Operation, tuple[np.ndarray, type[ImageEnhance._Enhance]]] = {
-        "brightness": (np.zeros_like(levels), ImageEnhance.Brightness),
-        "contrast": (np.full_like(levels, mean), ImageEnhance.Contrast),
-        "saturation": (np.stack([grey] * 3, axis=2), ImageEnhance.Color),
-        "sharpness": (smooth, ImageEnhance.Sharpness),
+    degenerates: dict[Operation, np.ndarray] = {
+        "brightness": np.zeros_like(levels),
+        "contrast": np.full_like(levels, int(grey.mean() + 0.5)),
+        "saturation": np.stack([grey] * 3, axis=2),
+        "sharpness": smooth,
     }
-    for operation, (degenerate, enhancer) in cases.items():
+    for operation, degenerate in degenerates.items():
         result = apply(levels, operation, factor)
         assert np.array_equal(result, mix(degenerate, levels, factor)), operation
-        assert np.array_equal(result, np.asarray(enhancer(image).enhance(factor))), operation
 
 
 @given(bits=st.integers(1, 8), threshold=st.floats(0, 256), seed=st.integers(0, 99))
@@ -112,14 +109,10 @@ def test_equalise_flattens_each_channels_histogram(levels: np.ndarray) -> None:
     assert np.array_equal(apply(levels, "equalise", 0.0), expected)
 
 
-def test_one_colour_has_no_contrast_to_stretch() -> None:
+@pytest.mark.parametrize("operation", ["autocontrast", "equalise"])
+def test_one_colour_has_no_contrast_to_stretch(operation: Operation) -> None:
     levels = np.full((8, 8, 3), (3, 200, 77), np.uint8)
-    for operation in ("autocontrast", "equalise"):
-        assert np.array_equal(apply(levels, operation, 0.0), levels)
-        assert np.array_equal(
-            apply(levels, operation, 0.0),
-            np.asarray(getattr(ImageOps, operation.replace("ise", "ize"))(Image.fromarray(levels))),
-        )
+    assert np.array_equal(apply(levels, operation, 0.0), levels)
 
 
 def test_greyscale_is_the_luma_in_all_channels() -> None:
@@ -146,37 +139,17 @@ def test_hue_shifts_around_the_circle(turns: float, seed: int) -> None:
     difference = np.abs(apply(levels, "hue", turns).astype(int) - np.array(expected))
     assert difference.max() <= 6
     assert (difference > 1).mean() < 0.02
-    hsv = np.asarray(Image.fromarray(levels).convert("HSV")).copy()
-    hsv[..., 0] += np.uint8(int(turns * 255) % 256)
-    planes = [Image.fromarray(np.ascontiguousarray(hsv[..., at])) for at in range(3)]
-    pillow = Image.merge("HSV", planes).convert("RGB")
-    assert np.array_equal(apply(levels, "hue", turns), np.asarray(pillow))
 
 
-def inverse_matrix(
-    angle: float, translate: tuple[float, float], shear: tuple[float, float], centre: float
-) -> np.ndarray:
-    """torchvision's _get_inverse_affine_matrix: output (x, y) to source, from T C RSS C⁻¹."""
-    rotation = math.radians(angle)
-    shear_x, shear_y = map(math.radians, shear)
-    a = math.cos(rotation - shear_y) / math.cos(shear_y)
-    b = -a * math.tan(shear_x) - math.sin(rotation)
-    c = math.sin(rotation - shear_y) / math.cos(shear_y)
-    d = -c * math.tan(shear_x) + math.cos(rotation)
-    forth = np.array([[a, b, 0], [c, d, 0], [0, 0, 1]])
-    to_centre = np.array([[1, 0, centre], [0, 1, centre], [0, 0, 1]])
-    move = np.array([[1, 0, translate[0]], [0, 1, translate[1]], [0, 0, 1]])
-    return np.linalg.inv(move @ to_centre @ forth @ np.linalg.inv(to_centre))
-
-
-def check_moved(levels: np.ndarray, moved: np.ndarray, inverse: np.ndarray) -> None:
+def check_moved(levels: np.ndarray, moved: np.ndarray, forth: np.ndarray, centre: float) -> None:
     """Compare with the nearest source pixel, black outside, except close to a border of pixels.
 
-    Pillow computes positions in 16.16 fixed point, which may round across a border.
+    ``forth`` (2, 2) moves a source's (x, y) from the centre. Pillow computes positions in 16.16
+    fixed point, which may round across a border.
     """
     side = len(levels)
-    ys, xs = np.mgrid[:side, :side] + 0.5
-    sources = np.einsum("ij,jyx->iyx", inverse, np.stack([xs, ys, np.ones_like(xs)]))[:2]
+    ys, xs = np.mgrid[:side, :side] + 0.5 - centre
+    sources = np.einsum("ij,jyx->iyx", np.linalg.inv(forth), np.stack([xs, ys])) + centre
     clear = (np.abs(sources - np.rint(sources)) > 0.005).all(axis=0)
     assert clear.mean() > 0.3
     x, y = np.floor(sources).astype(int)
@@ -187,11 +160,10 @@ def check_moved(levels: np.ndarray, moved: np.ndarray, inverse: np.ndarray) -> N
 
 @given(amount=st.floats(-0.99, 0.99).filter(lambda amount: abs(amount) > 0.01))
 def test_shears_are_about_the_corner(amount: float) -> None:
+    """torchvision's shear of arctan(amount): a source moves by -amount for each pixel."""
     levels = noise()
-    degrees = math.degrees(math.atan(amount))
-    for operation, shear in (("shear-x", (degrees, 0.0)), ("shear-y", (0.0, degrees))):
-        moved = apply(levels, operation, amount)  # type: ignore[arg-type]
-        check_moved(levels, moved, inverse_matrix(0.0, (0, 0), shear, 0.0))
+    check_moved(levels, apply(levels, "shear-x", amount), np.array([[1, -amount], [0, 1]]), 0)
+    check_moved(levels, apply(levels, "shear-y", amount), np.array([[1, 0], [-amount, 1]]), 0)
 
 
 @given(pixels=st.integers(-60, 60))
@@ -212,13 +184,9 @@ def test_translations_leave_black_behind(pixels: int) -> None:
 @given(degrees=st.floats(-135, 135).filter(lambda degrees: abs(degrees % 45) > 0.5))
 def test_rotation_is_counter_clockwise_about_the_centre(degrees: float) -> None:
     levels = noise()
-    # y points down, so torchvision's matrix with +angle turns clockwise: Pillow's is the other way.
-    inverse = inverse_matrix(-degrees, (0, 0), (0, 0), SIDE / 2)
-    check_moved(levels, apply(levels, "rotate", degrees), inverse)
-
-
-def test_a_quarter_turn_moves_the_right_edge_to_the_top() -> None:
-    levels = noise()
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    turned = apply(levels, "rotate", degrees)
+    check_moved(levels, turned, np.array([[cos, sin], [-sin, cos]]), SIDE / 2)  # y points down
     assert np.array_equal(apply(levels, "rotate", 90.0), np.rot90(levels))
 
 
@@ -232,8 +200,3 @@ def test_steps_are_applied_in_order() -> None:
     assert not np.array_equal(
         np.asarray(apply_steps(Image.fromarray(levels), reversed(steps))), one_by_one
     )
-
-
-@pytest.mark.parametrize("operation", ["brightness", "contrast", "saturation", "sharpness"])
-def test_a_factor_of_one_changes_nothing(operation: Operation) -> None:
-    assert np.array_equal(apply(noise(), operation, 1.0), noise())

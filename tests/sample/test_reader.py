@@ -1,212 +1,254 @@
 """A sample's bytes are those of decoding the whole image and resizing the crop with Pillow."""
 
-import os
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.cli import main as cli
-from feeder.dataset.opened import Dataset
-from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import McuGrids
+from feeder.jpeg.decode import VERSIONS as DECODE_VERSIONS
+from feeder.jpeg.plain_bilinear import resize_plainly
+from feeder.jpeg.resize import (
+    FILTER_SUPPORT,
+    SLACK_BYTES,
+    VERSIONS,
+    Filter,
+    resize_pack,
+    resize_pack_reference,
+)
 from feeder.jpeg.scratch import Scratch
-from feeder.plan.crop import plan_crops
-from feeder.plan.recipe import MAX_IMAGE_SIZE, Recipe
+from feeder.plan.recipe import MAX_IMAGE_SIZE, Interpolation, Recipe
 from feeder.sample.reader import STAGES, SampleReader, plan_decode
-from tests.support.jpegs import SAMPLINGS, class_files, decode, encode, picture
+from tests.jpeg.test_resize import rgbx
+from tests.support.rows import PillowRows, make_rows, pack_every_kind, pack_folder
 
-SIZES = [(224, 224), (31, 40), (500, 375), (375, 500), (900, 61), (640, 640), (1, 1), (449, 1100)]
+SIZES = [(500, 375), (375, 500), (61, 480), (900, 61), (224, 223), (449, 701), (31, 40), (1, 1)]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+PLAIN = "bilinear-no-antialias"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Every subsampling in every size, a class for each subsampling."""
+def images(tmp_path_factory: pytest.TempPathFactory) -> PillowRows:
     folder = tmp_path_factory.mktemp("sample")
-    for kind in [*SAMPLINGS, "grey"]:
-        (folder / "images" / kind.replace(":", "")).mkdir(parents=True)
-        for width, height in SIZES:
-            name = folder / "images" / kind.replace(":", "") / f"{width}x{height}.jpg"
-            name.write_bytes(encode(picture(width, height), kind))
-    assert cli.main(["pack", str(folder / "images"), str(folder / "packed"), "--jobs", "1"]) == 0
-    return Dataset.open(folder / "packed")
+    return PillowRows(folder / "images", pack_every_kind(folder, SIZES))
 
 
-def fill(
-    dataset: Dataset, recipe: Recipe, ids: NDArray[np.int64], *, seed: int = 0, epoch: int = 0
-) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    size = recipe.image_size
-    pixels = np.full((len(ids), size, size, 3), 99, np.int8)
-    labels = np.full(len(ids), -7, np.int64)
-    SampleReader(dataset, recipe).fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
-    return pixels, labels
+@pytest.fixture(scope="module")
+def real_images(imagenet_sample: Path, tmp_path_factory: pytest.TempPathFactory) -> PillowRows:
+    packed = tmp_path_factory.mktemp("real") / "packed"
+    return PillowRows(imagenet_sample, pack_folder(imagenet_sample, packed))
 
 
-def expected(
-    whole: NDArray[np.uint8], box: tuple[float, ...], size: int, *, flip: bool, scale: int = 1
-) -> NDArray[np.int8]:
-    """Pillow's resize of the box of a full decode at 1/scale."""
-    x, y, w, h = (side / scale for side in box)
-    image = Image.fromarray(whole).resize(
-        (size, size), Image.Resampling.BILINEAR, box=(x, y, x + w, y + h)
+def recipe_of(split: str, interpolation: str, image_size: int, **fields: Any) -> Recipe:
+    defaults = {"dct_scaling": interpolation != PLAIN, "resize_size": 8 * image_size // 7}
+    return Recipe.for_split(
+        split,  # type: ignore[arg-type]
+        **{
+            "batch_size": 8,
+            "image_size": image_size,
+            "interpolation": interpolation,
+            "packing": "uint8-hwc-rgb",
+            **defaults,
+            **fields,
+        },
     )
-    pixels = np.asarray(image).astype(int) - 128
-    return (pixels[:, ::-1] if flip else pixels).astype(np.int8)
-
-
-def source_of(dataset: Dataset, sample_id: int) -> str:
-    return dataset.describe(sample_id).split("(")[1].split(")")[0]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("dct_scaling", [False, True])
-def test_every_kind_equals_full_decode_and_pillow(
-    dataset: Dataset, split: str, dct_scaling: bool
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_every_filter_and_crop_at_every_scale_equals_pillow_on_the_whole_image(
+    images: PillowRows, interpolation: Interpolation, split: str
 ) -> None:
-    recipe = Recipe.for_split(split, batch_size=8, dct_scaling=dct_scaling, image_size=96)
-    folder = dataset.path.parent / "images"
-    ids = np.arange(dataset.layout.samples)
-    scaled = 0
-    for epoch in range(3):
-        pixels, labels = fill(dataset, recipe, ids, seed=5, epoch=epoch)
-        for row, sample_id in enumerate(ids.tolist()):
-            name = source_of(dataset, sample_id)
-            source = (folder / name).read_bytes()
-            full = decode(source)
-            crops = plan_crops(
-                recipe,
-                seed=5,
-                epoch=epoch,
-                sample_ids=ids[row : row + 1],
-                widths=np.array([full.shape[1]]),
-                heights=np.array([full.shape[0]]),
-            )
-            scale, flip = int(crops.scales[0]), bool(crops.flips[0])
-            scaled += scale > 1
-            whole = full if scale == 1 else decode(source, scale)
-            want = expected(whole, crops.boxes[0].tolist(), 96, flip=flip, scale=scale)
-            assert np.array_equal(pixels[row], want), (name, epoch, crops.boxes[0], scale)
-            assert dataset.classes[labels[row]] == name.split("/")[0]
-    assert (scaled > 0) == dct_scaling
+    scales: set[int] = set()
+    for image_size in (24, 50) if interpolation == PLAIN else (24, 50, 113):
+        recipe = recipe_of(split, interpolation, image_size)
+        for epoch, version in enumerate(DECODE_VERSIONS):
+            scales |= images.check(recipe, seed=4, epoch=epoch, vectors=version)
+    assert scales == ({1} if interpolation == PLAIN else {1, 2, 4, 8})
 
 
-def test_decoding_whole_images_gives_the_same_bytes(dataset: Dataset) -> None:
-    """So the time that partial decoding saves can be measured: it changes nothing else."""
-    recipe = Recipe.for_split("train", batch_size=8, image_size=96)
-    ids = np.arange(dataset.layout.samples)
-    whole, labels = fill(
-        dataset, msgspec.structs.replace(recipe, partial_decode=False), ids, seed=3
+@settings(max_examples=25)
+@given(
+    split=st.sampled_from(["train", "val"]),
+    interpolation=st.sampled_from(["box", "box", *INTERPOLATIONS]),
+    image_size=st.integers(8, 224),
+    resize_size=st.integers(8, 300),
+    largest=st.floats(0.1, 1.0),
+    scaling=st.booleans(),
+    flips=st.sampled_from([0, 0.5, 1]),
+    augmented=st.booleans(),
+    decoder=st.sampled_from(["own", "turbojpeg"]),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 99),
+)
+def test_any_recipe_equals_pillow_on_the_whole_image(
+    images: PillowRows,
+    split: str,
+    interpolation: Interpolation,
+    image_size: int,
+    resize_size: int,
+    largest: float,
+    scaling: bool,
+    flips: float,
+    augmented: bool,
+    decoder: str,
+    seed: int,
+    epoch: int,
+) -> None:
+    recipe = recipe_of(
+        split,
+        interpolation,
+        image_size,
+        resize_size=max(image_size, resize_size),
+        scale=(0.08, largest),
+        dct_scaling=scaling and interpolation != PLAIN,
+        flip_probability=flips,
+        # So rare that rows take the path of augmented ones but stay comparable.
+        **({"erasing_probability": 1e-9} if augmented else {}),
     )
-    pixels, expected_labels = fill(dataset, recipe, ids, seed=3)
-    assert np.array_equal(whole, pixels)
-    assert np.array_equal(labels, expected_labels)
+    images.check(recipe, seed=seed, epoch=epoch, decoder=decoder)
 
 
-def test_augmented_crops_are_mirrored_as_others_are(dataset: Dataset) -> None:
-    recipe = Recipe.for_split("train", batch_size=8, image_size=96)
-    ids = np.arange(dataset.layout.samples)
-    plain, _ = fill(dataset, recipe, ids, seed=3)
-    grey, _ = fill(dataset, msgspec.structs.replace(recipe, greyscale_probability=1.0), ids, seed=3)
-    for row, pixels in enumerate(plain.astype(int) + 128):
-        want = np.asarray(Image.fromarray(pixels.astype(np.uint8)).convert("L")).astype(int)
-        assert np.array_equal(grey[row].astype(int) + 128, np.stack([want] * 3, 2))
-
-
-def test_whole_images_are_planned_from_edge_to_edge(dataset: Dataset) -> None:
-    grids = McuGrids.of_records(dataset.read_records(np.arange(dataset.layout.samples)))
-    count = len(grids.width)
-    boxes = np.tile([1.0, 1.0, 2.0, 2.0], (count, 1))
-    plan = plan_decode(grids, boxes, np.ones(count, np.int64), 96, whole=True)
-    assert np.array_equal(plan.windows.width, grids.width)
-    assert np.array_equal(plan.windows.height, grids.height)
-    assert np.array_equal(plan.boxes, np.tile([1.0, 1.0, 3.0, 3.0], (count, 1)))
-    assert not plan.origins.any()
-
-
-def test_every_real_image_equals_full_decode_and_pillow(
-    imagenet_sample: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("interpolation", "split", "image_size"),
+    [("bilinear", "train", 224), ("bicubic", "val", 224), ("box", "train", 48)],
+)
+def test_real_images_equal_pillow_on_the_whole_image(
+    real_images: PillowRows, interpolation: str, split: str, image_size: int
 ) -> None:
-    assert cli.main(["pack", str(imagenet_sample), str(tmp_path / "packed")]) == 0
-    recipe = Recipe.for_split("train", batch_size=8, dct_scaling=False)
-    with Dataset.open(tmp_path / "packed") as real:
-        ids = np.arange(real.layout.samples)
-        pixels, _ = fill(real, recipe, ids, seed=1)
-        records = real.read_records(ids)
-        crops = plan_crops(
-            recipe,
-            seed=1,
-            epoch=0,
-            sample_ids=ids,
-            widths=records["width"].astype(np.int64),
-            heights=records["height"].astype(np.int64),
-        )
-        sources = {f"{p.parent.name}/{p.name}": p for p in class_files(imagenet_sample)}
-        for row in ids.tolist():
-            whole = decode(sources[source_of(real, row)].read_bytes())
-            box, flip = crops.boxes[row].tolist(), bool(crops.flips[row])
-            assert np.array_equal(pixels[row], expected(whole, box, 224, flip=flip))
+    every = 1 if interpolation == "bilinear" else 3
+    real_images.check(recipe_of(split, interpolation, image_size), seed=1, epoch=0, every=every)
 
 
-def test_centre_crop_equals_resizing_the_whole_image_first(dataset: Dataset) -> None:
+def test_centre_crop_equals_resizing_the_whole_image_first(images: PillowRows) -> None:
     """torchvision's Resize(256) and CenterCrop(224); its box in source pixels rounds in float32."""
-    recipe = Recipe.for_split("val", batch_size=8)
-    ids = np.arange(dataset.layout.samples)
-    pixels, _ = fill(dataset, recipe, ids)
-    for row in ids.tolist():
-        source = (dataset.path.parent / "images" / source_of(dataset, row)).read_bytes()
-        image = Image.fromarray(decode(source))
-        width, height = image.size
-        short = min(width, height)
-        resized = image.resize(
-            (int(256 * width / short), int(256 * height / short)), Image.Resampling.BILINEAR
-        )
-        left = round((resized.width - 224) / 2)
-        top = round((resized.height - 224) / 2)
+    reader = SampleReader(images.dataset, Recipe.for_split("val", batch_size=8))
+    pixels, _ = make_rows(reader, images.ids)
+    for row in images.ids.tolist():
+        image = images.decoded(row, 1)
+        size = tuple(int(256 * side / min(image.size)) for side in image.size)
+        left, top = (round((side - 224) / 2) for side in size)
+        resized = image.resize(size, Image.Resampling.BILINEAR)
         want = np.asarray(resized.crop((left, top, left + 224, top + 224))).astype(int) - 128
-        difference = np.abs(pixels[row].astype(int) - want)
+        difference = np.abs(pixels[row] - want)
         assert difference.max() <= 1
         assert difference.mean() < 0.05
 
 
-def test_bytes_do_not_depend_on_other_samples_order_or_history(dataset: Dataset) -> None:
+def test_partial_decoding_saves_pixels_and_changes_none(images: PillowRows) -> None:
+    recipe = recipe_of("train", "bilinear", 96, dct_scaling=False)
+    in_whole = msgspec.structs.replace(recipe, partial_decode=False)
+    readers = [SampleReader(images.dataset, each) for each in (recipe, in_whole)]
+    rows, whole_rows = (make_rows(reader, images.ids, seed=3) for reader in readers)
+    assert all(np.array_equal(*pair) for pair in zip(rows, whole_rows, strict=True))
+    records = images.dataset.read_records(images.ids)
+    whole_px = int((records["width"].astype(int) * records["height"]).sum())
+    assert readers[1].decoded_bytes >= 4 * whole_px > 1.3 * readers[0].decoded_bytes
+
+
+def test_bytes_do_not_depend_on_other_samples_order_or_history(images: PillowRows) -> None:
     recipe = Recipe.for_split("train", batch_size=8, image_size=64)
-    ids = np.arange(dataset.layout.samples)
-    together, labels = fill(dataset, recipe, ids, seed=3, epoch=9)
-    backwards, _ = fill(dataset, recipe, ids[::-1].copy(), seed=3, epoch=9)
+    reader, ids = SampleReader(images.dataset, recipe), images.ids
+    together, labels = make_rows(reader, ids, seed=3, epoch=9)
+    backwards, _ = make_rows(reader, ids[::-1].copy(), seed=3, epoch=9)
     assert np.array_equal(together, backwards[::-1])
     for row in ids.tolist():
-        alone, label = fill(dataset, recipe, ids[row : row + 1], seed=3, epoch=9)
+        alone, label = make_rows(reader, ids[row : row + 1], seed=3, epoch=9)
         assert np.array_equal(alone[0], together[row])
         assert label[0] == labels[row]
-    other, _ = fill(dataset, recipe, ids, seed=3, epoch=10)
+    other, _ = make_rows(reader, ids, seed=3, epoch=10)
     assert (other != together).any(axis=(1, 2, 3)).mean() > 0.75  # a 1 × 1 image has one crop
 
 
-def test_a_damaged_sample_is_named(dataset: Dataset, tmp_path: Path) -> None:
-    for path in dataset.path.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    with Dataset.open(tmp_path) as copy:
-        record = copy.read_records(np.array([3]))[0]
-        name = copy.describe(3)
-        shard = tmp_path / name.rsplit(" ", 1)[1]
-        with shard.open("r+b") as file:
-            file.seek(int(record["offset"]) + int(record["blob_bytes"]) // 2)
-            byte = file.read(1)
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte[0] ^ 1]))
-        with pytest.raises(DatasetError, match=r"sample 3 .*feeder verify"):
-            fill(copy, Recipe.for_split("train", batch_size=8), np.arange(5))
+@st.composite
+def boxes_within(draw: st.DrawFn, side: int, steps: int) -> tuple[float, float]:
+    """Draw where a box begins and how long it is, in ``steps`` parts of a pixel."""
+    start = draw(st.integers(0, side * steps - 1))
+    return start / steps, draw(st.integers(1, side * steps - start)) / steps
+
+
+@settings(max_examples=400)
+@given(
+    interpolation=st.sampled_from(["box", *INTERPOLATIONS]),
+    width=st.integers(1, 260),
+    height=st.integers(1, 90),
+    size=st.integers(1, 64),
+    mirrored=st.booleans(),
+    data=st.data(),
+)
+def test_window_gives_the_same_pixels_as_the_whole_picture(
+    interpolation: Interpolation, width: int, height: int, size: int, mirrored: bool, data: Any
+) -> None:
+    """The window is the planned one; the pixels around it are absent."""
+    steps = data.draw(st.sampled_from([1, 3, 7, size, 256]), "parts of a pixel")
+    left, box_width = data.draw(boxes_within(width, steps), "across")
+    top, box_height = data.draw(boxes_within(height, steps), "down")
+    resampling: Filter = "bilinear" if interpolation == PLAIN else interpolation
+    sides = {"width": width, "height": height, "mcu_width_px": 8, "mcu_height_px": 8}
+    plan = plan_decode(
+        McuGrids(**{name: np.array([n]) for name, n in (sides | {"chroma_reach_px": 0}).items()}),
+        np.array([[left, top, box_width, box_height]]),
+        np.ones(1, np.int64),
+        size,
+        max(1.0, FILTER_SUPPORT[resampling]),
+    )
+    whole = rgbx(4 * width * height + SLACK_BYTES, data.draw(st.integers(0, 2**32), "pixels"))
+    (x, y), box = plan.origins[0].tolist(), plan.boxes[0].tolist()
+    shown = (int(plan.windows.width[0]), int(plan.windows.height[0]))
+    window = np.full(4 * shown[0] * shown[1] + SLACK_BYTES, 200, np.uint8)
+    pixels = whole[: 4 * width * height].reshape(height, width, 4)
+    window[:-SLACK_BYTES] = pixels[y : y + shown[1], x : x + shown[0]].reshape(-1)
+
+    expected, out = (np.empty((size, size, 3), np.uint8) for _ in range(2))
+    of_whole, of_window = (
+        (whole, 4 * width, width, height, box),
+        (window, 4 * shown[0], *shown, box),
+    )
+    if interpolation == PLAIN:
+        resize_plainly(*of_whole, origin=(0, 0), mirrored=mirrored, out=expected)
+        resize_plainly(*of_window, origin=(x, y), mirrored=mirrored, out=out)
+        assert np.array_equal(out, expected)
+        return
+    options: dict[str, Any] = {"mirrored": mirrored, "resampling": resampling}
+    resize_pack_reference(*of_whole, out=expected, **options)
+    for version in VERSIONS:
+        resize_pack(*of_window, origin=(x, y), out=out, version=version, **options)
+        assert np.array_equal(out, expected), version
+
+
+@settings(max_examples=30)
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    size=st.integers(8, 60),
+    mirrored=st.booleans(),
+)
+def test_plain_bilinear_is_torchs_without_antialiasing(
+    width: int, height: int, size: int, mirrored: bool
+) -> None:
+    import torch  # here: it takes long
+
+    flat = np.random.default_rng(width).integers(0, 256, (height, width, 4), np.uint8)
+    levels, box = np.empty((size, size, 3), np.uint8), (0, 0, width, height)
+    resize_plainly(flat.reshape(-1), 4 * width, width, height, box, mirrored=mirrored, out=levels)
+    planes = torch.from_numpy(flat[..., :3].astype(np.float32)).permute(2, 0, 1)[None]
+    expected = torch.nn.functional.interpolate(
+        planes, size=(size, size), mode="bilinear", align_corners=False, antialias=False
+    )[0].permute(1, 2, 0)
+    shown = levels[:, ::-1] if mirrored else levels
+    assert np.abs(shown - expected.numpy()).max() < 0.5 + 1e-2
 
 
 @pytest.mark.parametrize("brightness", [0.0, 0.4])
-def test_stage_times_add_up_and_count(dataset: Dataset, brightness: float) -> None:
+def test_stage_times_add_up_and_count(images: PillowRows, brightness: float) -> None:
     recipe = Recipe.for_split("train", batch_size=8, image_size=64, brightness=brightness)
-    reader = SampleReader(dataset, recipe)
-    pixels, labels = np.empty((8, 64, 64, 3), np.int8), np.empty(8, np.int64)
-    reader.fill(np.arange(8), seed=0, epoch=0, pixels=pixels, labels=labels)
+    reader = SampleReader(images.dataset, recipe)
+    make_rows(reader, np.arange(8))
     assert reader.images == 8
     assert set(reader.seconds) == set(STAGES)
     assert all(seconds > 0 for stage, seconds in reader.seconds.items() if stage != "augment")
@@ -222,7 +264,7 @@ def test_scratch_is_reused_and_giant_buffers_are_freed() -> None:
     assert not np.shares_memory(giant, scratch.take(1000))
 
 
-def test_the_largest_image_that_a_recipe_may_ask_for_is_made(dataset: Dataset) -> None:
+def test_the_largest_image_that_a_recipe_may_ask_for_is_made(images: PillowRows) -> None:
     recipe = Recipe.for_split("train", batch_size=1, image_size=MAX_IMAGE_SIZE)
-    pixels, _ = fill(dataset, recipe, np.array([0]))
+    pixels, _ = make_rows(SampleReader(images.dataset, recipe), np.array([0]))
     assert not (pixels == 99).all(axis=(1, 2, 3)).any()

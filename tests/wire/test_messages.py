@@ -32,8 +32,8 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from tests.plan.test_labels import specs
 from tests.plan.test_recipe import TRAIN, recipes
+from tests.plan.test_rows import specs
 
 u64 = st.integers(0, 2**64 - 1)
 epochs = st.integers(0, 2**31 - 1)
