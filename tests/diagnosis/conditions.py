@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from feeder.client.stats import request_report
 from feeder.metrics.report import Verdict, VerdictKind
 from tests.diagnosis.slow_link import slow_link
 from tests.support.daemon import DEADLINE_S, Daemon
-from tests.support.hanging_fs import hanging_folder
+from tests.support.hanging_fs import HangingFolder, hanging_folder
 from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic
 
@@ -44,18 +44,10 @@ class Trainee:
     """A process of ``tests.diagnosis.trainee``; a context manager."""
 
     def __init__(self, endpoint: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.diagnosis.trainee", endpoint]
+        options = ("--parent", str(os.getpid()), "--batch-size", str(BATCH), *arguments)
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.diagnosis.trainee",
-                endpoint,
-                "--parent",
-                str(os.getpid()),
-                "--batch-size",
-                str(BATCH),
-                *arguments,
-            ],
+            [*command, *options],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # it may end of an error that its condition makes
@@ -95,6 +87,8 @@ class Scene:
     dataset: Path
     work: Path
     expected: VerdictKind
+    running: ExitStack = field(default_factory=ExitStack)
+    """Ends the daemon, the training loops, disks and links."""
     loops: ExitStack = field(default_factory=ExitStack)
     """Ends the busy loops beside."""
     rates: list[float] = field(default_factory=list)
@@ -104,9 +98,9 @@ class Scene:
     """From the condition's beginning until it was named and stayed so."""
     kinds: list[str] = field(default_factory=list)
     """The verdicts on the way, in short."""
-
-    def socket(self) -> str:
-        return f"ipc://{tempfile.mkdtemp(dir=self.work)}/node"
+    daemon: Daemon = field(init=False)
+    trainee: Trainee = field(init=False)
+    """The last one started."""
 
     def folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.work))
@@ -114,250 +108,209 @@ class Scene:
     def copy(self) -> Path:
         return Path(shutil.copytree(self.dataset, self.folder() / "copy"))
 
-    def watch(self, daemon: Daemon, watched_s: float = WATCHED_S) -> None:
+    def serve(self, *arguments: str, prefix: Sequence[str] = ()) -> Daemon:
+        """Start a daemon on the scene's dataset."""
+        bound = () if "--bind" in arguments else ("--bind", f"ipc://{self.folder()}/node")
+        data = () if "--data" in arguments else ("--data", f"d={self.dataset}")
+        self.daemon = self.running.enter_context(Daemon(*data, *bound, *arguments, prefix=prefix))
+        return self.daemon
+
+    def train(self, seconds: float = 0.0, *arguments: str, endpoint: str = "") -> float:
+        """Start a training loop; after its first step, measure for some time."""
+        trainee = Trainee(endpoint or self.daemon.endpoint, *arguments)
+        self.trainee = self.running.enter_context(trainee)
+        return self.trainee.measure(seconds) if seconds else self.trainee.read()
+
+    def disk(self) -> HangingFolder:
+        return self.running.enter_context(hanging_folder(self.dataset, self.folder()))
+
+    def link(self, bytes_a_s: float) -> tuple[str, Callable[[], None]]:
+        """Serve behind a slow link: its endpoint, and what hangs it."""
+        daemon = self.serve("--bind", "tcp://127.0.0.1:0")
+        return self.running.enter_context(slow_link(daemon.endpoint, bytes_a_s))
+
+    def full_rate(self, *arguments: str) -> float:
+        """Images/s that a daemon with these arguments gives to a loop that only takes."""
+        with ExitStack() as running:
+            scene = Scene(self.dataset, self.work, self.expected, running)
+            scene.serve(*arguments)
+            scene.train(2.0)
+            return scene.trainee.measure(4.0)
+
+    def run_loops(self) -> None:
+        """Run as many busy loops as there are cores."""
+        for _ in range(os.cpu_count() or 1):
+            loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            self.loops.callback(loop.wait)
+            self.loops.callback(loop.kill)
+
+    def watch(self, watched_s: float) -> None:
         """Take the verdicts from now on, when the condition begins."""
         began_s = time.monotonic()
         kind = ""
         while time.monotonic() - began_s < watched_s:
             # A connection of its own each time: the requests of one are limited.
-            verdict = request_report(daemon.endpoint, DEADLINE_S).verdict
+            verdict = request_report(self.daemon.endpoint, DEADLINE_S).verdict
             passed_s = time.monotonic() - began_s
             if verdict.kind != kind:
                 kind = verdict.kind
                 self.kinds.append(f"{passed_s:.1f} {kind}")
                 self.named_s = passed_s if kind == self.expected else float("inf")
-            if kind == self.expected or not self.is_named:
+            if kind == self.expected or self.verdict is None or self.verdict.kind != self.expected:
                 self.verdict = verdict
             time.sleep(LOOK_S)
 
-    def without_loops(self, trainee: Trainee) -> None:
-        """If the verdict blames the busy loops, end them, and measure what that gives."""
-        if self.verdict is not None and self.verdict.kind == "neighbour-bound":
-            self.loops.close()
-            trainee.measure(1.0)
-            self.rates.append(trainee.measure(4.0))
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the verdict was the expected one."""
-        return self.verdict is not None and self.verdict.kind == self.expected
-
-    def measure(self, rate: Callable[[], float]) -> None:
-        """Measure what doing what the verdict says gives, once all else has ended."""
+    def follow(self, advice: "Advice") -> None:
+        """Measure what doing what the verdict says gives: no busy loops, or the advice alone."""
         assert self.verdict is not None
-        if self.verdict.estimate_images_a_s and self.verdict.kind != "neighbour-bound":
-            self.rates.append(rate())
+        if advice is not None and self.verdict.kind == "neighbour-bound":
+            self.loops.close()
+            self.trainee.measure(1.0)
+            self.rates.append(self.trainee.measure(4.0))
+        self.running.close()
+        if (
+            advice is not None
+            and self.verdict.estimate_images_a_s
+            and self.verdict.kind != "neighbour-bound"
+        ):
+            self.rates.append(advice())
 
 
-@contextmanager
-def serving(scene: Scene, *arguments: str, prefix: Sequence[str] = ()) -> Iterator[Daemon]:
-    """Run a daemon on the scene's dataset."""
-    bound = () if "--bind" in arguments else ("--bind", scene.socket())
-    data = () if "--data" in arguments else ("--data", f"d={scene.dataset}")
-    with Daemon(*data, *bound, *arguments, prefix=prefix) as daemon:
-        yield daemon
+Advice = Callable[[], float] | None
+"""Gives the rate, images/s, of doing what the verdict should say."""
 
 
-def full_rate(scene: Scene, *arguments: str) -> float:
-    """Images/s that a daemon with these arguments gives to a training loop that only takes."""
-    with serving(scene, *arguments) as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.measure(2.0)
-        return trainee.measure(4.0)
-
-
-def run_loops(scene: Scene) -> None:
-    """Run as many busy loops as there are cores."""
-    for _ in range(os.cpu_count() or 1):
-        loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        scene.loops.callback(loop.wait)
-        scene.loops.callback(loop.kill)
-
-
-def paced(scene: Scene, part: float) -> None:
+def paced(scene: Scene, part: float) -> Advice:
     """A training loop that takes a part of what the daemon could give."""
-    rate = full_rate(scene)
-    with (
-        serving(scene) as daemon,
-        Trainee(daemon.endpoint, "--step-s", str(BATCH / (part * rate))) as trainee,
-    ):
-        trainee.read()
-        scene.watch(daemon)
-        scene.without_loops(trainee)
-    scene.measure(lambda: rate)
+    rate = scene.full_rate()
+    scene.serve()
+    scene.train(0.0, "--step-s", str(BATCH / (part * rate)))
+    return lambda: rate
 
 
-def healthy(scene: Scene) -> None:
-    """A training loop that takes six tenths of what there is."""
-    paced(scene, 0.6)
-
-
-def slow_client(scene: Scene) -> None:
-    """A training loop that takes a tenth of what there is."""
-    paced(scene, 0.1)
-
-
-def one_core(scene: Scene) -> None:
+def one_core(scene: Scene) -> Advice:
     """A daemon on one core."""
-    pinned = ("taskset", "-c", "1")
-    with serving(scene, prefix=pinned) as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.read()
-        scene.watch(daemon)
-        scene.without_loops(trainee)
-    scene.measure(lambda: full_rate(scene))
+    scene.serve(prefix=("taskset", "-c", "1"))
+    scene.train()
+    return scene.full_rate
 
 
-def few_workers(scene: Scene) -> None:
+def few_workers(scene: Scene) -> Advice:
     """One worker on two cores."""
-    with serving(scene, "--workers", "1") as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.read()
-        scene.watch(daemon)
-        scene.without_loops(trainee)
-    scene.measure(lambda: full_rate(scene, "--workers", "2"))
+    scene.serve("--workers", "1")
+    scene.train()
+    return lambda: scene.full_rate("--workers", "2")
 
 
-def slow_storage(scene: Scene) -> None:
+def slow_storage(scene: Scene) -> Advice:
     """A disk that begins to need 10 ms for each read."""
-    with (
-        hanging_folder(scene.dataset, scene.folder()) as disk,
-        serving(scene, "--data", f"d={disk.path}") as daemon,
-        Trainee(daemon.endpoint) as trainee,
-    ):
-        rate = trainee.measure(4.0)
-        disk.slow_down(0.01)
-        scene.watch(daemon)
-        scene.without_loops(trainee)
-    scene.measure(lambda: rate)
+    disk = scene.disk()
+    scene.serve("--data", f"d={disk.path}")
+    rate = scene.train(4.0)
+    disk.slow_down(0.01)
+    return lambda: rate
 
 
 def hanging_read(scene: Scene) -> None:
     """A file system that stops to answer."""
-    with (
-        hanging_folder(scene.dataset, scene.folder()) as disk,
-        serving(scene, "--data", f"d={disk.path}", "--workers", "1") as daemon,
-        Trainee(daemon.endpoint) as trainee,
-    ):
-        trainee.measure(3.0)
-        disk.hang()
-        scene.watch(daemon)
-        disk.answer()
+    disk = scene.disk()
+    scene.serve("--data", f"d={disk.path}", "--workers", "1")
+    scene.train(3.0)
+    disk.hang()
+    scene.running.callback(disk.answer)
 
 
-def tiny_cache(scene: Scene) -> None:
+def tiny_cache(scene: Scene) -> Advice:
     """A decoded cache for some percent of the images."""
-    with (
-        serving(scene, "--decoded-bytes", "16MiB") as daemon,
-        Trainee(daemon.endpoint) as trainee,
-    ):
-        trainee.read()
-        scene.watch(daemon)
-        scene.without_loops(trainee)
-    scene.measure(lambda: full_rate(scene, "--decoded-bytes", "1GiB"))
+    scene.serve("--decoded-bytes", "16MiB")
+    scene.train()
+    return lambda: scene.full_rate("--decoded-bytes", "1GiB")
 
 
 def throttled_tcp(scene: Scene) -> None:
     """A link of 20 MB/s."""
-    with (
-        serving(scene, "--bind", "tcp://127.0.0.1:0") as daemon,
-        slow_link(daemon.endpoint, 20e6) as (endpoint, _),
-        Trainee(endpoint) as trainee,
-    ):
-        trainee.read()
-        scene.watch(daemon)
+    endpoint, _ = scene.link(20e6)
+    scene.train(endpoint=endpoint)
 
 
 def hung_network(scene: Scene) -> None:
     """A link on which no byte passes any more."""
-    with (
-        serving(scene, "--bind", "tcp://127.0.0.1:0") as daemon,
-        slow_link(daemon.endpoint, 1e9) as (endpoint, hang),
-        Trainee(endpoint) as trainee,
-    ):
-        trainee.measure(3.0)
-        hang()
-        scene.watch(daemon)
+    endpoint, hang = scene.link(1e9)
+    scene.train(3.0, endpoint=endpoint)
+    hang()
 
 
 def stopped_client(scene: Scene) -> None:
     """A training loop that is stopped."""
-    with serving(scene) as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.measure(3.0)
-        trainee.stop()
-        scene.watch(daemon)
+    scene.serve()
+    scene.train(3.0)
+    scene.trainee.stop()
 
 
 def stopped_worker(scene: Scene) -> None:
     """One of two workers is stopped; it is replaced after three seconds."""
-    with serving(scene) as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.measure(3.0)
-        daemon.workers()[0].send_signal(signal.SIGSTOP)
-        scene.watch(daemon, NAMED_WITHIN_S + 1.0)
+    scene.serve()
+    scene.train(3.0)
+    scene.daemon.workers()[0].send_signal(signal.SIGSTOP)
 
 
 def failing_batches(scene: Scene) -> None:
     """The dataset's folder is deleted, and its files with it."""
     copy = scene.copy()
-    with (
-        serving(scene, "--data", f"d={copy}") as daemon,
-        Trainee(daemon.endpoint) as trainee,
-    ):
-        trainee.measure(3.0)
-        for path in copy.iterdir():
-            os.truncate(path, 0)  # what a worker has open stays otherwise
-            path.unlink()
-        scene.watch(daemon)
+    scene.serve("--data", f"d={copy}")
+    scene.train(3.0)
+    for path in copy.iterdir():
+        os.truncate(path, 0)  # what a worker has open stays otherwise
+        path.unlink()
 
 
 def replaced_dataset(scene: Scene) -> None:
     """Another dataset is copied to the folder of one, and its node process is killed."""
     copy = scene.copy()
     other = pack_synthetic(scene.folder(), images=IMAGES + 1)
-    with serving(scene, "--data", f"d={copy}") as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.measure(3.0)
-        shutil.rmtree(copy)
-        shutil.copytree(other, copy)
-        daemon.node.kill()
-        scene.watch(daemon)
+    scene.serve("--data", f"d={copy}")
+    scene.train(3.0)
+    shutil.rmtree(copy)
+    shutil.copytree(other, copy)
+    scene.daemon.node.kill()
 
 
 def greedy_client(scene: Scene) -> None:
     """A client with one session beside one with eight."""
-    with (
-        serving(scene) as daemon,
-        Trainee(daemon.endpoint, "--loaders", "8") as greedy,
-    ):
-        greedy.measure(2.0)
-        with Trainee(daemon.endpoint) as trainee:
-            trainee.read()
-            scene.watch(daemon)
+    scene.serve()
+    scene.train(2.0, "--loaders", "8")
+    scene.train()
 
 
-def busy_neighbour(scene: Scene) -> None:
+def busy_neighbour(scene: Scene) -> Advice:
     """As many busy loops as there are cores, beside a training loop that takes all."""
-    with serving(scene) as daemon, Trainee(daemon.endpoint) as trainee:
-        trainee.measure(3.0)
-        run_loops(scene)
-        scene.watch(daemon)
-        scene.without_loops(trainee)
+    scene.serve()
+    scene.train(3.0)
+    scene.run_loops()
+    return scene.full_rate
 
 
-CONDITIONS: dict[str, tuple[Callable[[Scene], None], VerdictKind]] = {
-    "healthy": (healthy, "healthy"),
-    "slow client": (slow_client, "client-bound"),
-    "one core": (one_core, "compute-bound"),
-    "few workers": (few_workers, "compute-bound"),
-    "slow storage": (slow_storage, "io-bound"),
-    "hanging read": (hanging_read, "stalled-storage"),
-    "tiny cache": (tiny_cache, "cache-bound"),
-    "throttled tcp": (throttled_tcp, "network-bound"),
-    "hung network": (hung_network, "silent-client"),
-    "stopped client": (stopped_client, "silent-client"),
-    "stopped worker": (stopped_worker, "silent-worker"),
-    "failing batches": (failing_batches, "failing-batches"),
-    "replaced dataset": (replaced_dataset, "failing-batches"),
-    "greedy client": (greedy_client, "greedy-client"),
-    "busy neighbour": (busy_neighbour, "neighbour-bound"),
+CONDITIONS: dict[str, tuple[Callable[[Scene], Advice], VerdictKind, float]] = {
+    "healthy": (lambda scene: paced(scene, 0.6), "healthy", WATCHED_S),
+    "slow client": (lambda scene: paced(scene, 0.1), "client-bound", WATCHED_S),
+    "one core": (one_core, "compute-bound", WATCHED_S),
+    "few workers": (few_workers, "compute-bound", WATCHED_S),
+    "slow storage": (slow_storage, "io-bound", WATCHED_S),
+    "hanging read": (hanging_read, "stalled-storage", WATCHED_S),
+    "tiny cache": (tiny_cache, "cache-bound", WATCHED_S),
+    "throttled tcp": (throttled_tcp, "network-bound", WATCHED_S),
+    "hung network": (hung_network, "silent-client", WATCHED_S),
+    "stopped client": (stopped_client, "silent-client", WATCHED_S),
+    "stopped worker": (stopped_worker, "silent-worker", NAMED_WITHIN_S + 1.0),
+    "failing batches": (failing_batches, "failing-batches", WATCHED_S),
+    "replaced dataset": (replaced_dataset, "failing-batches", WATCHED_S),
+    "greedy client": (greedy_client, "greedy-client", WATCHED_S),
+    "busy neighbour": (busy_neighbour, "neighbour-bound", WATCHED_S),
 }
-"""Each condition, and the verdict that names it."""
+"""What makes each condition, the verdict that names it, and how long it is watched.
+
+A function returns where its condition begins, with the advice to follow where there is one.
+"""
 
 
 def main(names: Sequence[str], runs: int, *, is_beside: bool) -> int:
@@ -367,12 +320,14 @@ def main(names: Sequence[str], runs: int, *, is_beside: bool) -> int:
         dataset = pack_synthetic(Path(folder), images=IMAGES)
         for run in range(runs):
             for name in names or CONDITIONS:
-                make, expected = CONDITIONS[name]
+                make, expected, watched_s = CONDITIONS[name]
                 scene = Scene(dataset, Path(folder), expected)
-                with scene.loops:
+                with scene.loops, scene.running:
                     if is_beside:
-                        run_loops(scene)
-                    make(scene)
+                        scene.run_loops()
+                    advice = make(scene)
+                    scene.watch(watched_s)
+                    scene.follow(advice)
                 wrong += not _print(scene, f"run {run} {name}", is_beside=is_beside)
     sys.stdout.write(f"{wrong} wrong\n")
     return int(wrong > 0)

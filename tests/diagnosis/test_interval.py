@@ -52,45 +52,39 @@ def test_any_two_snapshots_give_finite_shares(before: NodeRecord, now: NodeRecor
     assert interval.images_a_s >= 0
 
 
-def test_rates_are_growth_over_the_time_between() -> None:
+def test_rates_and_shares_are_growth_over_the_time_between() -> None:
     interval = HostInterval(report(node(images=3000, seconds=10.0)))
-    assert interval.seconds == 10.0
-    assert interval.images_a_s == 300.0
-
-
-def test_a_workers_time_in_chunks_is_split_into_cpu_waiting_for_one_and_blocked() -> None:
+    assert (interval.seconds, interval.images_a_s) == (10.0, 300.0)
     busy = worker(1, busy_s=8.0, cpu_s=5.0, run_delay_s=1.0)
-    (interval,) = NodeInterval(*_ends(node(workers=(busy,)))).workers
-    assert (interval.busy_share, interval.cpu_share) == (0.8, 0.5)
-    assert interval.run_delay_share == pytest.approx(0.1)
-    assert interval.blocked_share == pytest.approx(0.2)
+    (share,) = NodeInterval(*_ends(node(workers=(busy,)))).workers
+    assert (share.busy_share, share.cpu_share) == (0.8, 0.5)
+    assert share.run_delay_share == pytest.approx(0.1)
+    assert share.blocked_share == pytest.approx(0.2)
+    slots = SlotSeconds(free=10.0, filling=25.0, sending=5.0)
+    (one,) = NodeInterval(*_ends(node(clients=(client("a", slots=slots),)))).clients
+    assert one.slots == SlotSeconds(free=1.0, filling=2.5, sending=0.5)
+    both = tuple(worker(number, busy_s=10.0) for number in (1, 2))
+    host = HostInterval(report(node(workers=both, stages={"decode": 15.0})))
+    assert host.stages == {"decode": 0.75}, "of the time in chunks"
 
 
 def test_a_replaced_process_counts_from_its_start() -> None:
-    before = node(images=900_000).now
-    now = node(images=50).now
-    assert before is not None
-    assert now is not None
+    before, _ = _ends(node(images=900_000))
+    _, now = _ends(node(images=50))
     successor = msgspec.structs.replace(now, pid=now.pid + 1, uptime_s=5.0)
     interval = NodeInterval(before, successor)
-    assert interval.seconds == 5.0
-    assert interval.images_a_s == 10.0
+    assert (interval.seconds, interval.images_a_s) == (5.0, 10.0)
 
 
 def test_the_work_of_workers_that_have_ended_counts() -> None:
-    process = node(workers=(worker(2, busy_s=1.0),))
-    now = msgspec.structs.replace(process.now, lost_worker_busy_s=4.0)
-    assert process.before is not None
-    assert NodeInterval(process.before, now).busy_workers == 0.5
+    before, now = _ends(node(workers=(worker(2, busy_s=1.0),)))
+    now = msgspec.structs.replace(now, lost_worker_busy_s=4.0)
+    assert NodeInterval(before, now).busy_workers == 0.5
 
 
-def test_a_client_of_two_node_processes_waits_for_both() -> None:
+def test_clients_wait_for_all_node_processes_or_report_nothing() -> None:
     nodes = [node(number, clients=(client("a", waited_s=2.0 + number),)) for number in (0, 1)]
-    host = report(*nodes)
-    assert HostInterval(host).wait_share == pytest.approx(0.5)
-
-
-def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
+    assert HostInterval(report(*nodes)).wait_share == pytest.approx(0.5)
     host = report(node(clients=(client("a", clock_s=0.0), client("b", waited_s=1.0))))
     interval = HostInterval(host)
     assert [row.wait_share for row in interval.node_clients] == [None, pytest.approx(0.1)]
@@ -121,19 +115,6 @@ def test_a_process_that_sends_nothing_more_has_no_rates() -> None:
     _, now = _ends(node(images=900_000, workers=(worker(1, busy_s=10.0),)))
     interval = NodeInterval(now, now)
     assert (interval.seconds, interval.images_a_s, interval.busy_workers) == (0.0, 0.0, 0.0)
-
-
-def test_slots_are_mean_numbers() -> None:
-    slots = SlotSeconds(free=10.0, filling=25.0, sending=5.0)
-    interval = NodeInterval(*_ends(node(clients=(client("a", slots=slots),))))
-    assert interval.clients[0].slots == SlotSeconds(free=1.0, filling=2.5, sending=0.5)
-
-
-def test_stages_are_shares_of_the_time_in_chunks() -> None:
-    busy = tuple(worker(number, busy_s=10.0) for number in (1, 2))
-    assert HostInterval(report(node(workers=busy, stages={"decode": 15.0}))).stages == {
-        "decode": 0.75
-    }
 
 
 def _ends(process: NodeReport) -> tuple[NodeRecord, NodeRecord]:

@@ -4,6 +4,7 @@ A host is simulated that does one thing, and then another: its node process send
 second, its clients ping once a second.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -69,6 +70,8 @@ READING = Pace(busy=0.98, blocked=0.9, reading=0.92, images_a_s=100, trainers=(T
 CROWDED = Pace(
     busy=0.97, run_delay=0.5, images_a_s=1000, others_cpus=2.0, trainers=(Trainer(wait=0.8),)
 )
+MILD = replace(BUSY, trainers=(Trainer(wait=0.03),))
+PINGLESS = replace(BUSY, trainers=(Trainer(pings=False),))
 FAR = Trainer(is_tcp=True, wait=0.0)
 
 
@@ -77,37 +80,27 @@ class Host:
     """A simulated host, and the watch of its supervisor."""
 
     now_s: float = 1000.0
-    totals: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     pinged: dict[int, tuple[float, float, float]] = field(default_factory=dict)
     kinds: list[tuple[float, VerdictKind]] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_s = self.now_s
-        self.watch = HostWatch(
-            1,
-            read_load=self.load,
-            find_neighbours=self.find_neighbours,
-        )
+        self.watch = HostWatch(1, read_load=self.load, find_neighbours=self.find_neighbours)
 
     def find_neighbours(self, known: object, now_s: float) -> tuple[Busy, ...]:
         self.looks.append(now_s)
         is_first = len(self.looks) < 2
         return () if is_first else (("make", 77, 1.5),)
 
-    def add(self, name: str, amount: float) -> None:
-        self.totals[name] = self.totals.get(name, 0.0) + amount
-
-    def get(self, name: str) -> float:
-        return self.totals.get(name, 0.0)
-
     def load(self) -> HostLoad:
         return HostLoad(
             clock_s=self.now_s,
             usable_cpus=float(CPUS),
             cpus=CPUS,
-            busy_s=self.get("machine"),
-            pressure_cpu_s=self.get("pressure"),
+            busy_s=self.totals["machine"],
+            pressure_cpu_s=self.totals["pressure"],
         )
 
     def run(self, pace: Pace, seconds: float) -> None:
@@ -127,31 +120,31 @@ class Host:
 
     def tick(self, pace: Pace) -> None:
         busy_s = TICK_S * pace.busy
-        self.add("busy", busy_s)
-        self.add("cpu", busy_s * (1 - pace.run_delay - pace.blocked))
-        self.add("delay", busy_s * pace.run_delay)
-        self.add("read", WORKERS * busy_s * pace.reading)
-        self.add("decode", WORKERS * busy_s * (1 - pace.reading) * 0.8)
-        self.add("images", TICK_S * pace.images_a_s)
-        self.add("pressure", TICK_S * pace.pressure)
-        self.add("failed", TICK_S * pace.failed_a_s)
+        self.totals["busy"] += busy_s
+        self.totals["cpu"] += busy_s * (1 - pace.run_delay - pace.blocked)
+        self.totals["delay"] += busy_s * pace.run_delay
+        self.totals["read"] += WORKERS * busy_s * pace.reading
+        self.totals["decode"] += WORKERS * busy_s * (1 - pace.reading) * 0.8
+        self.totals["images"] += TICK_S * pace.images_a_s
+        self.totals["pressure"] += TICK_S * pace.pressure
+        self.totals["failed"] += TICK_S * pace.failed_a_s
         used = WORKERS * pace.busy * (1 - pace.run_delay - pace.blocked)
-        self.add("machine", TICK_S * min(CPUS, used + pace.others_cpus))
+        self.totals["machine"] += TICK_S * min(CPUS, used + pace.others_cpus)
         for number, trainer in enumerate(pace.trainers):
-            self.add(f"clock{number}", TICK_S)
-            self.add(f"wait{number}", TICK_S * trainer.wait)
-            self.add(f"worker{number}", WORKERS * busy_s * trainer.share)
-            self.add(f"sending{number}", TICK_S * trainer.sending)
-            self.add(f"filling{number}", TICK_S * (4 - trainer.sending))
+            self.totals[f"clock{number}"] += TICK_S
+            self.totals[f"wait{number}"] += TICK_S * trainer.wait
+            self.totals[f"worker{number}"] += WORKERS * busy_s * trainer.share
+            self.totals[f"sending{number}"] += TICK_S * trainer.sending
+            self.totals[f"filling{number}"] += TICK_S * (4 - trainer.sending)
 
     def ping(self, pace: Pace) -> None:
         for number, trainer in enumerate(pace.trainers):
             if trainer.pings:
-                totals = self.get(f"clock{number}"), self.get(f"wait{number}")
+                totals = self.totals[f"clock{number}"], self.totals[f"wait{number}"]
                 self.pinged[number] = *totals, self.now_s
 
     def snapshot(self, pace: Pace) -> NodeRecord:
-        failed = round(self.get("failed"))
+        failed = round(self.totals["failed"])
         return NodeRecord(
             number=0,
             name="h/0",
@@ -159,16 +152,16 @@ class Host:
             clock_s=self.now_s,
             uptime_s=self.now_s,
             endpoints=("tcp://h:1",),
-            images=round(self.get("images")),
-            stages={stage: self.get(stage) for stage in ("read", "decode")},
+            images=round(self.totals["images"]),
+            stages={stage: self.totals[stage] for stage in ("read", "decode")},
             workers=tuple(
                 WorkerRecord(
                     number=number,
                     pid=10 + number,
                     state="busy",
-                    busy_s=self.get("busy"),
-                    cpu_s=self.get("cpu"),
-                    run_delay_s=self.get("delay"),
+                    busy_s=self.totals["busy"],
+                    cpu_s=self.totals["cpu"],
+                    run_delay_s=self.totals["delay"],
                 )
                 for number in range(WORKERS)
             ),
@@ -203,131 +196,121 @@ class Host:
             clock_s=clock_s,
             waited_s=wait_s,
             silent_s=self.now_s - at_s if number in self.pinged else 0.0,
-            worker_s=self.get(f"worker{number}"),
+            worker_s=self.totals[f"worker{number}"],
             slots=SlotSeconds(
-                sending=self.get(f"sending{number}"), filling=self.get(f"filling{number}")
+                sending=self.totals[f"sending{number}"], filling=self.totals[f"filling{number}"]
             ),
         )
-
-    def since(self, at_s: float) -> list[tuple[float, VerdictKind]]:
-        """The verdicts after a time, each with how long after."""
-        return [(now_s - at_s, kind) for now_s, kind in self.kinds if now_s > at_s]
 
     @property
     def report(self) -> HostReport:
         return self.watch.report
 
 
-def check(before: Pace, after: Pace, kind: VerdictKind, within_s: float = NAMED_WITHIN_S) -> Host:
-    """Check that a condition is named in time, and steadily, whenever it begins."""
-    for beginning_s in (0.0, 0.2, 0.45, 0.7, 0.95):  # between two snapshots and two pings
-        host = Host()
-        host.run(before, BEFORE_S + beginning_s)
-        began_s = host.now_s
-        host.run(after, AFTER_S)
-        late = {named for at_s, named in host.since(began_s) if at_s > within_s}
-        assert late == {kind}, (beginning_s, host.since(began_s))
-    return host
+HUNG = replace(FAR, job="sweep", wait=0.3)
+STILL = Pace(busy=0, images_a_s=0)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "kind"),
+    ("before", "after", "kind", "texts"),
     [
-        (HEALTHY, BUSY, "compute-bound"),
-        (HEALTHY, READING, "io-bound"),
-        (BUSY, READING, "io-bound"),
-        (BUSY, CROWDED, "neighbour-bound"),
-        (CROWDED, BUSY, "compute-bound"),
-        (HEALTHY, replace(HEALTHY, busy=0.1, images_a_s=300), "client-bound"),
-        (HEALTHY, Pace(busy=0, images_a_s=0, trainers=(Trainer(wanted=0),)), "idle"),
-        (BUSY, Pace(busy=0, images_a_s=0, trainers=()), "idle"),
+        (HEALTHY, BUSY, "compute-bound", ()),
+        (HEALTHY, READING, "io-bound", ()),
+        (BUSY, READING, "io-bound", ()),
+        (BUSY, CROWDED, "neighbour-bound", ()),
+        (CROWDED, BUSY, "compute-bound", ()),
+        (HEALTHY, replace(HEALTHY, busy=0.1, images_a_s=300), "client-bound", ()),
+        (HEALTHY, replace(STILL, trainers=(Trainer(wanted=0),)), "idle", ()),
+        (BUSY, replace(STILL, trainers=()), "idle", ()),
+        # A step of half a minute takes nothing meanwhile, and wants what is there already.
+        (HEALTHY, STILL, "client-bound", ()),
         (
             replace(BUSY, trainers=(Trainer(wait=0.5),)),
             replace(BUSY, trainers=(Trainer(wait=0.2, share=0.9), Trainer(wait=0.9, share=0.1))),
             "greedy-client",
+            (),
         ),
         (
             replace(HEALTHY, trainers=(FAR,)),
             Pace(busy=0.02, images_a_s=60, trainers=(replace(FAR, wait=0.95, sending=3.9),)),
             "network-bound",
+            (),
         ),
+        # A hung network: neither pings nor requests come, and what was requested is not taken.
+        (
+            replace(HEALTHY, trainers=(HUNG,)),
+            replace(STILL, trainers=(replace(HUNG, pings=False, sending=4.0),)),
+            "silent-client",
+            (
+                "nothing has come from host pid 90 rank 0 of job sweep for ",
+                "4 of its 4 batches",
+                "its process, or the network between, has stopped or hangs",
+            ),
+        ),
+        (
+            HEALTHY,
+            replace(STILL, trainers=(Trainer(pings=False, wanted=0),)),
+            "silent-client",
+            ("its process has stopped or hangs",),
+        ),
+        (
+            HEALTHY,
+            Pace(busy=0.1, images_a_s=0, failed_a_s=3.0),
+            "failing-batches",
+            (
+                "of dataset d could not be made",
+                "(unreadable): shard-0.fds is gone; check its folder with `feeder verify`",
+            ),
+        ),
+        *((before, HEALTHY, "healthy", ()) for before in (BUSY, READING, CROWDED)),
     ],
 )
-def test_a_condition_is_named_within_three_seconds_and_stays(
-    before: Pace, after: Pace, kind: VerdictKind
+def test_a_condition_is_named_in_time_and_steadily_whenever_it_begins(
+    before: Pace, after: Pace, kind: VerdictKind, texts: tuple[str, ...]
 ) -> None:
-    check(before, after, kind)
+    within_s = OVER_WITHIN_S if kind == "healthy" else NAMED_WITHIN_S
+    for beginning_s in (0.0, 0.2, 0.45, 0.7, 0.95):  # between two snapshots and two pings
+        host = Host()
+        host.run(before, BEFORE_S + beginning_s)
+        began_s = host.now_s
+        host.run(after, AFTER_S)
+        since = [(now_s - began_s, named) for now_s, named in host.kinds if now_s > began_s]
+        assert {named for at_s, named in since if at_s > within_s} == {kind}, (beginning_s, since)
+    for text in texts:
+        assert text in host.report.verdict.text
 
 
-@pytest.mark.parametrize("before", [BUSY, READING, CROWDED])
-def test_a_condition_that_is_over_is_named_no_more(before: Pace) -> None:
-    check(before, HEALTHY, "healthy", OVER_WITHIN_S)
-
-
-def test_a_network_that_hangs_is_no_idle_client() -> None:
-    """No byte passes: neither pings nor requests come, and what was requested is not taken."""
-    far = replace(FAR, job="sweep", wait=0.3)
-    hung = Pace(busy=0, images_a_s=0, trainers=(replace(far, pings=False, sending=4.0),))
-    text = check(replace(HEALTHY, trainers=(far,)), hung, "silent-client").report.verdict.text
-    assert "nothing has come from host pid 90 rank 0 of job sweep for " in text
-    assert "4 of its 4 batches" in text
-    assert "its process, or the network between, has stopped or hangs" in text
-
-
-def test_a_client_that_is_stopped_before_it_wants_anything_is_named_too() -> None:
-    stopped = Pace(busy=0, images_a_s=0, trainers=(Trainer(pings=False, wanted=0),))
-    text = check(HEALTHY, stopped, "silent-client").report.verdict.text
-    assert text.endswith("its process has stopped or hangs")
-
-
-def test_a_client_that_wants_what_is_there_already_is_not_idle() -> None:
-    """A step of half a minute takes nothing meanwhile."""
-    slow = Pace(busy=0, images_a_s=0, trainers=(Trainer(wanted=4),))
-    check(HEALTHY, slow, "client-bound")
-
-
-def test_batches_that_fail_are_a_verdict_with_dataset_reason_and_remedy() -> None:
-    failing = Pace(busy=0.1, images_a_s=0, failed_a_s=3.0)
-    text = check(HEALTHY, failing, "failing-batches").report.verdict.text
-    assert "of dataset d could not be made" in text
-    assert "(unreadable): shard-0.fds is gone; check its folder with `feeder verify`" in text
-
-
-def test_a_share_at_its_threshold_does_not_flap() -> None:
+@pytest.mark.parametrize(
+    ("before", "steps", "kind"),
+    [
+        # A share at its threshold does not flap.
+        (
+            [(replace(HEALTHY, busy=0.4), BEFORE_S)],
+            [(replace(HEALTHY, busy=busy), 1.5) for busy in (0.27, 0.33) * 8],
+            "healthy",
+        ),
+        # A short hiccup is no condition.
+        (
+            [(HEALTHY, BEFORE_S)],
+            [(replace(HEALTHY, trainers=(Trainer(wait=1.0),)), 0.1), (HEALTHY, 9.9)] * 3,
+            "healthy",
+        ),
+        # Three percent are nothing in two seconds, and a lot in an epoch.
+        ([(HEALTHY, BEFORE_S), (MILD, 12.0)], [(MILD, 12.0)], "compute-bound"),
+        # Clients that never ping are judged by the workers.
+        ([(PINGLESS, 3.0)], [(PINGLESS, 5.0)], "compute-bound"),
+    ],
+)
+def test_a_verdict_is_steady(
+    before: list[tuple[Pace, float]], steps: list[tuple[Pace, float]], kind: VerdictKind
+) -> None:
     host = Host()
-    host.run(replace(HEALTHY, busy=0.4), BEFORE_S)
-    began_s = host.now_s
-    for busy in (0.27, 0.33) * 8:
-        host.run(replace(HEALTHY, busy=busy), 1.5)
-    assert {kind for _, kind in host.since(began_s)} == {"healthy"}
-
-
-def test_clients_that_never_ping_are_judged_by_the_workers() -> None:
-    host = Host()
-    host.run(replace(BUSY, trainers=(Trainer(pings=False),)), 3.0)
-    began_s = host.now_s
-    host.run(replace(BUSY, trainers=(Trainer(pings=False),)), 5.0)
-    assert {kind for _, kind in host.since(began_s)} == {"compute-bound"}
-
-
-def test_a_short_hiccup_is_no_condition() -> None:
-    host = Host()
-    host.run(HEALTHY, BEFORE_S)
-    began_s = host.now_s
-    for _ in range(3):
-        host.run(replace(HEALTHY, trainers=(Trainer(wait=1.0),)), 0.1)
-        host.run(HEALTHY, 9.9)
-    assert {kind for _, kind in host.since(began_s)} == {"healthy"}
-
-
-def test_a_mild_wait_is_named_in_the_end() -> None:
-    """Three percent are nothing in two seconds, and a lot in an epoch."""
-    host = Host()
-    host.run(HEALTHY, BEFORE_S)
-    host.run(replace(BUSY, trainers=(Trainer(wait=0.03),)), 12.0)
-    began_s = host.now_s
-    host.run(replace(BUSY, trainers=(Trainer(wait=0.03),)), 12.0)
-    assert {kind for _, kind in host.since(began_s)} == {"compute-bound"}
+    for pace, seconds in before:
+        host.run(pace, seconds)
+    host.kinds.clear()
+    for pace, seconds in steps:
+        host.run(pace, seconds)
+    assert {named for _, named in host.kinds} == {kind}
 
 
 def test_neighbours_are_looked_for_only_when_they_are_about_to_be_named() -> None:
