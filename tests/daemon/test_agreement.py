@@ -1,4 +1,4 @@
-"""Processes that would make different bytes are found, named, and do not serve together."""
+"""Both decoders make the same bytes; processes that would make others do not serve."""
 
 import os
 import re
@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
+from feeder.dataset.opened import Dataset
 from feeder.errors import DisagreementError
+from feeder.jpeg.libraries import library_versions
 from feeder.sample.self_test import compute_self_test
-from feeder.wire.agreement import Agreement, Producer, find_disagreement
-from tests.support.daemon import DEADLINE_S, Daemon, customised, run_status, serve
+from feeder.wire.agreement import Producer, find_disagreement
+from tests.support.daemon import (
+    DEADLINE_S,
+    Daemon,
+    RawClient,
+    check_batch,
+    customised,
+    serve,
+    small_recipe,
+)
 from tests.support.machine_tree import node, write_tree
+from tests.support.sources import call_feeder
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -32,11 +43,6 @@ if "feeder.worker" in sys.orig_argv:
 """A sitecustomize: all workers but the first one get a library that is off by one."""
 
 
-def test_equal_hashes_agree_whatever_the_versions() -> None:
-    one = Producer("worker 1", "a" * 32, {"numpy": "2.3"})
-    assert find_disagreement(one, Producer("worker 2", "a" * 32, {"numpy": "2.4"})) is None
-
-
 def test_a_disagreement_names_both_and_the_libraries_that_differ() -> None:
     one = Producer("gpu1", "a" * 32, {"numpy": "2.3", "pillow": "11.2", "old": "1"})
     other = Producer("gpu2", "b" * 32, {"numpy": "2.4", "pillow": "11.2"})
@@ -45,17 +51,6 @@ def test_a_disagreement_names_both_and_the_libraries_that_differ() -> None:
         f"self-test {'a' * 32} with numpy 2.3, old 1, "
         f"self-test {'b' * 32} with numpy 2.4, old missing"
     )
-
-
-def test_every_maker_is_compared_with_the_first() -> None:
-    agreement = Agreement()
-    assert agreement.self_test == ""
-    for name in ("worker 1", "worker 2"):
-        agreement.check(Producer(name, "a" * 32, {}))
-    assert agreement.self_test == "a" * 32
-    with pytest.raises(DisagreementError, match=r"worker 1 and worker 3 .* restart the daemon"):
-        agreement.check(Producer("worker 3", "b" * 32, {}))
-    assert agreement.self_test == "a" * 32
 
 
 def altered(packed: Path, folder: Path, *options: str, **settings: Any) -> Daemon:
@@ -72,13 +67,6 @@ def check_refusal(daemon: Daemon, kind: str) -> None:
     assert compute_self_test() in line
     assert "libraries of equal versions" in line
     assert daemon.process.wait(DEADLINE_S) == DisagreementError.exit_status
-
-
-def test_status_and_ready_line_contain_the_hash(packed: Path) -> None:
-    expected = compute_self_test()
-    with serve(packed) as daemon:
-        assert run_status(daemon.endpoint)["self_test"] == expected
-        assert f"\nfeeder: self-test: {expected[:12]}\n" in daemon.ready
 
 
 def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:
@@ -101,3 +89,24 @@ def test_node_processes_that_disagree_do_not_start(packed: Path, tmp_path: Path)
     options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}")
     with altered(packed, tmp_path, *options, is_ready=False) as daemon:
         check_refusal(daemon, "node process")
+
+
+def test_turbojpeg_serves_an_epoch_of_the_bytes_and_terms_of_our_own_decoder(
+    packed: Path, dataset: Dataset, tmp_path: Path
+) -> None:
+    file = tmp_path / "feeder.toml"
+    file.write_text('[serve]\ndecoder = "turbojpeg"')
+    recipe = small_recipe(batch_size=10)
+    with (
+        serve(packed, "--config", file, workers=1) as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
+        welcome = client.hello(recipe, window=5)
+        assert (welcome.self_test, welcome.libraries) == (compute_self_test(), library_versions())
+        client.want(*((0, index) for index in range(5)))
+        for index in range(5):  # compared with what our own decoder makes here
+            check_batch(dataset, recipe, (0, index), client.take((0, index)))
+        client.bye()
+        assert "\nfeeder: decoder: turbojpeg\n" in daemon.ready
+        lines = call_feeder("status", daemon.endpoint, "--counters").stdout.splitlines()
+        assert ["decoder", "turbojpeg"] in [line.split(maxsplit=1) for line in lines]

@@ -1,32 +1,28 @@
-"""The decoded cache in the real daemon: several workers fill it, and its counters show that."""
+"""The decoded cache in the real daemon: filled by several workers, and shared by jobs."""
 
-import signal
 from pathlib import Path
 
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
-from tests.support.daemon import (
-    SAMPLES,
-    RawClient,
-    check_batch,
-    serve,
-    small_recipe,
-    wait_until,
-)
+from tests.support.daemon import SAMPLES, RawClient, check_batch, serve, small_recipe
+from tests.support.sources import make_source, pack
 
-BATCHES = -(-SAMPLES // 10)
+EPOCHS_TO_FILL = 40
+"""In one of a few epochs each image is decoded whole and kept."""
 
 
-def take_epoch(client: RawClient, dataset: Dataset, recipe: Recipe, epoch: int) -> list[bytes]:
-    """Take all batches of an epoch; compare each with the one made here without a cache."""
-    batches = BATCHES if recipe.split == "val" else SAMPLES // recipe.batch_size
+def take_epoch(
+    endpoint: str, dataset: Dataset, recipe: Recipe, *, seed: int = 3, epoch: int = 0
+) -> list[bytes]:
+    """Take an epoch in a session of its own; compare each batch with the one made here."""
     pixels = []
-    for index in range(batches):
-        client.want((epoch, index), release=((epoch, index - 1),) if index else ())
-        arrived = client.take((epoch, index))
-        check_batch(dataset, recipe, (epoch, index), arrived)
-        pixels.append(arrived.pixels.tobytes())
-    client.want(release=((epoch, batches - 1),))
+    with RawClient(endpoint) as client:
+        for index in range(client.hello(recipe, seed=seed).batches):
+            client.want((epoch, index), release=((epoch, index - 1),) if index else ())
+            arrived = client.take((epoch, index))
+            check_batch(dataset, recipe, (epoch, index), arrived, seed=seed)
+            pixels.append(arrived.pixels.tobytes())
+        client.bye()
     return pixels
 
 
@@ -36,51 +32,35 @@ def test_a_second_evaluation_has_the_same_bytes_and_decodes_nothing(
     recipe = small_recipe("val")
     with serve(packed, "--decoded-bytes", str(8 << 20)) as daemon:
         daemon.wait_line(r"decoded cache: 0.01 GB a node process \(decoded_bytes: command")
-        with RawClient(daemon.endpoint) as client:
-            client.hello(recipe)
-            first = take_epoch(client, dataset, recipe, 0)
-            before = daemon.counters()
-            assert (before["cache.hits"], before["cache.misses"]) == (0, SAMPLES)
-            assert before["cache.fills"] == before["cache_entries"] == SAMPLES
-            assert take_epoch(client, dataset, recipe, 1) == first
-            after = daemon.counters()
-        assert (after["cache.hits"], after["cache.misses"]) == (SAMPLES, SAMPLES)
-        assert after["images"] == 2 * SAMPLES
-        for stage in ("read", "decode", "resize"):
-            assert after[f"stage_seconds.{stage}"] == before[f"stage_seconds.{stage}"] > 0
-        assert before["cache_used_bytes"] < after["cache_budget_bytes"] == 8 << 20
-        assert daemon.stop()[0] == 0
+        first = take_epoch(daemon.endpoint, dataset, recipe)
+        before = daemon.counters()
+        assert (before["cache.hits"], before["cache.misses"]) == (0, SAMPLES)
+        assert before["cache.fills"] == before["cache_entries"] == SAMPLES
+        assert take_epoch(daemon.endpoint, dataset, recipe) == first
+        after = daemon.counters()
+    assert (after["cache.hits"], after["cache.misses"]) == (SAMPLES, SAMPLES)
+    assert after["images"] == 2 * SAMPLES
+    for stage in ("read", "decode", "resize"):
+        assert after[f"stage_seconds.{stage}"] == before[f"stage_seconds.{stage}"] > 0
+    assert before["cache_used_bytes"] < after["cache_budget_bytes"] == 8 << 20
 
 
-def test_training_fills_the_cache_in_a_few_epochs_even_if_a_worker_is_killed(
-    packed: Path, dataset: Dataset
-) -> None:
-    recipe = small_recipe(image_size=48, dct_scaling=False)
+def test_jobs_with_other_seeds_find_all_images_decoded(tmp_path: Path) -> None:
+    pack(make_source(tmp_path / "source", SAMPLES, side=240), tmp_path / "dataset", shards=5)
+    recipe = small_recipe(image_size=160, resize_size=160, dct_scaling=False, last_batch="pad")
     with (
-        serve(packed, "--decoded-bytes", "auto") as daemon,
-        RawClient(daemon.endpoint) as client,
+        serve(tmp_path / "dataset", "--decoded-bytes", "auto") as daemon,
+        Dataset.open(tmp_path / "dataset") as dataset,
     ):
-        client.hello(recipe)
-        take_epoch(client, dataset, recipe, 0)
-        daemon.workers()[0].send_signal(signal.SIGKILL)
-        for epoch in range(1, 12):
-            take_epoch(client, dataset, recipe, epoch)
-        wait_until(lambda: daemon.counters()["worker_restarts"] == 1, "it is replaced")
-        counters = daemon.counters()
-        assert counters["cache_entries"] == SAMPLES
-        assert counters["cache.hits"] > 4 * SAMPLES
-        assert counters["stage_seconds.fill"] > 0
-        assert daemon.stop()[0] == 0
-
-
-def test_without_a_cache_nothing_is_cached(packed: Path, dataset: Dataset) -> None:
-    recipe = small_recipe("val")
-    with serve(packed, "--decoded-bytes", "0") as daemon:
-        daemon.wait_line(r"decoded cache: off \(cache.decoded_bytes: command line\)")
-        with RawClient(daemon.endpoint) as client:
-            client.hello(recipe)
-            for epoch in range(2):
-                take_epoch(client, dataset, recipe, epoch)
-        counters = daemon.counters()
-        assert counters["cache_budget_bytes"] == counters["cache_used_bytes"] == 0
-        assert counters["cache.hits"] == counters["cache.misses"] == 0
+        for epoch in range(EPOCHS_TO_FILL):
+            take_epoch(daemon.endpoint, dataset, recipe, seed=1, epoch=epoch)
+            if daemon.counters()["cache_entries"] == SAMPLES:
+                break
+        first = daemon.counters()
+        assert first["cache_entries"] == SAMPLES, "the first job has filled the cache"
+        for seed in (2, 3):
+            take_epoch(daemon.endpoint, dataset, recipe, seed=seed)
+        after = daemon.counters()
+    unchanged = ("cache.misses", "cache.fills", "cache_used_bytes", "stage_seconds.decode")
+    assert {name: after[name] for name in unchanged} == {name: first[name] for name in unchanged}
+    assert after["cache.hits"] - first["cache.hits"] == 2 * SAMPLES

@@ -112,30 +112,3 @@ def test_an_endpoint_in_use_is_found_before_anything_is_packed(tmp_path: Path) -
             answer_early(config(tmp_path), progress, Notifier({})),
         ):
             pass
-
-
-@pytest.mark.parametrize("is_used", [True, False])
-def test_systemd_waits_until_the_end_and_shows_the_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_used: bool
-) -> None:
-    monkeypatch.setattr("feeder.daemon.early_answers._INTERVAL_S", 0.0)
-    text = "packing d, 34 %, 5 min left"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(DEADLINE_S)
-        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")} if is_used else {})
-        with answer_early(config(tmp_path), lambda: NotReady(text=text, advances=7), notifier):
-            if is_used:
-                assert systemd.recv(4096).decode() == (
-                    f"EXTEND_TIMEOUT_USEC=150000000\nSTATUS={text}"
-                )
-            text = "packing d, 100 %"
-        systemd.setblocking(False)
-        messages = []
-        try:
-            while True:
-                messages.append(systemd.recv(4096))
-        except BlockingIOError:
-            pass
-        expected = [b"EXTEND_TIMEOUT_USEC=150000000\nSTATUS=packing d, 100 %"] * is_used
-        assert messages[-1:] == expected

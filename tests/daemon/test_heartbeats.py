@@ -24,7 +24,6 @@ class Host:
         self.now_s = 100.0
         self.states: list[tuple[KernelState, float] | None] = [("sleeps", 0.01)] * 2
         """And the share of a CPU; None: it cannot be seen."""
-        self.looks = 0
         self.beating = {0, 1}
         self.hangs: list[tuple[int, float, str]] = []
         configs = plan_nodes(load_config(None, {}), {}, [PLACEMENT] * 2, 1024)
@@ -59,19 +58,11 @@ class Host:
             node.watch.restart(self.now_s)
 
     def _look(self, number: int) -> ProcessLook | None:
-        self.looks += 1
         state = self.states[number]
         return None if state is None else ProcessLook(state[0], state[1] * self.now_s)
 
     def state_of(self, number: int) -> str:
         return self.nodes[number].report(self.now_s, is_draining=False).state
-
-
-def test_processes_that_send_heartbeats_are_not_looked_at() -> None:
-    host = Host()
-    host.run(60.0)
-    assert not host.hangs
-    assert not host.looks
 
 
 @pytest.mark.parametrize(
@@ -111,21 +102,9 @@ def test_a_process_that_waits_for_disk_or_cpu_gets_longer(
     assert [number for number, _, _ in host.hangs] == [1]
 
 
-def test_a_process_that_goes_on_is_forgiven() -> None:
-    host = Host()
-    for _ in range(5):
-        host.hang(1, "stopped")
-        host.run(HUNG_S - 1.0)
-        host.states[1] = "sleeps", 0.01
-        host.beating.add(1)
-        host.run(3.0)
-    assert not host.hangs
-
-
-@pytest.mark.parametrize("frozen_s", [3.0, 8.0, HUNG_MAX_S, 1000.0])
-@pytest.mark.parametrize("state", ["sleeps", "runs", "storage"])
+@pytest.mark.parametrize(("state", "frozen_s"), [("sleeps", 8.0), ("runs", 1000.0)])
 def test_processes_that_were_suspended_with_the_supervisor_get_their_time(
-    frozen_s: float, state: KernelState
+    state: KernelState, frozen_s: float
 ) -> None:
     """As by docker pause, a cgroup freezer, or a suspended virtual machine."""
     host = Host()
@@ -139,19 +118,6 @@ def test_processes_that_were_suspended_with_the_supervisor_get_their_time(
     host.beating = {0, 1}
     host.run(60.0)
     assert not host.hangs
-
-
-def test_a_process_that_hangs_is_found_after_a_suspension_of_all() -> None:
-    host = Host()
-    host.hang(1, "sleeps")
-    host.run(3.0)
-    host.suspend(100.0)
-    host.turn()
-    assert not host.hangs, "its messages are read before it is judged"
-    host.run(HUNG_S + 1.0)
-    ((number, silent_s, _),) = host.hangs
-    assert number == 1
-    assert silent_s < HUNG_S + 2.0, "the suspension is not counted"
 
 
 def test_a_process_has_two_minutes_to_start_and_is_not_silent_meanwhile() -> None:

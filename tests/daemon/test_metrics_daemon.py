@@ -1,17 +1,19 @@
 """The metrics and the report of a real daemon."""
 
 import contextlib
+import os
 import re
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from feeder.client.stats import request_report
-from feeder.metrics.report import HostReport
+from feeder.metrics.records import NodeRecord
+from feeder.wire.messages import Ping
 from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
@@ -58,34 +60,53 @@ def test_the_verdict_is_logged_once_it_has_held(daemon: Daemon) -> None:
     daemon.wait_line(r"^feeder: idle: ")
 
 
-def test_images_that_a_client_takes_show_up_in_the_metrics(daemon: Daemon) -> None:
-    address = address_of(daemon)
+def record_when(endpoint: str, holds: Callable[[NodeRecord], bool], what: str) -> NodeRecord:
+    """The node process's first record for which ``holds`` is true."""
+    found: list[NodeRecord] = []
+
+    def is_there() -> bool:
+        now = request_report(endpoint, DEADLINE_S).nodes[0].now
+        found[:] = [now] if now and holds(now) else []
+        return bool(found)
+
+    wait_until(is_there, what)
+    return found[0]
+
+
+def test_what_a_client_takes_is_in_the_report_and_in_the_metrics(daemon: Daemon) -> None:
+    address, images = address_of(daemon), 'feeder_images_total{node="0"}'
     wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it is ready")
-    wait_until(lambda: metric(address, 'feeder_images_total{node="0"}') == 0, "a heartbeat came")
+    before = record_when(daemon.endpoint, lambda now: not now.clients, "a heartbeat came")
     with RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe(batch_size=SAMPLES))
-        client.want((0, 0))
-        client.take((0, 0))
-        wait_until(
-            lambda: metric(address, 'feeder_images_total{node="0"}') == SAMPLES,
-            "images are counted",
+        client.hello(small_recipe())
+        client.want((0, 0), (0, 1))
+        arrived = [client.take((0, 0)), client.take((0, 1))]
+        client.send(Ping(session=client.session, clock_s=1.0, waited_s=0.5, cpu_s=0.25))
+        client.send(Ping(session=client.session, clock_s=9.0, waited_s=3.5, cpu_s=0.75))
+        now = record_when(
+            daemon.endpoint, lambda each: any(c.clock_s > 0 for c in each.clients), "the ping"
         )
+        wait_until(lambda: metric(address, images) == now.images, "images are counted")
         assert metric(address, 'feeder_sessions{node="0"}') == 1
+        client.bye()
+    (shown,) = now.clients
+    assert (shown.name, shown.dataset, shown.account) == ("test", "d", f"user {os.getuid()}")
+    assert (shown.is_local, shown.is_lent) == (True, False)
+    assert (shown.window, shown.wanted, shown.images, shown.batches) == (4, 2, 20, 2)
+    assert (shown.clock_s, shown.waited_s, shown.cpu_s) == (8.0, 3.0, 0.5)
+    sent = [array for batch in arrived for array in (batch.pixels, batch.labels, batch.sample_ids)]
+    assert shown.sent_bytes == now.sent_bytes - before.sent_bytes == sum(x.nbytes for x in sent)
+    assert now.images - before.images == 20
+    (was,), (worker,) = before.workers, now.workers
+    assert worker.images == now.images
+    assert shown.worker_s == pytest.approx(worker.busy_s - was.busy_s)
+    assert worker.cpu_s > 0
+    assert worker.requested_bytes > 0
+    assert now.decoded_bytes > before.decoded_bytes
+    assert now.batch_s is not None
+    assert sum(now.batch_s.counts) == now.batches
     assert metric(address, 'feeder_node_state{node="0",state="ready"}') == 1
     assert metric(address, "feeder_host_cpus") >= 1
-
-
-def test_clients_get_the_supervisor_s_report(daemon: Daemon) -> None:
-    def report() -> HostReport:
-        return request_report(daemon.endpoint, DEADLINE_S)
-
-    wait_until(lambda: report().nodes[0].now is not None, "a heartbeat came")
-    found = report()
-    assert found.pid == daemon.process.pid
-    assert found.nodes[0].now is not None
-    assert found.nodes[0].now.pid == daemon.node.pid
-    assert [(each.name, each.samples) for each in found.datasets] == [("d", SAMPLES)]
-    wait_until(lambda: report().clock_s > found.clock_s, "there is a new one every second")
 
 
 def test_a_node_process_that_dies_is_neither_ready_nor_counted_until_it_serves_again(
@@ -112,3 +133,20 @@ def test_a_loader_has_the_verdict_of_the_report(daemon: Daemon) -> None:
             return bool(colon) and kind == request_report(daemon.endpoint, DEADLINE_S).verdict.kind
 
         wait_until(is_same, "the loader's verdict is the daemon's")
+
+
+def test_the_report_has_what_each_job_has_got_at_its_weight(packed: Path, tmp_path: Path) -> None:
+    """How time is shared is tested in tests/session, and on real daemons by make test-shares."""
+    account = f"user {os.getuid()}"
+    (tmp_path / "feeder.toml").write_text(f'[weights."{account}"]\nthree = 3\n"" = 0.5')
+    bind = f"ipc://{tmp_path}/s"
+    with serve(packed, "--config", tmp_path / "feeder.toml", workers=1, bind=bind):
+        for job in ("three", "", ""):  # loaders without a name are one job
+            with NumpyLoader(bind, dataset="d", batch_size=10, image_size=32, job=job) as loader:
+                assert len(list(loader)) == SAMPLES // 10
+
+        now = record_when(bind, lambda now: sum(j.batches for j in now.jobs) == 15, "all of it")
+    unnamed, three = sorted(now.jobs, key=lambda job: job.weight)
+    shown = [(job.name, job.account, job.weight, job.batches) for job in (unnamed, three)]
+    assert shown == [("", account, 0.5, 10), ("three", account, 3.0, 5)]
+    assert unnamed.worker_s > three.worker_s > 0

@@ -1,4 +1,6 @@
-"""Node processes of one daemon list all their endpoints and numbers in their Welcome."""
+"""Two node processes of a daemon, on a simulated sysfs: their placement, and what they say of each
+other. Real NUMA nodes: make test-numa.
+"""
 
 import os
 from pathlib import Path
@@ -7,10 +9,8 @@ import psutil
 import pytest
 
 from feeder.cli.main import run
-from feeder.node.messages import Neighbours
 from feeder.sample.self_test import compute_self_test
-from feeder.wire.messages import Hello, Welcome
-from tests.node.node_process import running_node
+from feeder.wire.messages import Welcome
 from tests.support.daemon import (
     Daemon,
     RawClient,
@@ -22,6 +22,7 @@ from tests.support.daemon import (
 from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
+ABSENT = 900
 
 
 def greet(endpoint: str) -> Welcome:
@@ -46,7 +47,7 @@ if "feeder.node" in sys.orig_argv:
 
 def two_nodes(packed: Path, folder: Path, *binds: str) -> list[str]:
     """Return the options of a daemon with two node processes."""
-    tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[-1]), 1 << 20)
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(ABSENT, str(CPUS[-1]), 1 << 20)
     machine = write_tree(folder / "machine", tree)
     options = ["--data", f"d={packed}", "--pin", f"{CPUS[0]},{CPUS[-1]}"]
     options += ["--topology-root", str(machine)]
@@ -114,16 +115,26 @@ def test_no_client_is_welcomed_before_all_node_processes_are_ready(
         daemon.family()
 
 
-def test_a_hello_waits_until_the_node_process_knows_its_neighbours(
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_a_refused_memory_policy_is_a_warning_and_both_nodes_serve_the_same_bytes(
     packed: Path, tmp_path: Path
 ) -> None:
-    with (
-        running_node(packed, tmp_path, are_neighbours_sent=False) as node,
-        RawClient(node.endpoint) as client,
-    ):
-        client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))
-        endpoints = (node.ready.endpoints, ("tcp://127.0.0.1:9999", "ipc:///elsewhere"))
-        node.control.send(Neighbours(endpoints=endpoints))
-        answer = client.receive()
-        assert isinstance(answer, Welcome)
-        assert answer.siblings == endpoints
+    """The second node's memory does not exist: its policy is refused, as in some containers."""
+    socket = f"ipc://{tmp_path}/socket"
+    with Daemon(*two_nodes(packed, tmp_path, socket)) as daemon:
+        nodes = node_processes(psutil.Process(daemon.process.pid))
+        for node_process, cpu in zip(nodes, CPUS, strict=False):
+            (worker,) = node_process.children()
+            assert node_process.cpu_affinity() == worker.cpu_affinity() == [cpu]
+        batches = []
+        for endpoint in (socket, f"{socket}.1"):
+            with RawClient(endpoint) as client:
+                client.hello(small_recipe())
+                client.want((2, 0))
+                batches.append(client.take((2, 0)))
+        one, other = batches
+        assert one.pixels.tobytes() == other.pixels.tobytes()
+        assert one.sample_ids.tolist() == other.sample_ids.tolist()
+        daemon.wait_line(f"warning: memory of node {ABSENT} is not bound to node {ABSENT}")
+        assert daemon.stop()[0] == 0
+    assert len(nodes) == 2

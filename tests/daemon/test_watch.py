@@ -90,17 +90,6 @@ def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
     assert report.uptime_s == 29.0
 
 
-def test_before_is_the_first_snapshot_until_ten_seconds_have_passed(machine: Machine) -> None:
-    watch = watch_of(machine)
-    watch.take(snapshot(1000.0))
-    assert watch.turn([READY]).nodes[0].before is None
-    for at_s in (1001.0, 1004.0, 1007.0, 1009.9):
-        watch.take(snapshot(at_s))
-    before = watch.turn([READY]).nodes[0].before
-    assert before is not None
-    assert before.clock_s == 1000.0
-
-
 @pytest.mark.parametrize("is_early", [False, True])
 def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -> None:
     """``is_early``: the first snapshot after it arrives before the first report."""
@@ -143,21 +132,6 @@ def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected:
     assert (interval.seconds, interval.images_a_s, interval.busy_share) == (4.0, 200.0, 1.0)
 
 
-def test_pauses_between_requests_are_part_of_the_rates(machine: Machine) -> None:
-    """A trainer that pauses for three seconds in four has the rate of the whole time."""
-    watch = watch_of(machine)
-    images = 0
-    for second in range(20):
-        is_paused = second % 4 != 0
-        images += 0 if is_paused else 400
-        wanted = 0 if is_paused else 4
-        trainer = ClientRecord(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
-        taken = snapshot(1000.0 + second, images=images)
-        watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
-    interval = HostInterval(watch.turn([READY]))
-    assert (interval.seconds, interval.images_a_s) == (10.0, 80.0)
-
-
 def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor(
     machine: Machine,
 ) -> None:
@@ -184,16 +158,6 @@ def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: 
     last = report.history[-1]
     assert (last.images_a_s, last.busy_share) == (100.0, 0.5)
     assert last.clock_s - report.history[0].clock_s == HISTORY_S - POINT_S
-
-
-def test_a_node_process_is_in_its_state_since_it_came_into_it(machine: Machine) -> None:
-    watch = watch_of(machine)
-    since_s = []
-    for state in ("starting", "starting", "ready", "ready", "silent"):
-        machine.now_s += 1.0
-        report = NodeReport(number=0, state=state, since_s=machine.now_s)  # type: ignore[arg-type]
-        since_s.append(watch.turn([report]).nodes[0].since_s)
-    assert since_s == [1000.0, 1000.0, 1003.0, 1003.0, 1005.0]
 
 
 def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None:

@@ -1,8 +1,6 @@
-"""Which connections are cut: beyond the maximum, or with too many unfinished bytes."""
+"""Which connections are accepted, and which cut: beyond the maximum, or with endless messages."""
 
-import contextlib
 import os
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from feeder.metrics.counters import SocketCounters
 from feeder.node import connections
 from feeder.node.connections import CHECK_INTERVAL_S, Connections
+from feeder.node.polling import BURST, CONNECTIONS_A_S, AcceptGate
 
 UNFINISHED = 100_000
 TOTAL = 250_000
@@ -109,32 +108,6 @@ def test_newest_connection_is_cut_where_all_are_active(server: Server) -> None:
     assert server.cut() == {3}
 
 
-def test_excess_is_cut_once_a_descriptor_is_free(server: Server) -> None:
-    before = psutil.Process().num_fds()
-    ends = [socket.socketpair() for _ in range(5)]
-    server.ends += ends
-    former = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = 1 + max(int(name) for name in os.listdir("/proc/self/fd"))
-    filling = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                filling.append(os.dup(0))
-        for ours, _ in ends:
-            server.connections.opened(ours.fileno(), "ipc:///s", 0.0)
-        assert not server.connections.make_room(0.0), "no other one is accepted"
-        os.close(filling.pop())
-        server.connections.make_room(0.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, former)
-        for fd in filling:
-            os.close(fd)
-    assert len(server.cut()) == 2
-    assert server.counters.connections_cut == {"too-many": 2}
-    assert psutil.Process().num_fds() == before + 2 * len(ends)
-
-
 def test_unfinished_bytes_of_a_connection_are_capped(server: Server) -> None:
     endless, client = server.accept_tcp(), server.accept_tcp()
     server.receive(endless, UNFINISHED + 1)
@@ -167,17 +140,6 @@ def test_message_overhead_is_no_credit_for_an_endless_message(server: Server) ->
     server.receive(endless, UNFINISHED + 1000)
     server.connections.run_due(2.0)
     assert server.cut() == {endless}
-
-
-def test_nothing_is_due_without_tcp_connections(server: Server) -> None:
-    server.accept(0.0)
-    assert server.connections.deadline_s == float("inf")
-    fd = server.ends[server.accept_tcp()][0].fileno()
-    server.connections.run_due(1.0)
-    assert server.connections.deadline_s == 1.0 + CHECK_INTERVAL_S
-    server.connections.closed(fd)
-    server.connections.run_due(2.0)
-    assert server.connections.deadline_s == float("inf")
 
 
 @pytest.mark.parametrize("is_reused", [False, True])
@@ -229,3 +191,21 @@ def test_cuts_are_logged_once_a_minute_with_the_limit_to_raise(
     ]
     server.accept(61.0)
     assert len([line for line in caplog.messages if "was cut" in line]) == 2
+
+
+def accept_until_delayed(gate: AcceptGate, now_s: float) -> int:
+    """Accept connections at one moment; return how many came before one had to wait."""
+    accepted = 0
+    while True:
+        gate.accepted(now_s)
+        if gate.due_s > now_s:
+            return accepted
+        accepted += 1
+
+
+def test_new_connections_are_a_burst_and_then_a_rate() -> None:
+    gate = AcceptGate()
+    assert abs(accept_until_delayed(gate, 1000.0) - BURST) <= 1
+    assert gate.due_s <= 1000.0 + 2 / CONNECTIONS_A_S
+    assert abs(accept_until_delayed(gate, 1001.0) - CONNECTIONS_A_S) <= 2
+    assert abs(accept_until_delayed(gate, 2000.0) - BURST) <= 1, "unused time earns one burst"

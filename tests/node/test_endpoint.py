@@ -9,45 +9,24 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import clear_stale_socket, parse_endpoint
-from feeder.node.router import Router
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "shown", "is_local"),
     [
-        ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:5555"),
-        ("tcp://localhost:1", "tcp://127.0.0.1:1"),
-        ("tcp://127.8.9.10:0", "tcp://127.8.9.10:0"),
-        ("tcp://[::1]:65535", "tcp://[::1]:65535"),
-        ("ipc:///run/feeder/socket", "ipc:///run/feeder/socket"),
+        ("tcp://localhost:1", "tcp://127.0.0.1:1", True),
+        ("tcp://127.8.9.10:0", "tcp://127.8.9.10:0", True),
+        ("tcp://[::1]:65535", "tcp://[::1]:65535", True),
+        ("ipc:///run/feeder/socket", "ipc:///run/feeder/socket", True),
+        ("tcp://*:1", "tcp://0.0.0.0:1", False),
+        ("tcp://[::]:1", "tcp://[::]:1", False),
+        ("tcp://192.168.1.2:1", "tcp://192.168.1.2:1", False),
     ],
 )
-def test_loopback_and_ipc_are_parsed(text: str, shown: str) -> None:
-    assert str(parse_endpoint(text)) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("tcp://0.0.0.0:1", "tcp://0.0.0.0:1"),
-        ("tcp://*:1", "tcp://0.0.0.0:1"),
-        ("tcp://[::]:1", "tcp://[::]:1"),
-        ("tcp://192.168.1.2:1", "tcp://192.168.1.2:1"),
-    ],
-)
-def test_addresses_that_others_can_reach_are_known(text: str, shown: str) -> None:
+def test_addresses_that_others_can_reach_are_known(text: str, shown: str, is_local: bool) -> None:
     endpoint = parse_endpoint(text)
-    assert str(endpoint) == shown
-    assert not endpoint.is_local
-
-
-@pytest.mark.parametrize(
-    "text", ["tcp://127.8.9.10:1", "tcp://[::1]:1", "tcp://localhost:1", "ipc:///s"]
-)
-def test_local_endpoints_are_known(text: str) -> None:
-    assert parse_endpoint(text).is_local
+    assert (str(endpoint), endpoint.is_local) == (shown, is_local)
 
 
 def test_a_host_name_is_refused_as_such_with_what_to_write() -> None:
@@ -65,15 +44,9 @@ def test_a_host_name_is_refused_as_such_with_what_to_write() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "5555", "udp://127.0.0.1:1", "inproc://x", "tcp://127.0.0.1", "tcp://127.0.0.1:"),
-        *(
-            "tcp://127.0.0.1:65536",
-            "tcp://127.0.0.1:x",
-            "tcp://127.0.0.1:²",
-            "tcp://host.example:1",
-        ),
-        *("ipc://relative", "ipc://", f"ipc:///{'x' * 110}", "ipc:///a\0b", "ipc:///\ud800"),
-        *("tcp://127.0.0.1:" + "1" * 5000, "tcp://[::1%lo]:1", "tcp://[::2%\n]:1"),
+        *("", "5555", "udp://127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"),
+        *("tcp://127.0.0.1:²", "ipc://relative", f"ipc:///{'x' * 110}", "ipc:///a\0b"),
+        *("ipc:///\ud800", "tcp://127.0.0.1:" + "1" * 5000, "tcp://[::2%\n]:1"),
     ],
 )
 def test_malformed_endpoints_are_refused(text: str) -> None:
@@ -149,18 +122,3 @@ def test_socket_of_another_user_is_not_reported_as_in_use(
     with unprivileged(), pytest.raises(ResourceError, match="is another user's: stop"):
         clear_stale_socket(path)
     assert path.exists()
-
-
-@pytest.mark.parametrize("kind", [Router, ClaimListener])
-def test_close_succeeds_where_the_socket_file_cannot_be_removed(
-    tmp_path: Path, kind: type[Router] | type[ClaimListener]
-) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir()
-    listener = kind()
-    listener.bind([parse_endpoint(f"ipc://{folder}/s")])
-    folder.chmod(0)
-    with unprivileged():
-        listener.close()
-    folder.chmod(0o700)
-    assert len(list(folder.iterdir())) == 1

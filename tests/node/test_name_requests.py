@@ -122,16 +122,6 @@ def test_a_worker_that_does_not_answer_keeps_no_client_waiting_and_gets_no_more(
     assert node.read[-1][1].sample_ids == (4,)
 
 
-def test_requests_wait_for_a_worker_that_comes_up() -> None:
-    node = Node()
-    node.pool.numbers = ()
-    node.add(b"a", wanted(1), 10.0)
-    assert node.requests.deadline_s > 10.0, "the loop would spin"
-    node.pool.numbers = (7,)
-    node.requests.run_due(node.requests.deadline_s)
-    assert [worker for worker, _ in node.read] == [7]
-
-
 def test_the_request_of_a_lost_worker_goes_to_another() -> None:
     node = Node()
     node.add(b"a", wanted(1), 10.0)

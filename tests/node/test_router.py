@@ -79,15 +79,6 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def sockets() -> set[int]:
-    found = set()
-    for fd in map(int, descriptors()):
-        with contextlib.suppress(OSError):  # that of /proc/self/fd, closed by now
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                found.add(fd)
-    return found
-
-
 def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
     router: Router, endpoint: str
 ) -> None:
@@ -121,13 +112,10 @@ def test_a_message_over_the_limit_ends_its_connection_unread(router: Router, end
     ("address", "is_local"),
     [
         ("localhost:1000:100:4242", True),
-        ("127.0.0.9", True),
         ("::1", True),
         ("::ffff:127.0.0.1", True),
-        ("10.0.0.7", True),
         ("::ffff:10.0.0.7", True),
         ("10.0.0.8", False),
-        ("fe80::1", False),
         ("", False),
     ],
 )
@@ -221,29 +209,6 @@ def test_close_is_bounded_while_monitor_events_are_unread(tmp_path: Path) -> Non
         return time.monotonic() - begun_s
 
     happens_within(5.0, close)
-
-
-def test_ended_connection_beyond_the_maximum_is_not_cut_where_its_number_is_reused(
-    tmp_path: Path,
-) -> None:
-    """As by a worker's channel, opened before the monitor events were read."""
-    with contextlib.closing(Router(connections_max=1)) as router:
-        (endpoint,) = router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
-        router.read_monitor(time.monotonic())
-        with dial_zmtp(endpoint) as client:
-            client.sendall(frame(b"x"))
-            receive_peer(router)
-            before = sockets()
-            with dial_zmtp(endpoint) as excess:
-                (number,) = sockets() - before - {excess.fileno()}
-            wait_until(lambda: number not in sockets(), "it has ended")
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                assert number in {ours.fileno(), theirs.fileno()}
-                router.read_monitor(time.monotonic())
-                theirs.send(b"x")
-                assert ours.recv(1) == b"x"
-            assert router.counters.connections_cut == {}
 
 
 def test_nothing_is_accepted_while_one_too_many_is_open(

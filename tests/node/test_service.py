@@ -1,27 +1,28 @@
 """Leases and lost connections in a node process that may have been suspended itself."""
 
+import logging
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, NodeStatus, SocketCounters, WorkerCounters
-from feeder.metrics.hangs import CHECK_S, ProcessLook
+from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import HostReport
+from feeder.node.clients import log_refusal
 from feeder.node.messages import Board, write_board
-from feeder.node.service import REPORT_MAX_S, NodeService
+from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
-from feeder.session.events import Event, Instruction, Resumed, WorkerJoined
+from feeder.session.events import SessionEnd, WorkerJoined
 from feeder.session.table import SessionTable
-from feeder.wire.chunk_work import Filled, FillFailed
+from feeder.wire.chunk_work import FillFailed
 from feeder.wire.messages import (
-    Bye,
     ClientMessage,
     Hello,
     HostStats,
@@ -30,6 +31,7 @@ from feeder.wire.messages import (
     NodeMessage,
     Ping,
     Pong,
+    Refused,
     Request,
     Stats,
     Welcome,
@@ -37,7 +39,7 @@ from feeder.wire.messages import (
     encode,
 )
 from tests.support.host_reports import healthy, many_nodes
-from tests.support.session_shell import SAMPLES, limits, recipe
+from tests.support.session_shell import SAMPLES, limits, make_session, recipe
 
 LEASE_S = 10.0
 
@@ -45,12 +47,7 @@ LEASE_S = 10.0
 class Host:
     """A node service whose clock the test sets; what it sends is kept."""
 
-    def __init__(
-        self,
-        lease_s: float = LEASE_S,
-        dataset: str = "d",
-        loss: str = "",
-    ) -> None:
+    def __init__(self, lease_s: float = LEASE_S, dataset: str = "d", loss: str = "") -> None:
         self.now_s = 1000.0
         self.sent: list[NodeMessage] = []
         self.router: Any = SimpleNamespace(
@@ -84,14 +81,8 @@ class Host:
             libraries={},
         )
         claim_listener: Any = SimpleNamespace(counters=ClaimCounters())
-        self.service = NodeService(
-            table,
-            self.router,
-            claim_listener,
-            pool,
-            NodeStatus(),
-            board=self.board,
-        )
+        parts = (table, self.router, claim_listener, pool, NodeStatus())
+        self.service = NodeService(*parts, board=self.board)
         self.receive(Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test"))
         (welcome,) = self.sent
         assert isinstance(welcome, Welcome)
@@ -132,27 +123,6 @@ def host() -> Iterator[Host]:
     os.close(host.board)
 
 
-def test_silent_client_expires_with_its_lease(host: Host) -> None:
-    host.advance(LEASE_S - 0.2)
-    assert host.expired == 0
-    host.advance(0.4)
-    assert host.expired == 1
-
-
-@pytest.mark.parametrize("stall_s", [LEASE_S, LEASE_S + 0.2, 100.0])
-def test_backlog_is_read_after_a_stall_before_any_lease_expires(host: Host, stall_s: float) -> None:
-    due_s = host.now_s + 0.1
-    host.now_s += stall_s
-    host.turn(due_s)
-    host.advance(0.5)
-    host.receive(Ping(session=host.session))
-    assert isinstance(host.sent[-1], Pong)
-    host.advance(LEASE_S - 0.2)
-    assert host.expired == 0
-    host.advance(1.4)
-    assert host.expired == 1
-
-
 def test_client_that_stays_silent_after_a_stall_expires(host: Host) -> None:
     host.now_s += 100.0
     host.turn(host.now_s - 99.9)
@@ -161,19 +131,6 @@ def test_client_that_stays_silent_after_a_stall_expires(host: Host) -> None:
     host.advance(0.4)
     assert host.expired == 1
     assert host.service.deadline_s > host.now_s
-
-
-def test_sleep_until_the_deadline_is_not_a_stall(host: Host) -> None:
-    """It wakes up for the end of the lease, a millisecond late each time."""
-    turns = 0
-    while host.expired == 0:
-        due_s = host.service.deadline_s
-        assert due_s > host.now_s
-        host.now_s = due_s + 0.0013
-        host.turn(due_s)
-        turns += 1
-    assert turns <= LEASE_S / CHECK_S + 1
-    assert host.now_s < 1000.0 + LEASE_S + 1.0
 
 
 @given(phase_s=st.floats(0, 1), ran_s=st.floats(0, 4), stall_s=st.floats(0, 10))
@@ -220,11 +177,10 @@ def run(host: Host, seconds: float) -> float:
     return due_s
 
 
-@pytest.mark.parametrize("frozen_s", [1.0, 10.0, 40.0, 1000.0])
-def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float) -> None:
+def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host) -> None:
     killed = give_work(host)
     due_s = run(host, 0.7)
-    host.now_s += frozen_s
+    host.now_s += 40.0
     host.turn(due_s)
     host.receive(Ping(session=host.session))
     run(host, 1.1)
@@ -232,37 +188,6 @@ def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float
     assert host.count("worker_silences") == 0
     run(host, 1.1)
     assert host.count("worker_silences") == 1, "now it has made no progress for 2 s of its own"
-
-
-def test_a_turn_that_was_due_long_ago_is_no_suspension(host: Host) -> None:
-    """Parts that are due at once say so by a time in the past."""
-    host.turn(host.now_s)
-    host.now_s += 0.1
-    host.turn(0.0)
-    assert host.service.caught_up_s == 0.0
-
-
-def test_a_suspension_is_noticed_before_the_messages_that_waited(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the chunk that a worker was filling would teach that chunks take so long."""
-    give_work(host)
-    handled: list[type[Event]] = []
-    handle = host.service.table.handle
-
-    def observed(event: Event, now_s: float) -> list[Instruction]:
-        handled.append(type(event))
-        return handle(event, now_s)
-
-    monkeypatch.setattr(host.service.table, "handle", observed)
-    due_s = run(host, 0.7)
-    handled.clear()
-    host.now_s += 40.0
-    host.service.begin_turn(host.now_s, due_s)
-    host.service.on_worker(Filled(1000), host.now_s)
-    assert handled == [Resumed, Filled]
-    host.service.run_due(host.now_s)
-    assert handled.count(Resumed) == 1
 
 
 def test_bad_samples_are_limited_for_each_shard(
@@ -286,17 +211,6 @@ def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
     assert host.expired == 0
 
 
-def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> None:
-    host.router.has_unread = True
-    host.router.ended = [b"peer"]
-    host.advance(0.5)
-    assert host.service.deadline_s > host.now_s, "no busy waiting for the messages to be read"
-    host.receive(Bye(session=host.session))
-    host.router.has_unread = False
-    host.advance(0.5)
-    assert (host.count("sessions_closed"), host.count("sessions_lost")) == (1, 0)
-
-
 def test_connection_that_ends_without_bye_is_lost(host: Host) -> None:
     host.router.ended = [b"peer"]
     assert host.service.deadline_s <= host.now_s
@@ -304,17 +218,13 @@ def test_connection_that_ends_without_bye_is_lost(host: Host) -> None:
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
 
 
-@pytest.mark.parametrize("dataset", ["train", "n" * 128])
-def test_counters_show_what_a_dataset_lost(dataset: str) -> None:
+def test_counters_show_what_a_dataset_lost() -> None:
+    dataset = "n" * 128
     loss = "1,234 of 5,000 resized (max side 500)"
     counters = Host(dataset=dataset, loss=loss).service.counters(0.0)
     shown = [name for name, value in counters.items() if value == loss]
     assert shown == [f"dataset.{dataset[:100]}.loss"]
     decode_from_node(encode(Stats(counters=counters)))
-
-
-def test_counters_of_lossless_datasets_show_no_loss(host: Host) -> None:
-    assert not [name for name in host.service.counters(0.0) if name.startswith("dataset.")]
 
 
 def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Host) -> None:
@@ -327,16 +237,6 @@ def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Ho
     host.advance(REPORT_MAX_S + 0.2)
     host.receive(HostStatsRequest())
     assert host.sent[-1] == HostStats(report=None)
-
-
-def test_an_old_report_is_answered_at_once_after_a_suspension(host: Host) -> None:
-    """The supervisor, which was suspended too, makes the next one a moment later."""
-    host.post(report=healthy())
-    due_s = host.now_s
-    host.now_s += 60.0
-    host.turn(due_s)
-    host.receive(HostStatsRequest())
-    assert host.sent[-1] == HostStats(report=healthy())
 
 
 def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:
@@ -355,3 +255,59 @@ def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None
     assert isinstance(pong, Pong)
     assert decode_from_node(encode(pong)) == pong
     assert pong.verdict.startswith(r"io-bound\nxxx")
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+SESSION = 0x7FFF_FFFF_1A2B_3C4D
+
+
+@pytest.mark.parametrize(
+    ("how", "level", "text"),
+    [
+        ("closed", "DEBUG", "ended"),
+        ("lost", "INFO", "lost: its process or its connection has ended"),
+        ("expired", "WARNING", "expired: its client was silent for 15 s"),
+    ],
+)
+def test_the_end_of_a_session_is_logged_with_its_id_and_client(
+    how: SessionEnd, level: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    log_session_end(
+        make_session(SESSION, "user 1000", "resnet", client="gpu-3 pid 7 rank 5"), how, 15.0
+    )
+    line = f"session 1a2b3c4d of gpu-3 pid 7 rank 5 in job resnet (user 1000) on d: {text}"
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]
+    assert vars(caplog.records[0])["session"] == "1a2b3c4d"
+    assert vars(caplog.records[0])["client"] == "user 1000"
+
+
+def test_names_that_a_client_gives_move_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    log_session_end(make_session(SESSION, "user 1", client="a\u202eb"), "expired", 15.0)
+    assert r"session 1a2b3c4d of a\u202eb (user 1) on d: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "session", "level", "line"),
+    [
+        ("memory", None, "WARNING", "refused address 10.0.0.7 (memory): no room"),
+        ("bad-recipe", None, "INFO", "refused address 10.0.0.7 (bad-recipe): no room"),
+        (
+            "window",
+            SESSION,
+            "INFO",
+            "refused session 1a2b3c4d of address 10.0.0.7 (window): no room",
+        ),
+    ],
+)
+def test_a_refusal_is_a_warning_where_the_feeder_lacks_something(
+    code: Literal["memory", "bad-recipe", "window"],
+    session: int | None,
+    level: str,
+    line: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    log_refusal(Refused(code=code, message="no room", session=session), "address 10.0.0.7")
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]

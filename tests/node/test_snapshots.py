@@ -1,6 +1,5 @@
 """Snapshots of a node process in bounded size: workers, and clients over all their sessions."""
 
-import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +28,7 @@ from feeder.node.snapshots import (
     SNAPSHOT_BYTES_MAX,
     ClientBook,
     Snapshots,
-    begin_record,
     fit_snapshot,
-    sum_clients,
 )
 from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.session.admission import HelloReceived
@@ -80,13 +77,6 @@ def test_any_snapshot_fits_into_a_packet(clients: int, workers: int, name: str) 
         assert fitted == full
 
 
-@pytest.mark.parametrize("bytes_max", [0, 3000, 20_000])
-def test_a_snapshot_shrinks_to_its_limit_or_as_far_as_it_can(bytes_max: int) -> None:
-    fitted = fit_snapshot(_snapshot(30, 200, "client"), bytes_max)
-    assert len(msgspec.msgpack.encode(fitted)) <= max(bytes_max, 2000)
-    assert sum(each.sessions for each in fitted.clients) == 30
-
-
 class Pool:
     """The workers of a pool that does not run."""
 
@@ -115,16 +105,6 @@ def taker_of(
     )
     log: Any = SimpleNamespace(report_suppressed=lambda: None)
     return Snapshots(service, control, log)
-
-
-def test_heartbeats_have_their_interval_also_after_a_stall() -> None:
-    sent: list[float] = []
-    beats = taker_of(Pool(1), send=lambda message: sent.append(message.snapshot.clock_s))
-    assert beats.deadline_s == float("inf")
-    for now_s in (10.01, 10.6, 17.4):
-        beats.run_due(now_s)
-        assert beats.deadline_s == now_s + INTERVAL_S
-    assert sent == [10.01, 10.6, 17.4]
 
 
 @pytest.mark.parametrize(
@@ -173,18 +153,6 @@ def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -
     assert (one.state, one.silent_s, one.kernel_state) == ("silent", 2.5, "stopped")
     assert (other.state, other.silent_s, other.kernel_state) == ("busy", 0.0, None)
     assert other.cpu_s == 3.0, "what the kernel counts comes before what chunks report"
-
-
-def test_a_process_without_clients_describes_itself() -> None:
-    pool = Pool(2)
-    pool.numbers = (1,)
-    record = begin_record(3, "host/3\n", ("ipc:///run/\x07",), 1e10)
-    snapshot = taker_of(pool, record).take(1e9)
-    assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
-    assert snapshot.endpoints == (r"ipc:///run/\x07",)
-    assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
-    packet = msgspec.msgpack.encode(snapshot)
-    assert msgspec.msgpack.decode(packet, type=NodeRecord) == snapshot
 
 
 # --- Clients ----------------------------------------------------------------------------------
@@ -236,15 +204,6 @@ def test_a_session_that_ends_takes_nothing_from_its_client() -> None:
     assert rates(before, now) == {"a": 100.0}
 
 
-def test_a_client_that_connects_again_begins_anew() -> None:
-    book, (one, other) = ClientBook(), open_sessions("a", "a")
-    train([one], 500)
-    before = book.update([one], 1.0)
-    assert book.update([], 2.0) == ()
-    train([other], 30)
-    assert rates(before, book.update([other], 3.0)) == {"a": 30.0}
-
-
 def test_more_clients_than_places_are_counted_together() -> None:
     sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
     for number, session in enumerate(sessions):
@@ -252,42 +211,6 @@ def test_more_clients_than_places_are_counted_together() -> None:
     *placed, rest = ClientBook().update(sessions, 1.0)
     assert [client.images for client in placed] == list(range(73, 9, -1))
     assert (rest.name, rest.clients, rest.sessions, rest.images) == (OTHERS, 10, 10, 45)
-
-
-def test_clients_that_are_equally_fast_keep_their_places_and_their_rates() -> None:
-    """A hundred ranks for hours, of which now one, now another is ahead."""
-    book, sessions = ClientBook(), open_sessions(*(f"rank {n}" for n in range(100)))
-    train(sessions, 1_000_000)
-    before = book.update(sessions, 1.0)
-    for turn in range(20):
-        train(sessions, 100)
-        train(sessions[turn::20], 64)
-        now = book.update(sessions, 2.0 + turn)
-        assert [client.name for client in now].count(OTHERS) == 1
-        assert {client.name for client in now} == {client.name for client in before}
-        for name, rate in rates(before, now).items():
-            if name == OTHERS:
-                assert 36 * 100 <= rate <= 36 * 164
-            else:
-                assert rate in (100, 164)
-        before = now
-
-
-def test_a_client_that_is_much_faster_gets_a_place_and_its_own_rate() -> None:
-    book, sessions = ClientBook(), open_sessions(*(f"rank {n}" for n in range(100)))
-    train(sessions, 1_000_000)
-    before = book.update(sessions, 1.0)
-    (fast,) = [s for s in sessions if s.hello.client not in {client.name for client in before}][:1]
-    for turn in range(200):
-        train(sessions, 100)
-        train([fast], 4900)
-        now = book.update(sessions, 2.0 + turn)
-        shown = rates(before, now)
-        assert sum(shown.values()) == pytest.approx(100 * 100 + 4900)
-        assert all(rate <= 5000 for name, rate in shown.items() if name != OTHERS)
-        before = now
-    assert before[0].name == fast.hello.client
-    assert shown[fast.hello.client] == 5000
 
 
 @pytest.fixture(scope="module")
@@ -324,12 +247,6 @@ def test_no_rate_is_more_than_what_was_delivered(pool: list[Session], data: st.D
         if before:
             assert sum(rates(before, now).values()) <= delivered
         before = now
-
-
-def test_a_sum_of_clients_keeps_their_number() -> None:
-    client = ClientRecord(name="a", account="u", dataset="d", is_lent=True, images=4)
-    others = sum_clients([client, sum_clients([client, client])])
-    assert (others.name, others.clients, others.images, others.is_lent) == (OTHERS, 3, 12, True)
 
 
 def test_a_client_is_silent_since_its_last_message_if_it_sends_pings() -> None:

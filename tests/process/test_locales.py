@@ -18,13 +18,6 @@ from feeder.dataset.manifest import load_manifest
 from tests.support.sources import REPOSITORY, encoded, feeder_command, image
 
 LATIN1 = "en_US.ISO-8859-1"
-LOCALES = (
-    pytest.param(
-        "utf-8", marks=pytest.mark.extensive("the usual locale, in which the other tests run")
-    ),
-    "ascii",
-    "latin-1",
-)
 CLASSES = (b"\xfc", "ü".encode(), b"a class", b"two\nlines", "猫".encode())
 NAMES = (b"one.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"a b\nc.jpg")
 
@@ -45,21 +38,16 @@ def latin1(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return {"LC_ALL": LATIN1, "LOCPATH": str(folder)}
 
 
-@pytest.fixture(params=LOCALES)
+@pytest.fixture(params=["ascii", "latin-1"])
 def environ(request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Return the environment of a process in a locale, after checking that it takes effect."""
-    encodings = {"utf-8": "utf-8", "ascii": "ascii", "latin-1": "iso8859-1"}
-    settings: Mapping[str, str] = {"LC_ALL": "C.UTF-8"}
-    if request.param == "ascii":
-        settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    elif request.param == "latin-1":
+    settings: Mapping[str, str] = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    if request.param == "latin-1":
         settings = request.getfixturevalue("latin1")
     whole = {**os.environ, **settings}
     program = "import codecs, sys; print(codecs.lookup(sys.getfilesystemencoding()).name)"
-    seen = subprocess.run(
-        [sys.executable, "-c", program], env=whole, capture_output=True, check=True
-    )
-    assert seen.stdout.decode().strip() == encodings[request.param]
+    seen = subprocess.check_output([sys.executable, "-c", program], env=whole, text=True)
+    assert seen.strip().removeprefix("iso8859-1") == request.param.removeprefix("latin-1")
     return whole
 
 
@@ -121,8 +109,6 @@ def test_every_locale_packs_verifies_unpacks_and_previews_the_same(
     folder = os.fsencode(tmp_path) + "/gepäckt".encode() + b"\xe4\n"
     os.mkdir(folder)
     packed, out = folder + b"/packed", folder + b"/out"
-    run(environ, "pack", source, packed, "--shards", "1", "--jobs", "2", status=0)
-    shutil.rmtree(packed)
     run(environ, "pack", source, packed)
     with open(packed + b"/manifest.json", "rb") as file:
         assert json.loads(file.read())["fingerprint"] == expected[0]
@@ -136,19 +122,8 @@ def test_every_locale_packs_verifies_unpacks_and_previews_the_same(
     assert os.path.getsize(sheet) > 0
 
 
-def test_errors_of_every_locale_are_one_line_that_names_the_file(
-    environ: Mapping[str, str], source: bytes, tmp_path: Path
-) -> None:
-    missing = os.fsencode(tmp_path) + "/fehlt-ü".encode() + b"\xfc\n"
-    for command in (["pack", missing, bytes(tmp_path / "x")], ["verify", missing]):
-        assert b"fehlt-" in run(environ, *command, status=3).stderr
-    messages = run(environ, "pack", source, bytes(tmp_path / "y"), "--strict", status=3).stderr
-    assert messages.count(b"feeder: error: ") == 1
-    assert rb"no image \udcfd.jpg is not-image" in messages
-
-
 def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
-    environ: Mapping[str, str], source: bytes, expected: tuple[str, bytes], tmp_path: Path
+    environ: Mapping[str, str], source: bytes, tmp_path: Path
 ) -> None:
     folder = os.fsencode(tmp_path) + "/Daten-ü".encode()
     run(environ, "pack", source, folder + b"-\xfc")
@@ -156,17 +131,9 @@ def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
     os.rename(folder + b"-\xfc", folder)
     config.write_text('[data]\nfile = "Daten-ü"\n', "utf-8")
     os.symlink(folder, folder + b"\xfc")
-    command = feeder_command("serve", "--config", str(config), "--workers", "1")
+    options = ("--config", str(config), "--workers", "1", "--bind", f"ipc://{tmp_path}/n")
     daemon = subprocess.Popen(
-        [
-            *map(os.fsencode, command),
-            *(
-                b"--data",
-                b"line=" + folder + b"\xfc",
-                b"--bind",
-                b"ipc://" + bytes(tmp_path) + b"/n",
-            ),
-        ],
+        [*map(os.fsencode, feeder_command("serve", *options)), b"--data=line=" + folder + b"\xfc"],
         cwd=REPOSITORY,
         env=environ,
         stdout=subprocess.PIPE,
@@ -194,22 +161,7 @@ def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
 
 
 def test_ipc_path_that_libzmq_would_decode_differently_is_refused(
-    environ: Mapping[str, str], source: bytes, tmp_path: Path
+    environ: Mapping[str, str],
 ) -> None:
-    run(environ, "pack", source, bytes(tmp_path / "packed"))
-    data = b"d=" + bytes(tmp_path / "packed")
-    refused = run(environ, "serve", "--data", data, "--bind", b"ipc:///run/\xfc", status=2)
+    refused = run(environ, "serve", "--data=d=/none", "--bind", b"ipc:///run/\xfc", status=2)
     assert b"is not UTF-8 in this locale" in refused.stderr
-    run(
-        environ,
-        "status",
-        b"ipc:///run/\xfc",
-        "--timeout",
-        "1",
-        status=2 if is_strict(environ) else 5,
-    )
-
-
-def is_strict(environ: Mapping[str, str]) -> bool:
-    """Whether the byte FC is not a character in the locale."""
-    return "ISO" not in environ["LC_ALL"]

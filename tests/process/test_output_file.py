@@ -18,11 +18,10 @@ import pytest
 from bench.report import Report
 from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.errors import FeederError, ResourceError
-from feeder.process.output_file import explain_write_errors, replace_file, write_output
+from feeder.process.output_file import replace_file, write_output
 from feeder.process.regular_file import IrregularFileError
 from tests.support.sources import call_feeder, error_line
 from trainer_client.reference.checkpoints.checkpoint import save_checkpoint
-from trainer_client.reference.checkpoints.store import CheckpointFile
 from trainer_client.reference.command import write_json
 from trainer_client.reference.tracking.files import MergedRows
 from trainer_client.reference.tracking.files import replace_file as replace_in_run
@@ -211,15 +210,6 @@ def test_a_file_keeps_its_permissions_and_owner_and_a_secret_has_its_own_from_th
     assert path.stat().st_uid == os.geteuid()
 
 
-def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_output(tmp_path / "file", b"")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
-
-
 def test_standard_output_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "out"
     script = (
@@ -236,39 +226,6 @@ def test_standard_output_goes_on_where_it_was(tmp_path: Path) -> None:
     assert piped.stdout == b"before 1 2 after"
 
 
-def test_errors_name_what_and_the_remedy_in_one_line() -> None:
-    with (
-        pytest.raises(ResourceError, match=r"^cannot write a \(two lines\): b$"),
-        explain_write_errors("a", "b"),
-    ):
-        raise OSError("two lines\nand more")
-
-
-def test_a_checkpoint_on_a_device_is_refused_before_training(device: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, message in (
-        (device, r"a character device, not a regular file.*another file"),
-        (tmp_path / "pipe", "a named pipe"),
-    ):
-        with pytest.raises(FeederError, match=message), CheckpointFile(path).hold(print):
-            pass
-
-
-def test_the_previous_checkpoint_of_a_link_is_the_one_before(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "job.pt").symlink_to("disk/job.pt")
-    store = CheckpointFile(tmp_path / "job.pt")
-    contents = []
-    with store.hold(print):
-        for step in (1, 2):
-            store.save({"step": step}, 0, step, is_best=False)
-            contents.append((tmp_path / "disk" / "job.pt").read_bytes())
-    previous = tmp_path / "job.pt.previous"
-    assert not previous.is_symlink()
-    assert previous.read_bytes() == contents[0]
-    assert (tmp_path / "job.pt").read_bytes() == contents[1]
-
-
 def test_keygen_refuses_devices_and_follows_links(device: Path, tmp_path: Path) -> None:
     line = error_line(call_feeder("keygen", device, "--force", "--name", "n"))
     assert "cannot be written: it is a character device, not a regular file" in line
@@ -280,13 +237,3 @@ def test_keygen_refuses_devices_and_follows_links(device: Path, tmp_path: Path) 
     assert call_feeder("keygen", tmp_path / "key", "--force").returncode == 0
     assert (tmp_path / "key").is_symlink()
     assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o600
-
-
-def test_preview_and_survey_write_into_a_device(packed: Path, device: Path, tmp_path: Path) -> None:
-    for command in ("preview", "survey"):
-        done = call_feeder(command, packed, "--out", device)
-        assert done.returncode == 0, done.stderr
-        assert device.is_char_device()
-    line = error_line(call_feeder("survey", packed, "--out", tmp_path / "none" / "page.html"))
-    assert "No such file or directory" in line
-    assert ".tmp" not in line

@@ -1,4 +1,8 @@
-"""Pipes, sockets, devices and folders in place of files: named in an error, without blocking."""
+"""Pipes, sockets, devices and folders in place of files: named in an error, without blocking.
+
+And files with secrets: which owners, modes and groups are accepted; ACLs and other modes are tested
+in tests/security/test_keys.py.
+"""
 
 import os
 import shutil
@@ -8,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from feeder.errors import FeederError
-from feeder.host.topology import read_topology
-from feeder.pack.work_folder import WorkFolder
-from feeder.process.regular_file import IrregularFileError, open_regular, read_regular
+from feeder.errors import ConfigError, FeederError
+from feeder.process.regular_file import IrregularFileError, open_regular, read_private, read_regular
 from tests.support.sources import call_feeder, error_line, run_feeder
 
 PIPE = "it is a named pipe (FIFO), not a regular file"
@@ -67,16 +69,10 @@ def test_a_regular_file_is_read_up_to_the_limit_and_blocking(tmp_path: Path) -> 
     os.close(descriptor)
 
 
-def test_missing_file_raises_the_usual_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "missing")
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        open_regular(tmp_path / "file" / "x")
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "shard-00001.fds"])
-@pytest.mark.parametrize("replace", [replace_by_pipe, replace_by_socket])
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [("manifest.json", replace_by_pipe), ("shard-00001.fds", replace_by_socket)],
+)
 def test_verify_and_unpack_name_an_irregular_file(
     dataset: Path, tmp_path: Path, name: str, replace: Callable[[Path], Path]
 ) -> None:
@@ -106,24 +102,57 @@ def test_serve_names_a_pipe_in_place_of_a_manifest_or_a_configuration(
     assert f"{manifest} cannot be read: {PIPE}" in line
 
 
-def test_a_pipe_in_a_work_folder_is_named(tmp_path: Path) -> None:
-    work = WorkFolder(tmp_path)
-    work.path.mkdir()
-    path = replace_by_pipe(work.result_path(0))
-    with pytest.raises(OSError, match="named pipe") as caught:
-        work.read_result(0)
-    assert caught.value.filename == str(path)
-
-
-def test_pipe_in_sysfs_does_not_block(tmp_path: Path) -> None:
-    folder = tmp_path / "sys/devices/system/node"
-    folder.mkdir(parents=True)
-    replace_by_pipe(folder / "online")
-    assert read_topology(tmp_path)
-
-
 def test_a_pipe_in_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     checkpoint = pytest.importorskip("trainer_client.reference.checkpoints.checkpoint")
     path = replace_by_pipe(tmp_path / "checkpoint.pt")
     with pytest.raises(FeederError, match=r"cannot read the checkpoint .*named pipe"):
         checkpoint.load_checkpoint(path)
+
+
+USER, GROUP, FS_GROUP = 10_001, 10_002, 10_003
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A secret as Kubernetes mounts it with fsGroup: root's, 0440; this process is not root's."""
+    path = tmp_path / "token"
+    path.write_bytes(b"secret")
+    path.chmod(0o440)
+    os.chown(path, 0, FS_GROUP)
+    monkeypatch.setattr(os, "geteuid", lambda: USER)
+    monkeypatch.setattr(os, "getegid", lambda: GROUP)
+    monkeypatch.setattr(os, "getgroups", lambda: [FS_GROUP])
+    return path
+
+
+@only_root
+def test_root_s_file_for_a_group_of_this_process_is_read(secret: Path) -> None:
+    assert read_private(secret, 100, "the token") == b"secret"
+    os.chown(secret, 0, GROUP)
+    assert read_private(secret, 100, "the token") == b"secret"
+
+
+@only_root
+def test_root_s_file_for_another_group_is_refused(secret: Path) -> None:
+    os.chown(secret, 0, GROUP + 100)
+    with pytest.raises(ConfigError, match=r"open to others .mode 0440."):
+        read_private(secret, 100, "the token")
+
+
+@only_root
+@pytest.mark.parametrize("mode", [0o444, 0o640])
+def test_other_modes_of_root_s_file_are_refused(secret: Path, mode: int) -> None:
+    """0440 is chosen on purpose; 0640 and 0644 are what a umask leaves."""
+    secret.chmod(mode)
+    remedy = f"chmod 440 {secret} and chgrp {GROUP} {secret}"
+    with pytest.raises(ConfigError, match=f"open to others .mode {mode:04o}.: {remedy}"):
+        read_private(secret, 100, "the token")
+
+
+@only_root
+def test_an_own_file_for_a_group_is_refused(secret: Path) -> None:
+    os.chown(secret, USER, FS_GROUP)
+    with pytest.raises(ConfigError, match=r"open to others .mode 0440.: chmod 600"):
+        read_private(secret, 100, "the token")

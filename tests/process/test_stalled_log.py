@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.errors import PeerError
-from feeder.process.log_lines import LineStream, cut_lines
+from feeder.process.log_lines import LineStream
 from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
@@ -231,92 +230,6 @@ def test_daemon_exits_with_its_status_if_stderr_is_not_read(
             check=False,
         )
     assert done.returncode == status
-
-
-def test_lines_reach_a_file_in_order_and_whole(
-    packed: Path, dataset: Dataset, tmp_path: Path
-) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    log = tmp_path / "log"
-    with (
-        log.open("ab") as file,
-        UnreadDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=file.fileno()) as daemon,
-    ):
-        replace_a_worker(daemon, dataset)
-        assert daemon.end() == 0
-    lines = log.read_text().splitlines()
-    assert all(line.startswith("feeder: ") for line in lines)
-    expected = ["ready, ", "replaced", "draining:"]
-    assert [text for line in lines for text in expected if text in line] == expected
-
-
-def test_a_line_over_pipe_buf_is_cut_between_characters() -> None:
-    first, long, last = cut_lines(b"first\n" + ("é" * 5000).encode() + b"\n" + b"x" * 4096)
-    assert (first, last) == (b"first\n", b"x" * 4096)
-    assert len(long) <= select.PIPE_BUF
-    assert re.fullmatch(r"é+ … \(cut\)\n", long.decode())
-
-
-@contextlib.contextmanager
-def writing_from_within(
-    stream: LineStream, text: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Have the first write(2) of a stream write ``text`` to the stream, as Python does when the
-    garbage collector runs a failing ``__del__`` then."""
-    write, is_first = os.write, True
-
-    def write_twice(fd: int, data: bytes) -> int:
-        nonlocal is_first
-        if fd == stream.fileno() and is_first:
-            is_first = False
-            for part in text.partition(" "):
-                stream.write(part)
-            stream.report_suppressed()
-        return write(fd, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write_twice)
-        yield
-
-
-def do_in_time(action: Callable[[], object]) -> None:
-    thread = threading.Thread(target=action, daemon=True)
-    thread.start()
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive(), "deadlock"
-
-
-def test_a_reentrant_write_tears_no_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reader, writer = os.pipe()
-    stream = LineStream(fd=writer)
-    with writing_from_within(stream, "Exception ignored\n", monkeypatch):
-        do_in_time(lambda: stream.write("a line\nanother\nand "))
-    do_in_time(lambda: stream.write("more\n"))
-    assert os.read(reader, 4096) == b"<3>and Exception ignored\n<3>a line\n<3>another\n<3>more\n"
-    for end in (reader, writer):
-        os.close(end)
-
-
-def test_lines_dropped_in_reentrant_writes_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with full_pipe() as (reader, writer):
-        os.set_blocking(writer, False)
-        stream = LineStream(fd=writer)
-        with writing_from_within(stream, "Exception ignored\n", monkeypatch):
-            do_in_time(lambda: stream.write("a line\n"))
-        with writing_from_within(stream, "and again\n", monkeypatch):
-            do_in_time(stream.report_suppressed)
-        while select.select([reader], [], [], 0)[0]:
-            os.read(reader, 65536)
-        stream.report_suppressed()
-        assert os.read(reader, 4096) == (
-            b"<4>feeder: warning: 3 log lines dropped while stderr was not read\n"
-        )
-        stream.report_suppressed()
-        assert not select.select([reader], [], [], 0)[0], "they are reported once"
 
 
 def test_write_without_a_reader_raises_nothing() -> None:

@@ -1,16 +1,20 @@
-"""A node process opens the datasets that the daemon started with, and no others."""
+"""What a node process starts with: the datasets that the daemon started with, and its workers."""
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from feeder.dataset.manifest import load_manifest
-from feeder.errors import DatasetError
+from feeder.errors import DatasetError, ResourceError
+from feeder.metrics.records import NodeRecord
 from feeder.node.datasets import RETRY_S, NodeDatasets
+from feeder.node.polling import PollSet
+from feeder.node.worker_pool import WorkerPool
 from feeder.session.admission import ServedDataset
-from feeder.worker.messages import DatasetSource
+from feeder.worker.messages import Configure, DatasetSource
 from tests.support.sources import make_source, pack
 
 
@@ -49,3 +53,15 @@ def test_a_successor_leaves_out_what_it_cannot_open_until_it_can(folder: Path) -
     datasets.run_due(10.0 + RETRY_S)
     assert mended_s == [10.0 + RETRY_S]
     assert datasets.deadline_s == float("inf"), "it restarts now"
+
+
+def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    configure = Configure(datasets={}, open_shards=8, self_test=True)
+    pool = WorkerPool(3, configure, PollSet(), print, NodeRecord())
+    line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation"
+    with pytest.raises(ResourceError, match=line):
+        pool.start()
+    with pytest.raises(ResourceError, match=line):
+        pool.run_due(1.0)
+    pool.close()

@@ -1,21 +1,23 @@
-"""The report of the start: one fact a line, narrow, warnings marked, "ready" last."""
+"""The start: what each node process gets, and the report of it, one fact a line, "ready" last."""
 
 from logging import INFO, WARNING
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.daemon.config import Config, load_config
+from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.start_report import (
     WIDTH,
     compose_report,
     describe_cache,
     describe_ready,
     describe_security,
-    wrap_list,
 )
+from feeder.host.placement import NodePlacement
 from feeder.node.messages import NodeReady
+from feeder.worker.messages import DatasetSource
+from tests.support.machine_tree import cgroup_v2, write_tree
 
 
 def config(**overrides: object) -> Config:
@@ -51,13 +53,6 @@ def test_each_fact_is_a_line() -> None:
     assert all(len(f"feeder: {text}") <= WIDTH for text, _ in lines)
 
 
-@given(st.lists(st.text("abc", min_size=1, max_size=90), max_size=9))
-def test_a_wrapped_list_keeps_its_items_in_lines_that_fit(items: list[str]) -> None:
-    lines = list(wrap_list("head: ", items))
-    assert [item for line in lines for item in line.removeprefix("head: ").split(", ")] == items
-    assert all(len(f"feeder: {line}") <= WIDTH or ", " not in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("overrides", "text", "priority"),
     [
@@ -72,26 +67,25 @@ def test_a_wrapped_list_keeps_its_items_in_lines_that_fit(items: list[str]) -> N
             "security: tcp is encrypted, for the keys in /k/c",
             INFO,
         ),
+        (
+            {"serve.bind": ("tcp://0.0.0.0:5555",)},
+            "--insecure: anyone who can reach tcp://0.0.0.0:5555 can connect",
+            WARNING,
+        ),
     ],
-    ids=["loopback", "ipc", "keys"],
+    ids=["loopback", "ipc", "keys", "insecure"],
 )
 def test_a_line_names_the_clients_that_may_connect(
     overrides: dict[str, object], text: str, priority: int
 ) -> None:
-    assert describe_security(config(**overrides)) == (text, priority)
-
-
-def test_open_tcp_is_a_warning() -> None:
-    exposed = load_config(None, {"serve.bind": ("tcp://0.0.0.0:5555",)}, is_insecure=True)
-    text = "--insecure: anyone who can reach tcp://0.0.0.0:5555 can connect"
-    assert describe_security(exposed) == (text, WARNING)
+    exposed = load_config(None, overrides, is_insecure=priority == WARNING)
+    assert describe_security(exposed) == (text, priority)
 
 
 @pytest.mark.parametrize(
     ("setting", "size_bytes", "text"),
     [
         (3 << 30, 3 << 30, "3.22 GB a node process (decoded_bytes: command line)"),
-        (0, 0, "off (cache.decoded_bytes: command line)"),
         ("auto", 1_200_000_000_000, "1200.00 GB a node process (auto: command line)"),
     ],
 )
@@ -109,3 +103,33 @@ def test_the_last_line_is_short() -> None:
     assert describe_ready([node(6000), node(6002)], ["a", "b"]) == (
         "ready, 4 workers serve 2 datasets at tcp://127.0.0.1:6000 and 1 more"
     )
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+def _placement(node: int, workers: int) -> NodePlacement:
+    cpus = frozenset({2 * node, 2 * node + 1})
+    return NodePlacement(node_id=node, cpus=cpus, memory_node=node, workers=workers)
+
+
+def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
+    binds = ("tcp://127.0.0.1:6000", "ipc:///run/f")
+    settings = config(**{"serve.bind": binds, "serve.slots_bytes": 1 << 30})
+    first, second = plan_nodes(settings, {"d": "abc"}, [_placement(0, 3), _placement(1, 2)], 65536)
+    assert first.endpoints == binds
+    assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
+    assert (first.workers, second.workers) == (3, 2)
+    assert first.limits.slots_bytes == second.limits.slots_bytes == 1 << 30
+    assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
+    assert first.worker.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
+
+
+def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/pod"
+    files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
+    root = write_tree(tmp_path, cgroup_v2("/pod", {}) | files)
+    settings = config(**{"serve.topology_root": str(root), "cache.decoded_bytes": "auto"})
+    one = plan_nodes(settings, {}, [_placement(0, 1)], 65536)[0]
+    two = plan_nodes(settings, {}, [_placement(0, 1), _placement(1, 1)], 65536)[0]
+    assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
