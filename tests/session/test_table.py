@@ -1,5 +1,7 @@
 """The session state machine towards clients: answers, refusals, leases, turns, drain."""
 
+import pytest
+
 from feeder.session.events import (
     DrainAsked,
     PeerGone,
@@ -46,19 +48,6 @@ def test_earlier_batches_go_first_and_all_rows_are_sent() -> None:
     assert [wanted.sent for wanted in shell.clients[A].wanted.values()] == [ROWS, ROWS]
     assert shell.record.batches == 2
     assert shell.record.images == 2 * BATCH
-
-
-def test_a_greedy_session_does_not_starve_another() -> None:
-    shell = Shell(limits(window_max=4, slots_bytes=100 * SLOT_BYTES))
-    worker = shell.join()
-    shell.hello(A, window=4)
-    shell.hello(B, window=1)
-    shell.request(A, [(0, i) for i in range(4)], [])
-    shell.request(B, [(0, 0)], [])
-    sessions = [shell.fill(worker).session for _ in range(8)]
-    b = shell.clients[B].session
-    assert sessions[:2].count(b) == 0, "two chunks were in flight before the second request"
-    assert sessions[2:].count(b) == 3, "then sessions alternate until its batch is filled"
 
 
 def test_a_job_keeps_its_debt_over_the_end_of_its_session() -> None:
@@ -187,16 +176,22 @@ def test_no_check_is_due_without_sessions() -> None:
     assert shell.table.check_at_s == float("inf")
 
 
-def test_a_worker_lost_with_two_chunks_of_an_ended_session_closes_its_slots_once() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    assert len(shell.workers[worker]) == 2
-    shell.bye(A)
-    assert not shell.closing, "a worker still writes"
-    shell.lose(worker)
-    assert len(shell.closing) == 1
+def test_a_worker_lost_with_two_chunks_frees_their_slot_and_their_session_once() -> None:
+    """Both chunks are of a batch that was released, or of a session that has ended."""
+    for is_ended in (False, True):
+        shell = Shell()
+        worker = shell.join()
+        shell.hello(A)
+        shell.request(A, [(0, 0)], [])
+        assert len(shell.workers[worker]) == 2
+        if is_ended:
+            shell.bye(A)
+        else:
+            shell.request(A, [], [(0, 0)])
+        assert not shell.closing, "a worker still writes"
+        assert not shell.returning
+        shell.lose(worker)
+        assert (len(shell.returning), len(shell.closing)) == (not is_ended, is_ended)
 
 
 def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
@@ -215,33 +210,23 @@ def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
 def test_drain_finishes_requested_batches_and_takes_no_new_ones() -> None:
     shell = Shell()
     worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    shell.apply(DrainAsked())
-    assert _last(shell) == Draining(session=shell.clients[A].session)
-    shell.request(A, [(0, 1)], [])
-    assert _refusal(shell).code == "draining"
-    shell.hello(B)
-    assert _refusal(shell).code == "draining"
-    assert shell.fills
-    while shell.fills:
-        shell.fill(worker)
-    assert shell.table.is_idle
-    assert shell.clients[A].wanted[0, 0].sent == ROWS
-
-
-def test_a_drain_waits_for_a_batch_that_has_no_slot_yet() -> None:
-    shell = Shell()
-    worker = shell.join()
     shell.hello(A, window=1)
     shell.request(A, [(0, 0)], [])
     while shell.fills:
         shell.fill(worker)
     shell.request(A, [(0, 1)], [(0, 0)])
     shell.apply(DrainAsked())
+    assert _last(shell) == Draining(session=shell.clients[A].session)
     assert not shell.fills, "the socket still reads the only slot"
     assert not shell.table.is_idle
-    shell.finish()
+    shell.request(A, [(0, 2)], [])
+    assert _refusal(shell).code == "draining"
+    shell.hello(B)
+    assert _refusal(shell).code == "draining"
+    shell.return_slot()
+    assert not shell.table.is_idle
+    while shell.fills:
+        shell.fill(worker)
     assert shell.table.is_idle
     assert shell.clients[A].wanted[0, 1].sent == ROWS
 
@@ -286,38 +271,26 @@ def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
     assert (shell.record.batches, shell.counters.batches_lent) == (2, 2)
 
 
-def test_a_holder_that_dies_loses_its_session_and_the_memory_is_freed() -> None:
+@pytest.mark.parametrize("end", ["died", "farewell", "expired"])
+def test_memory_that_a_client_maps_outlives_its_session_until_it_is_unmapped(end: str) -> None:
     shell, worker, session = _claiming_shell()
     shell.request(A, [(0, 0)], [])
     while shell.fills:
         shell.fill(worker)
-    shell.unmap(session)
-    assert shell.counters.sessions_lost == 1
+    used = shell.table.sessions.used
+    held = used.slots_bytes
+    assert shell.table.sessions.held_bytes == held > 0
+    if end == "expired":
+        shell.advance(11)
+        shell.finish()
+        assert used.slots_bytes == shell.table.sessions.held_bytes == held
+    shell.unmap(session, has_died=end != "farewell")
+    shell.message(A, Bye(session=session))  # a farewell may overtake it
     shell.finish()
-    assert shell.table.sessions.used.slots_bytes == 0
-
-
-def test_a_farewell_that_overtakes_bye_is_not_a_lost_session() -> None:
-    shell, _, session = _claiming_shell()
-    shell.request(A, [(0, 0)], [])
-    shell.unmap(session, has_died=False)
-    shell.message(A, Bye(session=session))
-    assert (shell.counters.sessions_closed, shell.counters.sessions_lost) == (1, 0)
-
-
-def test_memory_that_a_client_maps_outlives_its_session() -> None:
-    shell, worker, session = _claiming_shell()
-    shell.request(A, [(0, 0)], [])
-    while shell.fills:
-        shell.fill(worker)
-    held = shell.table.sessions.used.slots_bytes
-    shell.advance(11)
-    assert shell.counters.sessions_expired == 1
-    shell.finish()
-    assert shell.table.sessions.used.slots_bytes == shell.table.sessions.held_bytes == held > 0
-    shell.unmap(session)
-    shell.finish()
-    assert shell.table.sessions.used.slots_bytes == shell.table.sessions.held_bytes == 0
+    assert used.slots_bytes == shell.table.sessions.held_bytes == 0
+    counters = shell.counters
+    counts = counters.sessions_lost, counters.sessions_closed, counters.sessions_expired
+    assert counts == (end == "died", end == "farewell", end == "expired")
 
 
 def test_a_holder_that_unmaps_before_its_first_request_gets_copies() -> None:

@@ -228,12 +228,6 @@ def test_a_job_that_took_less_than_its_share_has_no_hoard(workers: int) -> None:
     check_shares(loads, 0.5, (11, 16), workers=workers)
 
 
-def test_three_jobs_of_different_weights_sessions_and_recipes() -> None:
-    loads = [Load("a", sessions=8), Load("b", row_s=4e-3), Load("c", sessions=2, window=2)]
-    simulate(loads, weights={"b": 2, "c": 0.5})
-    assert shares(loads) == pytest.approx([1 / 3.5, 2 / 3.5, 0.5 / 3.5], abs=0.03)
-
-
 def test_the_sessions_of_a_job_take_turns() -> None:
     load = Load("a", sessions=5)
     simulate([load, Load("b")])

@@ -2,24 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from feeder.client.core.events import (
-    ChunkStored,
-    ClaimAnswered,
-    ClaimSlots,
-    ClockAdvanced,
-    Connected,
-    Dial,
-    Disconnected,
-    EndpointsListed,
-    Event,
-    HangUp,
-    Instruction,
-    Log,
-    MessageReceived,
-    NodeIncompatible,
-    Send,
-    Store,
-)
+from feeder.client.core import events
 from feeder.client.core.links import Job
 from feeder.client.core.owners import Preference
 from feeder.client.core.prefetch import Prefetch
@@ -87,16 +70,18 @@ def lent(
     return Lent(session=session, request=request, epoch=epoch, index=index, slot=slot, valid=valid)
 
 
-def sends(instructions: Sequence[Instruction], link: int = 0) -> list[ClientMessage]:
-    return [out.message for out in instructions if isinstance(out, Send) and out.link == link]
+def sends(instructions: Sequence[events.Instruction], link: int = 0) -> list[ClientMessage]:
+    return [
+        out.message for out in instructions if isinstance(out, events.Send) and out.link == link
+    ]
 
 
-def asked(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
+def asked(instructions: Sequence[events.Instruction], link: int = 0) -> list[BatchKey]:
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.want]
 
 
-def released(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
+def released(instructions: Sequence[events.Instruction], link: int = 0) -> list[BatchKey]:
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.release]
 
@@ -128,9 +113,9 @@ class Shell:
         self.now_s = 0.0
         self.cpu_s = 0.0
         self.links: dict[int, str] = {}
-        self.logged: list[Log] = []
+        self.logged: list[events.Log] = []
         self._dialled: set[int] = set()
-        self.do(EndpointsListed(dict.fromkeys(endpoints, "")))
+        self.do(events.EndpointsListed(dict.fromkeys(endpoints, "")))
 
     @property
     def warnings(self) -> list[str]:
@@ -138,25 +123,25 @@ class Shell:
 
     # --- events -------------------------------------------------------------------------------
 
-    def do(self, *events: Event) -> list[Instruction]:
+    def do(self, *coming: events.Event) -> list[events.Instruction]:
         """Pass events, then the clock until nothing is due; return the instructions."""
-        done: list[Instruction] = []
-        for event in (*events, ClockAdvanced(self.cpu_s)):
+        done: list[events.Instruction] = []
+        for event in (*coming, events.ClockAdvanced(self.cpu_s)):
             done += self._give(event)
         idle = 0
         while self.session.due_s <= self.now_s:
-            out = self._give(ClockAdvanced(self.cpu_s))
+            out = self._give(events.ClockAdvanced(self.cpu_s))
             done += out
             idle += not out
             assert idle < IDLE_TURNS_MAX, "a busy loop"
         return done
 
-    def do_at(self, now_s: float, *events: Event) -> list[Instruction]:
+    def do_at(self, now_s: float, *coming: events.Event) -> list[events.Instruction]:
         """Do as ``do`` at a later time; what was due before is skipped."""
         self.now_s = now_s
-        return self.do(*events)
+        return self.do(*coming)
 
-    def run_until(self, until_s: float) -> list[Instruction]:
+    def run_until(self, until_s: float) -> list[events.Instruction]:
         """Pass the clock whenever it is due, up to a time; return the instructions."""
         done = []
         while self.session.due_s <= until_s:
@@ -165,40 +150,42 @@ class Shell:
         self.now_s = until_s
         return done
 
-    def receive(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
-        return self.do(MessageReceived(link, message))
+    def receive(self, message: NodeMessage, link: int = 0) -> list[events.Instruction]:
+        return self.do(events.MessageReceived(link, message))
 
-    def connect(self, link: int = 0) -> list[Instruction]:
-        return self.do(Connected(link))
+    def connect(self, link: int = 0) -> list[events.Instruction]:
+        return self.do(events.Connected(link))
 
-    def lose(self, link: int = 0) -> list[Instruction]:
-        return self.do(Disconnected(link))
+    def lose(self, link: int = 0) -> list[events.Instruction]:
+        return self.do(events.Disconnected(link))
 
-    def fail_attempt(self, link: int = 0) -> list[Instruction]:
-        return self.do(Disconnected(link))
+    def fail_attempt(self, link: int = 0) -> list[events.Instruction]:
+        return self.do(events.Disconnected(link))
 
-    def find_incompatibility(self, error: Exception, link: int = 0) -> list[Instruction]:
+    def find_incompatibility(self, error: Exception, link: int = 0) -> list[events.Instruction]:
         """Report that a link cannot serve."""
-        return self.do(NodeIncompatible(link, error))  # type: ignore[arg-type]
+        return self.do(events.NodeIncompatible(link, error))  # type: ignore[arg-type]
 
-    def change_list(self, *endpoints: str) -> list[Instruction]:
-        return self.do(EndpointsListed(dict.fromkeys(endpoints, "")))
+    def change_list(self, *endpoints: str) -> list[events.Instruction]:
+        return self.do(events.EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def answer(
         self, index: int, link: int = 0, *, session: int = 1, epoch: int = 0
-    ) -> list[Instruction]:
+    ) -> list[events.Instruction]:
         """Deliver a whole batch, as one chunk."""
         chunk = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
-        return self.do(MessageReceived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
+        return self.do(events.MessageReceived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
 
     def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[object]:
         """Map a session's slots; return them."""
         mapped = [object() for _ in range(slots)]
-        self.do(ClaimAnswered(link, session, mapped))
+        self.do(events.ClaimAnswered(link, session, mapped))
         return mapped
 
-    def refuse_slots(self, reason: str, link: int = 0, session: int = 1) -> list[Instruction]:
-        return self.do(ClaimAnswered(link, session, refusal=reason))
+    def refuse_slots(
+        self, reason: str, link: int = 0, session: int = 1
+    ) -> list[events.Instruction]:
+        return self.do(events.ClaimAnswered(link, session, refusal=reason))
 
     # --- consumer calls -----------------------------------------------------------------------
 
@@ -218,22 +205,22 @@ class Shell:
 
     # ------------------------------------------------------------------------------------------
 
-    def _give(self, event: Event) -> Sequence[Instruction]:
-        done: list[Instruction] = []
+    def _give(self, event: events.Event) -> Sequence[events.Instruction]:
+        done: list[events.Instruction] = []
         for instruction in self.session.handle(event, self.now_s):
             done.append(instruction)
             match instruction:
-                case Dial(link, endpoint):
+                case events.Dial(link, endpoint):
                     assert link not in self._dialled, "no number is used twice"
                     assert endpoint not in self.links.values()
                     self._dialled.add(link)
                     self.links[link] = endpoint
-                case HangUp(link):
+                case events.HangUp(link):
                     del self.links[link]
-                case Send(link) | ClaimSlots(link):
+                case events.Send(link) | events.ClaimSlots(link):
                     assert link in self.links
-                case Store(link, chunk):
-                    done += self._give(ChunkStored(link, chunk))
-                case Log():
+                case events.Store(link, chunk):
+                    done += self._give(events.ChunkStored(link, chunk))
+                case events.Log():
                     self.logged.append(instruction)
         return done

@@ -11,31 +11,8 @@ from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
+from feeder.session import events
 from feeder.session.admission import HelloReceived, ServedDataset, SessionLimits, Usage
-from feeder.session.events import (
-    ClockAdvanced,
-    CloseSlots,
-    Event,
-    HolderGone,
-    Instruction,
-    KillWorker,
-    LogProgress,
-    LogSilence,
-    MessageReceived,
-    OpenSlots,
-    RefuseClaim,
-    ReturnSlot,
-    Send,
-    SendChunk,
-    ShareSlots,
-    SlotReturned,
-    SlotsClaimed,
-    SlotsClosed,
-    SlotsOpened,
-    WorkerJoined,
-    WorkerLost,
-    WorkerReleased,
-)
 from feeder.session.jobs import Jobs
 from feeder.session.state import Session
 from feeder.session.table import SessionTable
@@ -138,17 +115,9 @@ class Shell:
         self.record = NodeRecord()
         layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(
-            content="f" * 32,
-            former="e" * 32,
-            classes=("a", "b"),
-            layout=layout,
-            labels=labels,
+            content="f" * 32, former="e" * 32, classes=("a", "b"), layout=layout, labels=labels
         )
-        self.table = SessionTable(
-            dict.fromkeys(datasets, served),
-            self.limits,
-            self.record,
-        )
+        self.table = SessionTable(dict.fromkeys(datasets, served), self.limits, self.record)
         self.table.identity = NodeIdentity(
             node="host/1 ipc:///n.1",
             number=1,
@@ -180,9 +149,9 @@ class Shell:
         self.sent: list[Chunk] = []
         self.filled: Fill | None = None
         self.killed: list[int] = []
-        self.kills: list[KillWorker] = []
-        self.silences: list[LogSilence] = []
-        self.resumed: list[LogProgress] = []
+        self.kills: list[events.KillWorker] = []
+        self.silences: list[events.LogSilence] = []
+        self.resumed: list[events.LogProgress] = []
         # What a worker's process does, and its share of a CPU; without an entry, nobody can see it.
         self.states: dict[int, tuple[KernelState, float]] = {}
         self.cpu_s: dict[int, float] = {}
@@ -192,25 +161,25 @@ class Shell:
 
     # --- events -------------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> list[Instruction]:
+    def apply(self, event: events.Event) -> list[events.Instruction]:
         """Have the table handle an event; check and carry out the instructions."""
         open_slots = sum(s.layout.slots for s in self.table.sessions.open.values())
         self.slot_s += open_slots * (self.now_s - self._applied_s)
         self._applied_s = self.now_s
-        done: list[Instruction] = []
-        events = [event]
-        while events:
-            for instruction in self.table.handle(events.pop(0), self.now_s):
+        done: list[events.Instruction] = []
+        coming = [event]
+        while coming:
+            for instruction in self.table.handle(coming.pop(0), self.now_s):
                 done.append(instruction)
-                events += self._carry_out(instruction)
+                coming += self._carry_out(instruction)
         self._check()
         return done
 
     def message(
         self, peer: bytes, message: Hello | Request | Ping | Bye, account: str = ""
-    ) -> list[Instruction]:
+    ) -> list[events.Instruction]:
         if not isinstance(message, Hello):
-            return self.apply(MessageReceived(peer, message))
+            return self.apply(events.MessageReceived(peer, message))
         session, self.next_session = self.next_session, self.next_session + 1
         self.clients.pop(peer, None)
         local = {"is_local": self.is_local, "is_ipc": self.is_ipc}
@@ -259,13 +228,13 @@ class Shell:
 
     def claim(self, session: int, connection: int = 1) -> bool:
         """A process claims a session's slots; return whether it gets them."""
-        done = self.apply(SlotsClaimed(session, connection))
-        return any(isinstance(instruction, ShareSlots) for instruction in done)
+        done = self.apply(events.SlotsClaimed(session, connection))
+        return any(isinstance(instruction, events.ShareSlots) for instruction in done)
 
     def unmap(self, session: int, *, has_died: bool = True) -> None:
         """The client that maps a session's slots dies, or unmaps them."""
         del self.mapped[session]
-        self.apply(HolderGone(session, has_died))
+        self.apply(events.HolderGone(session, has_died))
         for peer in [
             p for p, v in self.clients.items() if v.session == session and v.has_requested
         ]:
@@ -277,7 +246,7 @@ class Shell:
     def join(self) -> int:
         worker, self.next_worker = self.next_worker, self.next_worker + 1
         self.workers[worker] = []
-        self.apply(WorkerJoined(worker))
+        self.apply(events.WorkerJoined(worker))
         return worker
 
     def lose(self, worker: int, *, was_killed: bool = False, is_held: bool = False) -> None:
@@ -285,10 +254,10 @@ class Shell:
         for ticket in self.workers.pop(worker):
             del self.fills[ticket]
         self.states.pop(worker, None)
-        self.apply(WorkerLost(worker, was_killed, is_held))
+        self.apply(events.WorkerLost(worker, was_killed, is_held))
 
     def release(self, worker: int) -> None:
-        self.apply(WorkerReleased(worker))
+        self.apply(events.WorkerReleased(worker))
 
     def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> Fill:
         ticket = self.workers[worker].pop(0)
@@ -309,7 +278,7 @@ class Shell:
         key = self.returning.pop(position)
         self.holders.pop(key, None)
         self.rows_filled.pop(key, None)
-        self.apply(SlotReturned(*key))
+        self.apply(events.SlotReturned(*key))
 
     def close_slots(self, position: int = 0) -> None:
         """The socket has finished with all slots of an ended session."""
@@ -317,10 +286,10 @@ class Shell:
         del self.open[session]
         self.holders = {key: held for key, held in self.holders.items() if key[0] != session}
         self.returning = [key for key in self.returning if key[0] != session]
-        self.apply(SlotsClosed(session))
+        self.apply(events.SlotsClosed(session))
 
     def advance(self, seconds: float) -> None:
-        """Time passes; the table handles ClockAdvanced if due, with looks at the workers."""
+        """Time passes; the table handles events.ClockAdvanced if due, with looks at the workers."""
         self.now_s += seconds
         for worker, (_, share) in self.states.items():
             self.cpu_s[worker] = self.cpu_s.get(worker, 0.0) + share * seconds
@@ -330,7 +299,7 @@ class Shell:
                 w: ProcessLook(self.states[w][0], self.cpu_s.get(w, 0.0), self.read_bytes.get(w, 0))
                 for w in quiet
             }
-            self.apply(ClockAdvanced(looks))
+            self.apply(events.ClockAdvanced(looks))
 
     def wait(self, seconds: float) -> None:
         """Time passes as in a node process, which wakes up whenever the table wants it to."""
@@ -353,23 +322,23 @@ class Shell:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def _carry_out(self, instruction: Instruction) -> list[Event]:
+    def _carry_out(self, instruction: events.Instruction) -> list[events.Event]:
         match instruction:
-            case OpenSlots(session):
+            case events.OpenSlots(session):
                 assert session.number not in self.open
                 self.open[session.number] = session
-                return [SlotsOpened(session.number)]
+                return [events.SlotsOpened(session.number)]
             case Fill():
                 self._check_fill(instruction)
-            case SendChunk():
+            case events.SendChunk():
                 self._check_chunk(instruction)
-            case ShareSlots(session):
+            case events.ShareSlots(session):
                 assert session in self.open
                 assert session not in self.mapped
                 self.mapped[session] = {}
-            case RefuseClaim(_, reason):
+            case events.RefuseClaim(_, reason):
                 self.claims_refused.append(reason)
-            case ReturnSlot(session, slot):
+            case events.ReturnSlot(session, slot):
                 assert slot not in self.mapped.get(session, {}), "it may still be read"
                 assert (session, slot) not in self.returning
                 assert not any((f.session, f.slot) == (session, slot) for f in self.fills.values())
@@ -378,12 +347,12 @@ class Shell:
                     key, wanted = self.holders[session, slot]
                     assert view.wanted.get(key) is not wanted, "it is still lent to the client"
                 self.returning.append((session, slot))
-            case CloseSlots(session):
+            case events.CloseSlots(session):
                 assert not any(fill.session == session for fill in self.fills.values())
                 assert session not in self.closing
                 assert session not in self.mapped, "it may still be read"
                 self.closing.append(session)
-            case KillWorker(chunk):
+            case events.KillWorker(chunk):
                 worker = chunk.worker
                 assert worker in self.workers
                 assert worker not in self.killed, "a worker is killed once"
@@ -394,12 +363,12 @@ class Shell:
                     assert instruction.silent_s >= least_s, "it only lacks CPU time"
                 self.killed.append(worker)
                 self.kills.append(instruction)
-            case LogSilence():
+            case events.LogSilence():
                 assert instruction.silent_s >= SILENT_S - _ROUNDING_S
                 self.silences.append(instruction)
-            case LogProgress():
+            case events.LogProgress():
                 self.resumed.append(instruction)
-            case Send(peer, message):
+            case events.Send(peer, message):
                 self._receive(peer, message)
         return []
 
@@ -434,7 +403,7 @@ class Shell:
             del self.holders[slot_key]
             self.rows_filled.pop(slot_key, None)
 
-    def _check_chunk(self, sent: SendChunk) -> None:
+    def _check_chunk(self, sent: events.SendChunk) -> None:
         chunk = sent.chunk
         assert self.filled is not None, "a chunk is sent when it is filled"
         assert (chunk.session, sent.slot) == (self.filled.session, self.filled.slot)

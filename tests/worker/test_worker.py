@@ -43,6 +43,7 @@ from feeder.worker.messages import (
 )
 from feeder.worker.slot_memory import SlotMemory
 from tests.support.daemon import DEADLINE_S, Arrived, check_batch, small_recipe
+from tests.support.hard_jpegs import hard_jpeg
 from tests.support.sources import REPOSITORY, make_source, pack
 
 NodeEnd = Channel[NodeToWorker, WorkerToNode]
@@ -256,6 +257,33 @@ def test_rows_past_the_last_sample_are_padding(
                 filler.fill(Fill(0, 1, 0, 0, index, first, min(4, 10 - first)))
             check_batch(dataset, small_recipe("val"), (0, index), _copy(memory, 0, valid=valid))
     filler.close_session(1)
+
+
+KINDS = ("4:2:0", "4:4:0", "4:2:0", "rgb", "grey", "4:1:1", "4:4:4")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "left"), [("own", ["4:4:0", "rgb", "4:1:1"]), ("turbojpeg", [])]
+)
+def test_images_that_the_decoder_leaves_to_turbojpeg_are_counted_with_their_chunk(
+    tmp_path: Path, memory: SlotMemory, decoder: Decoder, left: list[str]
+) -> None:
+    source = tmp_path / "source" / "class"
+    source.mkdir(parents=True)
+    for number, kind in enumerate(KINDS):
+        (source / f"{number}.jpg").write_bytes(hard_jpeg(number, kind, 70, 60, 80))
+    pack(source.parent, tmp_path / "dataset", shards=1)
+    sources = {"d": source_of(tmp_path / "dataset")}
+    with (
+        Dataset.open(tmp_path / "dataset") as dataset,
+        contextlib.closing(ChunkFiller(sources, open_shards=8, decoder=decoder)) as filler,
+    ):
+        _open(filler, memory, 1, "val")
+        rows = range(len(KINDS))
+        counts = [filler.fill(Fill(7, 1, 0, 0, 0, row, 1)).fallbacks for row in rows]
+        kinds = [KINDS[int(Path(dataset.name_of(row)).stem)] for row in rows]
+        assert counts == [int(kind in left) for kind in kinds]
+        filler.close_session(1)
 
 
 def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(

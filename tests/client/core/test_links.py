@@ -177,14 +177,6 @@ def test_batches_of_a_lost_node_are_requested_from_the_next_until_it_comes_back(
     assert asked(shell.do(), OWNER)[:1] == keys(3), "it gets its lanes again"
 
 
-def test_rows_of_a_lost_node_do_not_count_for_the_next_one() -> None:
-    shell, _ = serve(chunk_images=2)
-    shell.lose(OWNER)
-    shell.answer(0, OWNER, session=OWNER + 1)
-    assert not shell.prefetch.ready
-    assert shell.prefetch.chunks_discarded == 1
-
-
 def test_what_a_draining_node_makes_still_counts_and_another_is_asked_for_the_rest() -> None:
     shell, _ = serve()
     shell.receive(Draining(session=OWNER + 1), OWNER)

@@ -109,18 +109,6 @@ def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None
     assert take_keys(prefetch) == [(4, 3)]
 
 
-def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() -> None:
-    prefetch = make_prefetch()
-    prefetch.begin(BatchSequence(3, range(10)))
-    assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
-    assert want(prefetch) == []
-    arrive_whole(prefetch, (3, 1))
-    assert prefetch.releases.pop(A, []) == [(3, 1)]
-    assert want(prefetch) == [(3, 4)]
-    arrive_whole(prefetch, (3, 2))
-    assert want(prefetch) == [], "all five buffers are in use"
-
-
 @pytest.mark.parametrize(
     ("indices", "samples", "requested", "valid"),
     [
@@ -203,18 +191,6 @@ def share(buffers: int = 5) -> Prefetch:
     return prefetch
 
 
-def test_the_first_answer_settles_a_batch_and_releases_all_requests() -> None:
-    prefetch = share()
-    arrive(prefetch, (0, 0), 0, A)
-    arrive_whole(prefetch, (0, 0), B)
-    assert prefetch.ready
-    assert (prefetch.releases.pop(A, []), prefetch.releases.pop(B, [])) == ([(0, 0)], [(0, 0)])
-    assert arrive(prefetch, (0, 0), 3, A) is None, "the loser's rest comes late"
-    assert prefetch.chunks_discarded == 1
-    assert take_keys(prefetch) == [(0, 0)]
-    assert (prefetch.releases.pop(A, []), prefetch.releases.pop(B, [])) == ([], [])
-
-
 def test_rows_of_one_link_do_not_count_for_another() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
@@ -237,39 +213,11 @@ def test_a_lost_link_leaves_the_requests_on_others() -> None:
     assert prefetch.releases.pop(B, []) == [(0, 0)]
 
 
-def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
-    prefetch = share()
-    arrive(prefetch, (0, 0), 0, A)
-    prefetch.release(prefetch.held[0, 0])
-    ask(prefetch, A, (0, 0), request=2)
-    assert prefetch.releases.pop(A, []) == [(0, 0)]
-    assert prefetch.load(A) == 1
-    arrive(prefetch, (0, 0), 3, A)
-    arrive(prefetch, (0, 0), 6, A)
-    assert not prefetch.ready, "it starts over"
-
-
 def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     prefetch = share()
     fail(prefetch, A, (0, 0), "disk of a")
     prefetch.forget(A)
     assert not prefetch.held[0, 0].failures
-
-
-def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
-    prefetch = share()
-    rows = Pages()
-    assert lend(prefetch, A, lent((0, 0)), rows)
-    assert prefetch.releases.pop(A, []) == []
-    assert prefetch.releases.pop(B, []) == [(0, 0)], "the loser's"
-    assert (prefetch.load(A), prefetch.load(B)) == (1, 0)
-    batch = prefetch.take()
-    assert batch is not None
-    assert batch.lent is rows
-    assert prefetch.load(A) == 1
-    prefetch.return_buffer(batch.buffer)
-    assert prefetch.load(A) == 0
-    assert prefetch.releases.pop(A, []) == [(0, 0)]
 
 
 def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
