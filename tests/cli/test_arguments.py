@@ -40,15 +40,6 @@ def test_verify_says_whole_or_damaged(dataset: Path, tmp_path: Path) -> None:
     assert f"\n{damaged} is damaged: " in result.stdout
 
 
-def test_unpack_needs_force_for_a_folder_with_files(dataset: Path, tmp_path: Path) -> None:
-    for arguments, status in (((), 0), ((), 2), (("--force",), 0)):
-        result = call_feeder("unpack", dataset, tmp_path / "out", "--jobs", "1", *arguments)
-        assert result.returncode == status, result.stderr
-        if status == 0:
-            assert result.stdout == f"unpacked 11 images into {tmp_path / 'out'}\n"
-    assert len([*(tmp_path / "out").rglob("*.jpg")]) == 11
-
-
 def test_names_are_in_the_given_order(dataset: Path) -> None:
     every = call_feeder("names", dataset, *map(str, range(11))).stdout.splitlines()
     assert len({*every}) == 11
@@ -62,7 +53,6 @@ def test_names_are_in_the_given_order(dataset: Path) -> None:
         (["{dataset}", "11"], "{dataset} has no sample 11, it has 0 .. 10"),
         (["{dataset}", "0", "--dataset", "x"], "--dataset goes with an ENDPOINT"),
         (["ipc:///nowhere", "0"], "an ENDPOINT needs the dataset's name"),
-        (["ipc:///nowhere", "0", "--dataset", "x", "--timeout", "0"], "--timeout 0: it must be"),
     ],
 )
 def test_wrong_arguments_of_names_are_one_line(

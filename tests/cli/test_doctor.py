@@ -39,15 +39,6 @@ def test_json_is_one_object(slow_clock: Path) -> None:
     assert value["machine"]["process"] == "7"
 
 
-def test_the_width_is_the_terminal_s(slow_clock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    longest = {}
-    for columns in (60, 100):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        lines = call_feeder("doctor", "--root", slow_clock).stdout.splitlines()
-        longest[columns] = max(len(line) for line in lines if not line.startswith(" " * 7))
-    assert longest[60] <= 60 < longest[100] <= 100
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -65,12 +65,6 @@ def test_damaged_trees_are_reported_on(
     assert all("\n" not in line for line in worst)
 
 
-def test_nothing_below_the_root_is_reported_on(tmp_path: Path, without_libraries: None) -> None:
-    machine = read_machine(tmp_path)
-    assert [finding.name for finding in find_all(machine)] == []
-    assert "Nothing is wrong." in format_report(machine, (), 80)
-
-
 def test_folders_and_pipes_in_place_of_files_do_not_block(
     tmp_path: Path, without_libraries: None
 ) -> None:

@@ -31,38 +31,12 @@ def test_the_report_has_every_fact_and_finding(trees: dict[str, Path], name: str
     assert report.splitlines() == (DESCRIPTIONS / f"{name}.report").read_text("utf-8").splitlines()
 
 
-def test_facts_that_the_report_does_not_show(trees: dict[str, Path]) -> None:
-    machines = {name: look(trees, name) for name in NAMES}
-    assert machines["epyc-nps4"].memory.swap_limit_bytes == 0
-    assert machines["xeon-snc"].memory.feeder_swapped_bytes == (2048 + 342016) * 1024, "not vim's"
-    quotas = {name: machine.allowed.quota for name, machine in machines.items()}
-    assert {name for name in NAMES if quotas[name]} == {
-        *("container-v1", "container-v2", "docker-host"),
-    }
-    assert {name: machine.memory.cgroup_version for name, machine in machines.items()} == {
-        **dict.fromkeys(("container-v1", "xeon-snc"), 1),
-        **dict.fromkeys(("container-v2", "desktop", "docker-host", "epyc-nps4"), 2),
-        **dict.fromkeys(("ryzen-hpet", "virtual-sse")),
-    }
-
-
 def test_reserved_pages_that_a_program_has_mapped_are_not_free(tmp_path: Path) -> None:
     folder = "sys/kernel/mm/hugepages/hugepages-2048kB"
     counts = {"nr_hugepages": "100", "free_hugepages": "90", "resv_hugepages": "80"}
     write_tree(tmp_path, {f"{folder}/{name}": count for name, count in counts.items()})
     (pool,) = read_machine(tmp_path).memory.reserved
     assert (pool.total, pool.free) == (100, 10)
-
-
-@pytest.mark.parametrize(
-    ("state", "is_up"),
-    [("up", True), ("unknown", True), ("down", False), ("lowerlayerdown", False), ("", False)],
-)
-def test_a_card_whose_driver_sets_no_state_is_up(tmp_path: Path, state: str, is_up: bool) -> None:
-    folder = "sys/class/net/eth0"
-    write_tree(tmp_path, {f"{folder}/operstate": state, f"{folder}/device/vendor": "0x1af4"})
-    (card,) = read_machine(tmp_path).cards
-    assert card.is_up == is_up
 
 
 def test_another_machine_s_report_has_no_facts_of_this_one(tmp_path: Path) -> None:
@@ -76,14 +50,6 @@ def test_another_machine_s_report_has_no_facts_of_this_one(tmp_path: Path) -> No
     report = format_report(machine, find_all(machine), 80)
     assert "  usable CPUs   64, the CPU mask is not known: 0-63\n" in report
     assert "  node 0        CPUs 0-63, memory not known\n" in report
-
-
-def test_nothing_copied_is_nothing_known(tmp_path: Path) -> None:
-    machine = read_machine(tmp_path)
-    assert (machine.allowed.cpus, machine.allowed.count, machine.nodes) == (set(), 0, ())
-    assert "  usable CPUs   not known\n" in format_report(machine, (), 80)
-    write_tree(tmp_path, {"proc/meminfo": "MemTotal: 2048 kB"})
-    assert read_machine(tmp_path).nodes == (), "memory without CPUs is not CXL here"
 
 
 def test_a_container_s_dataset_is_where_the_container_sees_it(trees: dict[str, Path]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from feeder.doctor import report
-from feeder.doctor.findings.facts import Libraries, Machine
 from feeder.doctor.findings.table import find_all
 from feeder.doctor.read_machine import read_machine
 from feeder.doctor.report import find_worst, format_json, format_report
@@ -35,25 +34,6 @@ def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
         assert width < 80 or max(map(len, lines)) <= 80 + 20
         facts = "\n".join(lines).split("\n\n")[1].splitlines()
         assert all(re.match(r"  (\S.{13}|\s{14})\S", line) for line in facts), "they are aligned"
-
-
-def test_the_daemon_that_is_shown_needs_no_option_to_show_it(trees: dict[str, Path]) -> None:
-    for process, hint in (("4711", ""), ("self", "; --pid shows its limits, cgroup and CPUs")):
-        machine = read_machine(trees["docker-host"], process=process)
-        assert f"\n  daemon        process 4711{hint}\n" in format_report(machine, (), 100)
-
-
-def test_libraries_are_shown_with_their_builds() -> None:
-    libraries = Libraries(
-        versions={"pillow": "12 (AVX2)", "libzmq": "4.3.5", "numpy": "2.4"},
-        crypto="libsodium",
-        decoder="own (avx2)",
-        self_test_problem="other pixels",
-    )
-    text = format_report(Machine(libraries=libraries), (), 80)
-    assert "4.3.5, encrypting with libsodium" in text
-    assert "own (avx2), self-test failed" in text
-    assert "numpy 2.4" in text
 
 
 def test_json_has_all_facts_and_findings(trees: dict[str, Path]) -> None:

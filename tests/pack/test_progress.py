@@ -57,21 +57,6 @@ def test_notes_replace_a_drawn_line() -> None:
     assert text.endswith("\r\x1b[Kbetween\n")
 
 
-def test_a_slow_count_has_a_rate() -> None:
-    clock = _Clock()
-    line = ProgressLine(io.StringIO(), clock)
-    line.begin("watched", "rounds", 40)
-    clock.now_s += 10
-    line.add(3)
-    assert line.line() == "watched 3/40 rounds (7 %), 0.3 rounds/s, 2:03 left"
-
-
-def test_a_total_of_zero_is_100_percent() -> None:
-    line = ProgressLine(io.StringIO(), _Clock())
-    line.begin("verifying", "samples", 0)
-    assert line.line() == "verifying 0/0 samples (100 %), 0 samples/s"
-
-
 def test_durations() -> None:
     assert [format_duration(s) for s in (0, 9.4, 75, 3661, 36000)] == [
         "0:00",

@@ -99,18 +99,6 @@ def test_shares_are_percentages_or_fractions() -> None:
             parse_share(text)
 
 
-def test_a_list_may_name_items_that_listing_rejected(tmp_path: Path) -> None:
-    listed = make_list(tmp_path, [("a.jpg", 0), ("b.jpg", None), ("c.jpg", 1)])
-    path = tmp_path / "val.txt"
-    path.write_text("a.jpg\nb.jpg\n")
-    selection = select_items(
-        merge_lists(tmp_path, [listed]), SplitOptions(side="val", val_list=path)
-    )
-    assert selection.rows.tolist() == [0]
-    assert selection.includes("b.jpg")
-    assert not selection.includes("c.jpg")
-
-
 def test_a_split_of_the_source_is_packed_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

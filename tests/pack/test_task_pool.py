@@ -82,10 +82,6 @@ def test_every_task_is_done_once_by_the_requested_number_of_processes(module: st
     assert len(pids) <= 2
 
 
-def test_no_tasks_start_no_process(module: str) -> None:
-    assert _run(module, [], jobs=2) == []
-
-
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
@@ -100,14 +96,6 @@ def test_errors_and_deaths_reach_the_parent_and_end_the_other_workers(
 ) -> None:
     with pytest.raises(error, match=message):
         _run(module, ["square", kind, "square", "square"], jobs=2)
-
-
-def test_processes_that_cannot_be_started_are_a_resource_error(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(ResourceError, match=r"no worker process can be started \(No such file"):
-        _run(module, ["square"], jobs=1)
 
 
 def test_orphaned_worker_exits(tmp_path: Path) -> None:

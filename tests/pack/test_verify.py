@@ -23,9 +23,8 @@ from feeder.pack.verify import Verification
 from feeder.plan.labels import LabelSpec
 from feeder.survey.duplicates import DUPLICATES_NAME
 from feeder.survey.page import SURVEY_NAME
-from tests.support.rewrite import rewrite_record
 from tests.support.sources import encoded, image, make_source, pack, run_inline, silent
-from tests.support.synthetic_sets import EVERY_KIND, FLOATS, MULTI, NONE, write_labelled
+from tests.support.synthetic_sets import EVERY_KIND, FLOATS, MULTI, write_labelled
 
 _SHARDS = 2
 
@@ -69,10 +68,6 @@ def _index(path: Path, shard: int) -> tuple[ShardHeader, "np.ndarray[Any, Any]",
     records, _, names, _ = reader.read_index()
     reader.close()
     return reader.header, records, names
-
-
-def test_whole_dataset_has_no_problem(whole: Path) -> None:
-    assert _problems(whole) == []
 
 
 @settings(
@@ -237,15 +232,11 @@ _SCAN_BYTES = 2 + 2 + 1 + 2 * 3 + 3  # of an SOS segment
     [
         (_set("label", 3), "there is no class 3"),
         (_set("subsampling", 0), "its MCU size does not fit its subsampling"),
-        (_set("subsampling", 77), "there is no subsampling 77"),
         (_set("width", 200), "its blob is of 20 x 15 pixels, its record of 200 x 15"),
-        (_set("height", 1), "its blob is of 20 x 15 pixels, its record of 20 x 1"),
         (_set("width", 0), "its size is zero"),
-        (_set("height", 0), "its size is zero"),
         (_set("content_checksum", 1), "its coefficients do not match the checksum in its record"),
         (_put(b"\xff\xda", _SCAN_BYTES, 0), "its blob is damaged"),
         (_put(b"\xff\xda", _SCAN_BYTES, 4), "its tiles are 64 px wide, the dataset's at most 32"),
-        (_put(b"\xff\xc0", 4, 12), "its blob is damaged"),
         (_put(b"JFIF", _JFIF_VERSION, 9), "it does not decode"),
         (_set("flags", 0x3FFFF), "its counts of odd kinds"),
         (_set("name_bytes", 3), "its name is not where it belongs"),
@@ -303,7 +294,6 @@ def test_whole_datasets_of_every_kind_have_no_problem(labels: LabelSpec, tmp_pat
     [
         (MULTI, b"\x00\x08", "its labels have a bit above the 11 classes"),
         (FLOATS, np.array([0, np.nan, 0], "<f4").tobytes(), "its labels are not finite numbers"),
-        (FLOATS, np.array([0, 0, np.inf], "<f4").tobytes(), "its labels are not finite numbers"),
     ],
 )
 def test_impossible_label_rows_are_found_whatever_the_checksums(
@@ -315,13 +305,6 @@ def test_impossible_label_rows_are_found_whatever_the_checksums(
     content[start : start + len(stored)] = stored
     _write_sealed(tmp_path, 0, content)
     assert _problems(tmp_path) == [f"sample 1 (s001) in shard-00000.fds: {problem}"]
-
-
-@pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)
-def test_a_class_in_a_record_of_another_kind_is_found(labels: LabelSpec, tmp_path: Path) -> None:
-    write_labelled(tmp_path, labels, samples=3, shards=1)
-    rewrite_record(tmp_path, 2, label=1)
-    assert _problems(tmp_path) == ["sample 2 (s002) in shard-00000.fds: there is no class 1"]
 
 
 def test_any_change_of_label_rows_is_found(tmp_path: Path) -> None:

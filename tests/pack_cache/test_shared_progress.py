@@ -115,18 +115,6 @@ def test_a_start_that_waits_shows_the_progress_of_the_packing(
     assert written.getvalue().startswith("feeder: waiting for the packing of /data/images by pro")
 
 
-def test_an_older_process_that_packs_shows_no_progress(
-    progress: SharedProgress, tmp_path: Path
-) -> None:
-    with (tmp_path / "lock").open("w+b", buffering=0) as lock:
-        lock.write(b"412")
-        assert progress.follow(lock.fileno(), "") == ""
-        before = progress.advances
-        progress.follow(lock.fileno(), "")
-    assert progress.advances == before
-    assert progress.text == "packing sources, waiting for process 412, which packs it"
-
-
 def test_durations_have_one_unit() -> None:
     texts = [round_duration(seconds) for seconds in (4.2, 89, 300, 89 * 60, 3 * 3600)]
     assert texts == ["4 s", "89 s", "5 min", "89 min", "3 h"]

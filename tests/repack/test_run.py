@@ -5,14 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
@@ -28,7 +26,6 @@ from feeder.repack import format2
 from feeder.repack.run import RepackSummary, repack_dataset
 from feeder.survey.duplicates import DUPLICATES_NAME
 from tests.support.sources import (
-    InlinePool,
     call_feeder,
     error_line,
     feeder_command,
@@ -155,17 +152,6 @@ def test_content_is_that_of_the_source_packed_again(
     assert packed.fingerprint != repacked.fingerprint, "only one was repacked"
 
 
-def test_counts_of_kinds_that_old_records_have_no_bit_for_are_kept(
-    tmp_path: Path, inline: None
-) -> None:
-    odd = _repack(DATASETS / "none", tmp_path / "new").manifest.odd
-    assert (odd["ppm"], odd["clipped"]) == (1, 1)
-    reader = ShardReader(tmp_path / "new" / "shard-00000.fds")
-    flags = reader.read_index().records["flags"]
-    reader.close()
-    assert not (flags & (Oddity.PPM | Oddity.CLIPPED)).any()
-
-
 def test_command_and_its_processes_give_the_same_bytes(
     old: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
@@ -198,38 +184,6 @@ def test_kills_only_cost_a_resumption(
         with pytest.raises(DatasetError, match="is unfinished"):
             load_manifest(new)
     assert renames > 5
-    assert file_tree(new) == reference
-
-
-def test_finished_shards_are_not_repeated(
-    old: Path,
-    tmp_path: Path,
-    reference: dict[str, bytes],
-    inline: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real_run, new = InlinePool.run, tmp_path / "new"
-
-    def stop_after_two(self: InlinePool, tasks: Iterator[Any]) -> Iterator[object]:
-        for number, event in enumerate(real_run(self, tasks)):
-            yield event
-            if number == 1:
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(InlinePool, "run", stop_after_two)
-        with pytest.raises(KeyboardInterrupt):
-            _repack(old, new)
-    parts = (new / WORK_FOLDER_NAME).glob("part-*.fds")
-    before = {part.name[5:]: part.stat().st_ino for part in parts}
-    with monkeypatch.context() as patch:  # a kill after the manifest
-        patch.setattr("feeder.repack.run.WorkFolder.remove", _stop)
-        with pytest.raises(KeyboardInterrupt):
-            _repack(old, new)
-    assert _repack(old, new).repacked == 0
-    after = {shard.name[6:]: shard.stat().st_ino for shard in new.glob("shard-*.fds")}
-    assert len(before) == 2
-    assert before.items() <= after.items()
     assert file_tree(new) == reference
 
 

@@ -63,18 +63,3 @@ def make_list(
             listing.name_class(class_number, name)
         listed = listing.finish(f"/somewhere/{container}.tar", (1, 1))
     return ListedItems(folder, container, listed)
-
-
-def make_lists(
-    folder: Path, containers: Sequence[Sequence[Any]], **options: Any
-) -> list[ListedItems]:
-    """Return a list for each container of labels; options are those of ``make_list``."""
-    return [
-        make_list(
-            folder,
-            [(f"{number}-{at}.jpg", label) for at, label in enumerate(labels)],
-            container=number,
-            **options,
-        )
-        for number, labels in enumerate(containers)
-    ]

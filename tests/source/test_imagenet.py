@@ -13,7 +13,7 @@ import pytest
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.source.imagenet import GROUND_TRUTH
 from feeder.source.source import open_source
-from tests.source.listings import Listed, list_container, list_one, put, read_one, spec_of
+from tests.source.listings import Listed, list_one, put, read_one, spec_of
 from tests.source.tar_writer import member, tar_bytes
 
 # The first ILSVRC2012 ids; their order is not the synsets'.
@@ -47,15 +47,6 @@ def test_images_of_tars_in_the_training_tar_are_read_in_place(tmp_path: Path) ->
         assert read_one("imagenet-train", tmp_path / "train.tar", listed) == expected
 
 
-def test_the_tars_of_classes_may_be_given_themselves(tmp_path: Path) -> None:
-    paths = [put(tmp_path, TRAINING) / name for name in TRAINING]
-    spec = spec_of("imagenet-train", *paths)
-    lists = [list_container(spec, tmp_path / "work", number) for number in range(len(paths))]
-    assert {name: label for listed in lists for name, label in listed.labels.items()} == LISTED
-    alone = list_one("imagenet-train", paths[1])
-    assert list(alone.items) == ["n01443537/n01443537_0.JPEG"]
-
-
 def test_folders_an_empty_class_and_images_that_are_none(tmp_path: Path) -> None:
     inner = member("n00000001_1.JPEG", kind=b"2", link="x") + tar_bytes(
         {
@@ -79,8 +70,6 @@ def test_folders_an_empty_class_and_images_that_are_none(tmp_path: Path) -> None
     [
         (tar_bytes({"a.jpg": b"x"}), "is not ILSVRC2012_img_train.tar: it has a.jpg"),
         (tar_bytes({"n01440764.tar": b"x" * 600}), "n01440764.tar in .* is no tar file"),
-        (tar_bytes(TRAINING)[:4000], "is cut: it ends after 4000 bytes"),
-        (tar_bytes({"n01440764.tar": TRAINING["n01440764.tar"][:900]}), "n01440764.tar in .* cut"),
         (
             tar_bytes({"n01440764.tar": TRAINING["n01440764.tar"] * 2}),
             r"n01440764.tar in .* goes on after its end-of-archive marker, at byte \d+",
@@ -189,22 +178,15 @@ def test_without_labels_none_are_needed(tmp_path: Path) -> None:
     [
         ({"v": b"1\n2\n"}, ConfigError, "has ILSVRC2012 ids but not their synsets: give the fol"),
         ({"v": b"1\n", "meta.mat": b"x" * 200}, DatasetError, "meta.mat of .* is damaged"),
-        ({"v": b"1\n", "meta.mat": meta()[:-300]}, DatasetError, "meta.mat of .* is damaged"),
         ({"v": b"1\n", "meta.mat": meta(first=2)}, DatasetError, "its ids are not 1, 2, 3"),
         (
             {"v": b"1\n5\n", "meta.mat": meta()},
             DatasetError,
             r"line 2 has the id 5; ids are 1 \.\. 4",
         ),
-        ({"v": b"0\n", "meta.mat": meta()}, DatasetError, "line 1 has the id 0"),
         ({"v": b"n1\n\nn2\n"}, DatasetError, "line 2 is empty"),
-        ({"v": b""}, DatasetError, "line 1 is empty"),
-        ({"v": b"n1\nn\xff\n"}, DatasetError, "is not UTF-8 at byte 4"),
-        ({"v": b"n1\nn\x00\n"}, DatasetError, "line 2 is not text"),
         ({"v": b"ILSVRC2012_val_00000001.JPEG 65\n"}, DatasetError, "line 1 has an image's name"),
-        ({"v": tar_bytes({"x": b""})}, DatasetError, f"has no {GROUND_TRUTH}"),
         ({"v/x": b""}, DatasetError, f"{GROUND_TRUTH} cannot be read: No such file"),
-        ({}, DatasetError, "v cannot be opened: No such file"),
     ],
 )
 def test_a_bad_ground_truth_is_an_error_of_one_line(
@@ -240,8 +222,6 @@ def test_without_the_library_one_line_names_the_extra(
     ("kind", "options", "what"),
     [
         ("imagenet-train", {"labels_file": "x"}, "--labels has no meaning"),
-        ("imagenet-train", {"image": "x"}, "--image has no meaning"),
-        ("imagenet-val", {"label": "x"}, "--label has no meaning"),
         ("imagenet-val", {}, "has no labels: give --labels ILSVRC2012_devkit"),
     ],
 )

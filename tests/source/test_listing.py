@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, ResourceError
 from feeder.plan.labels import LabelChoice
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
 from feeder.source.raw_labels import Form, read_raw
@@ -62,12 +62,9 @@ def test_items_are_read_as_they_were_added(
     ("kind", "labels", "stored"),
     [
         (None, ["10", " a ", "[1]", 10, ["1"]], [10, "a", "[1]", 10, [1]]),
-        ("index", ["10", "1.0", 0.5], [10, "1.0", 0.5]),
-        ("float", ["10", "1.0", 0.5, [1]], [10, "1.0", 0.5, [1]]),
         ("name", ["10", " a ", 10, ["1"]], ["10", " a ", 10, ["1"]]),
         ("multi", ["a;b |c", "10", "a, b", "a;"], [["a", "b", "c"], 10, "a, b", "a;"]),
         ("multi-hot", ["1 0 -1", "0,1", ["0 1"]], [[1, 0, -1], [0, 1], ["0 1"]]),
-        (None, ["a;b", "1 0 0"], ["a;b", "1 0 0"]),
         ("none", ["10", None, 10, b"?"], [None] * 4),
     ],
 )
@@ -111,22 +108,6 @@ def test_an_unfinished_list_leaves_no_file(tmp_path: Path) -> None:
     assert read_listed(tmp_path, 0) is None
 
 
-def test_a_list_without_its_last_file_counts_as_missing(tmp_path: Path) -> None:
-    make_list(tmp_path, [("a", 0)])
-    assert read_listed(tmp_path, 0) is not None
-    path = list_path(tmp_path, 0, "json")
-    path.write_bytes(path.read_bytes()[:-5])
-    assert read_listed(tmp_path, 0) is None
-
-
-def test_a_class_has_one_name(tmp_path: Path) -> None:
-    with ItemListing(tmp_path, 1) as listing:
-        listing.name_class(3, "a")
-        listing.name_class(3, "a")
-        with pytest.raises(DatasetError, match="class 3 is called a and b"):
-            listing.name_class(3, "b")
-
-
 def test_too_many_different_texts_are_no_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,15 +116,6 @@ def test_too_many_different_texts_are_no_classes(
         make_list(tmp_path, [(str(number), f"c{number}") for number in range(9)])
     with pytest.raises(ConfigError, match=r"over 3 different labels, such as 3\.5"):
         make_list(tmp_path, [(str(n), f"{n}.5") for n in range(9)], label_kind="name")
-
-
-def test_more_decimals_than_there_can_be_classes_are_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("feeder.source.listing.CLASSES_MAX", 3)
-    listed = make_list(tmp_path, [(str(number), f"{number % 5}.5") for number in range(9)])
-    labels = [label_of(listed, row) for row in range(9)]
-    assert labels == ["0.5", "1.5", "2.5", 3.5, 4.5, "0.5", "1.5", "2.5", 3.5]
 
 
 def test_a_spill_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:

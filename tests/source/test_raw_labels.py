@@ -60,31 +60,15 @@ def test_labels_keep_what_they_are(form: Form) -> None:
             assert [*map(type, found[1])] == [*map(type, value)]  # type: ignore[arg-type]
 
 
-def test_nothing_among_reals_is_nan() -> None:
-    assert str(read_raw([1.5, None, math.nan])[1]) == "[1.5, nan, nan]"
-    assert str(read_raw(math.nan)[1]) == "nan"
-
-
-def test_names_are_texts_even_where_they_are_numbers() -> None:
-    for text in ("10", "007", " a", "a\udcff"):  # names of folders
-        assert read_raw(text, is_name=True) == (Form.TEXT, text)
-    assert read_raw(["10", "9"], is_name=True) == (Form.TEXTS, ["10", "9"])
-    assert read_raw(10, is_name=True) == (Form.NUMBER, 10)
-
-
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
         (["a", 1], "mixes numbers and texts"),
-        (["a", 0.5], "mixes numbers and texts"),
         (["a", None], "mixes numbers and texts"),
-        ({"a", 1}, "mixes numbers and texts"),
         (np.array([[1, 0]]), "is a list that has a list in it"),
         (["a", ""], "is a list that has an empty text in it"),
         ([0.5, math.inf] * 1000, "… is not of finite 32-bit numbers"),
-        ([1, "x" * 10**5], "mixes numbers and texts"),
         (b"cat", "of the type bytes"),
-        ([{"x": 1}], "of the type dict"),
         (["\ud800"], "characters that are none"),
         ([10**5000], "a number of thousands of digits"),
     ],
@@ -137,26 +121,17 @@ def test_lists_are_decoded_as_they_were_encoded(lists: list[tuple[Form, list[Any
         assert decoded.astype(dtype).tobytes() == np.array(values, dtype).tobytes()
 
 
-def test_small_numbers_take_a_byte_each() -> None:
-    assert len(encode_values(Form.NUMBERS, [0, 1, -1, 127, -128])) == 5 + 5
-    assert len(encode_values(Form.NUMBERS, [0, 128])) == 5 + 2 * 8
-
-
 @pytest.mark.parametrize(
     ("lists", "base", "counts"),
     [
         ([[1, 2]], 0, {"classes": 1}),
         ([[2, 2]], 0, {}),
-        ([[0, 3], [1, 3]], 1, {"classes": 1}),
-        ([[0.5, 1.5]], 0, {}),
         ([[0, 1]], 0, {"classes": 1, "switches": 1, "one": 1, "zero": 1}),
         ([[0.0, 1.0]], 1, {"switches": 1, "one": 1, "zero": 1}),
         ([[1, 1, 0]], 0, {"switches": 1, "zero": 1}),
-        ([[0, 0, 0]], 0, {"switches": 1, "none": 1, "zero": 1}),
         ([[1, -1, -1]], 0, {"switches": 1, "one": 1, "minus": 1}),
         ([[1, MISSING]], 0, {"switches": 1, "one": 1, "missing": 1}),
         ([[1.0, math.nan, 0.0]], 0, {"switches": 1, "one": 1, "zero": 1, "missing": 1}),
-        ([[math.nan, math.nan]], 0, {"switches": 1, "none": 1, "missing": 1}),
         ([[1], [0], [0]], 0, {"classes": 3}),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.source.contents import look_at_folder, recognise_file
+from feeder.source.contents import recognise_file
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec, open_source
 from tests.source.listings import GOLDEN, JPEG, put
@@ -53,22 +53,16 @@ def _old_tar() -> bytes:
     ("name", "data", "kind"),
     [
         ("no-suffix", _TAR, "webdataset"),
-        ("ustar", tar_of("a.jpg", form=tarfile.USTAR_FORMAT), "webdataset"),
-        ("gnu", tar_of("a" * 200 + ".jpg", form=tarfile.GNU_FORMAT), "webdataset"),
         ("v7", _old_tar(), "webdataset"),
         ("empty.tar", tar_of(), "webdataset"),
         ("x.tgz", _ZIPPED_TAR, "webdataset"),
         ("x.tar.zst", (GOLDEN / "webdataset-txt.tar.zst").read_bytes(), "webdataset"),
-        ("cut.tar", _TAR[:700], "webdataset"),
         ("x.tfrecord", _RECORDS, "tfrecord"),
         ("train-00000-of-01024", _RECORDS, "tfrecord"),
         ("x.gz", gzip.compress(_RECORDS, mtime=0), "tfrecord"),
         ("x.zlib", zlib.compress(_RECORDS), "tfrecord"),
-        ("x.tfrecord.zst", b"\x28\xb5\x2f\xfd....", "tfrecord"),
         ("x.parquet", (GOLDEN / "classes.parquet").read_bytes(), "parquet"),
-        ("encrypted", b"PARE....", "parquet"),
         ("ILSVRC2012_img_train.tar", tar_of("n01440764.tar", data=_CLASS_TAR), "imagenet-train"),
-        ("train.tar.gz", gzip.compress(tar_of("n01440764.tar")), "imagenet-train"),
         ("n01440764.tar", _CLASS_TAR, "imagenet-train"),
         ("other.tar", _CLASS_TAR, "webdataset"),
         ("ILSVRC2012_img_val.tar", _VALIDATION, "imagenet-val"),
@@ -101,15 +95,10 @@ def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None
         ("x.zip", b"PK\x03\x04", "a zip archive: unzip it"),
         ("x.tar.xz", b"\xfd7zXZ\x00", "compressed by xz: unpack it"),
         ("x.gz", gzip.compress(b"text", mtime=0), "compressed, but neither a tar nor TFRecords"),
-        ("cut.gz", b"\x1f\x8b\x08", "compressed, but neither"),
         ("bad.gz", b"\x1f\x8b\x08\x00" + b"\xff" * 40, "compressed, but neither"),
-        ("x.zst", b"\x28\xb5\x2f\xfd", "compressed by zstd: name it .tar.zst"),
         ("x.arrow", b"ARROW1\x00\x00", "an Arrow file: write it as Parquet"),
         ("x.h5", b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it in Python"),
-        ("x.avif", b"....ftypavif", "an AVIF image: convert it"),
-        ("x.dcm", bytes(128) + b"DICM", "a DICOM image: convert it"),
         ("x.jpg", b"version https://git-lfs.github.com", "a Git LFS pointer and no image"),
-        ("x.beton", b"....", "an FFCV file: read it in Python"),
         ("data.mdb", _LMDB, "an LMDB database: read it in Python"),
     ],
 )
@@ -129,18 +118,14 @@ _CSV = b"file,label\na.jpg,1\n"
     ("files", "kind", "found"),
     [
         ({"b/x.jpg": JPEG, "a/x.jpg": JPEG}, "class-folder", "."),
-        ({"b/x.jpg": JPEG, "stray.jpg": JPEG}, "class-folder", "."),
         ({"b/x.jpg": JPEG, "stats.csv": b"a,b\n1,2\n"}, "class-folder", "."),
         ({}, "class-folder", "."),
         ({"train/x.jpg": JPEG, "cat/x.jpg": JPEG}, "class-folder", "."),
         ({"a.jpg": JPEG, "labels.csv": _CSV, "notes.txt": b""}, "labelled-folder", "."),
-        ({"a": JPEG, "labels.jsonl": b"{}"}, "labelled-folder", "."),
-        ({"a.jpg": JPEG, "d/b.jpg": JPEG, "m.csv": _CSV}, "labelled-folder", "."),
         ({"d/a.jpg": JPEG, "m.csv": b"d/a.jpg,1\n"}, "labelled-folder", "."),
         ({"2.tar": _TAR, "10.tar": _TAR, "README.md": b""}, "webdataset", "10.tar 2.tar"),
         ({"0.tar.gz": _ZIPPED_TAR, "1.tar": _TAR}, "webdataset", "0.tar.gz 1.tar"),
         ({"t-00000-of-00001": _RECORDS, "x.idx": b""}, "tfrecord", "t-00000-of-00001"),
-        ({"v.tfrecord-00000-of-00001": _RECORDS}, "tfrecord", "v.tfrecord-00000-of-00001"),
         ({"train-0.parquet": b"PAR1", "dataset_info.json": b"{}"}, "parquet", "train-0.parquet"),
         ({"n01440764.tar": _CLASS_TAR, ".x.tar": b""}, "imagenet-train", "n01440764.tar"),
     ],
@@ -159,25 +144,17 @@ def test_folders_are_recognised_by_what_they_hold(
     ("files", "problem"),
     [
         ({"a.jpg": JPEG}, "holds images without labels: name the file .*--labels"),
-        ({"a": JPEG, "b": b""}, "holds images without labels"),
         ({"a.jpg": JPEG, "t.csv": _CSV, "v.json": b""}, "holds t.csv, v.json: choose the file tha"),
         ({"1.tar": _TAR, "2.parquet": b"PAR1"}, "1.tar is a tar, 2.parquet is a Parquet file: giv"),
-        (
-            {"i.tar": _VALIDATION, "n01440764.tar": _CLASS_TAR},
-            "i.tar is ImageNet's validation archive, n01440764.tar is of ImageNet's training arch",
-        ),
         ({"1.tar": _TAR, "a/x.jpg": b""}, "holds 1 folder and 1 tar file: give the"),
-        ({"1.tar": _TAR, "x.jpg": b""}, "holds 1 image and 1 tar file: give the"),
         ({"1.tar": b"no tar"}, "1.tar is a file: give .* it is of no known format"),
         ({"data/x.parquet": b"PAR1"}, "no images, and .*source/data has 1 Parquet file: give one"),
         ({"data.mdb": _LMDB, "lock.mdb": b"."}, "data.mdb is an LMDB database: read"),
         ({"shard.00000.mds": b"..", "index.json": b"{}"}, "mds is a shard of Mosaic"),
-        ({"a.mds.zstd": b"\x28\xb5\x2f\xfd", "index.json": b""}, "mds.zstd is a shard"),
         (
             {"data-00000-of-00001.arrow": b"\xff" * 4, "state.json": b"{}"},
             "source is what save_to_disk of Hugging Face's datasets wrote: load it in Python with",
         ),
-        ({"dataset_dict.json": b"{}", "train/x.arrow": b""}, "source is what save_to_disk"),
         ({"images.zip": b"PK\x03\x04"}, "holds no images; images.zip is a zip archive"),
         ({"manifest.json": b'{"format": "feeder-dataset"}'}, "source is a packed dataset already"),
     ],
@@ -207,12 +184,6 @@ def test_labels_make_any_folder_of_images_a_labelled_one(here: Path) -> None:
     assert (spec.kind, spec.labels_file) == ("labelled-folder", "")
 
 
-def test_ground_truth_of_the_validation_archive_may_be_a_folder(here: Path) -> None:
-    put(here, {"val.tar": _VALIDATION, "devkit/data/x": b""})
-    spec = recognise("val.tar", labels_file="devkit")
-    assert (spec.kind, spec.labels_file) == ("imagenet-val", str(here / "devkit"))
-
-
 def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
     put(here, {"x.bin": b"12345", "d/a.jpg": JPEG, "d/x.csv": _CSV, "d/s/x.jpg": JPEG})
     put(here, {"t/train-0.tar": _TAR, "t/train-1.tar": _TAR, "t/x.parquet": b"", "train/x": b""})
@@ -230,18 +201,14 @@ def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
     ("options", "problem"),
     [
         ({"kind": "zip"}, "--source zip: must be class-folder, labelled-folder, webdataset, "),
-        ({"kind": "samples"}, "--source samples: must be class-folder"),
         ({"label": "x"}, "--label has no meaning for a folder of classes: leave it out"),
-        ({"image": "x"}, "--image has no meaning for a folder of classes"),
         ({"label_base": 1}, "--label-base has no meaning for a folder of classes"),
-        ({"label_kind": "float"}, "--label-kind float has no meaning for a folder of classes"),
         ({"kind": "class-folder", "labels_file": "x.csv"}, "--labels has no meaning for a folder"),
         (
             {"kind": "labelled-folder", "label_kind": "none", "label": "x"},
             "--label has no meaning for a folder without labels",
         ),
         ({"location": "{x.csv,y.csv}", "kind": "class-folder"}, "is 2 files: --source class-fold"),
-        ({"class_names_file": "gone.txt"}, "--class-names gone.txt cannot be read"),
         *(
             ({"location": str(GOLDEN / name), "labels_file": "x.csv"}, "--labels has no meaning fo")
             for name in ("imagenet.tfrecord", "classes.parquet", "webdataset-cls.tar")
@@ -264,32 +231,6 @@ def test_patterns_are_looked_into_and_options_kept(here: Path) -> None:
     put(here, {"s-b.tar": b"PAR1"})
     with pytest.raises(ConfigError, match="give files of one kind"):
         recognise("s-*.tar")
-
-
-def test_what_a_folder_holds_does_not_depend_on_its_order(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suffixes = (".json", ".txt", ".tar")
-    names = [f"{letter}{n}{end}" for letter in "ba" for n in range(30) for end in suffixes]
-    put(here / "source", dict.fromkeys([*names, "z/x", "y/x"], b""))
-    plain = look_at_folder(here / "source")
-    assert (plain.labels[:2], plain.folders) == (["a0.json", "a1.json"], ["y", "z"])
-    assert plain.containers["tar files"] == sorted(plain.containers["tar files"])
-    scandir = os.scandir
-
-    class Reversed:
-        def __init__(self, path: bytes) -> None:
-            with scandir(path) as entries:
-                self._entries = sorted(entries, key=lambda entry: entry.name, reverse=True)
-
-        def __enter__(self) -> "list[os.DirEntry[bytes]]":
-            return self._entries
-
-        def __exit__(self, *error: object) -> None:
-            return
-
-    monkeypatch.setattr(os, "scandir", Reversed)
-    assert look_at_folder(here / "source") == plain
 
 
 def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:

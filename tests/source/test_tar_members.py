@@ -135,9 +135,7 @@ _ONE, _TWO = tar_bytes({"a.jpg": b"x"}), tar_bytes({"b.jpg": b"y"})
     [
         (b"", "is empty"),
         (b"\xff\xd8\xff" * 1000, "is no tar file"),
-        (b"x", "is no tar file"),
         (b"BZh9" + bytes(600), "is compressed with bzip2: decompress it, or use gzip or zstd"),
-        (b"PK\x03\x04" + bytes(600), "is compressed with zip"),
         # A header that is damaged, where tarfile ends, or overwritten by zeros.
         (_FOUR[:1536] + b"!" + _FOUR[1537:], r"damaged at byte 1536, after 0\.jpg"),
         (
@@ -161,12 +159,6 @@ def test_what_is_no_tar_or_damaged_or_goes_on_is_called_so(
         walk(put(data))
 
 
-def test_zeros_after_the_end_and_a_lone_zero_block_are_an_end(put: Put) -> None:
-    assert len(walk(put(_ONE + bytes(100_000)))) == 1
-    assert len(walk(put(_ONE[: 3 * _BLOCK]))) == 1
-    assert walk(put(bytes(10_240))) == []
-
-
 def _header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
     header = bytearray(tarfile.TarInfo(name.decode()).tobuf(tarfile.GNU_FORMAT))
     header[124:136] = size.ljust(12, b"\0")
@@ -188,11 +180,6 @@ def test_impossible_sizes_neither_loop_nor_fill_memory(put: Put, size: bytes) ->
         with pytest.raises(DatasetError) as raised:
             walk(put(good + _header(b"b", size, kind) + good + bytes(1024)))
         assert "after a.jpg" in str(raised.value) or "in the data of b" in str(raised.value)
-
-
-def test_a_chain_of_long_names_is_an_error(put: Put) -> None:
-    with pytest.raises(DatasetError, match=r"is no tar file: .*recursion"):
-        walk(put(_header(b"a", b"0", b"L") * 5000 + bytes(1024)))
 
 
 def test_a_tar_in_a_tar_is_read_in_place(put: Put) -> None:
@@ -219,13 +206,3 @@ def test_a_cut_tar_in_a_tar_ends_at_its_own_end(put: Put) -> None:
         member = next(iter(tar))
         with pytest.raises(DatasetError, match=r"^n1\.tar in a\.tar is cut: .* of y\.JPEG"):
             list(tar.inner(member))
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_cut(put: Put) -> None:
-    path = put(tar_bytes({"a.jpg": bytes(100_000)}))
-    with open_container(path) as content:
-        tar = TarWalk(content, path.name)
-        member = next(iter(tar))
-        os.truncate(path, 50_000)
-        with pytest.raises(DatasetError, match=r"is cut: .* in the data of a\.jpg"):
-            b"".join(tar.read(member))

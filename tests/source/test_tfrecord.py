@@ -9,12 +9,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError
 from feeder.source.item_bytes import SourceError
-from feeder.source.listing import ItemListing
 from feeder.source.source import Item
 from feeder.source.tfrecord import TFRecords
 from tests.source.listings import GOLDEN, Listed, list_container, list_one, read_one, spec_of
@@ -212,12 +210,7 @@ def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
     ("old", "new"),
     [
         (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x42"),  # the label, 2, becomes 66
-        (b"\x1a\x03\x0a\x01\x02", b"\x12\x03\x0a\x01\x02"),  # integers become floats
-        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x82"),  # a number without an end
-        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x00"),  # it counts from 0
         (b"goldfish", b"coldfish"),
-        (b"image/class/text", b"image/cl\x01ss/text"),
-        (b"image/class/label", b"image/class/mabel"),
         (b"image/encoded", b"image/encodeD"),
     ],
 )
@@ -266,40 +259,18 @@ def test_a_damaged_first_label_of_any_form_becomes_no_class(
     assert "foldfish" not in listed.facts.texts
 
 
-def test_what_a_file_introduced_is_checked_anew_in_the_next_one(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"]
-    data = bytearray(frame(example(7)))
-    paths[0].write_bytes(data)
-    data[data.index(IMAGE)] ^= 1
-    paths[1].write_bytes(data + frame(example(7)))
-    source = TFRecords(spec_of("tfrecord", *paths), str(tmp_path))
-    rejected = []
-    for container, path in enumerate(paths):
-        with ItemListing(tmp_path, container) as listing:
-            source.list_items(container, listing)
-            rejected.append(listing.finish(str(path), (0, 0)).rejected)
-    source.close()
-    assert rejected == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda data, size: b"", "is empty"),
         (lambda data, size: b"\xff\xd8\xff\xe0 some JPEG", "is no TFRecord file"),
-        (lambda data, size: b"\x78\x9c no zlib", "its ZLIB stream has an"),
-        (lambda data, size: data[:5], "ends within the record that begins at byte 0"),
-        (lambda data, size: data[:-1], "ends within the record that begins at byte {size}"),
         (lambda data, size: data[: size + 12], "ends within the record that begins at byte {size}"),
-        (lambda data, size: data[: size + 7], "ends within the record that begins at byte {size}"),
         (
             lambda data, size: data[:size] + b"\1" + data[size + 1 :],
             "is damaged: the length of the record at byte {size} has a wrong CRC",
         ),
-        (lambda data, size: gzip.compress(data[:-1]), "ends within the record that begins at byte"),
         (lambda data, size: gzip.compress(data)[:-9], "its gzip stream ends too early"),
         (lambda data, size: zlib.compress(data)[:-5], "its ZLIB stream ends too early"),
-        (lambda data, size: zlib.compress(data) + b"more", "is damaged at byte"),
     ],
 )
 def test_a_damaged_file_is_one_line_that_names_it_and_the_byte(
@@ -329,17 +300,3 @@ def test_a_file_that_was_cut_after_it_was_listed_is_refused_item_by_item(tmp_pat
             source.read_item(item)
         assert caught.value.kind == kind
     source.close()
-
-
-def test_an_image_without_bytes_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, example(1, **{"image/encoded": ("bytes", [b""])}))
-    with pytest.raises(SourceError, match="empty: its image has no bytes"):
-        read_one("tfrecord", path, list_file(path))
-
-
-def test_a_crc_in_python_is_refused_as_too_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(google_crc32c, "implementation", "python")
-    with pytest.raises(ResourceError, match="google-crc32c has no C extension"):
-        TFRecords(spec_of("tfrecord", tmp_path), str(tmp_path))

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.source.item_bytes import SourceError
-from feeder.source.listing import ItemListing
+from feeder.errors import ConfigError, DatasetError
 from feeder.source.source import open_source
 from tests.source.listings import (
     GOLDEN,
@@ -64,17 +62,6 @@ def test_what_webdatasets_writer_wrote_is_read(
     assert (listed.facts.spilled_bytes > 0) == is_copied
 
 
-def test_the_same_samples_in_every_compression_are_the_same(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard", reason="make test installs zstandard")
-    tar = (GOLDEN / "webdataset-cls.tar").read_bytes()
-    found = []
-    for data in (tar, gzip.compress(tar), zstandard.compress(tar)):  # content counts, not the name
-        listed = list_tar(data, tmp_path)
-        found.append((listed.labels, read_one("webdataset", tmp_path / "a.tar", listed)))
-    assert len(found[0][0]) == 5
-    assert found[0] == found[1] == found[2]
-
-
 def test_several_tars_prefix_the_names(tmp_path: Path) -> None:
     paths = [tmp_path / "s-0.tar", tmp_path / "s-1.tar.gz"]
     paths[0].write_bytes(tar_bytes({"a.jpg": b"x", "a.cls": b"1", "b.jpg": b"y"}))
@@ -119,21 +106,14 @@ _IMAGE = ("k.jpg", b"image")
         ([_IMAGE], "no-label", "it has no cls, txt or json beside its image (--label-kind none"),
         ([_IMAGE, ("k.png", b"x"), ("k.cls", b"1")], "two-images", "jpg and png: choose with --im"),
         ([_IMAGE, ("k.JPG", b"x"), ("k.cls", b"1")], "two-images", "same member twice"),
-        ([_IMAGE, ("k.cls", b"1"), *[_IMAGE] * 3], "two-images", "same member twice"),
         ([_IMAGE, ("k.cls", b"1"), ("k.cls", b"1")], "bad-label", "it has the member cls twice"),
         ([("k.jpg", b""), ("k.cls", b"1")], "empty", "no bytes"),
         ([_IMAGE, ("k.cls", b" \n")], "no-label", "it has no label"),
         ([_IMAGE, ("k.txt", b"\xff")], "bad-label", "its txt is not UTF-8"),
         ([_IMAGE, ("k.txt", b"x" * 2_000_000)], "bad-label", "its txt has 2000000 bytes"),
         ([_IMAGE, ("k.json", b"{")], "bad-label", "its json is no JSON"),
-        ([_IMAGE, ("k.json", b"[" * 100_000)], "bad-label", "nested too deeply"),
-        ([_IMAGE, ("k.json", b"9" * 5000)], "bad-label", "is no JSON"),
         ([_IMAGE, ("k.json", b'{"a": 1}')], "no-label", "none of the keys label, cls"),
-        ([_IMAGE, ("k.json", b'{"label": null}')], "no-label", "null as label"),
         ([_IMAGE, ("k.json", b'{"label": {"x": 1}}')], "bad-label", "a JSON object"),
-        ([_IMAGE, ("k.json", b'{"label": [[1]]}')], "bad-label", "a list that has a list in it"),
-        ([_IMAGE, ("k.json", b'{"label": "\\ud800"}')], "bad-label", "lone surrogates"),
-        ([_IMAGE, *[("k.x", b"")] * 300, ("k.cls", b"1")], "corrupt", "256 members or more"),
     ],
 )
 def test_a_sample_with_a_fault_is_rejected_and_the_next_one_read(
@@ -193,26 +173,17 @@ def test_names_that_lead_out_of_a_folder_are_rejected(tmp_path: Path, name: str)
     ("label", "data", "kind", "expected"),
     [
         ("", {"cls": b" 7\n"}, None, 7),
-        ("", {"cls": b"+7"}, None, "+7"),
         ("", {"cls": b"7"}, "name", "7"),
-        ("", {"cls": b"7.0"}, None, "7.0"),
         ("", {"cls": b"tench"}, None, "tench"),
         ("", {"txt": b" 7 "}, None, 7),
         ("", {"json": b'{"class_id": 5, "x": 1}'}, None, 5),
         ("", {"json": b'{"labels": [3, 5]}'}, None, [3, 5]),
-        ("", {"json": b'{"label": ["3", 5, null]}'}, None, [3, 5, None]),
-        ("", {"json": b'{"label": true}'}, None, 1),
-        ("", {"json": b"4"}, None, 4),
         ("", {"txt": b"no", "json": b'{"label": 1}', "cls": b"2"}, None, 2),
         ("json", {"txt": b"no", "json": b'{"label": 1}', "cls": b"2"}, None, 1),
         ("json.Label", {"json": b'{"Label": "x"}'}, None, "x"),
         ("json.a.b", {"json": b'{"a": {"b": 1}, "a.b": 2}'}, None, 2),
-        ("json.a.b", {"json": b'\xef\xbb\xbf{"a": {"b": 1.5}}'}, None, 1.5),
         ("meta.json.a", {"meta.json": b'{"a": 3}', "json": b"1"}, None, 3),
         ("Fine.cls", {"fine.cls": b"3", "coarse.cls": b"1"}, None, 3),
-        ("index", {"index": b"12"}, None, 12),
-        ("jsonl", {"jsonl": b"12"}, None, 12),
-        ("", {"txt": b"0.5"}, "float", "0.5"),
         ("", {}, "none", None),
     ],
 )
@@ -246,8 +217,6 @@ def test_of_several_images_the_one_named_first_is_taken(tmp_path: Path) -> None:
     [
         ({"labels_file": "/x"}, "--labels has no meaning"),
         ({"image": "jpg;;png"}, "--image jpg;;png names no extension"),
-        ({"image": "."}, "--image . names no extension"),
-        ({"label": "."}, r"--label \. names no member"),
         ({"label": "a/b"}, "--label a/b names no member"),
     ],
 )
@@ -265,30 +234,6 @@ def test_a_missing_end_marker_is_noted(tmp_path: Path) -> None:
     assert note.endswith(
         "a.tar has no end-of-archive marker: if it was cut, members are missing after a.jpg"
     )
-
-
-def test_a_copy_that_has_no_room_is_refused_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected: list[int] = []
-
-    def refuse(_: ItemListing, size_bytes: int) -> None:
-        expected.append(size_bytes)
-        raise ResourceError("no room")
-
-    monkeypatch.setattr(ItemListing, "expect_spill", refuse)
-    data = gzip.compress(tar_bytes({"a.jpg": b"x"}))
-    with pytest.raises(ResourceError, match="no room"):
-        list_tar(data, tmp_path)
-    assert expected == [len(data)]
-    assert list_tar(tar_bytes({"a.jpg": b"x"}), tmp_path, label_kind="none").labels
-
-
-def test_an_image_that_is_gone_at_packing_is_one_fault(tmp_path: Path) -> None:
-    listed = list_tar(tar_bytes({"a.jpg": b"x" * 600}), tmp_path, label_kind="none")
-    (tmp_path / "a.tar").write_bytes(b"")
-    with pytest.raises(SourceError, match="truncated"):
-        read_one("webdataset", tmp_path / "a.tar", listed)
 
 
 def test_class_folders_in_a_tar_are_no_webdataset(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from feeder.survey.charts import (
     VALUE,
     Unit,
     bytes_unit,
-    height_of,
-    height_ticks,
     make_histogram,
 )
 from feeder.survey.counts import EvenCounts, OctaveCounts, WholeCounts
@@ -96,16 +94,6 @@ def test_bars_say_what_they_count_and_where_they_are() -> None:
     values = make_histogram("V", _count(EvenCounts(-1, 3, BARS_MAX), [-1, 1.5, 3]), VALUE)
     assert values.summary == "−1 · mean 1.17 · 3"
     assert values.bars[0].label == "−1 to −0.875"
-
-
-@pytest.mark.parametrize("most", [1, 2, 7, 30, 1_000, 123_456, 14_000_000])
-@pytest.mark.parametrize("is_logarithmic", [False, True])
-def test_heights_and_their_ticks_lie_on_the_axis(most: int, is_logarithmic: bool) -> None:
-    most = max(most, 30) if is_logarithmic else most
-    ticks = height_ticks(most, is_logarithmic=is_logarithmic)
-    assert 1 <= len(ticks) <= 7
-    assert all(0 <= share <= 1 for share, _ in ticks)
-    assert (height_of(most, most, is_logarithmic), height_of(0, most, is_logarithmic)) == (1, 0)
 
 
 def test_numbers_are_written_with_separators_and_few_digits() -> None:

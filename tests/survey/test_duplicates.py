@@ -48,21 +48,6 @@ def test_groups_are_found_over_all_shards_with_conflicting_labels_first(tmp_path
     assert [group.is_conflicting for group in found.groups] == [True, False, False]
 
 
-def test_without_equal_sources_there_are_none(tmp_path: Path) -> None:
-    samples = [Sample(name=f"s{number}", source=number % 7) for number in range(7)]
-    samples.append(Sample(name="unknown"))
-    assert _find(tmp_path, samples) == NO_DUPLICATES
-
-
-def test_pieces_of_an_index_give_the_same_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = _find(tmp_path / "whole", _mixed())
-    monkeypatch.setattr("feeder.survey.facts._PIECE_ROWS", 2)
-    monkeypatch.setattr("feeder.survey.duplicates._SEARCH_PIECE", 3)
-    assert _find(tmp_path / "pieces", _mixed(), shards=2) == whole
-
-
 @pytest.mark.parametrize("kind", ["multi", "float"])
 def test_labels_beside_the_record_are_compared(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -90,15 +90,6 @@ def test_labels_of_every_kind_have_a_page(tmp_path: Path, labels: LabelSpec) -> 
         assert "The samples have no labels." in page.text
 
 
-def test_only_the_first_of_many_values_are_drawn(tmp_path: Path) -> None:
-    labels = LabelSpec(kind="float", width=20)
-    samples = [Sample(name=f"s{n}", row=labels.encode_floats([n] * 20)) for n in range(4)]
-    page = _read(tmp_path, write_set(tmp_path, samples, labels=labels))
-    assert "The first 8 are shown." in page.text
-    assert {f"Value {n}: samples" in page.tables for n in range(8)} == {True}
-    assert "Value 8: samples" not in page.tables
-
-
 def test_names_from_outside_stay_text_and_are_cut(tmp_path: Path) -> None:
     samples = [Sample(name=f"{n}{_HOSTILE}", source=1, label=n, flags=Oddity.PNG) for n in (0, 1)]
     manifest = write_set(tmp_path, samples, classes=(f"a{_HOSTILE}", f"b{_HOSTILE}", _HOSTILE))
@@ -178,15 +169,6 @@ def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> No
     bars = [text for text in page.texts if text.endswith(" images") and ". to " in text]
     assert bars[0].startswith("1. to ")
     assert bars[0].endswith(": 90 images")  # as high as the largest of them
-
-
-def test_duplicates_show_one_of_each_label_first(tmp_path: Path) -> None:
-    samples = [Sample(name=f"s{n}", source=1, label=n == 8) for n in range(9)]
-    page = _read(tmp_path, write_set(tmp_path, samples, classes=("a", "b")))
-    names = [each.findtext("span") for each in page.elements if each.tag == "li"]
-    assert names[-6:] == ["s0", "s8", "s1", "s2", "s3", "s4"]
-    assert "1 image has different labels ; these come first." in page.text
-    assert "and 3 more" in page.text
 
 
 def test_pictures_are_small_and_few(tmp_path: Path) -> None:
