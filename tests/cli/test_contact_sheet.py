@@ -160,10 +160,6 @@ def test_operations_are_those_of_the_plan_in_its_order() -> None:
             "to 224 px, bilinear, 50 % mirrored",
         ),
         (
-            Recipe.for_split("val", batch_size=9, image_size=96),
-            "recipe: short side to 256 px, centre crop of 96 px, bilinear, 0 % mirrored",
-        ),
-        (
             Recipe.for_split(
                 "train",
                 batch_size=8,

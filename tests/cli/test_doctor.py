@@ -8,7 +8,6 @@ import pytest
 
 from feeder.doctor.findings.facts import Libraries
 from tests.support.machine_tree import write_tree
-from tests.support.plain_pillow import put_plain_pillow
 from tests.support.sources import call_feeder, error_line, run_feeder
 
 
@@ -60,13 +59,3 @@ def test_the_real_command_reports_on_this_machine() -> None:
     assert "self-test passed" in result.stdout
     assert f"{sys.prefix}: " in result.stdout
     assert result.stderr == ""
-
-
-def test_an_overwritten_pillow_is_a_problem(tmp_path: Path) -> None:
-    environment = put_plain_pillow(tmp_path, "13.0.0")
-    prefix = ["env", *(f"{name}={value}" for name, value in environment.items())]
-    result = run_feeder("doctor", "--json", prefix=prefix)
-    assert result.returncode == 1, result.stderr
-    findings = {each["name"]: each for each in json.loads(result.stdout)["findings"]}
-    assert "13.0.0 has overwritten Pillow-SIMD" in findings["pillow"]["what"]
-    assert findings["pillow"]["mend"][0] == "pip uninstall -y pillow"

@@ -89,24 +89,6 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     assert _read(out).shape[1] == choose_columns(5, 128, 128) * 136 + 8
 
 
-def test_the_sheet_shows_an_augmented_batch(
-    dataset: Path, tmp_path: Path, drawn: list[Drawn]
-) -> None:
-    fields = {"auto_augment": "rand-augment", "greyscale_probability": 1}
-    options = [f"--recipe={name}={value}" for name, value in fields.items()]
-    options += ["--recipe=packing=uint8-chw-rgbx", "--images=5", "--image-size=128"]
-    draw(dataset, "--out", tmp_path / "sheet.png", "--batch-size=7", "--seed=3", *options)
-    recipe = Recipe.for_split("train", batch_size=7, image_size=128, **fields)
-    with Dataset.open(dataset) as opened:
-        ids = recipe.plan_epoch(opened.layout, seed=3, epoch=0).samples(0)
-        wanted = show_samples(opened, recipe, ids[:5], seed=3, epoch=0)
-    (sheet,) = drawn
-    assert (sheet.pictures == wanted.pictures).all()
-    assert (sheet.pictures == sheet.pictures[..., :1]).all(), "not grey"
-    assert all(note.operations[-1] == "greyscale" for note in sheet.notes)
-    assert "auto_augment=rand-augment, rand_augment_ops=2" in sheet.subtitles[0]
-
-
 def test_boxes_show_whole_images_with_the_crop_bright(
     dataset: Path, tmp_path: Path, drawn: list[Drawn]
 ) -> None:

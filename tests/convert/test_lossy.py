@@ -91,17 +91,6 @@ def test_converted_images_are_resized_and_encoded_once() -> None:
     assert within.tiled == prepare(png, "a/b.png").tiled
 
 
-@pytest.mark.parametrize("option", ["-progressive", "-arithmetic", "stray bytes"])
-def test_other_codings_of_a_jpeg_are_resized_the_same_way(option: str) -> None:
-    plain = cjpeg(picture(90, 61))
-    flag = Oddity[option.removeprefix("-").upper()] if option[0] == "-" else Oddity.WARNED
-    scan = plain.index(b"\xff\xda")
-    stray = plain[:scan] + b"\0\0\0" + plain[scan:]
-    sample = prepare(cjpeg(picture(90, 61), option) if option[0] == "-" else stray, max_side=50)
-    assert sample.flags == flag | _RESIZED
-    assert sample.tiled.blob == prepare(plain, max_side=50).tiled.blob
-
-
 def test_grey_jpeg_stays_grey_and_needs_no_subsampling() -> None:
     source = encode(picture(90, 61), "grey")
     for options in ({"max_side": 50}, {"max_side": 50, "subsampling": "420"}, {"reencode": True}):

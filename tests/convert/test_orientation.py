@@ -166,15 +166,6 @@ def test_rotated_jpeg_is_turned_resized_and_encoded_once(orientation: int) -> No
     assert png.flags == Oddity.PNG | Oddity.RESIZED | is_turned
 
 
-def test_422_that_a_rotation_would_make_440_is_reencoded_where_422_is_asked_for() -> None:
-    source = turned(6, 96, 64, subsampling=1)
-    assert prepare(source, apply_exif=True).tiled.subsampling is Subsampling.S440
-    sample = prepare(source, apply_exif=True, subsampling="422")
-    assert sample.tiled.subsampling is Subsampling.S422
-    assert sample.flags == Oddity.EXIF_APPLIED | Oddity.REENCODED
-    assert prepare(source, subsampling="422").flags == Oddity.EXIF_IGNORED
-
-
 @pytest.mark.parametrize(
     "jpeg",
     [
@@ -264,9 +255,3 @@ def test_tiffs_are_upright_whatever_the_options_because_pillow_turns_them(orient
         sample = prepare(data, "a.tiff", apply_exif=apply_exif)
         assert sample.flags == Oddity.TIFF
         assert np.array_equal(stored(sample), expected)
-
-
-def test_damaged_exif_of_other_formats_leaves_no_image_out() -> None:
-    data = encoded(image(), "PNG", exif=b"Exif\0\0JJ*\0" + _tiff(6)[4:])
-    for apply_exif in (False, True):
-        assert prepare(data, "a.png", apply_exif=apply_exif).flags == Oddity.PNG

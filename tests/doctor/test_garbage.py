@@ -1,7 +1,6 @@
 """Kernel files with any content, or none, never make the doctor fail."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -63,16 +62,6 @@ def test_damaged_trees_are_reported_on(
     assert json.loads(format_json(machine, findings))["machine"]["process"] == "self"
     assert len(worst) <= 3
     assert all("\n" not in line for line in worst)
-
-
-def test_folders_and_pipes_in_place_of_files_do_not_block(
-    tmp_path: Path, without_libraries: None
-) -> None:
-    (tmp_path / "proc/self/status").mkdir(parents=True)
-    (tmp_path / "proc/swaps").mkdir()
-    os.mkfifo(tmp_path / "proc/meminfo")
-    os.mkfifo(tmp_path / "proc/self/mountinfo")
-    assert read_machine(tmp_path, [Path("/x")]).datasets == ()
 
 
 def test_a_file_that_the_daemon_cannot_parse_is_an_error(

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,9 +19,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.pack.options import BadLimit, PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
-from feeder.pack.verify import Verification
 from feeder.pack.work_folder import QuarantineEntry
-from feeder.survey.page import SURVEY_NAME
 from tests.support.sources import (
     call_feeder,
     encoded,
@@ -32,7 +29,6 @@ from tests.support.sources import (
     make_source,
     pack,
     run_inline,
-    silent,
 )
 
 
@@ -187,10 +183,6 @@ def _pack(source: Path, destination: Path, **options: Any) -> tuple[PackSummary,
     return summary, shown.getvalue()
 
 
-def _problems(path: Path) -> list[str]:
-    return list(Verification.open(path, jobs=1, progress=silent()).problems())
-
-
 def test_orientations_that_are_not_applied_have_a_line_with_the_remedy(tmp_path: Path) -> None:
     files = {"turned.jpg": _turned(6)}
     end = "was not applied, as in torchvision (Hugging Face's datasets applies it): --apply-exif"
@@ -224,15 +216,6 @@ def test_dark_images_are_warned_of_with_the_level_to_choose(
     assert summary.manifest.options["png16_max"] == white
 
 
-def test_bright_images_and_those_of_8_bits_are_not_warned_of(tmp_path: Path) -> None:
-    eight = _source(tmp_path / "eight", {"grey.png": encoded(Image.new("L", (16, 16), 3), "PNG")})
-    bright = _source(tmp_path / "bright", {"deep.png": _levels(4095), "full.png": _levels(40_000)})
-    for source in (eight, bright):
-        summary, shown = _pack(source, tmp_path / f"{source.name}-packed")
-        assert "warning" not in shown
-        assert "png16_max" not in summary.manifest.options
-
-
 def test_python_gets_the_warning_with_the_argument_to_give(tmp_path: Path) -> None:
     samples = [("a", _levels(4095), 0), ("b", _levels(100), 0)]
     with pytest.warns(UserWarning, match=r"4,095 white, pack again with png16_max=4095$"):
@@ -240,26 +223,6 @@ def test_python_gets_the_warning_with_the_argument_to_give(tmp_path: Path) -> No
     assert feeder.pack_samples(samples, tmp_path / "again", png16_max=4095).samples == 2
     with pytest.raises(ConfigError, match=r"png16_max=0 is not within 1 .. 65535"):
         feeder.pack_samples(samples, tmp_path / "none", png16_max=0)
-
-
-def test_kinds_without_a_bit_in_the_record_are_counted_shown_and_verified(tmp_path: Path) -> None:
-    files = {
-        "sign.ppm": encoded(image(), "PPM"),
-        "mask.pgm": encoded(image().convert("L"), "PPM"),
-        "bright.png": _levels(5000),
-    }
-    path = tmp_path / "packed"
-    manifest = _pack(_source(tmp_path / "source", files), path, png16_max=4095)[0].manifest
-    assert manifest.odd == {"ppm": 2, "png": 1, "clipped": 1}
-    assert _problems(path) == []
-    page = (path / SURVEY_NAME).read_text("utf-8")
-    for text in ("PBM, PGM or PPM", "<b>2</b> of 4 samples", "Levels above white"):
-        assert text in page
-    changed = msgspec.structs.replace(manifest, odd={"ppm": 2, "png": 2, "clipped": 1}).sealed()
-    (path / MANIFEST_NAME).write_bytes(changed.encode())
-    assert _problems(path) == [
-        "manifest.json: its counts of odd kinds or subsamplings differ from the shards'"
-    ]
 
 
 def test_files_that_are_not_read_are_named_with_a_remedy(tmp_path: Path) -> None:

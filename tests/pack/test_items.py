@@ -1,6 +1,5 @@
-"""The items of all containers: their order, names that cannot stand together, even shards."""
+"""The items of all containers: their order, names that clash, even shards, sides of a split."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from feeder.dataset.reader import ShardReader
 from feeder.errors import ConfigError
 from feeder.pack.items import SourceItems, check_names, merge_lists
 from feeder.pack.publish import Rows, balance_parts, plan_balance
+from feeder.pack.split import SplitOptions, parse_share, select_items
 from feeder.pack.work_folder import WorkFolder
 from tests.source.item_lists import make_list
+from tests.support.sources import call_feeder, make_source, run_inline
 from tests.support.synthetic_sets import MULTI, expected_rows, write_labelled
 
 _NAMES = st.lists(
@@ -89,13 +90,6 @@ def test_names_that_cannot_stand_together_are_an_error_or_a_warning(tmp_path: Pa
     assert warning.endswith(": `feeder unpack` fails where case does not count")
 
 
-def test_lists_of_many_containers_keep_no_file_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    items = _merge(tmp_path, *([f"{number}.jpg"] for number in range(50)))
-    assert sorted(items.name(row) for row in range(50)) == sorted(f"{n}.jpg" for n in range(50))
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the merged items and their text
-
-
 # Balance
 
 
@@ -159,3 +153,121 @@ def test_balanced_parts_keep_each_samples_label_row(tmp_path: Path) -> None:
         assert is_intact
         assert np.array_equal(rows, expected_rows(np.array(samples), MULTI))
         assert records["source_checksum"].tolist() == [1 + sample for sample in samples]
+
+
+# Splits
+
+
+LISTED = [f"class{n % 7}/{n:05d}.jpg" for n in range(2003)]
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> SourceItems:
+    folder = tmp_path_factory.mktemp("items")
+    return merge_lists(folder, [make_list(folder, [(name, 0) for name in LISTED])])
+
+
+def _selected(items: SourceItems, **options: object) -> set[str]:
+    selection = select_items(items, SplitOptions(**options))  # type: ignore[arg-type]
+    names = {items.name(int(row)) for row in selection.rows}
+    assert {name for name in LISTED if selection.includes(name)} == names
+    return names
+
+
+def test_sides_of_a_fraction_are_the_whole_source(items: SourceItems) -> None:
+    train = _selected(items, side="train", val_fraction=0.1)
+    val = _selected(items, side="val", val_fraction=0.1)
+    assert train | val == set(LISTED)
+    assert not train & val
+    assert 140 <= len(val) <= 260  # 200 expected, standard deviation 13
+    assert val < _selected(items, side="val", val_fraction=0.2)
+
+
+def test_the_sides_of_names_never_change(items: SourceItems) -> None:
+    """Whatever the version: both sides of one source may be packed years apart."""
+    val = sorted(_selected(items, side="val", val_fraction=0.1))
+    assert val[:3] == ["class0/00049.jpg", "class0/00217.jpg", "class0/00273.jpg"]
+
+
+def test_items_stay_on_their_side_when_others_are_removed(
+    items: SourceItems, tmp_path: Path
+) -> None:
+    fewer = merge_lists(tmp_path, [make_list(tmp_path, [(name, 0) for name in LISTED[::3]])])
+    options = SplitOptions(side="val", val_fraction=0.1)
+    val = {fewer.name(int(row)) for row in select_items(fewer, options).rows}
+    assert val == _selected(items, side="val", val_fraction=0.1) & set(LISTED[::3])
+
+
+def test_a_list_names_the_validation_side(items: SourceItems, tmp_path: Path) -> None:
+    path = tmp_path / "val.txt"
+    path.write_text("\n".join((*LISTED[5:8], "", LISTED[5])) + "\n")
+    assert _selected(items, side="val", val_list=path) == set(LISTED[5:8])
+    assert _selected(items, side="train", val_list=path) == {*LISTED[:5], *LISTED[8:]}
+
+
+def test_a_list_by_an_editor_of_windows_is_read(items: SourceItems, tmp_path: Path) -> None:
+    path = tmp_path / "val.txt"
+    for end in ("\n", "\r\n"):
+        path.write_text("".join(name + end for name in LISTED[5:8]), "utf-8-sig", newline="")
+        assert _selected(items, side="val", val_list=path) == set(LISTED[5:8])
+    path.write_text(LISTED[5], "utf-16")
+    with pytest.raises(ConfigError, match=r"--val-list: .*val\.txt is UTF-16: convert it"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+
+
+def test_lists_that_fit_nothing_are_refused(items: SourceItems, tmp_path: Path) -> None:
+    path = tmp_path / "val.txt"
+    path.write_text(f"{LISTED[0]}\nclass9/x.jpg\nother.jpg\n")
+    with pytest.raises(ConfigError, match=r"names 2 items .* does not have, first class9/x.jpg"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+    path.write_text("\n\n")
+    with pytest.raises(ConfigError, match="names nothing"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        select_items(items, SplitOptions(side="val", val_list=tmp_path / "missing"))
+    path.write_text("\n".join(LISTED))
+    with pytest.raises(ConfigError, match="--split train leaves nothing to pack"):
+        select_items(items, SplitOptions(side="train", val_list=path))
+
+
+def test_a_split_is_by_fraction_or_by_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one of the two"):
+        SplitOptions(side="val")
+    with pytest.raises(ConfigError, match="one of the two"):
+        SplitOptions(side="val", val_fraction=0.1, val_list=tmp_path)
+    with pytest.raises(ConfigError, match="without them it names a split of the source"):
+        SplitOptions(side="test", val_fraction=0.1)
+
+
+def test_shares_are_percentages_or_fractions() -> None:
+    for text, share in (("5%", 0.05), ("0.05", 0.05), ("12.5 %", 0.125)):
+        assert parse_share(text) == pytest.approx(share)
+    for text in ("", "0", "0%", "100%", "1", "5", "-3%", "5%%", "five", "nan"):
+        with pytest.raises(ConfigError, match="give a share between 0 and 1"):
+            parse_share(text)
+
+
+def test_a_split_of_the_source_is_packed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, "pack.run")
+    source = tmp_path / "src"
+    for name, images in (("seg_train", 5), ("seg_test", 3)):
+        make_source(source / name, images)
+    train = source / "seg_train"
+    for number, (path, options, status, text) in enumerate(
+        (
+            (source, "", 2, "holds seg_test and seg_train, by name no classes but splits"),
+            (source, "--split train --all-splits", 2, "give one of these"),
+            (source, "--split train", 0, "packed 5 images of 3 classes"),
+            (train, "--split train", 2, "seg_train"),  # it has no splits of its own
+            (train, "--split train --val-fraction 1%", 0, "packed 5 images of 3 classes"),
+            (source, "--all-splits", 0, "packed 8 images of 2 classes"),
+        )
+    ):
+        result = call_feeder("pack", path, tmp_path / str(number), *options.split())
+        assert (result.returncode, text in result.stdout + result.stderr) == (status, True), options
+    assert (
+        "the split seg_train is packed, of seg_test and seg_train in"
+        in call_feeder("pack", source, tmp_path / "again", "--split", "train").stderr
+    )

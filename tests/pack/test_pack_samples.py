@@ -17,7 +17,7 @@ import pytest
 import feeder
 from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError
 from feeder.installation import install_command
 from feeder.pack.publish import read_quarantine
 from feeder.source.listing import ItemListing
@@ -185,17 +185,6 @@ def test_a_killed_call_resumes_in_any_order(
     assert file_tree(destination) == file_tree(tmp_path / "undisturbed")
 
 
-def test_containers_grow_so_that_there_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("feeder.pack.spool.CONTAINER_SAMPLES", 1 << 16)
-    monkeypatch.setattr("feeder.pack.spool.CONTAINER_BYTES", 1)
-    given = failing_after(((str(n), b"image", 0) for n in range(150)), KeyError())
-    with pytest.raises(KeyError):
-        feeder.pack_samples(given, tmp_path / "packed")
-    assert 32 < spooled(tmp_path / "packed") < 100
-
-
 @pytest.mark.parametrize("error", [KeyError("gone"), OSError(28, "mine"), KeyboardInterrupt()])
 def test_an_error_of_the_iterable_propagates_and_keeps_what_was_spooled(
     samples: list[Sample], tmp_path: Path, error: BaseException
@@ -342,28 +331,6 @@ def test_labels_and_names_that_were_mended_count_when_called_again(
         feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES[:2])
     packed = feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES)
     assert (packed.samples, packed.classes) == (COUNT, tuple(NAMES))
-
-
-def test_a_full_disk_is_one_line_and_complete_containers_stay(
-    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spill = ItemListing.spill
-
-    def full(self: ItemListing, data: bytes) -> int:
-        if self.number == 3:
-            raise OSError(28, "No space left on device")
-        return spill(self, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ItemListing, "spill", full)
-        with pytest.raises(ResourceError) as raised:
-            feeder.pack_samples(samples, tmp_path / "packed")
-    assert str(raised.value) == (
-        f"spooling samples into {tmp_path / 'packed'} failed: no space left on its disk; make "
-        "room, then call pack_samples again to resume"
-    )
-    assert spooled(tmp_path / "packed") == 2
-    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
 
 
 def test_each_refuses_to_continue_what_the_other_began(

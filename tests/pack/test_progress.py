@@ -2,7 +2,7 @@
 
 import io
 
-from feeder.pack.progress import ProgressLine, format_duration
+from feeder.pack.progress import ProgressLine
 
 
 class _Terminal(io.StringIO):
@@ -55,13 +55,3 @@ def test_notes_replace_a_drawn_line() -> None:
     text = stream.getvalue()
     assert text.startswith("before\n\rpacking 1/2")
     assert text.endswith("\r\x1b[Kbetween\n")
-
-
-def test_durations() -> None:
-    assert [format_duration(s) for s in (0, 9.4, 75, 3661, 36000)] == [
-        "0:00",
-        "0:09",
-        "1:15",
-        "1:01:01",
-        "10:00:00",
-    ]

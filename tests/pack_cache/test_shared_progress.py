@@ -1,11 +1,9 @@
 """The progress of a packing as text, and in the lock that it holds."""
 
 import io
-from pathlib import Path
 
 import pytest
 
-from feeder.pack_cache.entry import CacheEntry
 from feeder.pack_cache.shared_progress import SharedProgress, round_duration
 
 
@@ -78,41 +76,6 @@ def test_a_packing_that_starts_over_passes_no_number_twice(clock: Clock) -> None
     assert again[1] == first[1] + 400, "those of the earlier run count"
     assert again[2] == first[2]
     assert max(first) < 2**48, "which the wire takes"
-
-
-def test_a_start_that_waits_shows_the_progress_of_the_packing(
-    progress: SharedProgress, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("feeder.pack_cache.entry._LOCK_POLL_S", 0.0)
-    entry, written = CacheEntry(tmp_path, "/data/images"), io.StringIO()
-    holder = SharedProgress(io.StringIO(), clock)
-    progress = SharedProgress(written, clock)
-    progress.begin_source("d", 1, 1)
-    texts, advances = [], []
-
-    def look() -> None:
-        texts.append(progress.text)
-        advances.append(progress.advances)
-        match len(texts):
-            case 1:
-                holder.begin("packing", "images", 100)
-            case 2:
-                clock.now_s += 10.0
-                holder.add(20)
-            case 4:
-                locked.__exit__(None, None, None)
-
-    monkeypatch.setattr("feeder.pack_cache.entry.time.sleep", lambda seconds: look())
-    locked = entry.locked(holder)
-    locked.__enter__()
-    with entry.locked(progress):
-        pass
-    here = "packing d, waiting for process "
-    assert all(text.startswith(here) for text in texts)
-    assert texts[2] == texts[3]
-    assert texts[2].endswith(": 20 %, 40 s left")
-    assert advances[2] == advances[1] + 1 == advances[3], "it stands still without an advance"
-    assert written.getvalue().startswith("feeder: waiting for the packing of /data/images by pro")
 
 
 def test_durations_have_one_unit() -> None:

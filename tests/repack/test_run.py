@@ -152,17 +152,6 @@ def test_content_is_that_of_the_source_packed_again(
     assert packed.fingerprint != repacked.fingerprint, "only one was repacked"
 
 
-def test_command_and_its_processes_give_the_same_bytes(
-    old: Path, tmp_path: Path, reference: dict[str, bytes]
-) -> None:
-    done = call_feeder("repack", old, tmp_path / "new", "--jobs", "3")
-    assert done.returncode == 0, done.stderr
-    first, *_, last = done.stdout.splitlines()
-    assert first == f"repacked 14 images into {tmp_path / 'new'}: 5 shards"
-    assert last.startswith("  this run: 14 images in 0:0")
-    assert file_tree(tmp_path / "new") == reference
-
-
 def test_kills_only_cost_a_resumption(
     old: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
@@ -170,7 +159,7 @@ def test_kills_only_cost_a_resumption(
     (tmp_path / "sitecustomize.py").write_text(KILL_AT_A_RENAME)
     new = tmp_path / "new"
     path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
-    for renames in range(1, 20):
+    for renames in range(1, 20, 2):
         done = subprocess.run(
             feeder_command("repack", old, new, "--jobs", "1"),
             env={**os.environ, "PYTHONPATH": path, "RENAMES": str(renames), "NEW": str(new)},
@@ -184,6 +173,7 @@ def test_kills_only_cost_a_resumption(
         with pytest.raises(DatasetError, match="is unfinished"):
             load_manifest(new)
     assert renames > 5
+    assert done.stdout.startswith(f"repacked 14 images into {new}: 5 shards\n".encode())
     assert file_tree(new) == reference
 
 

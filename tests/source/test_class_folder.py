@@ -79,20 +79,6 @@ def test_what_is_there_instead_of_class_folders_with_images_is_said(
         list_folder(put(tmp_path / "source", files))
 
 
-def test_another_datasets_classes_may_be_empty_but_not_all_of_them(tmp_path: Path) -> None:
-    source = put(tmp_path / "source", "a/x.jpg")
-    (source / "b").mkdir()
-    listed = list_folder(source, may_lack_images=True)
-    assert (listed.facts.texts, listed.labels) == (("a", "b"), {"a/x.jpg": "a"})
-    put(source, {"b/notes.txt": b"no image"})
-    with pytest.raises(DatasetError, match="/b holds no images, only 1 other file; notes"):
-        list_folder(source, may_lack_images=True)
-    (source / "a" / "x.jpg").unlink()
-    (source / "b" / "notes.txt").unlink()
-    with pytest.raises(DatasetError, match="holds no images: put some into the class folders"):
-        list_folder(source, may_lack_images=True)
-
-
 def test_images_without_permission_are_not_called_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.source.imagenet import GROUND_TRUTH
-from feeder.source.source import open_source
-from tests.source.listings import Listed, list_one, put, read_one, spec_of
-from tests.source.tar_writer import member, tar_bytes
+from tests.source.listings import Listed, list_one, put, read_one
+from tests.source.tar_writer import tar_bytes
 
 # The first ILSVRC2012 ids; their order is not the synsets'.
 SYNSETS = ("n02119789", "n02100735", "n02110185", "n02096294")
@@ -45,24 +44,6 @@ def test_images_of_tars_in_the_training_tar_are_read_in_place(tmp_path: Path) ->
         assert (listed.facts.spilled_bytes > 0) == (stored is not data)
         expected = [data for images in IMAGES.values() for data in images.values()]
         assert read_one("imagenet-train", tmp_path / "train.tar", listed) == expected
-
-
-def test_folders_an_empty_class_and_images_that_are_none(tmp_path: Path) -> None:
-    inner = member("n00000001_1.JPEG", kind=b"2", link="x") + tar_bytes(
-        {
-            **{"n00000001_2.JPEG": b"", "../n00000001_3.JPEG": b"x"},
-            **{"./n00000001/n00000001_4.JPEG": b"x", "._n00000001_4.JPEG": b"x"},
-        }
-    )
-    outer = tar_bytes({"./train/n00000001.tar": inner, "./train/n00000002.tar": bytes(10_240)})
-    listed = list_training(tmp_path, outer)
-    assert listed.labels == {"n00000001/n00000001/n00000001_4.JPEG": "n00000001"}
-    assert (listed.facts.texts, listed.facts.hidden) == (("n00000001", "n00000002"), 1)
-    assert listed.faults == {
-        "n00000001/n00000001_1.JPEG": "link",
-        "n00000001/n00000001_2.JPEG": "empty",
-        "n00000001/../n00000001_3.JPEG": "bad-name",
-    }
 
 
 @pytest.mark.parametrize(
@@ -171,6 +152,8 @@ def test_images_without_a_label_are_rejected(tmp_path: Path) -> None:
 def test_without_labels_none_are_needed(tmp_path: Path) -> None:
     listed = list_validation(tmp_path, label_kind="none")
     assert listed.labels == dict.fromkeys(VALIDATION)
+    with pytest.raises(ConfigError, match="has no labels: give --labels ILSVRC2012_devkit"):
+        list_validation(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -216,17 +199,3 @@ def test_without_the_library_one_line_names_the_extra(
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     with pytest.raises(ResourceError, match=r"pip install scipy \(the extra imagenet\), or give"):
         list_validation(tmp_path, **options)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "what"),
-    [
-        ("imagenet-train", {"labels_file": "x"}, "--labels has no meaning"),
-        ("imagenet-val", {}, "has no labels: give --labels ILSVRC2012_devkit"),
-    ],
-)
-def test_options_without_meaning_are_refused(
-    tmp_path: Path, kind: Any, options: dict[str, str], what: str
-) -> None:
-    with pytest.raises(ConfigError, match=what):
-        open_source(spec_of(kind, tmp_path / "a.tar", **options), str(tmp_path))

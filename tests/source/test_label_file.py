@@ -15,7 +15,6 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.source.label_files import tables
 from feeder.source.label_files.columns import BadCellError
 from feeder.source.label_files.label_file import LabelFile
-from feeder.source.label_files.names import RowTable
 
 
 def read(path: Path, **options: Any) -> list[tuple[int, str, object]]:
@@ -242,24 +241,3 @@ def test_long_files_of_json_have_to_be_a_row_a_line(
         read(write(tmp_path, f"[{','.join(lines)}]", "x.json"))
     with pytest.raises(DatasetError, match=r"line 2 of .* is longer than"):
         read(write(tmp_path, f"file,label\n{'x' * 200},1\n"))
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=40))
-def test_repeated_rows_are_found_as_with_a_dict(rows: list[tuple[str, int]]) -> None:
-    table = RowTable()
-    seen: dict[str, list[tuple[int, int]]] = {}
-    for number, (file, label) in enumerate(rows, 1):
-        table.add(file, label, number)
-        seen.setdefault(file, []).append((number, label))
-    table.finish()
-    places: list[int] = []
-    for file in "abcdefghi":
-        of_file = seen.get(file, [])
-        assert (file in table.names) == bool(of_file)
-        repeat = table.find_repeat(file)
-        assert (repeat is not None) == (len(of_file) > 1)
-        if repeat is not None:
-            others = [number for number, other in of_file if other != of_file[0][1]]
-            assert (repeat.other, repeat.rows) == (others[0] if others else 0, len(of_file))
-            places.append(repeat.place)
-    assert sorted(places) == list(range(table.repeats))

@@ -112,28 +112,6 @@ def test_rows_that_cannot_be_read_are_rejected_with_their_line(source: Path) -> 
     }
 
 
-def test_bad_lines_and_values_of_json_are_rejected(source: Path) -> None:
-    put(source, "d.jpg e.jpg")
-    lines = [
-        '{"file": "a.jpg", "label": 1}',
-        '{"file": "b.png", "label": null}',
-        '{"file": "deep/c.jpg"}',
-        '{"file": "d.jpg", "label": {"x": 1}}',
-        '{"file": "e.jpg", "label": "\\ud800"}',
-        '{"file": "\\ud800.jpg", "label": 1}',
-        '{"file": "x\\u0000.jpg", "label": 1}',
-        '{"file": 1.5, "label": 1}',
-        '{"file": "a.j',
-    ]
-    listed = list_with(source, "\n".join(lines), "labels.jsonl")
-    assert listed.labels == {"a.jpg": 1}
-    assert listed.faults == {
-        **{"b.png": "no-label", "deep/c.jpg": "no-label", "d.jpg": "bad-label"},
-        **{"e.jpg": "bad-label", "\\ud800.jpg": "unreadable", "x\0.jpg": "unreadable"},
-        **{"labels.jsonl:8": "bad-row", "labels.jsonl:9": "bad-row"},
-    }
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -165,14 +143,6 @@ def test_several_columns_are_a_vector_or_a_class_each(source: Path) -> None:
     assert listed.rejected["deep/c.jpg"] == ("bad-label", reason)
     with pytest.raises(ConfigError, match="--label names 3 columns: give --label-kind float"):
         list_with(source, text, label="is_*")
-
-
-def test_json_values_keep_their_types(source: Path) -> None:
-    labels = {"a.jpg": ["x", "y"], "b.png": ["z"], "deep/c.jpg": ["x"]}
-    assert list_with(source, json.dumps(labels), "x.json", label_kind="multi").labels == labels
-    text = json.dumps([{"file": "a.jpg", "u": 1, "v": 0.5}, {"file": "b.png", "u": 2, "v": "x"}])
-    listed = list_with(source, text, "labels.json", label="u,v", label_kind="float")
-    assert (listed.labels, listed.faults["b.png"]) == ({"a.jpg": [1.0, 0.5]}, "bad-label")
 
 
 @pytest.mark.parametrize(

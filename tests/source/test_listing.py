@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.plan.labels import LabelChoice
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
 from feeder.source.raw_labels import Form, read_raw
 from tests.source.item_lists import label_of, make_list, name_of
@@ -56,27 +55,6 @@ def test_items_are_read_as_they_were_added(
     assert listed.bytes == sum(range(len(items)))
     lists = [label for label in items.values() if isinstance(label, list)]
     assert sum(listed.facts.widths.values()) == len(lists)
-
-
-@pytest.mark.parametrize(
-    ("kind", "labels", "stored"),
-    [
-        (None, ["10", " a ", "[1]", 10, ["1"]], [10, "a", "[1]", 10, [1]]),
-        ("name", ["10", " a ", 10, ["1"]], ["10", " a ", 10, ["1"]]),
-        ("multi", ["a;b |c", "10", "a, b", "a;"], [["a", "b", "c"], 10, "a, b", "a;"]),
-        ("multi-hot", ["1 0 -1", "0,1", ["0 1"]], [[1, 0, -1], [0, 1], ["0 1"]]),
-        ("none", ["10", None, 10, b"?"], [None] * 4),
-    ],
-)
-def test_what_the_kind_matters_to_a_list(
-    tmp_path: Path, kind: LabelChoice | None, labels: list[Any], stored: list[Any]
-) -> None:
-    items = [(str(number), label) for number, label in enumerate(labels)]
-    listed = make_list(tmp_path, items, label_kind=kind)
-    assert listed.listed.rejected == 0
-    for row, label in enumerate(stored):
-        assert _is_same(label_of(listed, row), label)
-    assert listed.listed.by_name == (kind == "name")
 
 
 def test_faults_of_items_are_rejected_and_listed(tmp_path: Path) -> None:

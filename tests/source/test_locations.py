@@ -1,13 +1,10 @@
 """Locations: what is on this machine, patterns of several files, and what is not supported yet."""
 
-import itertools
 import os
 import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.process.path_text import path_to_text
@@ -40,45 +37,6 @@ def names(root: Path, location: str) -> list[str]:
 )
 def test_braces_expand_as_in_a_shell(pattern: str, expanded: str) -> None:
     assert expand_braces(pattern) == expanded.split()
-
-
-_Case = tuple[str, list[str]]
-"""A pattern, and what it stands for."""
-
-
-def _combine(parts: list[_Case]) -> _Case:
-    text = "".join(text for text, _ in parts)
-    return text, ["".join(each) for each in itertools.product(*(values for _, values in parts))]
-
-
-def _choose(parts: list[_Case]) -> _Case:
-    text = "{" + ",".join(text for text, _ in parts) + "}"
-    return text, [value for _, values in parts for value in values]
-
-
-def _count(first: int, last: int, width: int) -> _Case:
-    step = 1 if first <= last else -1
-    width = max(width, len(f"{max(first, last)}") + 1)
-    values = [f"{number:0{width}d}" for number in range(first, last + step, step)]
-    return f"{{{first:0{width}d}..{last:0{width}d}}}", values
-
-
-_RANGES = st.builds(_count, st.integers(0, 12), st.integers(0, 12), st.integers(2, 6))
-_PATTERNS = st.recursive(
-    st.text(alphabet="ab/-. é", max_size=4).map(lambda text: (text, [text])) | _RANGES,
-    lambda inner: (
-        st.lists(inner, max_size=3).map(_combine)
-        | st.lists(inner, min_size=2, max_size=3).map(_choose)
-    ),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=40)
-@given(_PATTERNS)
-def test_nested_braces_are_every_combination_in_order(case: _Case) -> None:
-    pattern, expected = case
-    assert expand_braces(pattern) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,12 +139,3 @@ def test_other_machines_are_refused_with_what_to_do_instead(
     for find in (find_files, lambda name: find_file(name, "--labels")):
         with pytest.raises(ConfigError, match=instead):
             find(location)
-
-
-def test_an_options_file_is_one_readable_file(here: Path) -> None:
-    put(here, "l[1].csv")
-    assert find_file("l[1].csv", "--labels") == str(here / "l[1].csv")
-    with pytest.raises(ConfigError, match=r"--labels gone.csv cannot be read: No such file"):
-        find_file("gone.csv", "--labels")
-    with pytest.raises(ConfigError, match=r"--labels \. cannot be read: Is a directory"):
-        find_file(".", "--labels")

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -125,18 +124,6 @@ def test_a_row_that_cannot_be_a_sample_is_refused_and_the_others_are_not(tmp_pat
     assert read_all(path, listed) == [IMAGES[0]] * 3
 
 
-def test_texts_and_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
-    names = pa.array([b"\xff.jpg", b"b.jpg"]).view(pa.string())
-    struct = pa.StructArray.from_arrays([pa.array(IMAGES[:2]), names], ["bytes", "path"])
-    texts = pa.array([b"\xff", b"dog"]).view(pa.string())
-    listed = list_file(write(tmp_path, {"image": struct, "label": texts}))
-    assert listed.labels == {"00000000-\udcff.jpg": "�", "00000001-b.jpg": "dog"}
-    lists = pa.ListArray.from_arrays([0, 1, 2], texts)
-    path = write(tmp_path, {"image": struct, "label": lists})
-    odd = path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
-    assert [*list_file(odd).labels.values()] == [["�"], ["dog"]]
-
-
 _VALUES = {
     "image": IMAGES,
     "images": [[each] for each in IMAGES],
@@ -209,15 +196,6 @@ def test_a_schema_that_does_not_fit_is_one_line_with_what_there_is(
     assert str(path) in str(caught.value)
     assert reason in str(caught.value)
     assert str(caught.value).isprintable()
-
-
-def test_metadata_that_is_not_hugging_faces_is_ignored(tmp_path: Path) -> None:
-    names = b'{"info": {"features": {"label": {"names": 3}}}}'
-    for metadata in (b"no JSON", b"[" * 100_000, b"[]", b'{"info": 3}', names, b"\xff"):
-        table = pa.table(columns("image:image label:int"))
-        path = tmp_path / "a.parquet"
-        pq.write_table(table.replace_schema_metadata({b"huggingface": metadata}), path)
-        assert list_file(path).facts.names == {}
 
 
 def _in_the_middle(data: bytes) -> bytes:

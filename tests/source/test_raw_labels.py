@@ -12,14 +12,10 @@ from feeder.source.raw_labels import (
     MISSING,
     BadLabel,
     Form,
-    LabelFacts,
-    LabelTexts,
-    Look,
     decode_values,
     encode_values,
     parse_decimal,
     read_raw,
-    show_label,
 )
 
 _MAX = 2**63 - 1
@@ -88,19 +84,6 @@ def test_texts_that_write_numbers() -> None:
         assert parse_decimal(text) == value, text
 
 
-def test_whole_numbers_beyond_64_bits_are_known_as_such() -> None:
-    huge = (str(2**63), str(-(2**63)), "9" * 5000)
-    for text in (*huge, str(_MAX), "0" + "9" * 30, "9" * 30 + ".5", "123"):
-        look = LabelTexts((text,), by_name=False).looks[0]
-        assert (read_raw(text)[0] == Form.TEXT and look == Look.HUGE) == (text in huge)
-
-
-def test_a_label_in_a_reason_is_short_and_printable() -> None:
-    for value in ("x" * 1000, 10**5000, [0.5] * 1000, "\n\ud800é", None):
-        assert len(show_label(value)) <= 81
-        assert show_label(value).isprintable()
-
-
 _INT64 = st.integers(-200, 200) | st.integers(-_MAX, _MAX) | st.just(MISSING)
 _LISTS = st.one_of(
     st.tuples(st.just(Form.NUMBERS), st.lists(_INT64, max_size=9)),
@@ -119,29 +102,3 @@ def test_lists_are_decoded_as_they_were_encoded(lists: list[tuple[Form, list[Any
         decoded = decode_values(data, at, form)
         dtype = np.float32 if form == Form.REALS else np.int64
         assert decoded.astype(dtype).tobytes() == np.array(values, dtype).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("lists", "base", "counts"),
-    [
-        ([[1, 2]], 0, {"classes": 1}),
-        ([[2, 2]], 0, {}),
-        ([[0, 1]], 0, {"classes": 1, "switches": 1, "one": 1, "zero": 1}),
-        ([[0.0, 1.0]], 1, {"switches": 1, "one": 1, "zero": 1}),
-        ([[1, 1, 0]], 0, {"switches": 1, "zero": 1}),
-        ([[1, -1, -1]], 0, {"switches": 1, "one": 1, "minus": 1}),
-        ([[1, MISSING]], 0, {"switches": 1, "one": 1, "missing": 1}),
-        ([[1.0, math.nan, 0.0]], 0, {"switches": 1, "one": 1, "zero": 1, "missing": 1}),
-        ([[1], [0], [0]], 0, {"classes": 3}),
-    ],
-)
-def test_lists_of_numbers_are_counted(
-    lists: list[list[float]], base: int, counts: dict[str, int]
-) -> None:
-    counted, total = LabelFacts(), LabelFacts()
-    for values in lists:
-        counted.observe(values, base)
-    assert counted == LabelFacts(widths={len(lists[0]): len(lists)}, **counts)
-    total.add(counted)
-    total.add(LabelFacts())
-    assert total == counted

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.source.contents import recognise_file
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec, open_source
 from tests.source.listings import GOLDEN, JPEG, put
@@ -74,15 +73,6 @@ def test_files_are_recognised_by_their_first_bytes(
     put(here, {name: data})
     spec = recognise(name)
     assert (spec.kind, spec.location, containers(spec, here)) == (kind, name, [name])
-
-
-def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None:
-    path = tmp_path / "records"
-    for bit in range(0, 12 * 8, 5):
-        flipped = bytearray(_RECORDS)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        assert recognise_file(path)[0] != "tfrecord"
 
 
 @pytest.mark.parametrize(
@@ -221,16 +211,6 @@ def test_options_without_a_meaning_are_refused(
     put(here, {"d/a/x.jpg": JPEG, "x.csv": _CSV, "y.csv": _CSV})
     with pytest.raises(ConfigError, match=problem):
         open_source(recognise(**{"location": "d", **options}), str(here))
-
-
-def test_patterns_are_looked_into_and_options_kept(here: Path) -> None:
-    put(here, {f"s-{number:03d}.tar": _TAR for number in range(40)} | {"names.txt": b"cat\n"})
-    spec = recognise("s-{000..039}.tar", image="jpg", class_names_file="names.txt")
-    assert (spec.kind, len(spec.containers), spec.image) == ("webdataset", 40, "jpg")
-    assert spec.class_names_file == str(here / "names.txt")
-    put(here, {"s-b.tar": b"PAR1"})
-    with pytest.raises(ConfigError, match="give files of one kind"):
-        recognise("s-*.tar")
 
 
 def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:

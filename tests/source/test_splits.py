@@ -314,12 +314,3 @@ def test_rows_of_parquet_files_have_splits_too(
     assert sum(len(listed.items) for listed in lists) == 2
     assert "is packed: 2 of 3 rows, of " in spec.notes[0]
     assert recognise(source, all_splits=True).split == ""
-
-
-def test_files_of_the_chosen_split_may_hold_rows_of_others(tmp_path: Path) -> None:
-    source = _parquet(tmp_path / "src", "split", {"train-0": ["train", "test"], "val-0": ["val"]})
-    for location in (source, source / "train-0.parquet"):
-        spec = recognise(str(location), split="train")
-        assert list(list_container(spec, tmp_path / "work").labels.values()) == [0]
-    spec = recognise(str(source), split="val")
-    assert len(list_container(spec, tmp_path / "work").items) == 1

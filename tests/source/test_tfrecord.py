@@ -13,7 +13,6 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.source.item_bytes import SourceError
-from feeder.source.source import Item
 from feeder.source.tfrecord import TFRecords
 from tests.source.listings import GOLDEN, Listed, list_container, list_one, read_one, spec_of
 from tests.source.tf_writer import Values, encode_example, frame
@@ -235,31 +234,6 @@ def test_a_damaged_first_record_of_a_class_changes_nothing_but_itself(
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "damaged", "labels"),
-    [
-        (None, ("bytes", [b"goldfish"]), b"foldfish", ["goldfish"] * 2),
-        ("multi", ("bytes", [b"tench", b"goldfish"]), b"foldfish", [["tench", "goldfish"]] * 2),
-        ("multi", ("int64", [7, 111]), b"\x07\x6e", [[7, 111]] * 2),
-        (None, ("int64", [0, 1, 1]), b"\x80\x01\x01", [[0, 1, 1]] * 2),  # it is [128, 1]
-    ],
-)
-def test_a_damaged_first_label_of_any_form_becomes_no_class(
-    tmp_path: Path, kind: str | None, values: Values, damaged: bytes, labels: list[object]
-) -> None:
-    record = encode_example(
-        [(b"image/encoded", ("bytes", [IMAGE])), (b"image/class/label", values)]
-    )
-    path = write(tmp_path, record, record, record)
-    data = path.read_bytes()
-    whole = bytes(values[1]) if values[0] == "int64" else b"goldfish"  # type: ignore[arg-type]
-    path.write_bytes(data.replace(whole, damaged, 1))
-    listed = list_file(path, label_kind=kind, label_base=0)
-    assert [*listed.faults.values()] == ["corrupt"]
-    assert list(listed.labels.values()) == labels
-    assert "foldfish" not in listed.facts.texts
-
-
-@pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda data, size: b"", "is empty"),
@@ -286,17 +260,3 @@ def test_a_damaged_file_is_one_line_that_names_it_and_the_byte(
     assert reason.format(size=size) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "work" / "list-00000.json").exists()
-
-
-def test_a_file_that_was_cut_after_it_was_listed_is_refused_item_by_item(tmp_path: Path) -> None:
-    path = write(tmp_path, example(1), example(2))
-    listed = list_file(path)
-    os.truncate(path, path.stat().st_size - 20)
-    source = TFRecords(spec_of("tfrecord", path), str(tmp_path / "work"))
-    first, second = listed.items.values()
-    assert source.read_item(first) == IMAGE
-    for item, kind in ((second, "truncated"), (Item(0, first.offset, 40, ""), "corrupt")):
-        with pytest.raises(SourceError) as caught:
-            source.read_item(item)
-        assert caught.value.kind == kind
-    source.close()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError, DatasetError
-from feeder.source.source import open_source
+from feeder.errors import DatasetError
 from tests.source.listings import (
     GOLDEN,
     Listed,
@@ -130,15 +129,6 @@ def test_a_sample_with_a_fault_is_rejected_and_the_next_one_read(
         assert read_one("webdataset", tmp_path / "a.tar", listed) == [b"good"]
 
 
-def test_links_and_devices_are_no_labels(tmp_path: Path) -> None:
-    kinds = {tarfile.LNKTYPE: "link", tarfile.CHRTYPE: "device", b"V": "unsupported"}
-    for kind, rejected in kinds.items():
-        label = member("k.cls", kind=kind, link="x")
-        listed = list_tar(tar_bytes([_IMAGE])[:-1024] + label + bytes(1024), tmp_path)
-        assert (listed.faults, listed.items) == ({"k.jpg": rejected}, {})
-        assert "its label is a" in listed.rejected["k.jpg"][1]
-
-
 @pytest.mark.parametrize("form", ["gnu", "pax"])
 def test_gnu_tars_members_of_every_kind_become_items_or_are_rejected(
     tmp_path: Path, form: str
@@ -196,13 +186,6 @@ def test_labels_of_every_form(
     assert listed.facts.base == 2
 
 
-def test_a_tar_that_was_compressed_when_it_was_listed_before_is_read_anew(tmp_path: Path) -> None:
-    old = tar_bytes({"a.jpg": b"old image", "a.cls": b"1"})
-    assert list_tar(gzip.compress(old), tmp_path).facts.spilled_bytes
-    listed = list_tar(tar_bytes({"a.jpg": b"new image", "a.cls": b"1"}), tmp_path)
-    assert read_one("webdataset", tmp_path / "a.tar", listed) == [b"new image"]
-
-
 def test_of_several_images_the_one_named_first_is_taken(tmp_path: Path) -> None:
     files = {"a.png": b"png", "a.cls": b"1", "a.jpg": b"jpg", "b.png": b"PNG", "b.cls": b"2"}
     for data in (tar_bytes(files), gzip.compress(tar_bytes(files))):
@@ -210,21 +193,6 @@ def test_of_several_images_the_one_named_first_is_taken(tmp_path: Path) -> None:
         options = {"image": "jpg;png"}
         assert [*listed.items] == ["a.jpg", "b.png"]
         assert read_one("webdataset", tmp_path / "a.tar", listed, **options) == [b"jpg", b"PNG"]
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"labels_file": "/x"}, "--labels has no meaning"),
-        ({"image": "jpg;;png"}, "--image jpg;;png names no extension"),
-        ({"label": "a/b"}, "--label a/b names no member"),
-    ],
-)
-def test_options_without_meaning_are_refused(
-    tmp_path: Path, options: dict[str, str], what: str
-) -> None:
-    with pytest.raises(ConfigError, match=what):
-        open_source(spec_of("webdataset", tmp_path / "a.tar", **options), str(tmp_path))
 
 
 def test_a_missing_end_marker_is_noted(tmp_path: Path) -> None:
