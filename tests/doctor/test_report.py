@@ -1,21 +1,27 @@
-"""The report at several widths, as JSON, and as the warnings of ``feeder serve``."""
+"""The report at several widths, as JSON, by the command and in ``feeder serve``; its libraries."""
 
 import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from feeder.doctor import report
+from feeder.doctor.findings.facts import Libraries
 from feeder.doctor.findings.table import find_all
-from feeder.doctor.read_machine import read_machine
+from feeder.doctor.read_machine import read_libraries, read_machine
 from feeder.doctor.report import find_worst, format_json, format_report
+from feeder.errors import ResourceError
+from feeder.installation import DAEMON_MODULES
+from feeder.jpeg import libraries
+from feeder.sample import self_test
 from tests.doctor.test_machines import DATASETS, NAMES
 from tests.support.daemon import Daemon, pack_small
 from tests.support.machine_tree import write_tree
-from tests.support.sources import REPOSITORY
+from tests.support.sources import REPOSITORY, call_feeder, error_line, run_feeder
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
@@ -97,3 +103,117 @@ def test_the_daemon_warns_once_at_its_start_and_serves(tmp_path: Path) -> None:
         assert warning.rstrip().endswith("; see `feeder doctor`")
         assert sum("the clock source" in line for line in daemon.lines) == 1
         assert daemon.stop()[0] == 0
+
+
+# Libraries of this process
+
+
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop().split())); "
+"""Makes the import of the modules in the last argument fail, as if they were not installed."""
+
+
+def test_this_environment_is_sound() -> None:
+    found = read_libraries()
+    assert {"pillow", "libjpeg-turbo", "libzmq", "PyTurboJPEG"} <= {*found.versions}
+    assert (found.missing, found.problem, found.self_test_problem) == ((), "", "")
+    assert found.pillow_problems == ()
+    assert found.pillow_has_avx2 == libraries.cpu_has_avx2()
+    assert found.decoder.startswith("own (")
+    assert found.crypto == "libsodium", "pyzmq's wheels have it"
+
+
+def test_all_libraries_of_the_daemon_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["daemon"]
+    assert [*DAEMON_MODULES] == [re.split("[<>=]", line)[0] for line in needed]
+    for name, module in DAEMON_MODULES.items():  # each that is missing is named
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            assert read_libraries().missing == (name,)
+
+
+def test_the_report_needs_none_of_them() -> None:
+    code = f"{WITHOUT}from feeder.__main__ import start; sys.exit(start())"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "doctor", " ".join(DAEMON_MODULES.values())],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "1. error: these libraries are not installed in this environment: numpy, " in (
+        result.stdout
+    )
+    assert "  memory        " in result.stdout
+
+
+def test_what_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ResourceError("it is broken: mend it")
+
+    def damage() -> None:
+        raise ImportError("xxhash: undefined symbol:\nXXH3 " + "x" * 1000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(self_test, "compute_self_test", refuse)
+        assert read_libraries().self_test_problem == "it is broken: mend it"
+    monkeypatch.setattr(libraries, "check_libraries", refuse)
+    assert read_libraries().problem == "it is broken: mend it"
+    monkeypatch.setattr(libraries, "check_libraries", damage)
+    problem = read_libraries().problem
+    assert problem.startswith("a library does not load (xxhash: undefined symbol: XXH3 x")
+    assert len(problem) < 300
+
+
+# The command
+
+
+@pytest.fixture
+def slow_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("feeder.doctor.read_machine.read_libraries", Libraries)
+    clock = "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    return write_tree(tmp_path, {clock: "hpet", "proc/swaps": "Filename", "proc/7/limits": ""})
+
+
+def test_findings_give_status_1_and_a_sound_machine_0(slow_clock: Path) -> None:
+    result = call_feeder("doctor", "--root", slow_clock)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "1. warning: the clock source is hpet" in result.stdout
+    write_tree(slow_clock, {"proc/cpuinfo": "flags : sse2"})  # a note, which does not count
+    (clock,) = slow_clock.rglob("current_clocksource")
+    clock.write_text("tsc\n")
+    result = call_feeder("doctor", "--root", slow_clock)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Nothing is wrong.\n\nNotes\n" in result.stdout
+
+
+def test_json_is_one_object(slow_clock: Path) -> None:
+    result = call_feeder("doctor", "--root", slow_clock, "--json", "--pid", "7")
+    assert result.returncode == 1
+    value = json.loads(result.stdout)
+    assert [each["name"] for each in value["findings"]] == ["clock-source"]
+    assert value["machine"]["process"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--root", "/nowhere", "has no folder proc: "),
+        ("--data", "/nowhere", "it does not exist; "),
+        ("--pid", "-5", "there is no such process; "),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_status_2(option: str, value: str, message: str) -> None:
+    result = call_feeder("doctor", option, value)
+    assert result.returncode == 2
+    line = error_line(result).replace(f"{value}: ", f"{value} ")
+    assert line.startswith(f"feeder: error: {option} {value} {message}")
+
+
+def test_the_real_command_reports_on_this_machine() -> None:
+    result = run_feeder("doctor", "--data", Path(sys.prefix))
+    assert result.returncode in (0, 1), result.stderr
+    assert "self-test passed" in result.stdout
+    assert f"{sys.prefix}: " in result.stdout
+    assert result.stderr == ""
