@@ -69,15 +69,9 @@ def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[tuple[str, Callable[[
     """Yield an endpoint that leads to ``endpoint`` (tcp://127.0.0.1:PORT) at a limited rate, and a
     function that hangs the link: connections stay, and no byte passes any more."""
     port = endpoint.rpartition(":")[2]
+    module = (sys.executable, "-m", "tests.diagnosis.slow_link")
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.diagnosis.slow_link",
-            port,
-            str(bytes_a_s),
-            str(os.getpid()),
-        ],
+        [*module, port, str(bytes_a_s), str(os.getpid())],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         text=True,

@@ -22,7 +22,7 @@ from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.source.item_bytes import SourceError
-from tests.exact.run import Count, PackedImage, Tally, compare_window, draw_window
+from tests.exact.run import PackedImage, Tally, compare_window, draw_window
 from tests.exact.windows import expected_pixels, scales_of, whole_window
 from tests.fuzz.mutate import mutate_bytes
 from tests.support.jpegs import SAMPLINGS, cjpeg, class_files, picture
@@ -176,7 +176,7 @@ def compare_damaged(
     """Pack damaged JPEGs and decode them; return what became of them, and the counts of windows."""
     sources = damage_sources(images, min(8 * _SMALL_OF_EACH, inputs))
     outcomes: Counter[str] = Counter()
-    tally: Tally = defaultdict(Count)
+    tally: Tally = defaultdict(Counter)
     for seed in range(first_seed, first_seed + inputs):
         outcomes[_compare_one(seed, draw_damaged(seed, sources), tally, log)] += 1
         if (seed + 1 - first_seed) % 10_000 == 0:

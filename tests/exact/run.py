@@ -1,8 +1,7 @@
 """Windows of real and of hard synthetic images, each decoded by TurboJPEG and by all versions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,49 +33,26 @@ class PackedImage(NamedTuple):
     tiled: TiledJpeg
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What windows are counted by."""
+Tally = dict[tuple[str, str, int], Counter[str]]
+"""By images ("real", "hard" or "damaged"), their kind, and scale: the numbers of _COLUMNS.
 
-    images: str
-    """"real", "hard" or "damaged"."""
-    kind: str
-    scale: int
+Crops that are not decoded are left to TurboJPEG; bytes are compared for each version.
+"""
+_COLUMNS = ("crops", "decoded", "bytes", *(f"≠ {version}" for version in VERSIONS))
 
 
-@dataclass(slots=True)
-class Count:
-    """What came out; the crops that were not decoded are left to TurboJPEG."""
-
-    crops: int = 0
-    decoded: int = 0
-    compared_bytes: int = 0
-    """By each version."""
-    differing_bytes: Counter[str] = field(default_factory=Counter)
-    """By version."""
-
-    def add(self, other: "Count") -> None:
-        """Add the results of other crops."""
-        self.crops += other.crops
-        self.decoded += other.decoded
-        self.compared_bytes += other.compared_bytes
-        self.differing_bytes += other.differing_bytes
+def total(tally: Tally) -> Counter[str]:
+    """The sum of all rows."""
+    return sum(tally.values(), Counter())
 
 
-Tally = dict[Row, Count]
-
-
-def total(tally: Tally) -> Count:
-    """Return the sum of all rows."""
-    all_rows = Count()
-    for count in tally.values():
-        all_rows.add(count)
-    return all_rows
+def differing_bytes(tally: Tally) -> int:
+    return sum(number for name, number in total(tally).items() if name.startswith("≠"))
 
 
 def compare(images: Path, crops: int, seed: int, log: Callable[[str], None]) -> Tally:
     """Decode at least ``crops`` windows, half of them of real images if there are any."""
-    tally: Tally = defaultdict(Count)
+    tally: Tally = defaultdict(Counter)
     done = 0
     half = crops // 2
     sources = (
@@ -95,7 +71,7 @@ def compare(images: Path, crops: int, seed: int, log: Callable[[str], None]) -> 
                     scale = 1
                 compare_window(tally, image, window, scale, rng, log)
             done += of_each
-        log(f"{done:,} crops, {total(tally).differing_bytes.total():,} differing bytes")
+        log(f"{done:,} crops, {differing_bytes(tally):,} differing bytes")
     return tally
 
 
@@ -143,8 +119,8 @@ def compare_window(
     """Decode a window with TurboJPEG and with each version, and count; ``rng`` draws the buffer."""
     spare_bytes, slack = 4 * int(rng.integers(0, 20)), int(rng.integers(256))
     expected = expected_pixels(image.tiled.blob, window, scale)
-    count = tally[Row(image.images, image.kind, scale)]
-    count.crops += 1
+    count = tally[image.images, image.kind, scale]
+    count["crops"] += 1
     got = [
         own_pixels(image.tiled.blob, window, scale, version, spare_bytes=spare_bytes, slack=slack)
         for version in VERSIONS
@@ -153,30 +129,25 @@ def compare_window(
         assert (pixels is None) == (got[0] is None), (image.name, window, scale)
         if pixels is not None and not np.array_equal(pixels, expected):
             differing = int((pixels != expected).sum())
-            count.differing_bytes[version] += differing
+            count[f"≠ {version}"] += differing
             log(f"{differing} bytes differ: {image.name}, {window}, 1/{scale}, {version}")
     if got[0] is not None:
-        count.decoded += 1
-        count.compared_bytes += expected.size
+        count["decoded"] += 1
+        count["bytes"] += expected.size
 
 
 def format_table(tally: Tally) -> str:
-    """Return the counts of each row and of all."""
-    head = ["crops", "decoded", "bytes", *(f"≠ {version}" for version in VERSIONS)]
-    lines = [_line("images", "kind", "scale", head)]
-    for row in sorted(tally, key=lambda row: (row.images, row.kind, row.scale)):
-        lines.append(_line(row.images, row.kind, f"1/{row.scale}", _numbers(tally[row])))
-    lines.append(_line("all", "", "", _numbers(total(tally))))
-    lines.append(
-        "Crops that are not decoded are left to TurboJPEG. ≠: differing bytes of a version."
-    )
-    return "\n".join(lines)
+    """The counts of each row and of all."""
+    rows = [(images, kind, f"1/{scale}", count) for (images, kind, scale), count in tally.items()]
+    lines = [_line("images", "kind", "scale", _COLUMNS)]
+    for images, kind, scale, count in [
+        *sorted(rows, key=lambda row: row[:3]),
+        ("all", "", "", total(tally)),
+    ]:
+        lines.append(_line(images, kind, scale, [f"{count[name]:,}" for name in _COLUMNS]))
+    note = "Crops that are not decoded are left to TurboJPEG. ≠: differing bytes of a version."
+    return "\n".join([*lines, note])
 
 
-def _numbers(count: Count) -> list[str]:
-    differing = [count.differing_bytes[version] for version in VERSIONS]
-    return [f"{n:,}" for n in (count.crops, count.decoded, count.compared_bytes, *differing)]
-
-
-def _line(images: str, kind: str, scale: str, numbers: list[str]) -> str:
-    return f"{images:8}{kind:15}{scale:7}" + "".join(f"{number:>15}" for number in numbers)
+def _line(images: str, kind: str, scale: str, cells: Iterable[str]) -> str:
+    return f"{images:8}{kind:15}{scale:7}" + "".join(f"{cell:>15}" for cell in cells)

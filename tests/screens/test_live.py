@@ -5,7 +5,7 @@ import pytest
 from feeder.screens.live import LATE_S, LiveState
 from tests.support.host_reports import healthy, no_clients
 
-UP, DOWN, PAGE_DOWN = b"\x1b[A", b"\x1b[B", b"\x1b[6~"
+UP, DOWN, PAGE_DOWN, END = b"\x1b[A", b"\x1b[B", b"\x1b[6~", b"\x1b[F"
 
 
 @pytest.fixture
@@ -15,36 +15,30 @@ def state() -> LiveState:
     return state
 
 
-@pytest.mark.parametrize("key", [b"q", b"Q", b"\x1b[A\x1b[Bq"])
-def test_q_ends(state: LiveState, key: bytes) -> None:
-    state.on_keys(key, 100.0)
-    assert state.is_done
-
-
-@pytest.mark.parametrize("key", [b"", b"x", b"\xff\xfe", b"\x1b", b"\x1b[1;5D", b"\x1b[99~", b"\0"])
-def test_unknown_keys_mean_nothing(state: LiveState, key: bytes) -> None:
-    state.on_keys(key, 100.0)
-    assert (state.is_done, state.is_paused, state.offset) == (False, False, 0)
-
-
 @pytest.mark.parametrize(
-    ("keys", "offset"),
+    ("keys", "is_done", "offset"),
     [
-        (DOWN, 1),
-        (DOWN * 3 + UP, 2),
-        (UP, 0),
-        (PAGE_DOWN, 10),
-        (PAGE_DOWN * 9, 30),
-        (b"\x1b[F", 30),
-        (b"\x1b[F" + b"\x1b[5~", 20),
-        (b"\x1b[F" + b"\x1b[H", 0),
-        (b"\x1bOB", 1),
-        (b"jjk ", 11),
+        *((key, True, 0) for key in (b"q", b"Q", b"\x1b[A\x1b[Bq")),
+        *((key, False, 0) for key in (b"", b"x", b"\xff\xfe", b"\x1b", b"\x1b[1;5D", b"\x1b[99~")),
+        (b"\0", False, 0),
+        (DOWN, False, 1),
+        (DOWN * 3 + UP, False, 2),
+        (UP, False, 0),
+        (PAGE_DOWN, False, 10),
+        (PAGE_DOWN * 9, False, 30),
+        (END, False, 30),
+        (END + b"\x1b[5~", False, 20),
+        (END + b"\x1b[H", False, 0),
+        (b"\x1bOB", False, 1),
+        (b"jjk ", False, 11),
     ],
 )
-def test_arrows_and_pages_scroll_within_bounds(state: LiveState, keys: bytes, offset: int) -> None:
+def test_keys_end_and_scroll_within_bounds(
+    state: LiveState, keys: bytes, is_done: bool, offset: int
+) -> None:
     state.on_keys(keys, 100.0)
-    assert state.offset == offset
+    assert (state.is_done, state.is_paused) == (is_done, False)
+    assert is_done or state.offset == offset
 
 
 def test_a_report_that_comes_after_the_pause_has_begun_is_not_shown(state: LiveState) -> None:

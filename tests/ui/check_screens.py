@@ -12,6 +12,7 @@ import pytest
 
 from bench.daemon import free_port
 from bench.fetcher import BatchFetcher
+from feeder.metrics.report import HostReport
 from tests.screens.report_node import ReportNode
 from tests.support.daemon import Daemon, pack_small, small_recipe, wait_until
 from tests.support.host_reports import compute_bound, healthy, many_nodes
@@ -32,16 +33,30 @@ def start(command: str, endpoint: str) -> ScreenProgram:
     return ScreenProgram(feeder_command(name, endpoint, "--timeout", "2", *rest))
 
 
+@contextlib.contextmanager
+def showing(
+    command: str, report: HostReport, *texts: str
+) -> Iterator[tuple[ReportNode, ScreenProgram]]:
+    """Run a live screen of a report until it shows the texts."""
+    with ReportNode(report) as node, start(command, node.endpoint) as program:
+        program.wait_text(*texts, "q quit")
+        yield node, program
+
+
+def leave(program: ScreenProgram) -> None:
+    program.type(b"q")
+    assert program.end() == 0
+    program.check_restored()
+
+
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_small(tmp_path_factory.mktemp("screens"))
 
 
-@contextlib.contextmanager
-def serving(packed: Path, port: int) -> Iterator[Daemon]:
+def serving(packed: Path, port: int) -> Daemon:
     bind = f"tcp://127.0.0.1:{port}"
-    with Daemon("--data", f"d={packed}", "--workers", "2", "--bind", bind) as daemon:
-        yield daemon
+    return Daemon("--data", f"d={packed}", "--workers", "2", "--bind", bind)
 
 
 def fetch_batches(endpoint: str, count: int) -> None:
@@ -72,9 +87,7 @@ def test_top_shows_a_real_daemon_through_its_restart(packed: Path) -> None:
         stack.enter_context(serving(packed, port))
         top.wait_without("no answer")
         top.wait_text("2 workers")
-        top.type(b"q")
-        assert top.end() == 0
-        top.check_restored()
+        leave(top)
 
 
 @LIVE
@@ -90,9 +103,7 @@ def test_a_daemon_with_keys_is_watched_over_tcp(command: str, packed: Path, tmp_
         keys = ("--server-key", str(server.public), "--client-key", str(client.secret))
         with ScreenProgram(feeder_command(name, daemon.endpoint, *rest, *keys)) as program:
             program.wait_text("1 worker", "q quit")
-            program.type(b"q")
-            assert program.end() == 0
-            program.check_restored()
+            leave(program)
 
 
 def test_status_of_a_real_daemon_is_coloured_on_a_terminal_only(packed: Path) -> None:
@@ -124,8 +135,8 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_the_terminal_is_restored(command: str, end: str) -> None:
     cause, status = ENDS[end]
-    with ReportNode(compute_bound()) as node, start(command, node.endpoint) as program:
-        program.wait_text("compute-bound: decode takes 68 %", "q quit")
+    text = "compute-bound: decode takes 68 %"
+    with showing(command, compute_bound(), text) as (_, program):
         assert program.is_live()
         if isinstance(cause, bytes):
             program.type(cause)
@@ -163,22 +174,18 @@ def test_the_terminal_is_restored_after_a_crash(command: str) -> None:
 
 @LIVE
 def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(command: str) -> None:
-    with ReportNode(compute_bound()) as node, start(command, node.endpoint) as program:
-        program.wait_text("q quit")
+    with showing(command, compute_bound()) as (_, program):
         os.kill(program.process.pid, signal.SIGTSTP)
         wait_until(program.has_stopped, "it was suspended")
         program.check_restored()
         program.resume()
         wait_until(program.is_live, "it has the terminal again")
-        program.type(b"q")
-        assert program.end() == 0
-        program.check_restored()
+        leave(program)
 
 
 @LIVE
 def test_it_follows_the_terminals_size(command: str) -> None:
-    with ReportNode(many_nodes()) as node, start(command, node.endpoint) as program:
-        program.wait_text("q quit")
+    with showing(command, many_nodes()) as (_, program):
         program.resize(160, 50)
         program.wait_text("gpu-1 pid 90007 rank 7")
         program.resize(40, 12)
@@ -186,13 +193,11 @@ def test_it_follows_the_terminals_size(command: str) -> None:
             lambda: "healthy: 28,800 images/s, clients wait" in program.text().splitlines(),
             "the verdict, wrapped for the small screen",
         )
-        program.type(b"q")
-        assert program.end() == 0
+        leave(program)
 
 
 def test_keys_scroll_and_pause() -> None:
-    with ReportNode(many_nodes()) as node, start("top", node.endpoint) as top:
-        top.wait_text("0/0  cpu 0", "126 more")
+    with showing("top", many_nodes(), "0/0  cpu 0", "126 more") as (node, top):
         top.type(DOWN * 3)
         top.wait_text("0/3  cpu 3", "▲ 3 more")
         top.type(UP)
@@ -214,10 +219,8 @@ def test_keys_scroll_and_pause() -> None:
 
 
 def test_status_leaves_the_last_report_on_the_terminal() -> None:
-    with ReportNode(compute_bound()) as node, start("watch", node.endpoint) as program:
-        program.wait_text("q quit")
-        program.type(b"q")
-        assert program.end() == 0
+    with showing("watch", compute_bound()) as (_, program):
+        leave(program)
         after = bytes(program.written).rpartition(b"\x1b[?1049l")[2]
         assert b"compute-bound: decode takes 68 %" in after
 
@@ -257,5 +260,4 @@ def test_a_terminal_without_block_characters_gets_ascii() -> None:
     ):
         top.wait_text("stages     ####", "q quit")
         assert top.text().isascii()
-        top.type(b"q")
-        assert top.end() == 0
+        leave(top)
