@@ -1,16 +1,13 @@
 """``feeder-bench stream --calls``: what counts as a call, and the rows."""
 
 import json
-import os
-import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
 from bench.cli import main
-from bench.stream.call_counter import CallCounter, ChildCounter
-from feeder.process.child import child_environment, python_command
+from bench.stream.call_counter import CallCounter
 from tests.support.synthetic_sets import pack_synthetic
 
 
@@ -35,48 +32,6 @@ def test_calls_of_this_thread_and_of_those_that_it_starts_are_counted() -> None:
     calls = counter.take()
     assert (calls[__file__, "_outer"], calls[__file__, "_inner"]) == (1, 3)
     assert counter.take().total() == 0
-
-
-def test_a_function_that_is_added_is_one_call_more() -> None:
-    counts = []
-    for function in (_inner, _outer):
-        with (counter := CallCounter()):
-            function()
-        counts.append(counter.take()[__file__, "_inner"])
-    assert counts == [1, 2]
-
-
-def test_calls_before_the_first_one_in_a_folder_do_not_count() -> None:
-    with (counter := CallCounter()):
-        python_command("before")
-        _inner()
-    calls = counter.take(since=str(Path(__file__).parent))
-    assert calls[__file__, "_inner"] == 1
-    assert not any(function == "python_command" for _, function in calls)
-
-
-def test_calls_of_a_child_are_counted_without_its_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = "def f(): pass\nfor _ in range(7): f()\nprint(flush=True)\ninput()"
-    for name in ("counted_child", "other_child"):
-        (tmp_path / f"{name}.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    pipe = subprocess.PIPE
-    with ChildCounter("counted_child") as counter:
-        for name in ("other_child", "counted_child"):
-            environment = child_environment()
-            command = python_command(name)
-            with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as child:
-                assert child.stdin is not None
-                assert child.stdout is not None
-                assert child.stdout.readline() == b"\n"
-                if name == "counted_child":
-                    counter.connect()
-                    assert counter.count() > 7
-                    assert counter.take()[str(tmp_path / "counted_child.py"), "f"] == 7
-                child.stdin.write(b"\n")
-    assert os.environ["PYTHONPATH"] == str(tmp_path)
 
 
 def test_rows_of_batches_and_hellos(

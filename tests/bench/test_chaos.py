@@ -40,15 +40,6 @@ def check(places: list[int]) -> dict[str, int]:
     return {what: count for what, count in wrong.items() if count}
 
 
-def test_a_schedule_has_the_batches_of_its_rank_in_order_and_repeats() -> None:
-    assert [ORDERS.key(place) for place in (0, 1, 3, 4)] == [(0, 1), (0, 4), (0, 10), (1, 1)]
-    assert ORDERS.key(ORDERS.batches) == (0, 1)
-    assert [ORDERS.position(ORDERS.key(number)) for number in range(20)] == [*range(20)]
-    assert ORDERS.position((0, 2)) is None, "another rank's"
-    assert ORDERS.position((0, 13)) is None, "beyond the last full step of the epoch"
-    assert ORDERS.position((5, 1)) is None
-
-
 @given(st.integers(0, 100))
 def test_a_complete_schedule_is_right_however_long(batches: int) -> None:
     assert check([*range(batches)]) == {}
@@ -121,16 +112,6 @@ def test_a_run_without_problems_has_not_failed() -> None:
     assert values["chaos/faults"] == values["chaos/kinds"] == values["faults/kill-node"] == 1
     assert values["chaos/batches"] == 100
     assert values["chaos/batches-lent"] == 60
-
-
-def test_gaps_are_those_that_overlap_a_span_without_those_of_a_killed_client() -> None:
-    seen = [BatchLine((0, 0), "", at_s) for at_s in (0.0, 1.0, 4.0, 4.5, 9.0)]
-    run = replace(RUN, arrivals=[seen], faults=[])
-    assert run.gaps_s(2.0, 4.2) == [3.0, 0.5]
-    assert run.gaps_s(20.0, 30.0) == []
-    kills = [replace(KILL, kind="kill-client", at_s=at_s) for at_s in (1.0, 4.4)]
-    assert replace(run, faults=kills).gaps_s(2.0, 4.2) == []
-    assert replace(run, faults=[replace(kills[0], target=1)]).gaps_s(2.0, 4.2) == [3.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -211,10 +192,3 @@ def test_a_short_run_with_faults_has_no_wrong_batch(dataset: Path, tmp_path: Pat
     assert rows["chaos/batches-lent"] > 50, "one of the two shares memory"
     after = {process.pid for process in psutil.Process().children(recursive=True)}
     assert after <= before
-
-
-def test_a_dataset_with_too_few_batches_is_refused(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["chaos", str(dataset), "--batch-size", "50"]) == 2
-    assert "fewer than the 2 clients: lower --clients or --batch-size" in capsys.readouterr().err

@@ -13,17 +13,9 @@ from bench.cli import build_parser
     [
         ("decode --rounds 0", "argument --rounds: 0 is not 1 or more"),
         ("decode --rounds many", "argument --rounds: 'many' is no whole number"),
-        ("decode --rounds 1.5", "argument --rounds: '1.5' is no whole number"),
         ("chaos --minutes long", "argument --minutes: 'long' is no number"),
         ("stream --soak nan", "argument --soak: nan is not between 0 and 100000"),
         ("chaos --seed 1.5", "argument --seed: invalid int value: '1.5'"),
-        (
-            "decode --decoder pillow",
-            "argument --decoder: invalid choice: 'pillow' (choose from 'own', 'turbojpeg')",
-        ),
-        ("peers --batches 0", "argument --batches: 0 is not 1 or more"),
-        ("peers --deadline nan", "argument --deadline: nan is not between 0 and 100000"),
-        ("peers --deadline -1", "argument --deadline: -1 is not between 0 and 100000"),
     ],
 )
 def test_an_invalid_argument_is_refused_in_one_line(
@@ -35,24 +27,12 @@ def test_an_invalid_argument_is_refused_in_one_line(
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {complaint}")
 
 
-@pytest.mark.parametrize(
-    "bench",
-    [
-        "decode",
-        "stream",
-        "ablate",
-        "chaos",
-        "gpu",
-        "loaders",
-        "training-step",
-        "resume",
-        "peers",
-        "normalise",
-        "loss",
-        "pack",
-        "cluster",
-    ],
-)
+BENCHES = """\
+decode stream ablate chaos gpu loaders training-step resume peers normalise loss pack cluster
+"""
+
+
+@pytest.mark.parametrize("bench", BENCHES.split())
 def test_every_default_is_a_valid_argument(bench: str) -> None:
     parser = build_parser()
     defaults = vars(parser.parse_args([bench]))

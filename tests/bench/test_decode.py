@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,13 @@ import pytest
 
 from bench.cli import main
 from bench.machine import choose_core
-from bench.micro import cached, contenders, decode, quality
+from bench.micro import contenders
 from bench.micro.classes import FEWEST, half_of
-from bench.micro.contenders import PreparedSamples
-from bench.micro.quality import measure_scaling
-from bench.micro.stages import StageLimits
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.decode import VERSIONS, describe_decoder
-from feeder.jpeg.decoders import DECODERS, Decoder
+from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.recode import Subsampling
 from feeder.jpeg.resize import version_beside
-from feeder.plan.recipe import Recipe
 from tests.bench.rows import check_ratios, run_bench
-from tests.support.hard_jpegs import hard_jpeg
-from tests.support.sources import pack
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
@@ -149,25 +143,6 @@ def test_classes_have_rows_and_a_table(run: tuple[dict[str, Any], str], dataset:
     assert max(len(line) for line in table.splitlines()) <= 80
 
 
-def test_half_of_a_name_does_not_depend_on_the_dataset() -> None:
-    names = [f"n{number:08}/{number}.JPEG" for number in range(500)]
-    assert half_of("n01440764/n01440764_10026.JPEG") == "held-out"
-    assert 200 < sum(half_of(name) == "tune" for name in names) < 300
-
-
-def test_quality_of_scaled_crops_is_their_psnr(dataset: Path) -> None:
-    """At 64 px most crops are scaled; the figures must agree with the two recipes' pixels."""
-    ids = np.arange(SAMPLES)
-    recipe = Recipe.for_split("train", batch_size=SAMPLES, image_size=64)
-    with Dataset.open(dataset) as opened:
-        rows = {row.name: row for row in measure_scaling(opened, recipe, ids)}
-        assert rows["quality/scaled-crops"].value > quality.EPOCHS * SAMPLES / 4
-        mean = rows["quality/scaled-psnr"]
-        assert 25 < mean.min < rows["quality/scaled-psnr-p50"].value < mean.max <= 100
-        unscaled = Recipe.for_split("train", batch_size=8, image_size=64, dct_scaling=False)
-        assert measure_scaling(opened, unscaled, ids) == []
-
-
 def test_pixels_that_differ_end_the_bench_and_name_the_sample(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,71 +159,19 @@ def test_pixels_that_differ_end_the_bench_and_name_the_sample(
     assert ".jpg) in shard-" in error
 
 
-def test_our_pixels_that_differ_from_turbojpegs_end_the_bench(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill = decode.SampleReader.fill
-
-    def fill_wrongly(self: decode.SampleReader, *arguments: object, **named: object) -> None:
-        fill(self, *arguments, **named)  # type: ignore[arg-type]
-        if self._decoder == "turbojpeg":
-            named["pixels"][2, 5, 1] ^= 1  # type: ignore[index]
-
-    monkeypatch.setattr(decode.SampleReader, "fill", fill_wrongly)
-    assert main(["decode", str(dataset), "--rounds", "1"]) == 3
-    error = capsys.readouterr().err
-    assert "sample/whole does not give the pixels of sample/whole-turbojpeg" in error
-
-
-def test_pillow_makes_the_same_samples(dataset: Path) -> None:
-    """From the same crops; within 1, because its decoder may be of another version."""
-    recipe = Recipe.for_split("train", batch_size=SAMPLES)
-    with (
-        Dataset.open(dataset) as opened,
-        PreparedSamples(opened, recipe, np.arange(SAMPLES)) as samples,
-    ):
-        samples.decode_pillow(0, SAMPLES)
-        samples.sample_pillow(0, SAMPLES)
-        by_pillow = samples.pixels[:SAMPLES].astype(int)
-        samples.pixels[:] = 0
-        samples.sample_full(0, SAMPLES)
-        assert np.abs(by_pillow - samples.pixels[:SAMPLES]).max() <= 1
-        # An ordinary JPEG has no restart interval, and the true size.
-        for jpeg, *size in zip(
-            samples.jpegs, samples.heights.tolist(), samples.widths.tolist(), strict=True
-        ):
-            assert b"\xff\xdd" not in jpeg[:700]
-            sof = jpeg.index(b"\xff\xc0")
-            assert [int.from_bytes(jpeg[sof + at : sof + at + 2]) for at in (5, 7)] == size
-
-
-def test_limits_resize_the_picture_that_they_decoded(tmp_path: Path) -> None:
-    """Also where our decoder leaves the image to TurboJPEG."""
-    kinds = ("4:2:0", "4:1:1", "4:4:0", "rgb")
-    (tmp_path / "source" / "class").mkdir(parents=True)
-    for number, kind in enumerate(kinds):
-        jpeg = hard_jpeg(number, kind, 70, 60, 80)
-        (tmp_path / "source" / "class" / f"{number}.jpg").write_bytes(jpeg)
-    pack(tmp_path / "source", tmp_path / "dataset")
-    recipe = Recipe.for_split("train", batch_size=1, image_size=32)
-    with (
-        Dataset.open(tmp_path / "dataset") as opened,
-        PreparedSamples(opened, recipe, np.arange(len(kinds))) as samples,
-    ):
-        limits = StageLimits(samples, recipe.image_size)
-        for row in range(len(kinds)):
-            limits.measure(row, row + 1)
-            samples.sample_tiled_turbojpeg(row, row + 1)
-            assert np.array_equal(limits._out, samples.pixels[0])
-
-
-def test_without_a_dataset_it_makes_one_and_removes_it(
+def test_without_a_dataset_it_makes_one_and_removes_it_and_may_decode_by_turbojpeg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main(["decode", "--images", "11", "--rounds", "1"]) == 0
+    out = tmp_path / "rows.json"
+    options = ["--rounds", "1", "--decoder", "turbojpeg", "--json", str(out)]
+    assert main(["decode", "--images", "11", *options]) == 0
     assert "Measured: 11 images" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [out]
+    document = json.loads(out.read_text())
+    assert document["machine"]["decoder"] == "turbojpeg"
+    names = {row["name"] for row in document["results"]}
+    assert names >= {"stage/join", *(f"sample/whole-{version}" for version in VERSIONS)}
 
 
 @pytest.mark.parametrize(
@@ -274,41 +197,3 @@ def test_errors_are_one_line(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("feeder-bench: error: ")
     assert message in error
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_the_product_is_what_is_measured_with_the_decoder_asked_for(
-    dataset: Path, tmp_path: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every reader that no row names otherwise has the decoder, and the names of rows stay."""
-    made: list[str] = []
-    calls: list[int] = []
-    init, fill = decode.SampleReader.__init__, decode.SampleReader.fill
-
-    def recorded(self: decode.SampleReader, *arguments: object, **named: object) -> None:
-        if "vectors" not in named:
-            made.append(str(named.get("decoder", "unnamed")))
-        init(self, *arguments, **named)  # type: ignore[arg-type]
-
-    def counted(self: decode.SampleReader, sample_ids: np.ndarray, **named: object) -> None:
-        calls.append(len(sample_ids))
-        fill(self, sample_ids, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(decode.SampleReader, "__init__", recorded)
-    monkeypatch.setattr(decode.SampleReader, "fill", counted)
-    monkeypatch.setattr(decode, "measure_scaling", lambda *_: [])  # it times nothing
-    options = ("--images", 7, "--rounds", 3, "--decoder", decoder)
-    document = run_bench(tmp_path, "decode", dataset, *options)
-    # The cache is filled, at full size and in a few epochs at other scales; then the readers are
-    # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
-    # The last is the centre crops' reference.
-    readers = 7 + len(VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1])
-    filling = 7 * (1 + cached._SCALED_EPOCHS)
-    assert calls == [1] * filling + [7] * (1 + readers * (1 + 1 + 3) + 1)
-    references = 2  # sample/whole-turbojpeg, and that of sample/centre
-    assert "unnamed" not in made
-    assert made.count("turbojpeg") == (len(made) if decoder == "turbojpeg" else references)
-    assert document["machine"]["decoder"] == describe_decoder(decoder)
-    names = {row["name"] for row in document["results"]}
-    assert names >= {f"sample/whole-{version}" for version in VERSIONS}
-    assert ("stage/join" in names) == (decoder == "turbojpeg")

@@ -18,9 +18,8 @@ import pytest
 from PIL import Image
 
 from bench.demo import run as demo
-from bench.demo.report import DemoReport, draw_sparkline
-from feeder.errors import ConfigError, ResourceError
-from feeder.process.stop_signals import StopSignals
+from bench.demo.report import DemoReport
+from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,24 +71,6 @@ def test_the_summary_has_all_figures() -> None:
     assert make_report().to_text(ascii_only=True).isascii()
 
 
-def test_the_json_holds_all_figures(tmp_path: Path) -> None:
-    make_report().write_json(tmp_path / "summary.json")
-    figures = json.loads((tmp_path / "summary.json").read_text())
-    assert figures["images_per_s"] == 400
-    assert (figures["first_loss"], figures["last_loss"]) == (3.0, 1.0)
-    assert figures["accuracy"] == 0.79
-    assert figures["daemon"]["stage_seconds.decode"] == 0.9
-    with pytest.raises(ResourceError, match=r"No such file or directory.: use another --out"):
-        make_report().write_json(tmp_path / "nowhere" / "summary.json")
-
-
-def test_a_sparkline_falls_as_its_values_do() -> None:
-    assert draw_sparkline([8, 7, 6, 5, 4, 3, 2, 1]) == "█▇▆▅▄▃▂▁"
-    assert draw_sparkline([4, 3, 2, 1], ascii_only=True) == "#+:_"
-    assert len(draw_sparkline([1.0 / step for step in range(1, 1000)])) == 40
-    assert draw_sparkline([2.0]) == "▁"
-
-
 def test_an_out_path_that_cannot_be_a_folder_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,14 +106,6 @@ def running_demo(folder: Path) -> Iterator["subprocess.Popen[str]"]:
     assert list((folder / "tmp").iterdir()) == [], "temporary files are left behind"
     more = set(os.listdir("/dev/shm")) - shared_memory  # parallel tests' files go away soon
     wait_until(lambda: not more & set(os.listdir("/dev/shm")), "no shared memory is left behind")
-
-
-def read_until(process: "subprocess.Popen[str]", text: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if text in line:
-            return
-    pytest.fail(f"the demo ended before it printed {text!r}: {process.communicate()[1]}")
 
 
 @pytest.fixture
@@ -189,30 +162,6 @@ def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     ]
 
 
-def test_a_signal_while_a_process_starts_ends_that_process_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class InterruptedStart(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            started.append(self)
-            signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(subprocess, "Popen", InterruptedStart)
-    with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
-        demo.run_feeder("serve", "--show")
-    assert signals.received == signal.SIGTERM
-    assert [process.poll() is not None for process in started] == [True]
-
-
-def test_a_command_that_fails_is_named_with_its_status() -> None:
-    with pytest.raises(ResourceError, match="`feeder pack /nowhere /elsewhere` ended with status"):
-        demo.run_feeder("pack", "/nowhere", "/elsewhere")
-
-
 def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) -> None:
     """Wait until the demo has drawn ``count`` images: by then all its processes run."""
     deadline_s = time.monotonic() + 60
@@ -222,25 +171,14 @@ def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) 
             process.wait(0.02)
 
 
-@pytest.mark.extensive("two whole runs of the demo")
-@pytest.mark.parametrize(
-    ("moment", "number", "to_group"),
-    [
-        ("demo: drawing", signal.SIGTERM, False),
-        ("demo: epoch 0", signal.SIGINT, True),
-    ],
-)
-def test_a_signal_leaves_nothing_behind(
-    short_path: Path, moment: str, number: signal.Signals, to_group: bool
-) -> None:
+@pytest.mark.extensive("starts the demo in a process")
+def test_a_signal_leaves_nothing_behind(short_path: Path) -> None:
     with running_demo(short_path) as process:
-        read_until(process, moment)
-        if moment == "demo: drawing":
-            wait_for_images(process, short_path, 24)
+        wait_for_images(process, short_path, 24)
         family = psutil.Process(process.pid).children(recursive=True)
-        (os.killpg if to_group else os.kill)(process.pid, number)
+        process.terminate()
         _, error = process.communicate(timeout=60)
-        assert process.returncode == 128 + number, error
+        assert process.returncode == 128 + signal.SIGTERM, error
         assert error.endswith("demo: interrupted, everything is stopped and removed\n")
         assert "Traceback" not in error
         _, alive = psutil.wait_procs(family, timeout=30)

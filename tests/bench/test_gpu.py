@@ -1,22 +1,18 @@
 """``feeder-bench gpu``: a real run on the CPU, what fails each check, the use of CUDA events."""
 
-import inspect
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from bench import cli
-from bench.gpu import bandwidth, device, exactness, slots, step
-from bench.gpu.device import DeviceClock
+from bench.gpu import bandwidth, exactness, slots, step
 from bench.report import Result, single, summarise
 from tests.support.daemon import pack_small
 from trainer_client._device import Normaliser
-from trainer_client._staging import PageLocks
 
 torch.set_num_threads(1)
 
@@ -105,38 +101,10 @@ def test_an_error_of_one_unit_in_the_last_place_is_found(dtype: torch.dtype) -> 
     assert problem.endswith(f" instead of {value:.6g}")
 
 
-def test_what_else_is_wrong_with_a_result_is_named() -> None:
-    images, exact = normalised(torch.float32)
-    compare = partial(exactness.compare, exact=exact, channels=4, dtype=torch.float32)
-    assert compare(images.contiguous())[2] == "the result is not channels_last"
-    assert compare(images.half())[2] == "the result is torch.float16 of shape (2, 4, 9, 9)"
-    assert compare(images[:, :3])[2] == "the result is torch.float32 of shape (2, 3, 9, 9)"
-    assert compare(images[..., 1:])[2] == "the result is torch.float32 of shape (2, 4, 9, 8)"
-    for value in (1e-30, float("nan")):
-        spoiled = images.clone()
-        spoiled[0, 3, 0, 0] = value
-        assert compare(spoiled)[2] == "the fourth channel is not 0"
-    for value in (float("nan"), float("inf")):
-        spoiled = images.clone()
-        spoiled[0, 1, 0, 0] = value
-        error, error_ulp, problem = compare(spoiled)
-        assert str(problem).startswith(f"{value} instead of ")
-        assert np.isfinite([error, error_ulp]).all()  # as JSON's numbers are
-
-
-def test_the_unit_in_the_last_place() -> None:
-    values = {torch.float32: [1.0], torch.float16: [-1.5, 0.0, 1e-6], torch.bfloat16: [2.0, 0.999]}
-    units = [unit for dtype, of in values.items() for unit in exactness.ulp(np.array(of), dtype)]
-    subnormal = 2**-24
-    assert units == [2**-23, 2**-10, subnormal, subnormal, 2**-6, 2**-8]
-
-
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("--device cuda:99 --only exactness", "device 'cuda:99' cannot be used here ("),
-        ("--device meta --only exactness", "device 'meta' cannot be used here ("),
-        ("--device nonsense --only exactness", "device 'nonsense' cannot be used here ("),
         ("--only speed", "--only speed is no check: name some of exactness, bandwidth"),
         ("--images 4 --batch-size 8", "--images 4 are fewer than a batch of 8"),
     ],
@@ -148,14 +116,6 @@ def test_what_cannot_be_used_is_one_line(
     (printed,) = capsys.readouterr().err.splitlines()
     assert printed.startswith(f"feeder-bench: error: {complaint}")
     assert printed.endswith("): pass --device cpu") or "cannot be used" not in printed
-
-
-def test_a_batch_larger_than_the_dataset_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dataset = pack_small(tmp_path)
-    assert main([str(dataset), *QUICK, "--batch-size", "54", "--only", "slots"]) == 2
-    assert "has 53 samples, fewer than a batch of 54" in capsys.readouterr().err
 
 
 def against(ratio: float, name: str = "bandwidth/float16-4") -> Result:
@@ -207,23 +167,6 @@ def test_a_wrong_copy_fails_the_check_on_any_device() -> None:
     assert check.sentence.endswith(problem)
 
 
-def test_slots_that_cuda_does_not_lock_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = SimpleNamespace(cudaHostRegister=lambda address, size_bytes, flags: 801)
-    locks = PageLocks(refusing, lambda: None)
-    stage = SimpleNamespace(_locks=locks, counters=lambda: {"page_locks_refused": locks.refused})
-    monkeypatch.setattr(slots, "CudaStage", lambda normaliser: stage)
-    monkeypatch.setattr(slots, "Normaliser", lambda device, dtype: None)
-    layout = SimpleNamespace(slot_bytes=4096)
-    held = [
-        SimpleNamespace(is_page_locked=None, address=0, memory=SimpleNamespace(layout=layout))
-        for _ in range(3)
-    ]
-    count = slots.lock_slots(torch.device("cuda", 0), held)  # type: ignore[arg-type]
-    assert count == 3
-    check = slots.judge_slots([against(0.5, "slots/slot"), refused(count)], None, "cuda")
-    assert check.sentence.endswith("; CUDA refused to lock the pages of 3 slots")
-
-
 def taken(resident_s: float, fed_s: float, wait_s: float, alone_s: float) -> dict[str, list[float]]:
     """Times that are the same in three rounds."""
     times = {"resident": resident_s, "fed": fed_s, "wait": wait_s, "alone": alone_s}
@@ -252,11 +195,6 @@ def taken(resident_s: float, fed_s: float, wait_s: float, alone_s: float) -> dic
             "failed",
             ["; the loader waited 10.00 % of the time, so the copy, normalising or the host's "],
         ),
-        (
-            taken(0.1, 0.2, 0.1, 0.05),
-            "failed",
-            ["waited 50.00 % of the time: beside the step, the feeder has too little of the host"],
-        ),
     ],
 )
 def test_a_stalled_step_fails_with_what_limits(
@@ -268,73 +206,3 @@ def test_a_stalled_step_fails_with_what_limits(
         assert part in check.sentence
     assert ("too much" in check.sentence) == (verdict == "failed")
     assert step.judge_step(times, 100, 2, "", device_type="cpu").verdict == "not judged on a CPU"
-
-
-class FakeEvent:
-    """A CUDA event of a device whose time is the number of things done."""
-
-    def __init__(self, log: list[str]) -> None:
-        self._log = log
-        self.at = 0
-
-    def record(self) -> None:
-        self._log.append("record")
-        self.at = len(self._log)
-
-    def synchronize(self) -> None:
-        self._log.append("wait")
-
-    def elapsed_time(self, end: "FakeEvent") -> float:
-        return 1000.0 * (end.at - self.at)
-
-
-@pytest.mark.parametrize("is_queued", [False, True])
-def test_cuda_events_enclose_the_work_alone(
-    is_queued: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log: list[str] = []
-
-    def make_event(*, enable_timing: bool) -> FakeEvent:
-        assert enable_timing
-        return FakeEvent(log)
-
-    monkeypatch.setattr(torch.cuda, "Event", make_event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("synchronize"))
-    monkeypatch.setattr(DeviceClock, "_keep_busy", lambda self: log.append("busy"))
-    clock = DeviceClock(torch.device("cuda", 0))
-    for _ in range(2):
-        clock.run(lambda: log.append("work"), is_queued=is_queued)
-    busy = ["busy"] if is_queued else []
-    assert log == 2 * ["synchronize", *busy, "record", "work", "record", "wait"]
-    assert clock() == 2 * 2.0
-
-
-def test_the_clock_of_a_cpu_stands_still_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([10.0, 11.5, 20.0, 20.25])
-    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: next(now)))
-    clock = DeviceClock(CPU)
-    assert clock() == 0
-    clock.run(lambda: None)
-    clock.run(lambda: None, is_queued=True)
-    assert clock() == 1.75
-
-
-def test_turns_have_every_contender_in_every_round() -> None:
-    calls: dict[str, list[int]] = {"a": [], "b": []}
-    seconds = device.time_in_turns(
-        {name: numbers.append for name, numbers in calls.items()},
-        DeviceClock(CPU),
-        rounds=3,
-        repeats=2,
-    )
-    assert calls == {"a": [0, 1] * 4, "b": [0, 1] * 4}  # a first pass is not counted
-    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-
-
-def test_torchs_cuda_event_has_the_calls_of_the_fake_one() -> None:
-    """torch's Python side is there without a device, too."""
-    fake, real = FakeEvent, torch.cuda.Event
-    inspect.signature(real.__new__).bind(real, enable_timing=True)
-    for name in ("record", "synchronize", "elapsed_time"):
-        arguments = list(inspect.signature(getattr(fake, name)).parameters)
-        inspect.signature(getattr(real, name)).bind(*arguments)

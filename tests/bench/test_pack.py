@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from bench.cli import main
-from bench.machine import choose_core
 from bench.pack import run as bench_pack
 from bench.pack import sources
 from bench.pack.sources import KINDS, prepare_material, write_source
-from bench.pack.turn import PHASES, WRITERS, Writer, pack_source, run_writer
-from bench.rivals.catalogue import ENVIRONMENTS, SCRIPTS
-from bench.rivals.process import RivalFailure
+from bench.pack.turn import PHASES, Writer
+from bench.rivals.catalogue import SCRIPTS
 from feeder.dataset.opened import Dataset
-from feeder.errors import DatasetError, ResourceError
 from tests.bench.rows import check_ratios, run_bench
 from tests.support.sources import make_source, pack, run_inline
 
@@ -146,53 +143,8 @@ def test_kinds_and_writers_have_rows_or_reasons(
         assert reason in text
 
 
-@pytest.mark.parametrize(
-    ("variant", "python", "deadline_s", "reason"),
-    [
-        ("hang", sys.executable, 0.5, r"did not end within 0\.5 s"),
-        ("silent", sys.executable, 60.0, "sent no valid reply"),
-        ("fine", "/none/python", 60.0, "cannot start /none/python"),
-    ],
-)
-def test_a_writer_without_a_result_is_a_reason(
-    tmp_path: Path, variant: str, python: str, deadline_s: float, reason: str
-) -> None:
-    listing, out = tmp_path / "images.tsv", tmp_path / "out"
-    listing.touch()
-    with pytest.raises(RivalFailure, match=reason):
-        run_writer(
-            _writer(tmp_path, variant),
-            Path(python),
-            listing,
-            out,
-            core=choose_core(None),
-            deadline_s=deadline_s,
-        )
-
-
-def test_a_failed_packing_ends_the_bench_with_its_last_line(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"ended with status 3: feeder: error: .* not exist"):
-        pack_source(tmp_path / "none", tmp_path / "dataset", images=1, core=choose_core(None))
-
-
-def test_a_source_without_images_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "words.txt").write_text("no image")
-    with (
-        pytest.raises(DatasetError, match="holds no images in class folders"),
-        prepare_material(tmp_path, images=1, distinct=1),
-    ):
-        pass
-
-
 def test_an_unknown_kind_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "--kinds", "tar,zip"]) == 2
     assert "--kinds zip is no kind and no writer: name some of folder, tar, " in (
         capsys.readouterr().err
     )
-
-
-def test_all_writers_have_a_script_and_an_environment() -> None:
-    for writer in WRITERS:
-        assert writer.script.is_file()
-        assert writer.environment in ENVIRONMENTS

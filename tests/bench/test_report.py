@@ -2,18 +2,14 @@
 
 import json
 import os
-import statistics
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bench.machine import choose_core, choose_cores, describe_machine, pinned_to
-from bench.report import FEWEST_ROUNDS, RATE, Report, compare, median_interval, single
-from bench.rounds import measure, run_rounds
-from feeder.errors import ConfigError, ResourceError
-from feeder.jpeg.decode import describe_decoder
+from bench.machine import choose_core, choose_cores, pinned_to
+from bench.report import RATE, Report, compare, median_interval, single
+from bench.rounds import measure
+from feeder.errors import ConfigError
 
 FIELDS = {"name", "value", "unit", "min", "max", "baseline", "ratio"}
 FIELDS |= {"ratio_low", "ratio_high"}
@@ -55,14 +51,6 @@ def test_noise_is_the_narrowest_interval_with_90_percent_confidence(
     assert median_interval(values[::-1]) == (outside, rounds - 1 - outside)
 
 
-@given(st.lists(st.floats(0.01, 100), max_size=40))
-def test_interval_of_the_median_holds_it_and_needs_five_rounds(values: list[float]) -> None:
-    found = median_interval(values)
-    assert (found is None) == (len(values) < FEWEST_ROUNDS)
-    if found is not None:
-        assert min(values) <= found[0] <= statistics.median(values) <= found[1] <= max(values)
-
-
 @pytest.mark.parametrize(
     ("ratios", "noise"),
     [
@@ -77,17 +65,6 @@ def test_a_difference_is_noise_if_the_interval_holds_1(ratios: list[float], nois
     base, row = compare({"base": [1.0] * len(ratios), "row": ratios}, RATE)
     assert row.is_within_noise == noise
     assert not base.is_within_noise
-
-
-def test_what_was_measured_is_in_header_and_json() -> None:
-    report = Report(bench="x", machine={}, results=[], measured={"rounds": 9, "images": 201})
-    assert "  measured: rounds 9, images 201\n" in report.to_text()
-    assert json.loads(report.to_json())["measured"] == {"rounds": 9, "images": 201}
-
-
-def test_json_that_cannot_be_written_is_a_resource_error(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"cannot write the results to .*none/out\.json"):
-        _report().write_json(tmp_path / "none" / "out.json")
 
 
 def test_table_shows_machine_time_per_image_and_baselines() -> None:
@@ -116,46 +93,6 @@ def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
         assert {name for name, _, _ in step} == set("abc")
         assert len({first for _, first, _ in step}) == 3, "two had the same piece in one step"
     assert len({step[0][0] for step in steps}) > 1, "the same one always begins"
-
-
-@pytest.mark.parametrize("contenders", [1, 2, 3, 4, 6, 7, 20])
-@pytest.mark.parametrize("items", [1, 3, 5, 8, 24])
-def test_all_other_items_come_between_two_turns_with_one(contenders: int, items: int) -> None:
-    turns: list[tuple[int, int]] = []
-    names = {
-        str(name): lambda first, end, name=name: turns.append((name, first))
-        for name in range(contenders)
-    }
-    rounds = 3
-    for _ in run_rounds(names, items=items, piece=1, rounds=rounds):
-        pass
-    assert [item for _, item in turns] == list(range(items)) * contenders * rounds
-    of_round = contenders * items
-    for first in range(0, len(turns), of_round):
-        assert len(set(turns[first : first + of_round])) == of_round
-
-
-def test_turns_of_a_contender_are_spread_over_the_round() -> None:
-    turns: list[str] = []
-    names = {name: lambda first, end, name=name: turns.append(name) for name in "abcdefghijkl"}
-    list(run_rounds(names, items=4, piece=1, rounds=2))
-    turns, again = turns[: len(turns) // 2], turns[len(turns) // 2 :]
-    assert turns != again, "each round has another order"
-    for name in names:
-        places = [place for place, other in enumerate(turns) if other == name]
-        assert max(places) - min(places) >= len(turns) // 2
-
-
-def test_machine_header_names_hardware_and_libraries() -> None:
-    core = choose_core(None)
-    machine = describe_machine({"all": core})
-    assert machine["cpu"]
-    assert machine["cores_used"] == {"all": core}
-    assert machine["decoder"] == describe_decoder("own")
-    assert describe_machine(decoder="turbojpeg")["decoder"] == "turbojpeg"
-    assert "decoder" not in describe_machine(decoder=None)
-    libraries = {"libjpeg-turbo", "pillow", "libzmq", "numpy", "PyTurboJPEG", "python"}
-    assert libraries <= set(json.loads(json.dumps(machine))["libraries"])
 
 
 def test_pinning_lasts_as_long_as_its_context() -> None:

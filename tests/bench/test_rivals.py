@@ -3,8 +3,6 @@
 import itertools
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +18,7 @@ from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
 from bench.rivals import catalogue, setup
 from bench.rivals import run as rivals
-from bench.rivals.catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
+from bench.rivals.catalogue import CONTENDERS, Contender, Environment, Quality
 from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
 from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
@@ -196,55 +194,6 @@ def test_no_contender_works_outside_its_turn(
     assert not process.is_running()
 
 
-_SEND = (
-    "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1].encode() + b'\\n')"
-)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("nonsense", "sent 'nonsense' instead of 'ready'"),
-        ("ready nonsense", "sent an invalid introduction: 'nonsense'"),
-        ('ready {"versions": 3, "mean": 1}', "sent an invalid introduction"),
-    ],
-)
-def test_violations_of_the_protocol_are_reported(tmp_path: Path, line: str, reason: str) -> None:
-    rival = _run(tmp_path, sys.executable, "-c", _SEND, line)
-    with rival, pytest.raises(RivalFailure, match=reason):
-        rival.introduce()
-
-
-def test_a_missing_python_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(RivalFailure, match="cannot start /none/python"):
-        _run(tmp_path, "/none/python")
-
-
-def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from bench.rivals.process import RivalProcess\n"
-        "rival = RivalProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
-        "log=Path('/dev/null'), works_ahead=True, deadline_s=60)\n"
-        "rival.introduce(); print(rival.pid, flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(choose_core(None))]
-    bench = subprocess.Popen(
-        [*command, *_command(tmp_path, "ahead")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert bench.stdout is not None
-        contender = psutil.Process(int(bench.stdout.readline()))
-        bench.send_signal(signal.SIGKILL)
-        _, alive = psutil.wait_procs([contender], timeout=30)
-    finally:
-        bench.kill()
-        bench.communicate()
-    assert alive == []
-
-
 def test_the_sample_is_repeated_and_files_that_not_all_can_read_are_left_out(
     tmp_path: Path, short_folder: Path
 ) -> None:
@@ -306,13 +255,6 @@ def test_environments_are_made_and_checked_and_keep_the_reason_of_a_failure(
     assert (tmp_path / "empty" / "installed.txt").stat() == before
 
 
-def test_every_contender_has_a_script_and_an_environment() -> None:
-    assert len({each.name for each in CONTENDERS}) == len(CONTENDERS)
-    for contender in CONTENDERS:
-        assert contender.script.exists(), contender.name
-        assert contender.environment is None or contender.environment in ENVIRONMENTS
-
-
 def _report(rates: Mapping[str, Sequence[float]] = RATES) -> RivalsReport:
     notes = [
         ContenderNotes(
@@ -347,23 +289,6 @@ def test_the_conclusion_names_the_fastest_others() -> None:
         "batches of 128 images; ratios are of the same rounds. Noise is shown from 5 rounds on."
     )
     assert " ".join(_report().to_text().split()).startswith(first)
-
-
-def test_noise_is_in_the_conclusion() -> None:
-    noise = (1.0, 1.1, 0.9, 1.05, 0.95)
-    rates = {"peers/feeder": [1000 * each for each in noise]}
-    rates["peers/quick"] = [990 * each for each in noise[::-1]]
-    first, measured = _report(rates).conclusion()
-    assert first == (
-        "On one core, Feeder is as fast as quick, the fastest other loader, within the noise: "
-        "1.01 (0.96–1.06) times."
-    )
-    assert measured.endswith("In brackets: the 90 % interval of the true median.")
-    rates["peers/quick"] = [2000.0 * each for each in noise]
-    first, _ = _report(rates).conclusion()
-    assert first.startswith("On one core, Feeder is 0.50 (0.50–0.50) times as fast as quick, the")
-    first, _ = _report({"peers/feeder": [1.0, 2.0, 3.0]}).conclusion()
-    assert first == "No other loader was measured."
 
 
 def test_ratios_are_medians_of_the_rounds() -> None:

@@ -1,7 +1,6 @@
 """``feeder-bench stream --soak``: what counts as growth, what it samples, and a short real run."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,19 +9,13 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.footprint import measure_footprints, read_footprint
-from bench.machine import choose_core
 from bench.plots import draw
 from bench.stream import soak
 from bench.stream.soak import Soak, SoakReport
-from bench.stream.soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, Verdict, judge
-from bench.stream.soak_reference import CoreReference, CpuUse, cpu_use, share_left
-from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.slot_memory import SlotMemory
+from bench.stream.soak_judgement import SAMPLES_MIN, Verdict, judge
+from bench.stream.soak_reference import CoreReference, CpuUse
 from tests.bench.rows import run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
@@ -51,11 +44,7 @@ def test_a_slow_leak_is_growth() -> None:
         ("memory/worker-1", 10, 14, False),
         ("memory/worker-1", 10, 14.1, True),
         ("memory/worker-1", 1000, 1040, False),  # allowed relative to a large value
-        ("memory/worker-1", 1000, 1051, True),
-        ("fds/node-1", 100, 102, False),
         ("fds/node-1", 100, 103, True),
-        ("shared-memory/slots", 10, 12.5, False),
-        ("shared-memory/slots", 10, 12.6, True),
         ("shared-memory/slots", 2, 3.1, True),
     ],
 )
@@ -68,44 +57,6 @@ def test_each_kind_has_its_tolerance(
 
 def test_growth_during_the_warm_up_does_not_count() -> None:
     assert growth_of([*range(20), *[20.0] * 80])[0] == 0
-
-
-moments = st.lists(st.floats(0, 1e4), min_size=40, max_size=60)
-
-
-@given(st.floats(0, 1e4), st.lists(st.booleans(), min_size=40, max_size=60))
-def test_occasional_peaks_are_not_growth(level: float, peaks: list[bool]) -> None:
-    """Any tenth of the samples may have any value: medians ignore them."""
-    places = [place for place, is_peak in enumerate(peaks) if is_peak][: len(peaks) // 10]
-    values = [level + 1e6 * (place in places) for place in range(len(peaks))]
-    assert growth_of(values)[0] == 0
-
-
-@given(moments)
-def test_reversed_growth_is_shrinking(values: list[float]) -> None:
-    kept = values[int(len(values) * WARM_UP_SHARE) :]
-    warm_up = [0.0] * (len(values) - len(kept))
-    assert growth_of(warm_up + kept)[0] == -growth_of(warm_up + kept[::-1])[0]
-
-
-def test_shared_memory_is_counted_once_by_the_pages_that_exist() -> None:
-    own = psutil.Process()
-    before = read_footprint(own.pid)
-    memory = SlotMemory.create(SlotLayout(slots=2, batch_size=4, image_size=64))
-    try:
-        memory.chunk(0, 0, 4).pixels[:] = 7
-        during = read_footprint(own.pid)
-        (file,) = set(during.shared_files) - set(before.shared_files)
-        assert 4 * 64 * 64 * 3 <= during.shared_files[file] < 2 * 4 * 64 * 64 * 3
-        assert file[0] == "slots"
-        assert during.fds > before.fds
-        assert 0 < during.own_bytes <= during.pss_bytes <= during.rss_bytes
-        once, twice = measure_footprints([own]), measure_footprints([own, psutil.Process()])
-        assert once["shared-memory/slots"] == twice["shared-memory/slots"] > 0
-        assert twice["fds/node-1"] == during.fds
-    finally:
-        memory.close()
-    assert read_footprint(own.pid).shared_files == before.shared_files
 
 
 @pytest.fixture(scope="module")
@@ -253,14 +204,6 @@ def test_a_daemon_that_dies_is_reported_with_its_last_log_line(
     assert "the last log line: feeder: " in error
 
 
-def test_the_share_left_is_what_others_did_not_take() -> None:
-    assert share_left(0.0, 2.0) == 1
-    assert share_left(0.5, 2.0) == 0.75
-    assert share_left(-0.3, 2.0) == 1, "clocks of processes lag behind those of cores"
-    assert share_left(5.0, 2.0) == pytest.approx(0.01), "a core is never wholly lost"
-    assert share_left(1.0, 0.0) == 1
-
-
 class Core:
     """The kernel's files for cpu1 and cpu3; cpu0 and cpu2 are offline."""
 
@@ -320,44 +263,3 @@ def test_time_that_the_soak_left_idle_is_not_taken_from_it(
     core.pass_time(101.0, {1: 10.9}, stolen_s)
     sample = reference.sample({1: CpuUse(3.3, None if waited_s is None else 7.0 + waited_s)})
     assert sample == {"daemon-core": pytest.approx(1000 * left)}
-
-
-def test_a_core_that_the_kernel_does_not_list_counts_as_left_alone(
-    core: Core, tmp_path: Path
-) -> None:
-    """As in a container whose lxcfs shows other numbers."""
-    reference = CoreReference({"daemon-core": 7}, every_s=1.0, root=tmp_path)
-    for second in (1.0, 2.0):
-        core.pass_time(second, {1: 10 * second})
-        assert reference.sample({7: CpuUse(second, None)}) == {"daemon-core": 1000.0}
-
-
-def test_cpu_use_adds_up_and_leaves_out_what_has_ended() -> None:
-    own = cpu_use([os.getpid()])
-    assert own.cpu_s > 0
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    assert cpu_use([ended.pid]).cpu_s == 0
-    assert CpuUse(1, 2).plus(CpuUse(3, 4)) == CpuUse(4, 6)
-    assert CpuUse(1, 2).plus(CpuUse(3, None)) == CpuUse(4, None)
-
-
-@pytest.mark.parametrize(("own", "waited_s"), [("1 0 0", 3.0), ("0 0 0", None), (None, None)])
-def test_waits_of_all_threads_count_where_the_kernel_counts_any(
-    tmp_path: Path, own: str | None, waited_s: float | None
-) -> None:
-    pid = os.getpid()
-    threads = {f"{pid}/task/1": "9 2500000000 1", f"{pid}/task/2": "7 500000000 1"}
-    if own is not None:
-        threads["self/task/1"] = own
-    for thread, text in threads.items():
-        (tmp_path / thread).mkdir(parents=True)
-        (tmp_path / thread / "schedstat").write_text(f"{text}\n")
-    assert cpu_use([pid], root=tmp_path).waited_s == waited_s
-
-
-def test_the_reference_load_runs_on_one_core_for_both_parts() -> None:
-    number = choose_core(None)
-    reference = CoreReference({"daemon-core": number, "client-core": number}, every_s=0.01)
-    sample = reference.sample({number: cpu_use([])})
-    assert sample["daemon-core"] == sample["client-core"] > 0

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,12 @@ from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
-from bench.stream.run import client_counts, row_beside
-from bench.stream.stream_report import StreamReport, conclude, describe_measured, ways_of
+from bench.stream.run import row_beside
+from bench.stream.stream_report import StreamReport, conclude
 from bench.stream.streams import Delivered, stream_rows
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
-from feeder.errors import ConfigError, PeerError, ResourceError
+from feeder.errors import PeerError
 from tests.bench.rows import Expected, alone, check_rows, group, run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
@@ -53,19 +52,17 @@ def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(
-    params=[1, pytest.param(2, marks=pytest.mark.extensive("a second core: the same rows"))]
-)
-def cores(request: pytest.FixtureRequest) -> Iterator[int]:
-    """How many cores the bench may use at most."""
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Let the bench use one core; with more, the rows come again for each number of workers."""
     usable = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(usable)[: request.param])
-    yield request.param
+    os.sched_setaffinity(0, sorted(usable)[:1])
+    yield
     os.sched_setaffinity(0, usable)
 
 
-def expected_rows(workers: int) -> Expected:
-    """Return units and baselines of the rows over one daemon, with the names for one worker."""
+def expected_rows() -> Expected:
+    """Return units and baselines of the rows over one daemon with one worker."""
     rows = group(RATE, "sample/whole", *(f"stream/{way}" for way in WAYS))
     rows |= group("µs", *(f"handover/{name}" for name in ("memcpy", "client", "client-whole")))
     rows |= {f"stream/{way}-bytes": ("GB/s", None) for way in WAYS}
@@ -73,7 +70,11 @@ def expected_rows(workers: int) -> Expected:
         rows[f"stream/{way}-{side}-cpu"] = ("µs/image", None)
     for percent, way in itertools.product((50, 99), ("ipc", "ipc-copy", "tcp")):
         rows[f"stream/{way}-gap-p{percent}"] = ("ms", None)  # two clients have a batch each
-    rows |= alone(
+    rows |= dict.fromkeys(("zmq/ipc", "zmq/tcp"), ("GB/s", "memcpy"))
+    for transport, name in itertools.product(("ipc", "tcp"), ("zmq/{}-copied", "transport/{}")):
+        rows[name.format(transport)] = ("GB/s", f"zmq/{transport}")
+    return rows | alone(
+        memcpy="GB/s",
         handover__socket_bytes="bytes a batch",
         handover__socket_bytes_copy="bytes a batch",
         handover__loader_cpu="µs",
@@ -82,19 +83,10 @@ def expected_rows(workers: int) -> Expected:
         worker__own_memory="MiB",
         daemon__idle="% of a core",
     )
-    suffix = f"-{workers}-workers"
-
-    def named(name: str | None) -> str | None:
-        is_local = name == "sample/whole"
-        return name and name + ("-beside" if is_local else "") + suffix
-
-    if workers == 1:
-        return rows
-    return {named(name) or "": (unit, named(base)) for name, (unit, base) in rows.items()}
 
 
 def test_names_and_baselines_of_rows(
-    cores: int,
+    one_core: None,
     dataset: Path,
     tmp_path: Path,
     short_folder: Path,
@@ -103,44 +95,25 @@ def test_names_and_baselines_of_rows(
     options = ("--rounds", 1, "--batches", 2, "--idle", 0.2, "--clients", 2)
     document = run_bench(tmp_path, "stream", dataset, *options)
     assert list(short_folder.iterdir()) == []
-    used = len(set(document["machine"]["cores_used"].values()))
-    assert used <= cores
+    assert len(set(document["machine"]["cores_used"].values())) == 1
     assert document["measured"] == {"rounds": 1, "batches": 2, "batch size": SAMPLES, "clients": 2}
     # Of the rows of security, the baselines are not among the rows.
     others = [row for row in document["results"] if row["name"].startswith(("crypto", *SECURITY))]
     document["results"] = [row for row in document["results"] if row not in others]
     assert {row["name"]: row["baseline"] for row in others[:-1]} == SECURITY
     assert others[-1]["unit"] == "GB/s"
-    expected = expected_rows(1) | (expected_rows(2) if used > 1 else {})
-    expected |= {"memcpy": ("GB/s", None), "zmq/ipc": ("GB/s", "memcpy")}
-    expected |= {"zmq/tcp": ("GB/s", "memcpy")}
-    for transport, name in itertools.product(("ipc", "tcp"), ("zmq/{}-copied", "transport/{}")):
-        expected[name.format(transport)] = ("GB/s", f"zmq/{transport}")
-    rows = check_rows(document, expected)
-    for suffix in ["", *(["-2-workers"] if used > 1 else [])]:
-        for way in WAYS:
-            images = rows[f"stream/{way}{suffix}"]["value"]
-            gigabytes = rows[f"stream/{way}-bytes{suffix}"]["value"]
-            assert gigabytes == pytest.approx(images * 224 * 224 * 3 / 1e9)
-        handed, whole = (rows[f"handover/client{each}{suffix}"] for each in ("", "-whole"))
-        assert handed["value"] < whole["value"]
-        assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
-        assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
-        assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
-        assert 10 < rows[f"worker/own-memory{suffix}"]["value"] < 1000
+    rows = check_rows(document, expected_rows())
+    for way in WAYS:
+        gigabytes = rows[f"stream/{way}"]["value"] * 224 * 224 * 3 / 1e9
+        assert rows[f"stream/{way}-bytes"]["value"] == pytest.approx(gigabytes)
+    assert rows["handover/client"]["value"] < rows["handover/client-whole"]["value"]
+    assert rows["handover/socket-bytes"]["value"] < 200
+    assert rows["handover/socket-bytes-copy"]["value"] > SAMPLES * 224 * 224 * 3
+    assert rows["check/equal-to-local"]["value"] == SAMPLES
+    assert 10 < rows["worker/own-memory"]["value"] < 1000
     printed = capsys.readouterr().out
     assert printed.startswith("One worker delivers ")
     assert "stream/tcp" in printed
-
-
-def test_numbers_of_clients_double_up_to_the_most() -> None:
-    assert [client_counts(most) for most in (2, 3, 4, 7, 8)] == [
-        [2],
-        [2, 3],
-        [2, 4],
-        [2, 4, 7],
-        [2, 4, 8],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -212,48 +185,6 @@ def test_the_conclusion_is_in_words_and_first() -> None:
     assert "2 clients, tcp 800 0.80 900 50" in words
 
 
-def test_from_five_rounds_on_the_noise_is_said() -> None:
-    assert len(conclude(_report(3, clients=1, workers=1))) == 2, "one client and transport"
-    report = _report(5)
-    first, workers, clients, _ = conclude(report)
-    assert "place), 0.90 (0.90–0.90) of what its core makes without a daemon, and 800" in first
-    assert "deliver 1,800, 1.80 (1.80–1.80) times" in workers
-    assert (
-        "get 1.00 times (ipc, within the noise) and 1.00 times (tcp, within the noise)" in clients
-    )
-    slow = {
-        row.name: row
-        if row.name != "stream/tcp-2-clients"
-        else replace(row, value=400.0, ratio=0.4, ratio_low=0.38, ratio_high=0.42)
-        for row in report.results
-    }
-    clients = conclude(replace(report, results=[*slow.values()]))[2]
-    assert "1.00 times (ipc, within the noise) and 0.50 times (tcp) what one client" in clients
-    assert describe_measured(report).endswith("In brackets: the 90 % interval of the true median.")
-
-
-def test_a_single_round_is_said_to_have_no_spread() -> None:
-    assert "no spread is known" in describe_measured(_report(1))
-    assert describe_measured(_report(3)) == (
-        "Values are medians of 3 rounds with 5 batches of 64 images; ratios are of the same "
-        "rounds. Noise is shown from 5 rounds on."
-    )
-
-
-def test_the_ways_are_those_of_samples_only() -> None:
-    ways = ways_of(_report(3))
-    assert [(way.words, way.workers) for way in ways[:5]] == [
-        ("1 client, ipc, in place", 1),
-        ("1 client, ipc, copied", 1),
-        ("1 client, tcp", 1),
-        ("2 clients, ipc, in place", 1),
-        ("2 clients, tcp", 1),
-    ]
-    assert {way.workers for way in ways[5:]} == {2}
-    assert ways[0].gap_p99 is not None
-    assert ways[3].gap_p99 is None, "two clients share two batches: there is no gap"
-
-
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
@@ -274,17 +205,6 @@ def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
     ]
     assert "0.90 (0.90–0.90) of what" in conclude_stream(_report(5))[0][1]
     assert any("no spread" in line for line in lines) == (rounds == 1)
-
-
-def test_a_report_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("altair", reason="the plots extra is not installed")
-    from bench.plots.draw import write_plot
-
-    report = _report(3)
-    with pytest.raises(ConfigError, match="no picture of `feeder-bench pack`"):
-        write_plot(replace(report, bench="pack"), tmp_path / "pack.png")
-    with pytest.raises(ResourceError, match="cannot write the picture"):
-        write_plot(report, tmp_path / "none" / "x.png")
 
 
 def test_preview_draws_a_batch_that_a_daemon_serves(
@@ -319,16 +239,6 @@ def test_preview_draws_a_batch_that_a_daemon_serves(
     # A client does not know the sizes of originals, and everything else.
     assert served_notes == [note._replace(facts=note.facts[:1]) for note in local_notes]
     assert all(note.facts[1].startswith("crop ") for note in local_notes)
-
-
-def test_a_daemon_that_does_not_start_is_quoted(tmp_path: Path, short_folder: Path) -> None:
-    cores = frozenset({choose_core(None)})
-    with (
-        pytest.raises(ResourceError, match=r"was not ready .*nowhere"),
-        running_daemon(tmp_path / "nowhere", workers=1, cores=cores),
-    ):
-        pass
-    assert list(short_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -10,12 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.cluster.dip import run_scenario
-from bench.cluster.owners import asking_any_node
 from bench.cluster.shape import Cluster, Fault, FaultKind
 from bench.cluster.simulation import Simulation
 from bench.cluster.steady import HOSTS_MAX, Outcome, find_hosts, run_steady
-from feeder.client.core.events import Disconnected
-from feeder.wire.messages import Pong
 
 CLUSTER = Cluster(
     hosts=3,
@@ -110,24 +107,6 @@ def test_a_fault_changes_the_throughput_by_a_host(kind: FaultKind, hosts_after: 
         assert dip.depth > 1 / 3, "it was missed more than a killed one"
 
 
-def test_what_is_in_flight_is_lost_with_its_connection() -> None:
-    simulation = Simulation(CLUSTER)
-    simulation.run(1.0)
-    host = simulation.hosts[1]
-    link = next(link for link in simulation.peers.values() if link.host is host)
-    received: list[object] = []
-    vars(link._rank)["handle"] = received.append
-    first, second = Pong(session=1), Pong(session=2)
-    link.send_back(host, first)
-    link.lose(silently=False)
-    link.send_back(host, second)
-    simulation.run(1.0 + 2 * CLUSTER.latency_s)
-    mine = [event for event in received if getattr(event, "link", None) == link._number]
-    kinds = [getattr(event, "message", type(event)) for event in mine]
-    assert kinds[:2] == [first, Disconnected]
-    assert second not in kinds
-
-
 def test_one_host_owns_all_lanes_and_is_cold_only_where_its_cache_ends() -> None:
     one = replace(CLUSTER, hosts=1)
     outcome = run_steady(one)
@@ -136,27 +115,6 @@ def test_one_host_owns_all_lanes_and_is_cold_only_where_its_cache_ends() -> None
     half_gb = CLUSTER.samples * CLUSTER.image_bytes / 2e9
     assert run_steady(replace(one, cache_gb=half_gb)).cold_share == pytest.approx(0.5, abs=0.02)
     assert run_steady(replace(CLUSTER, cold=True)).cold_share == pytest.approx(1.0, abs=0.01)
-
-
-def test_the_same_seed_gives_the_same_simulation() -> None:
-    def run(seed: int) -> list[int]:
-        simulation = Simulation(replace(CLUSTER, seed=seed))
-        simulation.run(3.0)
-        return simulation.timeline.bins
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
-
-
-def test_asking_any_node_ends_with_its_body() -> None:
-    cluster = replace(CLUSTER, hosts=4, storage_mb_s=1e9)
-    by_owner = run_steady(cluster, warm_up_s=2.0, window_s=8.0)
-    with asking_any_node():
-        free = run_steady(cluster, warm_up_s=2.0, window_s=8.0)
-    assert free.owner_share < by_owner.owner_share
-    assert by_owner.images_s > 0.96 * free.images_s
-    again = run_steady(cluster, warm_up_s=2.0, window_s=8.0)
-    assert again.owner_share == by_owner.owner_share
 
 
 @settings(deadline=None)
@@ -172,12 +130,3 @@ def test_the_fewest_hosts_that_reach_it_are_found(wanted: float, efficiency: flo
     fewest = next((n for n in range(1, HOSTS_MAX + 1) if rate * n >= wanted), None)
     assert (sizing.outcome.hosts if sizing.outcome else None) == fewest
     assert sizing.least == math.ceil(wanted / HOST_IMAGES_S)
-
-
-def test_sizing_simulates_and_reaches_the_throughput() -> None:
-    wanted = 2.5 * HOST_IMAGES_S
-    sizing = find_hosts(replace(CLUSTER, ranks=4), wanted, run_steady)
-    assert sizing.least == 3
-    assert sizing.outcome is not None
-    assert sizing.outcome.hosts == 3
-    assert sizing.outcome.images_s >= wanted

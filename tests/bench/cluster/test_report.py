@@ -11,18 +11,14 @@ import pytest
 
 from bench.cli import build_parser, main
 from bench.cluster.options import read_cluster
-from bench.cluster.report import conclude_sizing
-from bench.cluster.run import clusters_of, measure_core
+from bench.cluster.run import measure_core
 from bench.cluster.shape import Cluster, Fault
-from bench.cluster.steady import Sizing
 from bench.cluster.validate import (
     DAEMONS,
     LOSS_DAEMONS,
     WINDOWS,
     Compared,
-    compare,
     judge,
-    tiny_dataset,
 )
 from bench.report import read_report
 from feeder.errors import ConfigError
@@ -42,15 +38,9 @@ def parse(*arguments: str) -> argparse.Namespace:
     ("arguments", "complaint"),
     [
         ("--hosts 1,x", "--hosts 1,x: write numbers 1 .. 256, as in 1,4,16"),
-        ("--hosts 0", "--hosts 0: write numbers 1 .. 256, as in 1,4,16"),
-        ("--hosts 257", "--hosts 257: write numbers 1 .. 256, as in 1,4,16"),
-        ("--ranks 0", "--ranks 0: write numbers 1 .. 4096, as in 1,4,16"),
-        ("--lose 3", "--lose 3: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
-        ("--lose x@1", "--lose x@1: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
         ("--lose 1@nan", "--lose 1@nan: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
         ("--hosts 1 --plot x.svg", "--plot needs two numbers of hosts: add to --hosts, or omit it"),
         ("--nic 0", "--nic 0 is not above 0, and 1e+09 at most"),
-        ("--lanes -1", "--lanes -1 is not 0 or more, and 1e+09 at most"),
         ("--join 1@2", "--join 1@2: write SECONDS, as in 3.5, with 0 .. 600 s"),
         (
             "--freeze 8@1",
@@ -75,25 +65,6 @@ def test_faults_keep_the_order_of_the_command_line() -> None:
         Fault(kind="lose", at_s=2.5, host=1),
         Fault(kind="freeze", at_s=3.0, host=0),
     ]
-
-
-def test_each_number_of_ranks_goes_with_each_number_of_hosts() -> None:
-    for line, expected in (
-        ("--hosts 16,1 --ranks 1,4", [(1, 1), (1, 4), (16, 1), (16, 4)]),
-        ("--hosts 3", [(3, 6)]),
-    ):
-        clusters = clusters_of(parse(*line.split()), Cluster())
-        assert [(each.hosts, each.ranks) for each in clusters] == expected
-
-
-def test_options_set_the_fields_of_the_cluster() -> None:
-    line = "--hosts 4 --nic 25 --latency-us 50 --lanes 0 --rank-images 0 --cold --samples 99999"
-    cluster = read_cluster(parse(*line.split()))
-    assert (cluster.nic_gbit_s, cluster.latency_s, cluster.samples) == (25.0, 50e-6, 99_999)
-    assert cluster.cold
-    assert replace(cluster, nic_gbit_s=100.0, latency_us=200.0, cold=False) == Cluster(
-        samples=99_999
-    )
 
 
 def test_a_run_prints_tables_and_writes_json_and_picture(
@@ -127,13 +98,6 @@ def test_a_throughput_is_answered_with_a_number_of_hosts(
     text = capsys.readouterr().out
     assert text.startswith("2,000 images/s take 3 hosts, which deliver ")
     assert "By arithmetic it would be 3." in text.replace("\n", " ")
-
-
-def test_too_much_is_answered_with_the_arithmetic() -> None:
-    sizing = Sizing(wanted_images_s=1e9, least=4000, outcome=None)
-    assert conclude_sizing(sizing) == (
-        "1,000,000,000 images/s take more than 256 hosts; by arithmetic 4000."
-    )
 
 
 # --- Validation -------------------------------------------------------------------------------
@@ -179,21 +143,6 @@ def test_each_target_that_is_missed_is_a_line() -> None:
         f"window {window}: 4 daemons lose 2.9 % of the throughput by ownership, 2 % is allowed"
         for window in WINDOWS
     ]
-
-
-@pytest.mark.extensive("half a minute of real daemons, which ``--validate`` judges")
-def test_real_daemons_run_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the model agrees with them is judged by ``--validate``, on an idle machine."""
-    monkeypatch.setattr("bench.cluster.validate.DAEMONS", (2, 4))
-    monkeypatch.setattr("bench.cluster.validate.WINDOWS", (8,))
-    with tiny_dataset() as dataset:
-        results = compare(dataset, seconds=1.0)
-    settings = [(each.daemons, each.window, each.any_node) for each in results]
-    assert settings == [(2, 8, False), (4, 8, False), (4, 8, True)]
-    for each in results:
-        assert each.links == each.daemons
-        assert each.real_images_s > 0
-        assert each.any_node or each.real_owner > 1 / each.daemons
 
 
 def test_a_core_of_this_machine_is_measured(tmp_path: Path) -> None:
