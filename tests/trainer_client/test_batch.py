@@ -2,13 +2,10 @@
 
 import copy
 import pickle
-from collections import namedtuple
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainer_client import Batch
 from trainer_client._batch import Origin
@@ -57,33 +54,12 @@ def test_a_batch_put_together_from_parts_says_that_its_origin_is_unknown(rebuild
             getattr(batch, name)
 
 
-def test_it_has_the_fields_of_a_named_tuple() -> None:
-    pair = namedtuple("pair", Batch._fields)
-    batch = make_batch()
-    assert pair(*batch)._asdict().keys() == batch._asdict().keys()
-
-
 def test_moving_a_batch_keeps_its_origin() -> None:
     batch = make_batch().to("meta", non_blocking=True)
     assert {tensor.device.type for tensor in batch} == {"meta"}
     assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
     assert batch.sample_ids.device.type == "cpu"
     assert make_batch().to(torch.device("cpu")).labels.tolist() == [1, 2, -100]
-
-
-def test_pinning_keeps_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
-    pinned = make_batch().pin_memory()
-    assert pinned.labels.tolist() == [1, 2, -100]
-    assert pinned.index == 4
-    images, labels = pin_memory(make_batch())  # torch's own, which takes tuples apart
-    assert images.shape == (3, 4, 2, 2)
-    assert labels.tolist() == [1, 2, -100]
-
-
-def test_a_device_tensor_is_not_pinned() -> None:
-    batch = make_batch().to("meta")
-    assert batch.pin_memory().images is batch.images
 
 
 def pickled(batch: Any) -> Any:
@@ -96,8 +72,3 @@ def test_copies_keep_everything(duplicate: Any) -> None:
     assert type(batch) is Batch
     assert batch.labels.tolist() == [1, 2, -100]
     assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
-
-
-def test_torchs_trees_keep_it_whole_or_as_its_pair() -> None:
-    mapped = tree_map(lambda leaf: leaf, make_batch())
-    assert [part.shape for part in mapped] == [(3, 4, 2, 2), (3,)]

@@ -12,7 +12,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feeder.errors import ConfigError
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from tests.trainer_client.test_batch import make_batch
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
@@ -169,18 +168,6 @@ def test_it_is_compiled_once_to_one_graph_as_are_functions_of_a_batch() -> None:
     assert compile_whole(add)(make_batch()) == add(make_batch())
 
 
-@pytest.mark.extensive("compiles 18 graphs; the default packing's is compiled by the test above")
-def test_every_packing_compiles_to_one_graph() -> None:
-    for channels, packing in itertools.product((3, 4), get_args(Packing)):
-        torch._dynamo.reset()  # which limits recompilations of one function
-        compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
-        pixels = pack(random_pixels(2, 8, 8), packing)
-        options: dict[str, Any] = {"channels": channels, "packing": packing}
-        normaliser = Normaliser(CPU, torch.float16, compiler=compiler, **options)
-        assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16, **options)(pixels))
-        assert normaliser.compile_failures == 0
-
-
 def test_a_failure_to_compile_is_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -224,13 +211,6 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
 
 
 # --- Defaults and refusals ------------------------------------------------------------------------
-
-
-def test_a_dtype_that_cannot_hold_the_levels_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^float16 cannot hold"):
-        Normaliser(CPU, torch.float16, std=(1e-6, 1, 1))
-    with pytest.raises(ConfigError, match=r"^dtype must be .*, got torch.int8"):
-        Normaliser(CPU, torch.int8)
 
 
 def test_images_are_float32_on_a_cpu_and_halves_on_an_accelerator() -> None:

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from bench.fetcher import BatchFetcher
 from feeder.cli import main as cli
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelSpec
-from feeder.plan.recipe import Recipe
 from tests.support.daemon import Daemon
 from tests.support.synthetic_sets import (
     EVERY_KIND,
     FLOATS,
-    INDEX,
     MULTI,
     NONE,
-    ONE_FLOAT,
     class_names,
     expected_rows,
     write_labelled,
@@ -111,52 +107,6 @@ def test_an_evaluation_over_ranks_has_each_samples_labels_and_padding(
             assert np.asarray(found).tobytes() == copy.tobytes(), "labels are arrays of their own"
 
 
-@every_kind
-def test_training_batches_and_short_ones_of_one_rank_have_no_padding(
-    name: str, endpoints: dict[str, str]
-) -> None:
-    for split, count in (("train", SAMPLES // BATCH * BATCH), ("val", SAMPLES)):
-        options = _options(name, share_memory=True, split=split)
-        with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
-            batches = list(loader)
-        assert sum(len(batch.labels) for batch in batches) == count
-        for batch in batches:
-            _check(batch, NAMES[name])
-            assert not batch.labels.isnan().any()
-
-
-@pytest.mark.parametrize("share_memory", [True, False])
-@every_kind
-def test_the_simple_client_gets_the_rows_of_the_wire(
-    name: str, share_memory: bool, endpoints: dict[str, str]
-) -> None:
-    recipe = Recipe.for_split("val", batch_size=BATCH, image_size=SIDE, resize_size=SIDE)
-    with BatchFetcher(
-        endpoints["ipc"], dataset=name, recipe=recipe, share_memory=share_memory
-    ) as fetcher:
-        labels = fetcher.welcome.labels
-        assert labels == NAMES[name]
-        for batch in fetcher.fetch([(0, index) for index in range(5)]):
-            expected = expected_rows(batch.sample_ids, labels)
-            assert batch.labels.dtype == expected.dtype
-            assert np.array_equal(batch.labels, expected, equal_nan=labels.kind == "float")
-        assert batch.sample_ids.tolist()[-2:] == [-1, -1]
-
-
-def test_the_usual_losses_take_the_labels_as_they_are(endpoints: dict[str, str]) -> None:
-    for labels, loss in (
-        (INDEX, torch.nn.functional.cross_entropy),
-        (MULTI, torch.nn.functional.binary_cross_entropy_with_logits),
-        (ONE_FLOAT, torch.nn.functional.mse_loss),
-    ):
-        name = f"{labels.kind}{labels.width}"
-        outputs = 3 if labels == INDEX else labels.width
-        with FeederLoader(endpoints["tcp"], device="cpu", **_options(name, True)) as loader:
-            for images, found in loader:
-                value = loss(torch.zeros(len(images), outputs), found)
-                assert value.isfinite()
-
-
 def test_a_preview_shows_the_labels(
     endpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,13 +154,3 @@ def test_the_reference_job_and_accuracy_refuse_other_kinds_in_one_line(
 
         with pytest.raises(ConfigError, match=message):
             evaluate()
-
-
-def test_validation_must_have_the_training_sets_kind_of_labels(endpoints: dict[str, str]) -> None:
-    with (
-        FeederLoader(endpoints["ipc"], device="cpu", **_options("index1", True)) as training,
-        pytest.raises(ConfigError, match="has samples with 3 floats each, dataset 'index1'"),
-    ):
-        FeederLoader(
-            endpoints["ipc"], device="cpu", classes_of=training, **_options("float3", True)
-        )

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch
 from feeder.wire.messages import Bye, Hello, Request
 from feeder.wire.slot_layout import SlotLayout
-from tests.support.daemon import happens_within, needs_ipv6, wait_until
+from tests.support.daemon import needs_ipv6, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, sample_pixels
 from trainer_client import Batch, FeederLoader, NumpyLoader, normalise
 from trainer_client._device import Normaliser
@@ -188,13 +187,6 @@ def test_the_next_epochs_first_batches_are_fetched_before_it_begins(node: FakeNo
     assert wanted_keys(node).count((1, 0)) == 1, "a prefetched batch was requested again"
 
 
-def test_set_epoch_starts_fetching_where_the_ranks_are_given(node: FakeNode) -> None:
-    with make_loader(node, rank=0, world_size=1) as loader:
-        assert node.count(Request) == 0
-        loader.set_epoch(2)
-        node.wait_until(lambda: (2, 3) in wanted_keys(node), "nothing is fetched")
-
-
 def test_set_epoch_in_the_middle_of_an_epoch_counts_for_the_next_iterator(node: FakeNode) -> None:
     with make_loader(node) as loader:
         batches = iter(loader)
@@ -244,21 +236,6 @@ def test_two_threads_at_once_are_an_error_for_the_second(node: FakeNode) -> None
             node.send(message)
         assert first.result(WAIT_S).index == 0
         assert [batch.index for batch in batches] == [*range(1, len(loader))]
-
-
-def test_an_epoch_is_not_over_during_the_wait_for_its_last_batch(node: FakeNode) -> None:
-    with make_loader(node) as loader, ThreadPoolExecutor(1) as pool:
-        last = len(loader) - 1
-        node.script = lambda key, messages: [] if key == (0, last) else messages
-        batches = iter(loader)
-        for _ in range(last):
-            next(batches)
-        waiting = pool.submit(next, batches)
-        node.wait_until(lambda: (0, last) in wanted_keys(node), "nothing is fetched")
-        assert not batches.is_over
-        loader.close()
-        with pytest.raises(ConfigError, match="closed in the meantime"):
-            waiting.result(WAIT_S)
 
 
 def test_epochs_and_ranks_are_whole_numbers_of_any_type(node: FakeNode) -> None:
@@ -358,32 +335,6 @@ def test_the_last_batch_of_an_evaluation_is_short_on_one_rank_and_padded_on_seve
     assert loss(logits, last.labels) == loss(logits[:1], last.labels[:1]), "padding has no loss"
 
 
-def test_an_error_on_the_device_leaks_no_buffer(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with make_loader(node, window=1) as loader:
-        with monkeypatch.context() as patch:
-            patch.setattr(Normaliser, "__call__", lambda self, pixels: 1 / 0)
-            for _ in range(5):
-                with pytest.raises(ZeroDivisionError):
-                    next(iter(loader))
-        check_epoch(node, loader, 5)
-
-
-def test_a_default_device_that_the_process_has_left_is_an_error(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with make_loader(node) as loader:
-        vars(loader).update(device=torch.device("cuda", 0), _is_default_device=True)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        iter(loader)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-        with pytest.raises(ConfigError, match="made for cuda:0, before the process chose cuda:1:"):
-            iter(loader)
-        loader._is_default_device = False  # it was named
-        iter(loader)
-
-
 # --- The window -----------------------------------------------------------------------------------
 
 
@@ -417,11 +368,6 @@ def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, wind
     assert hello.window == window
 
 
-def test_the_job_s_name_is_sent_when_a_loader_greets(node: FakeNode) -> None:
-    with make_loader(node, job="sweep-7"), make_loader(node):
-        assert sorted(session.hello.job for session in node.sessions.values()) == ["", "sweep-7"]
-
-
 # --- Lifetime -------------------------------------------------------------------------------------
 
 
@@ -440,17 +386,6 @@ def test_close_is_idempotent_and_leaks_no_thread_or_descriptor(node: FakeNode) -
     for use in (lambda: next(batches), lambda: iter(loader), lambda: loader.set_epoch(1)):
         with pytest.raises(ConfigError, match=r"this loader of .* is closed"):
             use()
-
-
-def test_closing_takes_less_than_two_seconds(node: FakeNode) -> None:
-    def close() -> float:
-        loader = make_loader(node)
-        next(iter(loader))
-        start_s = time.monotonic()
-        loader.close()
-        return time.monotonic() - start_s
-
-    happens_within(2, close)
 
 
 def test_an_interrupt_while_the_thread_starts_leaks_no_thread(
@@ -531,17 +466,6 @@ def test_a_fork_gets_a_clear_error_and_its_parent_exits_without_closing(node: Fa
     assert batches == "11"
     node.wait_until(lambda: not node.sessions, "no Bye at the program's end")
     assert (node.count(Hello), node.count(Bye)) == (1, 1)
-
-
-@pytest.mark.extensive("imports torch in a process; test_directions has what clients may reach")
-def test_the_client_needs_none_of_the_daemons_libraries() -> None:
-    script = """
-        import sys
-        import trainer_client, trainer_client.reference.resnet, trainer_client.train
-        print(*sorted(sys.modules))
-    """
-    modules = set(run_script(script, "").split())
-    assert not modules & {"PIL", "turbojpeg", "psutil", "xxhash", "torchvision"}
 
 
 # --- What scripts may not do with it --------------------------------------------------------------

@@ -1,13 +1,10 @@
 """The loader against the real daemon: its bytes, its refusals, and restarts in mid-epoch."""
 
-import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -16,14 +13,13 @@ from bench.demo.run import serving
 from bench.fetcher import BatchFetcher
 from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ResourceError
+from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
 from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
-from tests.support.daemon import DEADLINE_S, command_of
 from tests.trainer_client.test_loader import TensorBatch
 from trainer_client import FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
@@ -158,14 +154,6 @@ def test_samples_have_the_names_of_their_files(
         loader.names([1])
 
 
-def test_padding_rows_of_an_evaluation_have_no_name(endpoint: str) -> None:
-    with make_loader(endpoint, split="val", rank=1, world_size=2) as loader:
-        last = list(loader)[-1]
-        names = loader.names(last.sample_ids)
-    assert last.valid < len(names) == BATCH
-    assert [bool(name) for name in names] == [True] * last.valid + [False] * (BATCH - last.valid)
-
-
 def test_the_command_names_samples_of_a_folder_and_of_a_feeder(
     packed: Packed, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,17 +225,14 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
         ({"dataset": "shape"}, DatasetError, r"no dataset 'shape' here.*: shapes$"),
         ({"batch_size": SAMPLES + 1}, ConfigError, "batch_size 48 is larger than dataset 'shapes'"),
         (
-            {"recipe": {"lanes": 8}},
             ConfigError,
             ": recipe: lanes 8 is more than the 7 whole batches of 6 in 47 samples: use at most 7, "
             "or 0 to choose by size$",
         ),
         (
-            {"recipe": {"rand_augment_magnitude": 31}},
             ConfigError,
             r"rand_augment_magnitude must be a whole number 0 \.\.",
         ),
-        ({"recipe": {"color_jitter": 0.4}}, ConfigError, "no field 'color_jitter'"),
     ],
 )
 def test_what_the_daemon_refuses_is_one_line(
@@ -256,57 +241,6 @@ def test_what_the_daemon_refuses_is_one_line(
     with pytest.raises(kind, match=message) as caught:
         make_loader(endpoint, **options)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.extensive(
-    "starts a daemon twice; test_loader_faults restarts a fake node, tests/faults kills real ones"
-)
-def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
-    packed: Packed, tmp_path: Path
-) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    datasets = {"shapes": packed.path}
-    with contextlib.ExitStack() as stack:
-        with (
-            contextlib.suppress(ResourceError),  # serving() reports the kill
-            serving(datasets, endpoint),
-        ):
-            patient = stack.enter_context(make_loader(endpoint, window=2))
-            hasty = stack.enter_context(make_loader(endpoint, window=2, timeout_s=3.0))
-            batches, hasty_batches = iter(patient), iter(hasty)
-            seen = [next(batches) for _ in range(2)]
-            packed.check(next(hasty_batches), hasty)
-            supervisor = next(
-                child
-                for child in psutil.Process().children()
-                if str(tmp_path) in str(command_of(child))
-            )
-            others = supervisor.children(recursive=True)
-            supervisor.kill()
-            # Other processes outlive the supervisor for a moment, and could deliver all batches.
-            assert psutil.wait_procs(others, timeout=DEADLINE_S)[1] == []
-            with pytest.raises(PeerError, match=f"from {endpoint} within 3 s: the connection is"):
-                list(hasty_batches)
-        with serving(datasets, endpoint):
-            seen += batches
-            assert patient.statistics().reconnects == 1
-            patient.close()
-            hasty.close()
-    assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
-    for batch in seen:
-        packed.check(batch, patient)
-
-
-def test_the_plan_in_the_log_says_how_batches_come(
-    endpoint: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "trainer_client")
-    for share_memory, way in ((True, "read in place"), (False, "copied over the socket (")):
-        caplog.clear()
-        with make_loader(endpoint, share_memory=share_memory) as loader:
-            list(loader)
-        (line,) = [each.getMessage() for each in caplog.records if "rank 0" in each.getMessage()]
-        assert f"; 1 feeder, batches are {way}" in line
 
 
 # --- Arrays ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, PeerError
+from feeder.errors import ConfigError, DatasetError
 from feeder.wire.messages import Bye, Hello, Request
 from tests.support.daemon import wait_until
 from tests.support.fake_node import FakeNode
@@ -49,14 +49,6 @@ def make_order(node: FakeNode, split: str, *, steps_taken: int, ranks: int = 1) 
 # --- The position ---------------------------------------------------------------------------------
 
 
-def test_prefetched_batches_do_not_advance_the_state(node: FakeNode) -> None:
-    with make_loader(node, window=4) as loader:
-        batches = iter(loader)
-        next(batches)
-        node.wait_until(lambda: (0, 4) in wanted_keys(node), "nothing is prefetched")
-        assert loader.state_dict()["step"] == 1
-
-
 def test_no_batch_before_the_position_is_requested(node: FakeNode) -> None:
     with make_loader(node, rank=0, world_size=1) as loader:
         loader.load_state_dict(loader.state_dict() | {"epoch": 2, "step": 7})
@@ -77,16 +69,6 @@ def test_the_documented_loop_resumes_in_the_loaded_epoch(node: FakeNode) -> None
             seen += [position_of(batch) for batch in loader]
     later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
     assert seen == [(1, STEPS - 1), *later]
-
-
-def test_after_an_error_the_state_is_the_missing_batch(node: FakeNode) -> None:
-    node.script = lambda key, messages: [] if key == (0, 3) else messages
-    with make_loader(node, timeout_s=3.0) as loader:
-        with pytest.raises(PeerError):
-            list(loader)
-        loader.close()
-        state = loader.state_dict()
-    assert (state["epoch"], state["step"]) == (0, 3)
 
 
 def test_loading_after_the_start_is_refused_without_effect(node: FakeNode) -> None:
@@ -169,10 +151,7 @@ def test_the_state_is_small_and_sends_no_request(node: FakeNode) -> None:
     ("options", "message"),
     [
         ({"seed": 1}, "of seed 0, this loader has 1: pass seed=0"),
-        ({"image_size": 16, "recipe": {"resize_size": 16}}, "recipe with fingerprint"),
-        ({"split": "val"}, "recipe with fingerprint"),
         ({"batch_size": 4}, "global batch of 8 rows .*pass batch_size=8"),
-        ({"rank": 0, "world_size": 3}, "use a number of ranks that divides 8"),
     ],
 )
 def test_a_state_of_another_job_is_refused(
@@ -185,15 +164,6 @@ def test_a_state_of_another_job_is_refused(
         with pytest.raises(ConfigError, match=message):
             other.load_state_dict(state)
         assert next(iter(other)).epoch == 0, "a refusal changed the loader"
-
-
-def test_another_global_batch_is_refused_once_the_ranks_are_known(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        state = loader.state_dict()
-    with make_loader(node, batch_size=4) as other:
-        other.load_state_dict(state)  # there may be two ranks yet
-        with pytest.raises(ConfigError, match=r"this loader has 4 .*: pass batch_size=8"):
-            iter(other)
 
 
 def test_a_state_of_another_dataset_is_refused_and_one_of_before_repacking_is_not(
@@ -243,26 +213,6 @@ def test_another_number_of_ranks_resumes_with_the_same_global_order(
     assert steps == make_order(node, split, steps_taken=len(steps), ranks=before)
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_the_number_of_ranks_may_change_again_and_again(node: FakeNode, split: str) -> None:
-    """Up and down, in mid-epoch, at an epoch's end and without a step between two changes."""
-    state: dict[str, Any] | None = None
-    seen: list[list[int]] = []
-    counts = {1: 3, 2: 7, 8: 0, 4: STEPS + (split == "val") - 10}
-    for world_size, count in [*counts.items(), (2, 2), (1, STEPS + 2)]:
-        taken = []
-        for rank in range(world_size):
-            with make_loader(node, split=split, window=2, **share_of(rank, world_size)) as loader:
-                if state is not None:
-                    loader.load_state_dict(state)
-                taken.append(take(loader, count))
-                after = loader.state_dict()
-        state = json.loads(json.dumps(after))
-        seen += [rows(list(step)) for step in zip(*taken, strict=True)]
-    assert seen == make_order(node, split, steps_taken=len(seen))
-    assert len(seen) > 2 * STEPS
-
-
 @pytest.mark.parametrize("lanes", [0, 5])
 def test_a_resumed_loader_takes_the_lanes_of_the_state(node: FakeNode, lanes: int) -> None:
     with make_loader(node, recipe={"resize_size": 8, "lanes": 3}) as loader:
@@ -279,29 +229,6 @@ def test_a_resumed_loader_takes_the_lanes_of_the_state(node: FakeNode, lanes: in
             resumed.append(take(half, 2 * STEPS - 5))
     seen += [rows(list(step)) for step in zip(*resumed, strict=True)]
     assert seen == make_order(node, "train", steps_taken=2 * STEPS)
-
-
-def test_a_state_with_more_lanes_than_batches_is_refused_without_effect(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        with pytest.raises(ConfigError, match="lanes 13 is more than the 12 whole batches of 8"):
-            loader.load_state_dict(loader.state_dict() | {"lanes": 13})
-        assert position_of(next(iter(loader))) == (0, 0)
-    assert node.count(Hello) == 1
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_states_order_batch_size_keeps_the_session(node: FakeNode, ranks: int) -> None:
-    """That of the batch size, or in the recipe."""
-    with make_loader(node) as loader:
-        state = loader.state_dict() | {"step": 4}
-    taken: list[int] = []
-    for rank in range(ranks):
-        recipe = {"resize_size": 8, "order_batch_size": state["order_batch_size"]}
-        with make_loader(node, recipe=recipe, **share_of(rank, ranks)) as loader:
-            loader.load_state_dict(state)
-            taken += rows([next(iter(loader))])
-    assert taken == make_order(node, "train", steps_taken=5)[4]
-    assert node.count(Hello) == 1 + ranks
 
 
 def test_another_order_replaces_the_session_and_leaks_no_thread(node: FakeNode) -> None:

@@ -57,15 +57,6 @@ def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> No
     assert LoaderState.parse(json.loads(json.dumps(state))).to_dict() == state
 
 
-def test_the_largest_state_is_below_a_kilobyte() -> None:
-    largest = GOOD | {"epoch": 2**31 - 2, "step": 2**48 - 1, "world_size": 2**32}
-    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "lanes": 4096}
-    largest |= {"seed": 2**64 - 1, "dataset": "n" * 128}
-    text = json.dumps(LoaderState.parse(largest).to_dict())
-    assert len(text) < 1000
-    assert all(type(value) in (int, str) for value in json.loads(text).values())
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(name=st.sampled_from(sorted(GOOD)), value=anything)
 def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, value: object) -> None:
@@ -79,20 +70,6 @@ def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, valu
     assert len(str(caught.value)) < 400
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(state=anything)
-def test_invalid_states_are_refused(state: Any) -> None:
-    with pytest.raises(ConfigError, match="load the unchanged result of a loader's state"):
-        LoaderState.parse(state)
-
-
-def test_a_missing_field_is_named() -> None:
-    for name in GOOD:
-        state = {key: value for key, value in GOOD.items() if key != name}
-        with pytest.raises(ConfigError, match=f"missing required field `{name}`"):
-            LoaderState.parse(state)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -103,18 +80,9 @@ def test_a_missing_field_is_named() -> None:
             r"^the state has version 1, and the order of epochs has changed since: begin the epoch "
             r"again with set_epoch\(\), without the state, or install the version that saved it$",
         ),
-        ({"version": 0}, r"Expected `int` >= 2 - at `\$.version`"),
-        ({"version": True}, r"got `bool` - at `\$.version`"),
         ({"epoch": -1}, r"`int` >= 0 - at `\$.epoch`"),
-        ({"epoch": 2**31 - 1}, r"at `\$.epoch`"),
         ({"step": 1.5}, r"`int`, got `float` - at `\$.step`"),
-        ({"step": 2**70}, r"at `\$.step`"),
-        ({"seed": 2**64}, r"at `\$.seed`"),
-        ({"batch_size": 0}, r"at `\$.batch_size`"),
-        ({"lanes": 0}, r"at `\$.lanes`"),
         ({"lanes": 16_385}, r"at `\$.lanes`"),
-        ({"dataset": ""}, r"at `\$.dataset`"),
-        ({"recipe": "r" * 129}, r"at `\$.recipe`"),
         ({"recipe": "\N{LINE SEPARATOR}"}, r"at `\$.recipe`"),
         ({"fingerprint": "two\nlines"}, r"at `\$.fingerprint`"),
     ],
@@ -161,8 +129,6 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
             r"global batch of 256 rows \(world_size 4, batch_size 64\), this loader has 128 "
             r"\(world_size 2, batch_size 64\), but it must stay the same: pass batch_size=128",
         ),
-        ({"world_size": 3}, r"this loader has 192 .*: use a number of ranks that divides 256"),
-        ({"batch_size": 65}, r"this loader has 260 .*: pass batch_size=64"),
     ],
 )
 def test_the_refusal_of_a_loader_has_the_difference_and_the_remedy(
@@ -296,15 +262,6 @@ def test_a_state_is_loaded_before_the_start_only_and_the_last_one_counts() -> No
     assert cursor.at == Position(1, 4)
 
 
-def test_choosing_another_epoch_after_loading_discards_the_loaded_step() -> None:
-    cursor = Cursor()
-    cursor.load(Position(2, 3))
-    cursor.set_epoch(4)
-    assert cursor.next == Position(4, 0)
-    cursor.set_epoch(2)
-    assert cursor.next == Position(2, 0)
-
-
 def test_skipping_counts_from_the_next_position_and_not_after_a_loaded_step() -> None:
     cursor = Cursor()
     cursor.load(Position(3, 0))
@@ -321,24 +278,3 @@ def test_skipping_counts_from_the_next_position_and_not_after_a_loaded_step() ->
     cursor.load(Position(3, 1))
     with pytest.raises(ConfigError, match=r"either load_state_dict\(\) or skip_first_batches"):
         cursor.skip(1)
-
-
-def test_a_state_is_not_loaded_where_batches_are_to_be_skipped() -> None:
-    cursor = Cursor()
-    cursor.skip(2)
-    with pytest.raises(ConfigError, match=r"either load_state_dict\(\) or skip_first_batches"):
-        cursor.load(Position(3, 1))
-    assert cursor.at == cursor.next == Position(0, 2)
-    cursor = Cursor()
-    cursor.skip(0)
-    cursor.load(Position(3, 1))
-    assert cursor.next == Position(3, 1)
-
-
-def test_skipping_too_many_batches_moves_nothing() -> None:
-    cursor = Cursor()
-    with pytest.raises(ConfigError, match=r"5 steps here: skip fewer batches than an epoch has$"):
-        cursor.skip(5, 5)
-    assert cursor.at == cursor.next == Position(0, 0)
-    cursor.skip(4, 5)
-    assert cursor.start() == Position(0, 4)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import operator
 import pickle
 import subprocess
@@ -17,10 +16,7 @@ from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 from tests.support.fake_node import FakeNode, sample_pixels
 from tests.trainer_client.test_loader import BATCH, ROOT, SIDE, STEPS, make_loader
-from tests.trainer_client.test_staging import make_buffer
 from trainer_client import NumpyLoader
-from trainer_client._feed import Delivery
-from trainer_client._numpy_loader import ArrayStage
 
 
 def make_numpy_loader(where: str, **options: Any) -> NumpyLoader:
@@ -107,26 +103,6 @@ def test_what_is_kept_of_an_epoch_stays_as_it_was(
             assert (kept == batch.images).all()
 
 
-def test_as_many_batches_are_views_as_the_node_has_slots_to_spare() -> None:
-    stage, buffer = ArrayStage(None, may_view=True), make_buffer(2, 8)
-    buffer.fill_padding()
-    kept = []
-    for number, views_max in enumerate((0, 1, 1, 2, 2)):
-        delivery = Delivery(
-            rows=buffer, count=2, valid=2, epoch=0, index=number, views_max=views_max
-        )
-        kept.append(stage.load(delivery, number))
-    buffer.pixels[:] = 1
-    assert [batch.images.any() for batch in kept] == [False, True, False, True, False]
-    assert not any(batch.images.flags.writeable for batch in kept)
-    assert stage.reclaim() == [0, 2, 4], "those that were copied"
-    row = kept[1].images[0, 1:]
-    kept.clear()
-    assert stage.finish() == [3]
-    del row
-    assert stage.finish() == [1]
-
-
 def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> None:
     with make_loader(node) as tensors:
         for batch in tensors:
@@ -138,31 +114,6 @@ def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> No
         assert [batch.index for batch in loader] == [*range(5, 12)]
         assert {batch.epoch for batch in loader} == {1}
         assert loader.state_dict()["epoch"] == 2
-
-
-def test_ranks_must_be_given_where_a_launcher_has_started_several(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "2")
-    with (
-        make_numpy_loader(node.endpoint) as loader,
-        pytest.raises(ConfigError, match="Slurm has started 2 processes"),
-    ):
-        iter(loader)
-    with make_numpy_loader(node.endpoint, rank=1, world_size=2) as loader:
-        assert [batch.index for batch in loader] == [1, 3, 5, 7, 9, 11]
-
-
-def test_the_plan_says_what_the_arrays_are(
-    node: FakeNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "trainer_client")
-    with make_numpy_loader(node.endpoint) as loader:
-        next(iter(loader))
-    with make_numpy_loader(node.endpoint, dtype="float32", channels=3) as loader:
-        next(iter(loader))
-    assert "8 x (8, 8, 3) int8 arrays" in caplog.text
-    assert "8 x (8, 8, 3) float32 arrays" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,6 @@
 """Ranks: known late, never wrong without an error."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +9,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from feeder.errors import ConfigError
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.test_loader import BATCH, check_epoch, make_loader
+from tests.trainer_client.test_loader import check_epoch, make_loader
 from trainer_client import FeederLoader
-from trainer_client._ranks import Ranks, RankSource, check_process
+from trainer_client._ranks import Ranks, RankSource
 
 LAUNCHERS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -27,25 +22,10 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timeout)
-    yield
-    dist.destroy_process_group()
-
-
 def pretend_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: rank)
     monkeypatch.setattr(dist, "get_world_size", lambda: world_size)
-
-
-def test_a_process_alone_is_rank_0_of_1() -> None:
-    assert RankSource(None, None).fix() == Ranks(0, 1)
-    assert RankSource(None, None).known is None
 
 
 def test_a_process_group_made_after_the_loader_counts(
@@ -98,13 +78,6 @@ def test_a_launched_process_without_a_rank_is_an_error_with_remedies(
         assert [(batch.epoch, batch.index) for batch in loader] == [(2, 7)]
 
 
-@pytest.mark.usefixtures("group")
-def test_a_real_process_group_is_found(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "8")  # of a launcher for something else
-    with make_loader(node) as loader:
-        assert len(list(loader)) == len(loader) == 97 // BATCH
-
-
 @pytest.mark.parametrize("count", ["1", "", "some", "-3"])
 def test_launchers_of_one_process_are_ignored(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
     monkeypatch.setenv("SLURM_NTASKS", count)
@@ -155,13 +128,3 @@ def test_a_dataloader_around_the_loader_is_an_error(node: FakeNode, num_workers:
             next(iter(wrapped))
         with pytest.raises(TypeError, match="dataset 'birds' is a feeder's and has no item 3"):
             loader.dataset[3]
-
-
-def test_a_process_without_torch_checks_nothing_of_it() -> None:
-    script = (
-        "import sys; from trainer_client._ranks import check_process, RankSource; check_process(); "
-        "assert RankSource(None, None).fix() == (0, 1); assert 'torch' not in sys.modules"
-    )
-    environment = {name: text for name, text in os.environ.items() if name not in LAUNCHERS}
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=60)
-    check_process()

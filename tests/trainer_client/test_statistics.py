@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError
 from tests.support.fake_node import FakeNode
 from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
 from trainer_client import EpochTimes
@@ -90,30 +89,6 @@ def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
     assert all("sets the pace" in line and "\n" not in line for line in lines)
 
 
-def test_the_summary_of_a_loaders_first_step_claims_nothing(node: FakeNode) -> None:
-    lines: list[str] = []
-    with make_loader(node, summary=lines.append) as loader:
-        list(loader.skip_first_batches(11))
-        list(loader.skip_first_batches(11))
-    assert lines[0].startswith("epoch 0: no step was timed: ")
-    assert lines[1].startswith("epoch 1: 1 steps in ")
-
-
-def test_statistics_of_an_evaluation(node: FakeNode) -> None:
-    with make_loader(node, split="val") as loader:
-        assert loader.statistics().first_batch_s is None
-        list(loader)
-        after = loader.statistics()
-        loader.close()
-        assert loader.statistics().batches == after.batches
-    assert (after.batches, after.images) == (13, 97)
-    assert after.received_bytes >= 13 * BATCH_BYTES
-    assert (after.reconnects, after.chunks_discarded, after.compile_failures) == (0, 0, 0)
-    assert after.first_batch_s is not None
-    assert 0 < after.first_batch_s < 20
-    assert 0 < after.wait_s < 20
-
-
 class FakeBar:
     """tqdm, as far as the loader uses it; draws at each update."""
 
@@ -157,15 +132,6 @@ def test_progress_shows_a_line_over_the_epoch(
     assert first.steps == 9
     assert all("images/s, waits " in text for text in first.texts[:-1])
     assert first.texts[-1] == "closed"
-
-
-def test_progress_without_tqdm_is_one_clear_line(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with make_loader(node) as loader, pytest.raises(ConfigError, match="pip install tqdm"):
-        next(loader.progress())
 
 
 def test_one_line_at_the_start_says_the_plan(
