@@ -69,17 +69,6 @@ def test_a_run_evaluated_afterwards_has_the_same_figures_by_epoch(
     assert [each["val_images"] for each in json.loads(path.read_text())] == [SAMPLES] * 3
 
 
-def test_files_are_evaluated_and_added_to_a_table_by_epoch(
-    folder: Path, result: TrainingResult
-) -> None:
-    """Rows of checkpoints that have been removed since stay."""
-    table = folder / "some.csv"
-    for epoch in (2, 1, 2):
-        path = folder / "checkpoints" / f"epoch-000{epoch}.pt"
-        assert main([str(path), "--device", "cpu", "--csv", str(table)]) == 0
-    assert figures(rows_of(table)) == expected(result)[:2]
-
-
 def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
     folder: Path, result: TrainingResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,26 +134,4 @@ def test_a_checkpoint_that_cannot_be_evaluated_is_one_line(
     assert main([str(path), "--device", "cpu"]) == ConfigError.exit_status
     error = capsys.readouterr().err
     assert message in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["."], "there are no checkpoints in .: name a run's folder or checkpoint files"),
-        (["a.pt", "b.pt", "--follow"], "--follow takes one folder: that of a run"),
-        (["nowhere.pt"], "cannot read the checkpoint nowhere.pt (No such file"),
-    ],
-)
-def test_wrong_arguments_are_one_line(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*arguments, "--device", "cpu"]) != 0
-    error = capsys.readouterr().err
-    assert error.startswith(f"evaluate: error: {message}")
     assert error.count("\n") == 1

@@ -133,20 +133,6 @@ def test_a_batch_is_mixed_by_seed_epoch_and_index_alone() -> None:
     assert len(drawn) > 20, "nearly all differ; boxes of the same area do not"
 
 
-def test_draws_stay_as_they_were() -> None:
-    mixing = make_mixing()
-    drawn = [mixing.draw(epoch=2, index=index, height=224, width=224) for index in range(4)]
-    boxes = [(9, 162, 80, 62), None, (151, 137, 73, 87), (11, 0, 188, 185)]
-    assert [box for _, box in drawn] == boxes
-    shares = [
-        1 - 80 * 62 / 224**2,
-        0.38725986149564073,
-        1 - 73 * 87 / 224**2,
-        1 - 188 * 185 / 224**2,
-    ]
-    assert [share for share, _ in drawn] == pytest.approx(shares, rel=1e-12)
-
-
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_of_mixup_follow_the_beta_distribution(alpha: float) -> None:
     shares = np.array([share for share, _ in draw_many(make_mixing(alpha, 0.0))])
@@ -154,30 +140,3 @@ def test_shares_of_mixup_follow_the_beta_distribution(alpha: float) -> None:
     assert abs(shares.mean() - 0.5) < 4 * math.sqrt(variance / len(shares))
     assert shares.var() == pytest.approx(variance, rel=0.1)
     assert ((shares >= 0) & (shares <= 1)).all()
-
-
-def test_boxes_of_cutmix_lie_anywhere_in_the_image() -> None:
-    boxes = np.array([box for _, box in draw_many(make_mixing(0.0, 1.0))])
-    left, top, width, height = boxes.T
-    assert (boxes >= 0).all()
-    assert ((left + width).max(), (top + height).max()) == (WIDTH, HEIGHT)
-    assert left.min() == top.min() == 0
-    # A box's middle is uniform before it is cut off, so on average it is the image's.
-    assert abs((left + width / 2).mean() - WIDTH / 2) < 0.5
-    assert abs((top + height / 2).mean() - HEIGHT / 2) < 0.5
-
-
-def test_with_both_kinds_each_has_half_of_the_batches() -> None:
-    drawn = draw_many(make_mixing(0.2, 1.0))
-    mixups = sum(box is None for _, box in drawn)
-    assert abs(mixups - len(drawn) / 2) < 4 * math.sqrt(len(drawn) / 4)
-    assert all(box is None for _, box in draw_many(make_mixing(0.2, 0.0), 100))
-    assert all(box is not None for _, box in draw_many(make_mixing(0.0, 0.2), 100))
-
-
-def test_a_batch_of_one_image_stays() -> None:
-    images, labels = make_batch()
-    for index in range(5):
-        mixed, soft = make_mixing()(images[:1], labels[:1], epoch=0, index=index)
-        torch.testing.assert_close(mixed, images[:1])
-        torch.testing.assert_close(soft, torch.eye(CLASSES)[3:4])

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import OrderedDict
 
 import pytest
 import torch
@@ -65,12 +64,6 @@ def test_steps_every_so_often_are_those_of_efficientnet() -> None:
     assert found[72] == pytest.approx(0.97**3)
 
 
-def test_without_a_warm_up_the_first_step_has_the_peak_and_a_long_one_only_rises() -> None:
-    assert factors(1, warmup_epochs=0)[0] == 1.0
-    found = factors(10, schedule="polynomial", warmup_epochs=30, epochs=10)
-    assert found == pytest.approx([(step + 1) / 31 for step in range(10)])
-
-
 @given(
     keys=st.one_of(
         st.fixed_dictionaries(
@@ -106,19 +99,6 @@ def test_every_schedule_rises_to_its_warm_ups_end_and_never_after(
             assert found[peak] == 1.0, "the warm-up meets the decay without a jump"
 
 
-@given(step=st.integers(0, 600), warmup=st.floats(0, 400), total=st.integers(0, 500))
-def test_a_cosine_is_bit_by_bit_that_of_earlier_versions(
-    step: int, warmup: float, total: int
-) -> None:
-    if step < warmup:
-        expected = (step + 1) / (warmup + 1)
-    else:
-        progress = (step - warmup) / max(1.0, total - warmup)
-        expected = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    recipe = TrainingRecipe(warmup_epochs=warmup, epochs=total)
-    assert lr_factor(recipe, 1.0, 1, step) == expected
-
-
 def test_the_learning_rate_grows_with_the_global_batch_unless_it_is_given() -> None:
     assert peak_lr(TrainingRecipe(), 1024) == pytest.approx(0.4)
     assert peak_lr(TrainingRecipe(), 32) == pytest.approx(0.0125)
@@ -137,16 +117,6 @@ def test_kernels_decay_and_have_trust_and_biases_and_norms_do_not() -> None:
     recipe = TrainingRecipe(weight_decay=0.1, decay_vectors=True)
     vectors = parameter_groups(model, recipe)[1]
     assert (vectors["weight_decay"], vectors["trust"]) == (0.1, False)
-
-
-def test_the_order_of_parameters_is_that_of_the_names_not_of_construction() -> None:
-    parts = [(name, nn.Linear(2, 2)) for name in ("c", "a", "b")]
-    one, other = nn.Sequential(OrderedDict(parts)), nn.Sequential(OrderedDict(reversed(parts)))
-    for first, second in zip(
-        *(parameter_groups(model, TrainingRecipe()) for model in (one, other)), strict=True
-    ):
-        assert [*map(id, first["params"])] == [*map(id, second["params"])]
-        assert len(first["params"]) == 3
 
 
 @pytest.mark.parametrize(

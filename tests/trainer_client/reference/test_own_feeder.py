@@ -11,11 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.errors import ResourceError
 from feeder.installation import install_command
 from tests.support.daemon import wait_until
 from trainer_client.reference import own_feeder as module
-from trainer_client.reference.own_feeder import own_feeder
 from trainer_client.train import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,16 +61,6 @@ def test_data_is_used_again_and_not_even_sigkill_leaves_a_process(folder: Path) 
     wait_until(lambda: processes_of(folder) == [], "its processes are gone")
 
 
-def test_a_command_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLASSES", 0)
-    with pytest.raises(ResourceError) as caught, own_feeder(tmp_path, lambda line: None):
-        pass
-    text = str(caught.value)
-    assert text.startswith("`feeder-bench synthetic` ended with status 2: ")
-    assert "classes is 0; it must be 1 to" in text
-    assert "\n" not in text
-
-
 def test_an_environment_of_a_client_alone_is_one_line_that_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,15 +73,6 @@ def test_an_environment_of_a_client_alone_is_one_line_that_names_what_is_missing
         f"{install_command('daemon', 'client')}\n"
     )
     assert not (tmp_path / "data").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(ResourceError, match=r"cannot write to .*: name another --output"),
-        own_feeder(tmp_path / "file" / "run", lambda line: None),
-    ):
-        pass
 
 
 def processes_of(folder: Path) -> list[int]:

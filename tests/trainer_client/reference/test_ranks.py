@@ -182,14 +182,6 @@ def test_two_ranks_with_distributed_batch_norm_equal_one_and_it_goes_on_as_they_
     assert two + rest == pytest.approx(losses, abs=1e-4)
 
 
-@pytest.mark.extensive("otherwise the test above would show nothing")
-def test_without_distributed_batch_norm_two_ranks_differ(node: FakeNode, tmp_path: Path) -> None:
-    losses, steps = train_here(node, batch_size=0, **recipe_keys(epochs=1))
-    two, their_steps = train_ranks(node, tmp_path, 2, recipe_keys(epochs=1))
-    assert their_steps == steps
-    assert two != pytest.approx(losses, abs=1e-3)
-
-
 def test_three_ranks_resume_with_the_same_losses(node: FakeNode, tmp_path: Path) -> None:
     """Bit by bit, in mid-epoch: of three addends, the order of adding up matters."""
     keys = recipe_keys(batch_norm_ranks=3, global_batch=12, data={}, epochs=1)

@@ -1,7 +1,6 @@
 """Recomputation at named points: the same steps bit for bit, in less memory."""
 
 import argparse
-import copy
 from collections.abc import Iterator
 
 import pytest
@@ -83,19 +82,6 @@ def test_steps_are_equal_bit_for_bit_and_a_pattern_matches_names_with_as_many_pa
     check_equal(actual, expected)
 
 
-def test_a_batch_counts_once_where_two_are_pending() -> None:
-    results = []
-    for patterns in ([], ["layer?.*"]):
-        model = make_model()
-        recompute_at(model, patterns)
-        torch.manual_seed(3)
-        (make_loss(model) + make_loss(model)).backward()
-        results.append({f"gradient {n}": p.grad for n, p in model.named_parameters()})
-        results[-1] |= dict(model.named_buffers())
-    check_equal(results[1], results[0])
-    assert results[1]["layer1.0.bn1.num_batches_tracked"] == 2
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("has_gradients", [True, False])
 def test_modules_run_again_only_in_training_with_gradients(
@@ -112,22 +98,10 @@ def test_modules_run_again_only_in_training_with_gradients(
     assert len(runs) == 1 + (is_training and has_gradients)
 
 
-def test_a_deep_copy_recomputes_its_own_modules() -> None:
-    model = make_model()
-    recompute_at(model, ["layer?.*"])
-    before = copy.deepcopy(model.state_dict())
-    twin = copy.deepcopy(model)
-    check_equal(take_steps(twin), take_steps(make_model()))
-    check_equal(model.state_dict(), before)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
         (["layer?.*", "layer9.*"], r"no module of the model matches 'layer9.\*', .* are layer"),
-        (["Layer1.0"], r"matches 'Layer1.0', where .* some of its modules are layer1.0, "),
-        ([""], r"no module of the model matches ''"),
         (["layer1", "layer?.*"], r"layer1.0 would be recomputed within layer1, so twice: let"),
         (["*.*.conv1", "layer2.0"], r"layer2.0.conv1 would be recomputed within layer2.0, so"),
     ],

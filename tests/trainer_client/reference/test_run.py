@@ -24,7 +24,7 @@ from tests.trainer_client.reference.jobs import (
     run,
     stop_at,
 )
-from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
+from trainer_client import Accuracy, Batch, FeederLoader
 from trainer_client.reference import models
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.checkpoints.store import CheckpointFolder
@@ -95,15 +95,6 @@ def test_the_weights_of_a_run_are_ordinary_ones_of_three_channels(
     assert all(torch.equal(value, again[name]) for name, value in state.items())
 
 
-def test_weights_of_a_fourth_channel_are_kept(node: FakeNode, tmp_path: Path) -> None:
-    state = resnet_small(3).state_dict()
-    state["conv1.weight"][:, 3] = 1.0
-    torch.save(state, tmp_path / "four.pt")
-    run(node, epochs=0, init=str(tmp_path / "four.pt"), output=str(tmp_path / "run"))
-    kept = torch.load(tmp_path / "run" / "weights.pt", weights_only=True)
-    assert kept["conv1.weight"].shape[1] == 4
-
-
 def test_a_folder_with_a_run_is_continued_only_by_resuming_with_a_line_about_more_epochs(
     finished: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,20 +127,6 @@ def test_a_folder_with_a_run_is_continued_only_by_resuming_with_a_line_about_mor
     assert main([*arguments, "--resume", str(before)]) == 0
     assert f"resumed from {before}, step 0 of epoch 3" in capsys.readouterr().out
     assert position(newest) == (4, 0)
-
-
-def test_a_kill_before_the_best_checkpoint_was_named_is_mended(
-    finished: Run, tmp_path: Path
-) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    shutil.copytree(finished.folder / "checkpoints", checkpoints)
-    content = load_checkpoint(checkpoints / "epoch-0003.pt")
-    content["progress"]["history"][-1]["val_correct"] = SAMPLES  # the best by far
-    save_checkpoint(checkpoints / "epoch-0003.pt", content)
-    (checkpoints / "best.pt").unlink()
-    keys = {"output": str(tmp_path), "ema_decay": 0.9, "seed": 5, "epochs": 3}
-    run(finished.node, resume="auto", **keys)
-    assert position(checkpoints / "best.pt") == (3, 0)
 
 
 def test_a_resumed_run_has_every_epoch_once_and_the_same_weights(
@@ -278,13 +255,6 @@ def test_the_time_budget_ends_the_run_with_its_accuracy(node: FakeNode, tmp_path
     assert [each.steps for each in more.epochs] == [STEPS - 1]
 
 
-def test_the_target_counts_where_the_time_is_up_too(node: FakeNode) -> None:
-    keys = {"batch_size": 96, "target_accuracy": 0.01, "val_dataset": "val"}  # one step an epoch
-    result = run(node, epochs=9, time_budget=TINY_BUDGET, **keys)
-    assert result.outcome is not None
-    assert result.outcome.ending == "target"
-
-
 def test_a_loss_that_is_not_finite_ends_the_run(node: FakeNode, tmp_path: Path) -> None:
     message = r"the loss is (nan|inf) in epoch 0: use a lower --lr, "
     with pytest.raises(ConfigError, match=message) as caught:
@@ -338,22 +308,6 @@ def test_sigterm_saves_and_ends_with_status_0(
     arguments = ["--checkpoint", str(path), "--resume", *command_line(node)]
     assert main([*arguments, "--warmup-epochs", "1"]) == 0
     assert f"resumed from {path}, step " in capsys.readouterr().out
-    assert position(path) == (1, 0)
-
-
-def test_sigterm_during_an_evaluation_stops_after_it(
-    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, result_of = tmp_path / "job.pt", Accuracy.result
-
-    def terminate(accuracy: Accuracy) -> AccuracyResult:
-        signal.raise_signal(signal.SIGTERM)
-        return result_of(accuracy)
-
-    monkeypatch.setattr(Accuracy, "result", terminate)
-    result = run(node, checkpoint=str(path), val_dataset="val")
-    assert result.was_stopped
-    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES]
     assert position(path) == (1, 0)
 
 

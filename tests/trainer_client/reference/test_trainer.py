@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError
 from trainer_client import Batch
 from trainer_client._batch import Origin
 from trainer_client.reference.optimisation import lr_factor, peak_lr
@@ -175,40 +174,12 @@ def test_half_precision_weights_resume_with_the_same_roundings(weights: str) -> 
         assert torch.equal(one, two)
 
 
-def test_recomputation_changes_no_loss_and_no_weight() -> None:
-    plain, again = make_trainer(), make_trainer(recompute=("layer?.*",))
-    assert train(plain) == train(again)
-    assert torch.equal(weights_of(plain), weights_of(again))
-    for one, two in zip(plain.plain_model.buffers(), again.plain_model.buffers(), strict=True):
-        assert torch.equal(one, two)
-
-
 def test_mixing_gives_the_same_losses_for_the_same_batches() -> None:
     keys = {"mixup": 0.2, "cutmix": 1.0}
     losses = train(make_trainer(**keys))
     assert losses == train(make_trainer(**keys))
     assert losses != train(make_trainer(**keys, seed=1))
     assert losses != train(make_trainer())
-
-
-def test_a_checkpoint_with_another_key_names_the_option() -> None:
-    state = make_trainer(optimiser="lars").state_dict()
-    with pytest.raises(
-        ConfigError, match="is of optimiser lars, this job has sgd: pass --optimiser lars"
-    ):
-        make_trainer().check_recipe(state)
-    with pytest.raises(
-        ConfigError, match="nesterov true, this job has false: pass --nesterov true"
-    ):
-        make_trainer().check_recipe(make_trainer(nesterov=True).state_dict())
-
-
-def test_a_key_that_may_change_does() -> None:
-    state = make_trainer().state_dict()
-    trainer = make_trainer(epochs=9, bucket_mb=1.0, val_data={"interpolation": "bicubic"})
-    trainer.check_recipe(state)
-    trainer.load_state_dict(state)
-    assert trainer.steps_done == 0
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

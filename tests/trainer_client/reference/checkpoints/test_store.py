@@ -1,9 +1,6 @@
 """Checkpoint files: written whole, verified, kept, locked; and the one offered when one is bad."""
 
-import errno
-import fcntl
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -19,9 +16,7 @@ from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, sav
 from trainer_client.reference.checkpoints.store import (
     CheckpointFile,
     CheckpointFolder,
-    list_checkpoints,
     load_for_resume,
-    position_of,
 )
 from trainer_client.reference.results import EpochResult
 from trainer_client.reference.saver import Progress
@@ -95,16 +90,6 @@ def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Pat
     assert names(tmp_path) == ["best.pt", "epoch-0001.pt", "epoch-0002.pt"]
 
 
-def test_the_newest_is_by_position_not_by_name(tmp_path: Path) -> None:
-    for name in ("epoch-9999.pt", "epoch-10000.pt", "epoch-10000-step-000007.pt", "notes.pt"):
-        (tmp_path / name).touch()
-    (tmp_path / "epoch-20000.pt.unfinished").touch()
-    assert len(list_checkpoints(tmp_path)) == 3
-    assert CheckpointFolder(tmp_path, keep=1).newest() == tmp_path / "epoch-10000-step-000007.pt"
-    assert position_of(tmp_path / "notes.pt") == (-1, 0)
-    assert list_checkpoints(tmp_path / "nowhere") == []
-
-
 def test_a_damaged_checkpoint_offers_the_one_before(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=3)
     save_epochs(folder, 40, 50)
@@ -129,45 +114,6 @@ def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
     store.path.write_bytes(store.path.read_bytes()[:-50])
     with pytest.raises(ConfigError, match=r"one before it with --resume .*job\.pt\.previous"):
         load_for_resume(store.path)
-
-
-def test_a_file_system_without_links_gets_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    store = CheckpointFile(tmp_path / "job.pt")
-    save(store, Progress(), epoch=1)
-    save(store, Progress(), epoch=2)
-    assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 1
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    folder = CheckpointFolder(tmp_path / "file" / "checkpoints", keep=3)
-    with (
-        pytest.raises(ResourceError, match=r"cannot make the folder .*: name another --output"),
-        folder.hold(fail),
-    ):
-        pass
-
-
-def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
-    """After an earlier one was resumed, so that the newest is that of the present run."""
-    folder = CheckpointFolder(tmp_path, keep=2)
-    save_epochs(folder, 40, 50, 60)
-    progress = Progress(epoch=2, step=4, history=[make_epoch(0, 40), make_epoch(1, 50)])
-    save(folder, progress)
-    assert names(tmp_path) == ["best.pt", "epoch-0002-step-000004.pt", "epoch-0002.pt"]
-    assert folder.newest() == tmp_path / "epoch-0002-step-000004.pt"
-
-
-def test_unfinished_files_of_a_killed_job_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "epoch-0001-step-000003.pt.unfinished").touch()
-    with CheckpointFolder(tmp_path, keep=2).hold(fail):
-        assert names(tmp_path) == ["lock"]
 
 
 HOLD = """
@@ -200,40 +146,6 @@ def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Pat
     file = CheckpointFile(tmp_path / "job.pt")
     with file.hold(fail), pytest.raises(ConfigError, match=r"saves to .*job\.pt: process "):
         file.hold(fail).__enter__()
-
-
-def test_a_file_system_without_locks_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    lines: list[str] = []
-    with CheckpointFolder(tmp_path, keep=1).hold(lines.append):
-        pass
-    assert lines == [
-        f"cannot lock {tmp_path}/lock (No locks available): see that no other job saves to "
-        f"{tmp_path.parent}"
-    ]
-
-
-def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "job.pt"
-    save_checkpoint(path, {"step": 1})
-    with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
-        save_checkpoint(tmp_path / "nowhere" / "job.pt", {"step": 2})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with pytest.raises(ResourceError, match=r"job\.pt \(File too large\): make room"):
-            save_checkpoint(path, {"step": torch.zeros(10_000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert load_checkpoint(path)["step"] == 1
-    save_checkpoint(path, {"step": torch.ones(3)})
-    assert load_checkpoint(path)["step"].tolist() == [1, 1, 1]
-    assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
 
 
 def test_a_full_disk_is_named_with_what_the_checkpoint_needs(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import io
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trainer_client.reference.optimisers.moving_average import MovingAverage
@@ -80,28 +79,3 @@ def test_a_resumed_average_continues_bit_by_bit() -> None:
             its_average.update(step)
     for name, value in average.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
-
-
-def test_the_average_of_half_precision_weights_is_float32_and_keeps_small_updates() -> None:
-    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
-    nn.init.ones_(model.weight)
-    average = MovingAverage(model, 0.999)
-    average.load_state_dict({**average.state_dict(), "updates": 100_000})  # its warm-up is over
-    nn.init.constant_(model.weight, 1.25)
-    average.update(0)
-    weight = average.model.state_dict()["weight"]
-    assert weight.dtype == torch.float32
-    assert weight.item() == pytest.approx(1.00025, rel=1e-6)
-    assert weight.bfloat16() == 1
-
-
-def test_a_distributed_batch_norm_shares_its_process_group_with_the_average() -> None:
-    group = dist.ProcessGroup(dist.HashStore(), 0, 1)
-    model = nn.Sequential(nn.SyncBatchNorm(3, process_group=group), nn.SyncBatchNorm(3))
-    average = MovingAverage(model, 0.9)
-    with torch.no_grad():
-        model[0].running_mean += 1
-    average.update(0)
-    assert [norm.process_group for norm in average.model.children()] == [group, None]
-    images = torch.zeros(2, 3, 4, 4)
-    torch.testing.assert_close(average.model(images), images - 0.9, rtol=1e-4, atol=1e-4)

@@ -58,24 +58,6 @@ def test_the_command_line_comes_before_the_file_and_the_file_before_the_defaults
     assert "rand_augment_ops = 2  # modern-300" in text
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"epochs = ", r"is no TOML \(.*\): mend the file"),
-        (b"\xff\xfe", "is no text file: name a TOML file"),
-        (b"data = 3", "data must be a table, as "),
-        (b"epoch = 3", "has an unknown key 'epoch'; nearest is 'epochs'$"),
-    ],
-)
-def test_a_file_that_is_no_recipe_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=message) as caught:
-        read_recipe(str(path))
-    assert str(caught.value).startswith(f"recipe {path}")
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["imagenet90", "/nowhere/x.toml", "", ".", "x" * 300, "a\0b"])
 def test_a_recipe_that_does_not_exist_lists_those_that_do(name: str) -> None:
     with pytest.raises(ConfigError, match="use one of efficientnet-b0, imagenet-90, ") as caught:
@@ -89,18 +71,12 @@ def test_a_recipe_that_does_not_exist_lists_those_that_do(name: str) -> None:
     ("key", "text", "value"),
     [
         ("lr", "0.5", 0.5),
-        ("lr", "1e-3", 1e-3),
         ("epochs", "9", 9),
         ("nesterov", "true", True),
         ("model", "timm:resnet18", "timm:resnet18"),
-        ("model", "18", "18"),
-        ("time_budget", "90", "90"),
-        ("recompute", "layer?.*", ["layer?.*"]),
         ("recompute", '["layer1.*", "layer2.*"]', ["layer1.*", "layer2.*"]),
         ("recompute", "layer1.*, layer2.*", ["layer1.*", "layer2.*"]),
         ("step_epochs", "30", [30]),
-        ("step_epochs", "30,60, 80", [30, 60, 80]),
-        ("nesterov", "False", False),
         ("step_epochs", "[30, 60]", [30, 60]),
     ],
 )
@@ -119,7 +95,3 @@ def test_any_text_is_a_value_or_one_line(key: str, text: str) -> None:
         shown = EffectiveRecipe(recipe=recipe, name="x", origins={}).to_toml()
         assert TrainingRecipe().changed(tomllib.loads(shown)) == recipe
     assert "\n" not in message
-
-
-def test_the_learning_rate_that_follows_is_shown() -> None:
-    assert "lr = 0.0  # so 0.4" in EffectiveRecipe.make("imagenet-90", {}).to_toml()

@@ -42,14 +42,6 @@ def count(
     return int((np.abs(pixels.astype(np.int16) - colour).max(axis=-1) < 6).sum())
 
 
-def test_a_single_epoch_is_drawn_as_dots(tmp_path: Path) -> None:
-    pixels = draw(tmp_path, [make_result()])
-    assert pixels.shape[1] > 1300
-    assert count(pixels, BLUE) > 5 * 50  # a dot in each of five panels
-    assert count(pixels, ORANGE) == 0
-    assert count(pixels, PALE_BLUE) < 50  # at the edges of the dots
-
-
 def test_steps_are_a_fine_line_averaged_weights_an_orange_one_and_blanks_are_left_out(
     tmp_path: Path,
 ) -> None:
@@ -60,17 +52,6 @@ def test_steps_are_a_fine_line_averaged_weights_an_orange_one_and_blanks_are_lef
     assert count(pixels, BLUE) > 1000
     assert count(pixels, PALE_BLUE) > 300
     assert count(pixels, ORANGE) > 1000
-
-
-def test_many_epochs_take_no_larger_picture_and_no_evaluations_a_panel_less(tmp_path: Path) -> None:
-    history = [make_result(epoch, val_correct=3 * epoch) for epoch in range(300)]
-    steps = [(step // 20, 2.0 + step % 7 / 10) for step in range(20, 20 * 300 * STEPS)]
-    few = draw(tmp_path, history[:3])
-    many = draw(tmp_path, history, steps)
-    assert abs(many.shape[0] - few.shape[0]) < 100
-    assert many.shape[1] - few.shape[1] < 50
-    blind = [make_result(epoch, val_images=None, val_correct=None) for epoch in range(3)]
-    assert 150 < few.shape[0] - draw(tmp_path, blind).shape[0] < 500
 
 
 def test_the_tracker_draws_all_epochs_of_a_resumed_run_when_it_ends(tmp_path: Path) -> None:
@@ -90,14 +71,6 @@ def test_the_tracker_draws_all_epochs_of_a_resumed_run_when_it_ends(tmp_path: Pa
     same = tmp_path / "same.png"
     assert draw_curves([make_result(0), make_result(1)], [(8 / STEPS, 2.008)], same, TITLE) is None
     assert drawn == same.read_bytes()
-
-
-def test_a_run_stopped_in_its_first_epoch_reports_that_there_are_no_curves(tmp_path: Path) -> None:
-    lines: list[str] = []
-    curves = Curves(tmp_path, lines.append)
-    curves.begin(make_run())
-    curves.end(make_outcome(ending="stopped", epochs=0))
-    assert lines == ["no epoch is complete yet, so there is no curves.png"]
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])

@@ -6,7 +6,6 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -86,19 +85,6 @@ def test_after_a_kill_and_a_resume_every_epoch_and_step_is_there_once(
         assert resumed == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_a_new_run_in_an_old_folder_keeps_nothing_of_the_old_one(tmp_path: Path) -> None:
-    files = report(tmp_path)
-    files.end(make_outcome())
-    files.close()
-    files = RunFiles(tmp_path)
-    files.begin(make_run(seed=6))
-    files.close()
-    assert read_epochs(tmp_path) == []
-    assert read_losses(tmp_path / "steps.csv") == []
-    assert not (tmp_path / "summary.json").exists()
-    assert json.loads((tmp_path / "run.json").read_text())["seed"] == 6
-
-
 @pytest.mark.parametrize(
     "damage", ["3,0,3,2.0", "3,0,3,2.0,0.1,99,0.0", "\0\0\0\n", "3,a,b,c,d,e,f\n"]
 )
@@ -133,31 +119,6 @@ def test_the_summary_has_the_outcome(tmp_path: Path) -> None:
     }
 
 
-def test_run_json_holds_any_value_of_a_recipe(tmp_path: Path) -> None:
-    recipe = MappingProxyType(
-        {
-            "recompute": ("layer1.*", "layer2.*"),
-            "data": {"randaugment": True},
-            "init": Path("weights.pt"),
-            "val_dataset": "ünï\udc80",
-            "clip_norm": float("inf"),
-        }
-    )
-    files = RunFiles(tmp_path)
-    files.begin(make_run(recipe=recipe, val_samples=None))
-    files.close()
-    content = json.loads((tmp_path / "run.json").read_text())
-    assert content["recipe"] == {
-        "recompute": ["layer1.*", "layer2.*"],
-        "data": {"randaugment": True},
-        "init": "weights.pt",
-        "val_dataset": "ünï\udc80",
-        "clip_norm": None,
-    }
-    assert content["val_samples"] is None
-    assert "first_step" not in content
-
-
 def test_a_file_keeps_its_content_when_the_disk_is_full(tmp_path: Path) -> None:
     path = tmp_path / "epochs.csv"
     replace_file(path, b"old")
@@ -165,28 +126,3 @@ def test_a_file_keeps_its_content_when_the_disk_is_full(tmp_path: Path) -> None:
         replace_file(path, b"x" * 1000)
     assert path.read_bytes() == b"old"
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_a_full_disk_is_one_line_while_steps_are_logged(tmp_path: Path) -> None:
-    files = report(tmp_path, last_step=1)
-    size = (tmp_path / "steps.csv").stat().st_size
-    with full_disk(size), pytest.raises(ResourceError, match=r"steps\.csv .*--output folder$"):
-        files.log_step(make_step(2))
-    assert read_losses(tmp_path / "steps.csv") == [(1, 2.001)]
-    files.close()  # there is room again
-    assert read_losses(tmp_path / "steps.csv") == [(1, 2.001), (2, 2.002)]
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match=r"cannot write .*: make room or name another") as error:
-        RunFiles(tmp_path / "file" / "run").begin(make_run())
-    assert "\n" not in str(error.value)
-
-
-def test_closing_twice_or_before_the_beginning_does_nothing(tmp_path: Path) -> None:
-    RunFiles(tmp_path / "never").close()
-    assert not (tmp_path / "never").exists()
-    files = report(tmp_path)
-    files.close()
-    files.close()

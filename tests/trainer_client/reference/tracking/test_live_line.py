@@ -112,45 +112,6 @@ def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
     terminal.close()
 
 
-def test_large_numbers_fit_80_columns_and_no_number_is_shown(terminal: Terminal) -> None:
-    line = begin(terminal.stream)
-    line.begin(make_run(epochs=300))
-    large = {"epoch": 299, "steps_per_epoch": 40_036, "loss": 123_456.0, "images_per_s": 123_456.0}
-    line.log_step(step(40_035, **large))
-    assert terminal.lines() == [
-        "epoch 299/300 40035/40036 · loss 1.23e+05 · 123,456 img/s · 3 h 12 min left"
-    ]
-    line.log_step(step(loss=float("nan")))
-    assert "loss nan" in terminal.lines()[0]
-
-
-def test_the_line_follows_the_terminals_size_and_none_counts_as_80_columns(
-    terminal: Terminal,
-) -> None:
-    line = begin(terminal.stream)
-    line.log_step(step())
-    assert terminal.lines() == [IN_80]
-    terminal.resize(120)
-    line.log_step(step())
-    assert terminal.lines() == [WHOLE]
-    line.close()
-    fcntl.ioctl(terminal.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-    line.log_step(step())
-    assert terminal.lines() == [IN_80]
-
-
-def test_it_is_redrawn_at_most_ten_times_a_second_and_at_the_epochs_last_step(
-    terminal: Terminal,
-) -> None:
-    line = begin(terminal.stream, step_s=0.01)
-    for number in range(1, 391):
-        line.log_step(step(number))
-    terminal.lines()
-    assert 35 <= terminal.written.count(b"loss") <= 39
-    line.log_step(step(391))
-    assert "391/391" in terminal.lines()[0]
-
-
 def test_other_lines_go_above_it(terminal: Terminal) -> None:
     line = begin(terminal.stream)
     line.print_line("before")
@@ -177,13 +138,6 @@ def test_what_follows_it_is_on_a_line_of_its_own(terminal: Terminal, ending: str
     terminal.stream.write("train: error: no feeder")
     terminal.stream.flush()
     assert terminal.lines() == ["train: error: no feeder"]
-
-
-def test_without_unicode_the_separator_is_a_hyphen() -> None:
-    terminal = Terminal(encoding="ascii")
-    begin(terminal.stream).log_step(step())
-    assert terminal.lines() == [IN_80.replace("·", "-")]
-    terminal.close()
 
 
 def test_a_log_file_gets_a_line_each_half_minute() -> None:
