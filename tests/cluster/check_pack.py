@@ -1,11 +1,7 @@
 """``feeder pack --ray`` on real Ray, with simulated hosts (make test-cluster)."""
 
 import json
-import os
-import shutil
-import statistics
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,6 @@ from tests.support.daemon import wait_until
 from tests.support.sources import REPOSITORY, feeder_command, make_source, run_feeder
 
 IMAGES, SHARDS = 607, 24
-COPIES = 100
 """Of the sample, which make a minute of packing."""
 
 
@@ -102,36 +97,3 @@ def test_a_host_without_the_shared_folder_is_a_line(
     last = errors.splitlines()[-1]
     assert last.startswith("feeder: error: ")
     assert str(tmp_path / "shared") in last, last
-
-
-@pytest.mark.timeout(3600)
-def test_two_tasks_pack_at_nine_tenths_of_the_rate_of_two_jobs(
-    cluster: SimulatedCluster, imagenet_sample: Path, tmp_path: Path
-) -> None:
-    """Takes two minutes a round, on a machine that does nothing else: PACK_ROUNDS=3."""
-    rounds = int(os.environ.get("PACK_ROUNDS", "0"))
-    if not rounds:
-        pytest.skip("set PACK_ROUNDS to measure the rate of packing")
-    images = sorted(path for path in imagenet_sample.rglob("*.*") if path.is_file())
-    for number in range(COPIES):
-        for position, image in enumerate(images):
-            copy = tmp_path / "source" / f"class{position % 10}" / f"{number}-{position}.jpg"
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if number:
-                copy.hardlink_to(copy.with_name(f"0-{position}.jpg"))
-            else:
-                shutil.copy(image, copy)
-    cluster.add(1, 2)
-    rates: dict[str, list[float]] = {"jobs": [], "ray": []}
-    for _ in range(rounds):
-        for kind, options in (("jobs", []), ("ray", ["--ray", cluster.address])):
-            folder = tmp_path / kind
-            began_s = time.monotonic()
-            done = run_feeder(
-                "pack", tmp_path / "source", folder, "--shards", "40", "--jobs", "2", *options
-            )
-            assert done.returncode == 0, done.stderr
-            rates[kind].append(COPIES * len(images) / (time.monotonic() - began_s))
-            shutil.rmtree(folder)
-    ratio = statistics.median(rates["ray"]) / statistics.median(rates["jobs"])
-    assert ratio >= 0.9, rates

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -23,7 +22,6 @@ from tests.cluster.conftest import SAMPLES, configure
 from tests.cluster.simulated import SimulatedCluster, SimulatedHost
 from tests.support.daemon import Daemon, is_alive, wait_until
 from tests.support.key_pairs import KeyPair
-from tests.support.sources import REPOSITORY
 from trainer_client import FeederLoader
 
 BATCH, EPOCHS = 8, 10
@@ -257,30 +255,6 @@ def test_a_dataset_that_one_host_lacks_is_named_with_the_host(
     cluster.hosts[2].kill()
     cluster.add(2)  # put right
     cluster.wait_status(lambda status: status["ready"] == 2, "both serve")
-
-
-def test_a_host_with_other_libraries_does_not_serve_and_is_named(
-    cluster: SimulatedCluster, config: Path, tmp_path: Path
-) -> None:
-    """Its self-test decodes other images, and the metadata of a library has another version."""
-    images = sorted((REPOSITORY / "feeder" / "sample" / "self_test_images").glob("*.jpg"))
-    metadata = next(
-        Path(str(file.locate()))
-        for file in importlib.metadata.files("PyTurboJPEG") or []
-        if file.name == "METADATA"
-    )
-    version = importlib.metadata.version("PyTurboJPEG")
-    other = tmp_path / "METADATA"
-    other.write_text(metadata.read_text().replace(f"Version: {version}", "Version: 1.7.99"))
-    cluster.add(1)
-    cluster.up(config)
-    cluster.add(2, instead={images[0]: images[1], metadata: other})
-    done = cluster.command("scale", "2", "--timeout", "60")
-    assert done.returncode == 4, done
-    (line,) = done.stderr.splitlines()
-    assert f"{cluster.hosts[2].address} cannot serve: it would make different batches" in line
-    assert "PyTurboJPEG 1.7.99 there" in line
-    assert cluster.status()["ready"] == 1
 
 
 def test_with_keys_jobs_look_up_and_read_and_others_do_not(

@@ -171,19 +171,6 @@ def test_a_lost_host_leaves_the_list_and_a_free_one_takes_its_name(cluster: Clus
     }
 
 
-def test_a_feeder_that_is_scaled_away_leaves_the_list_before_it_ends(cluster: Cluster) -> None:
-    serve_both(cluster)
-    cluster.controller.scale(1)
-    assert cluster.turn() == {"feeder-0": "10.0.0.1"}
-    ended = cluster.actor_of(1)
-    assert ended.is_ending
-    assert not ended.is_killed
-    ended.ending.value = True
-    cluster.turn()
-    assert ended.is_killed
-    assert (cluster.ray.kept.wanted, len(cluster.ray.kept.launches)) == (1, 1)
-
-
 def test_a_daemon_that_ends_is_blamed_on_its_host(cluster: Cluster) -> None:
     serve_both(cluster)
     failed = cluster.actor_of(1)

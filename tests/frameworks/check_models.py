@@ -74,10 +74,3 @@ def test_a_stem_that_normalises_its_weights_is_left_alone(
     model = found["timm:resnetv2_50x1_bit"]
     assert (model["channels"], model["outputs"]) == (4, [2, 7])
     assert model["stem"] == "StdConv2d"
-
-
-def test_an_unknown_model_of_timm_is_refused_with_the_nearest(
-    found: dict[str, dict[str, Any]],
-) -> None:
-    error = found["timm:resnet19"]["error"]
-    assert error == "timm has no model 'resnet19'; nearest is timm:resnet18"

@@ -92,21 +92,6 @@ class Cluster:
         return self.plan.status(self.now_s)
 
 
-def test_feeders_start_one_a_host_and_are_published_once_ready() -> None:
-    cluster = Cluster(hosts=4, wanted=3)
-    assert cluster.where == {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.3"}
-    assert cluster.plan.published() == ()
-    cluster.settle()
-    assert cluster.plan.published() == (
-        ("feeder-0", "tcp://10.0.0.1:5555"),
-        ("feeder-1", "tcp://10.0.0.2:5555"),
-        ("feeder-2", "tcp://10.0.0.3:5555"),
-    )
-    status = cluster.status
-    assert (status["ready"], status["wanted"], status["hosts"]) == (3, 3, 4)
-    assert (status["notes"], status["problems"]) == ([], [])
-
-
 def test_growing_launches_what_is_missing_and_shrinking_ends_the_last_slots() -> None:
     cluster = Cluster(hosts=5, wanted=2)
     cluster.settle()
@@ -139,18 +124,6 @@ def test_a_replacement_takes_the_name_of_the_feeder_that_was_lost() -> None:
     assert cluster.plan.published() == before
 
 
-def test_without_a_free_host_the_slot_waits_for_one() -> None:
-    cluster = Cluster(hosts=2, wanted=2)
-    cluster.settle()
-    cluster.lose(1)
-    assert cluster.where == {0: "10.0.0.1"}
-    (note,) = cluster.status["notes"]  # type: ignore[misc]
-    assert "2 feeders are wanted and 1 host offers" in note
-    cluster.plan.hosts["id2"] = "10.0.0.2"
-    cluster.decide()
-    assert cluster.where[1] == "10.0.0.2"
-
-
 def test_a_host_that_fails_is_left_alone_with_growing_backoff_and_its_reason_is_shown() -> None:
     cluster = Cluster(hosts=1, wanted=1)
     waits_s = []
@@ -169,15 +142,6 @@ def test_a_host_that_fails_is_left_alone_with_growing_backoff_and_its_reason_is_
     assert waits_s == sorted(waits_s)
     cluster.settle()
     assert (cluster.status["ready"], cluster.status["problems"]) == (1, [])
-
-
-def test_a_failing_host_gives_its_slot_to_a_free_one() -> None:
-    cluster = Cluster(hosts=3, wanted=2)
-    cluster.fail(0, "no dataset")
-    assert cluster.where == {0: "10.0.0.3", 1: "10.0.0.2"}
-    cluster.settle()
-    problems = cluster.plan.status(cluster.now_s)["problems"]
-    assert [problem["address"] for problem in problems] == ["10.0.0.1"]
 
 
 def test_what_ray_does_not_place_in_time_is_ended_with_a_reason() -> None:
