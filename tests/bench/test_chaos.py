@@ -118,8 +118,6 @@ def test_a_run_without_problems_has_not_failed() -> None:
     ("run", "wrong", "reason"),
     [
         (RUN, {"lost": 2}, "2 batches were lost"),
-        (RUN, {"repeated": 1}, "1 batches came twice"),
-        (RUN, {"different": 3}, "3 batches had the wrong bytes"),
         (replace(RUN, leaks=["12 sessions of feeder 1"]), {}, "left behind: 12 sessions of"),
         (replace(RUN, errors=["PeerError: x"]), {}, "a client gave up: PeerError: x"),
         (

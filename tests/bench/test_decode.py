@@ -177,7 +177,6 @@ def test_without_a_dataset_it_makes_one_and_removes_it_and_may_decode_by_turbojp
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere"], 3, "nowhere"),
         (["{dataset}", "--core", "99999"], 2, "--core 99999"),
         (
             ["{dataset}", "--images", "4", "--rounds", "1", "--json", "/none/x"],

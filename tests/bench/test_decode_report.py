@@ -109,17 +109,7 @@ def test_conclusion_is_first_and_names_winner_ratios_and_spread() -> None:
             {"sample__pillow": 5500},
             "Pillow alone is the fastest; Feeder, 0.50 (0.48–0.52) of it, makes",
         ),
-        (
-            {"sample__pillow": 2750},
-            "Feeder is as fast as Pillow alone within the noise, 1.00 (0.96–1.04)",
-        ),
-        *(
-            (
-                {"sample__tiled_turbojpeg": rate},
-                "Feeder is as fast as TurboJPEG on the same tiles within",
-            )
-            for rate in (2700, 2751, 2800)
-        ),
+        ("Feeder is as fast as Pillow alone within the noise, 1.00 (0.96–1.04)",),
     ],
 )
 def test_the_fastest_is_named_if_it_is_beyond_the_noise(changed: Any, head: str) -> None:
@@ -132,9 +122,7 @@ def test_the_fastest_is_named_if_it_is_beyond_the_noise(changed: Any, head: str)
         ({"small": 1.2}, "small gain over TurboJPEG on the same tiles (small 1.20)"),
         ({"size": 1.04}, "the dataset takes 1.04 times the bytes of ordinary JPEGs"),
         ({"sample__whole_unscaled": 2750}, "DCT scaling gains nothing measurable: 1.00 ("),
-        ({"sample__decoded_cache_unscaled": 10_000}, "from a full decoded cache, 0.70 (0.70–0.70)"),
         ({"fill": 11.4}, "filling an empty decoded cache takes 11 % (11–11 %) more time"),
-        ({"small": 1.9, "size": 0.98}, None),
         # Filling takes as much as 1 % only, and beyond the noise.
         ({"fill": 0.3, "fill_spread": 0.1}, None),
     ],

@@ -241,25 +241,3 @@ def test_the_reference_counts_what_others_take_from_each_core(core: Core, tmp_pa
     core.pass_time(101.0, {1: 10.9, 3: 20.6})
     second = reference.sample({1: CpuUse(3.7, None), 3: CpuUse(4.6, None)})
     assert second == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1000.0)}
-
-
-@pytest.mark.parametrize(
-    ("waited_s", "stolen_s", "left"),
-    [
-        (0.0, 0.0, 1.0),  # others use what the soak leaves idle
-        (0.1, 0.0, 0.9),
-        (5.0, 0.0, 0.4),  # several processes wait at a time, for each other too
-        (0.1, 0.2, 0.7),  # nothing waits for what the hypervisor takes
-        (None, 0.0, 0.4),  # a kernel that does not count waits
-    ],
-)
-def test_time_that_the_soak_left_idle_is_not_taken_from_it(
-    core: Core, tmp_path: Path, waited_s: float | None, stolen_s: float, left: float
-) -> None:
-    """Of a second, cpu1 is 0.6 s with others: a daemon that becomes slower leaves them more."""
-    reference = CoreReference({"daemon-core": 1}, every_s=1.0, root=tmp_path)
-    core.pass_time(100.0, {1: 10.0})
-    reference.sample({1: CpuUse(3.0, None if waited_s is None else 7.0)})
-    core.pass_time(101.0, {1: 10.9}, stolen_s)
-    sample = reference.sample({1: CpuUse(3.3, None if waited_s is None else 7.0 + waited_s)})
-    assert sample == {"daemon-core": pytest.approx(1000 * left)}

@@ -70,9 +70,7 @@ _IN_PROPORTION = [
             "throughput fell by 61 %: 1,368 images/s in minutes 0.1–0.4, the best before the end, "
             "and 532 at the end, in minutes 3.8–4.2 (medians; 25 % is allowed), while the ",
         ),
-        (_falling(1430, 400), [_SLIGHTLY_SLOWER, STEADY], "fell", "same cores changed by -1"),
         (_IN_PROPORTION, [NEIGHBOURS], "fell", "the feeder became slower"),
-        ([1400.0] * 25 + [0.0] * 25, [STEADY], "fell", "fell by 100 %"),
         (_FALL, [STEADY, _SLOWER], "machine-slower", "but the machine became slower"),
         (_WILD, [STEADY], "too-noisy", "varied too much to tell a fall from noise"),
         ([0.0] * SAMPLES, [STEADY], "too-noisy", "had no image; sample less often (--every)"),

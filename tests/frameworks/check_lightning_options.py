@@ -81,6 +81,7 @@ def test_limited_epochs_begin_at_their_first_batch(served: Served, tmp_path: Pat
         ({"max_steps": 36, "max_epochs": -1}, {"every_n_train_steps": 7}, (2, 6), (2, 4)),
         # At a limited epoch's last batch, and in the middle of such an epoch.
         ({"limit_train_batches": 5}, {"every_n_train_steps": 7}, (1, 4), (1, 2)),
+        ({"accumulate_grad_batches": 3}, {"every_n_train_steps": 3}, (1, 11), (1, 6)),
         (
             {"reload_dataloaders_every_n_epochs": 1},
             {"every_n_train_steps": 5},
@@ -102,3 +103,8 @@ def test_resuming_repeats_and_skips_nothing(
     resumed = train(served, tmp_path, trainer=trainer, saver=saver, epochs=3)
     assert resumed.order()[0] == first
     check_resumed(served, killed, resumed, epochs=3, limit=trainer.get("limit_train_batches"))
+
+
+def test_overfitting_batches_is_an_error(served: Served, tmp_path: Path) -> None:
+    run = train(served, tmp_path, trainer={"overfit_batches": 2}, check=False)
+    assert run.status != 0

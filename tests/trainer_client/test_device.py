@@ -9,13 +9,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from tests.trainer_client.test_batch import make_batch
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
-from trainer_client._device import Normaliser, resolve_device, resolve_dtype
+from trainer_client._device import Normaliser, resolve_device
 from trainer_client._host_normalise import HostNormaliser
 
 CPU = torch.device("cpu")
@@ -63,28 +61,6 @@ def test_every_pixel_value_is_normalised_within_the_dtypes_precision(
         error = (images[:, :3].to(torch.float64) - expected).abs().max().item()
         assert error <= tolerance * TOLERANCE[dtype]
         assert torch.count_nonzero(images[:, 3]) == 0
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    shape=st.tuples(st.integers(1, 5), st.integers(1, 130), st.integers(1, 130)),
-    dtype=st.sampled_from(list(TOLERANCE)),
-)
-@example((5, 97, 101), torch.float32)
-def test_the_cpus_form_equals_the_plain_function_for_any_shape(
-    shape: tuple[int, int, int], dtype: torch.dtype
-) -> None:
-    """torch's addcmul is a fused multiply-add, as the C part's is, on CPUs that have one."""
-    if "AVX" not in torch.backends.cpu.get_cpu_capability():
-        pytest.skip("torch rounds twice on this CPU")
-    pixels = random_pixels(*shape)
-    normaliser = Normaliser(CPU, dtype)
-    images = normaliser(pixels)
-    assert images.shape == (shape[0], 4, *shape[1:])
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    plain = normalise(pixels, *normaliser._arguments)
-    assert torch.equal(images, plain)
-    assert not torch.signbit(images[:, 3].float()).any()
 
 
 @pytest.mark.parametrize("packing", get_args(Packing))
@@ -211,12 +187,6 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
 
 
 # --- Defaults and refusals ------------------------------------------------------------------------
-
-
-def test_images_are_float32_on_a_cpu_and_halves_on_an_accelerator() -> None:
-    assert resolve_dtype(None, CPU) == torch.float32
-    assert resolve_dtype(None, torch.device("cuda", 0)) == torch.float16
-    assert resolve_dtype(torch.bfloat16, CPU) == torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from feeder.client.core.node_link import RETRY_INTERVAL_S
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.wire.messages import (
     MAGIC,
-    MAX_NODE_HEADER_BYTES,
     PROTOCOL_VERSION,
     Hello,
     NotReady,
@@ -277,15 +276,6 @@ def test_a_mangled_chunk_is_a_protocol_error(
     assert node.endpoint in str(caught.value)
 
 
-def test_a_message_over_the_limit_is_not_read_and_ends_the_connection(node: FakeNode) -> None:
-    node.script = lambda key, messages: [[bytes(MAX_NODE_HEADER_BYTES + 1)]]
-    with (
-        make_loader(node, timeout_s=SHORT_S) as loader,
-        pytest.raises(PeerError, match="the connection is lost"),
-    ):
-        next(iter(loader))
-
-
 def test_a_failed_batch_is_an_error_in_its_turn_and_the_next_epoch_works(
     node: FakeNode,
 ) -> None:
@@ -338,17 +328,6 @@ def test_the_loader_survives_a_restart_of_the_daemon(
                 assert loader.statistics().reconnects == 1
                 loader.close()
                 assert fresh.problems == []
-
-
-def test_the_loader_survives_the_loss_of_its_session(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        batches = iter(loader)
-        for index in range(12):
-            if index in (2, 7):
-                node.forget_sessions()
-            check_batch(node, (batch := next(batches)))
-            assert batch.index == index
-        assert 1 <= loader.statistics().reconnects <= 2
 
 
 def test_time_that_this_process_was_suspended_does_not_count_as_the_nodes_silence(

@@ -11,7 +11,6 @@ from feeder.errors import ConfigError
 from tests.support.fake_node import FakeNode
 from tests.trainer_client.test_loader import check_epoch, make_loader
 from trainer_client import FeederLoader
-from trainer_client._ranks import Ranks, RankSource
 
 LAUNCHERS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -76,12 +75,6 @@ def test_a_launched_process_without_a_rank_is_an_error_with_remedies(
             assert "\n" not in str(caught.value)
         pretend_group(monkeypatch, 7, 8)
         assert [(batch.epoch, batch.index) for batch in loader] == [(2, 7)]
-
-
-@pytest.mark.parametrize("count", ["1", "", "some", "-3"])
-def test_launchers_of_one_process_are_ignored(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", count)
-    assert RankSource(None, None).fix() == Ranks(0, 1)
 
 
 def test_ranks_that_leave_a_rank_without_a_batch_are_an_error(

@@ -62,22 +62,6 @@ def test_the_line_answers_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_loaders_statistics_have_the_epoch_and_the_queue(node: FakeNode) -> None:
-    with make_loader(node, window=4) as loader:
-        assert loader.statistics().epoch == EpochTimes()
-        assert loader.statistics().batches_ready == 0
-        batches = iter(loader)
-        next(batches)
-        node.wait_until(lambda: loader.statistics().batches_ready >= 4, "the window is not full")
-        list(batches)
-        epoch = loader.statistics().epoch
-    assert epoch.steps == 11
-    assert 0 < epoch.seconds < 20
-    assert 0 <= epoch.wait_share <= 1
-    assert epoch.bytes_per_s == pytest.approx(11 * BATCH_BYTES / epoch.seconds)
-    assert loader.statistics().wait_s >= epoch.wait_s
-
-
 def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
     lines: list[str] = []
     with make_loader(node, summary=lines.append) as loader:

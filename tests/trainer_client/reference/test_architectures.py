@@ -100,15 +100,6 @@ def test_parameter_names_are_torchvisions(name: str, count: int, some: str) -> N
     assert {*some.split()} <= {*names}
 
 
-def test_the_stride_is_in_the_bottlenecks_3x3_convolution() -> None:
-    model = on_meta("resnet50")
-    for stage, count in enumerate((3, 4, 6, 3), 1):
-        for number in range(count):
-            block = model.get_submodule(f"layer{stage}.{number}")
-            strides = [block.get_submodule(f"conv{n}").stride[0] for n in (1, 2, 3)]
-            assert strides == [1, 2 if stage > 1 and number == 0 else 1, 1]
-
-
 @pytest.mark.parametrize("zero_init_last", [True, False])
 @pytest.mark.parametrize(("name", "norm", "blocks"), [("small", "bn2", 4), ("resnet50", "bn3", 16)])
 def test_gains_of_each_blocks_last_norm_start_as_asked(

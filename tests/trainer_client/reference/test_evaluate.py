@@ -69,17 +69,15 @@ def test_a_run_evaluated_afterwards_has_the_same_figures_by_epoch(
     assert [each["val_images"] for each in json.loads(path.read_text())] == [SAMPLES] * 3
 
 
-def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
-    folder: Path, result: TrainingResult, capsys: pytest.CaptureFixture[str]
+def test_files_are_evaluated_and_added_to_a_table_by_epoch(
+    folder: Path, result: TrainingResult
 ) -> None:
-    damaged = folder / "checkpoints" / "epoch-0002.pt"
-    damaged.write_bytes(damaged.read_bytes()[:-200])
-    assert main([str(folder), "--device", "cpu"]) == ConfigError.exit_status
-    output, error = capsys.readouterr()
-    assert f"skipped: {damaged} is no checkpoint (" in output
-    assert error == "evaluate: error: 1 of 3 checkpoints cannot be read, see above\n"
-    first, _, last = expected(result)
-    assert figures(rows_of(folder / "evaluations.csv")) == [first, last]
+    """Rows of checkpoints that have been removed since stay."""
+    table = folder / "some.csv"
+    for epoch in (2, 1, 2):
+        path = folder / "checkpoints" / f"epoch-000{epoch}.pt"
+        assert main([str(path), "--device", "cpu", "--csv", str(table)]) == 0
+    assert figures(rows_of(table)) == expected(result)[:2]
 
 
 def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_its_own_summary(

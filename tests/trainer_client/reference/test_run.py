@@ -24,7 +24,7 @@ from tests.trainer_client.reference.jobs import (
     run,
     stop_at,
 )
-from trainer_client import Accuracy, Batch, FeederLoader
+from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client.reference import models
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.checkpoints.store import CheckpointFolder
@@ -308,6 +308,22 @@ def test_sigterm_saves_and_ends_with_status_0(
     arguments = ["--checkpoint", str(path), "--resume", *command_line(node)]
     assert main([*arguments, "--warmup-epochs", "1"]) == 0
     assert f"resumed from {path}, step " in capsys.readouterr().out
+    assert position(path) == (1, 0)
+
+
+def test_sigterm_during_an_evaluation_stops_after_it(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, result_of = tmp_path / "job.pt", Accuracy.result
+
+    def terminate(accuracy: Accuracy) -> AccuracyResult:
+        signal.raise_signal(signal.SIGTERM)
+        return result_of(accuracy)
+
+    monkeypatch.setattr(Accuracy, "result", terminate)
+    result = run(node, checkpoint=str(path), val_dataset="val")
+    assert result.was_stopped
+    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES]
     assert position(path) == (1, 0)
 
 

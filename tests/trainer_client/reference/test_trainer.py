@@ -182,6 +182,14 @@ def test_mixing_gives_the_same_losses_for_the_same_batches() -> None:
     assert losses != train(make_trainer())
 
 
+def test_a_key_that_may_change_does() -> None:
+    state = make_trainer().state_dict()
+    trainer = make_trainer(epochs=9, bucket_mb=1.0, val_data={"interpolation": "bicubic"})
+    trainer.check_recipe(state)
+    trainer.load_state_dict(state)
+    assert trainer.steps_done == 0
+
+
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_each_shipped_recipe_trains_by_its_schedule(name: str) -> None:
     recipe = EffectiveRecipe.make(name, {}).recipe

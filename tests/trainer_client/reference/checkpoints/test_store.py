@@ -116,6 +116,16 @@ def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
         load_for_resume(store.path)
 
 
+def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
+    """After an earlier one was resumed, so that the newest is that of the present run."""
+    folder = CheckpointFolder(tmp_path, keep=2)
+    save_epochs(folder, 40, 50, 60)
+    progress = Progress(epoch=2, step=4, history=[make_epoch(0, 40), make_epoch(1, 50)])
+    save(folder, progress)
+    assert names(tmp_path) == ["best.pt", "epoch-0002-step-000004.pt", "epoch-0002.pt"]
+    assert folder.newest() == tmp_path / "epoch-0002-step-000004.pt"
+
+
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The average of the weights against its formula, over resumes, and for half-precision models."""
 
-import io
-
 import pytest
 import torch
 from torch import nn
@@ -57,25 +55,3 @@ def test_weights_and_batch_norm_statistics_are_averaged_by_the_formula(every: in
     assert not average.model.training
     assert not any(parameter.requires_grad for parameter in average.model.parameters())
     assert not found["conv1.weight"][:, 3].any(), "the fourth channel stays zero"
-
-
-def test_a_resumed_average_continues_bit_by_bit() -> None:
-    model = make_model()
-    average = MovingAverage(model, 0.9)
-    for step in range(3):
-        train_step(model, step)
-        average.update(step)
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "average": average.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    other = make_model()
-    resumed = MovingAverage(other, 0.9)
-    other.load_state_dict(saved["model"])
-    resumed.load_state_dict(saved["average"])
-    for step in range(3, 5):
-        for each, its_average in ((model, average), (other, resumed)):
-            train_step(each, step)
-            its_average.update(step)
-    for name, value in average.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name

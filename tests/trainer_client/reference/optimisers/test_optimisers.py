@@ -63,20 +63,6 @@ def test_lars_takes_the_steps_of_the_formula(
     np.testing.assert_allclose(path, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("unscaled", [False, True])
-def test_a_group_without_trust_is_plain_sgd(unscaled: bool) -> None:
-    def make(parameters: list[nn.Parameter], lr: float) -> LARS:
-        groups = [{"params": parameters, "trust": False}]
-        return LARS(groups, lr=lr, **LARS_KEYS, unscaled_momentum=unscaled)
-
-    path = [*descend(make, torch.float32)]
-    expected = [*lars_path(nesterov=False, unscaled=unscaled, trust=False)]
-    np.testing.assert_allclose(path, expected, rtol=1e-6, atol=1e-6)
-    if unscaled:  # torch has the learning rate outside, too
-        sgd = descend(partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01), torch.float32)
-        np.testing.assert_allclose(path, [*sgd], rtol=1e-6, atol=1e-6)
-
-
 def test_a_norm_of_zero_gives_a_ratio_of_one() -> None:
     weights, zeros = torch.full((2, 2), 2.0), torch.zeros(2, 2)
     for start, gradient, expected in (
