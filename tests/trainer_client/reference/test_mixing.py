@@ -133,6 +133,20 @@ def test_a_batch_is_mixed_by_seed_epoch_and_index_alone() -> None:
     assert len(drawn) > 20, "nearly all differ; boxes of the same area do not"
 
 
+def test_draws_stay_as_they_were() -> None:
+    mixing = make_mixing()
+    drawn = [mixing.draw(epoch=2, index=index, height=224, width=224) for index in range(4)]
+    boxes = [(9, 162, 80, 62), None, (151, 137, 73, 87), (11, 0, 188, 185)]
+    assert [box for _, box in drawn] == boxes
+    shares = [
+        1 - 80 * 62 / 224**2,
+        0.38725986149564073,
+        1 - 73 * 87 / 224**2,
+        1 - 188 * 185 / 224**2,
+    ]
+    assert [share for share, _ in drawn] == pytest.approx(shares, rel=1e-12)
+
+
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_of_mixup_follow_the_beta_distribution(alpha: float) -> None:
     shares = np.array([share for share, _ in draw_many(make_mixing(alpha, 0.0))])

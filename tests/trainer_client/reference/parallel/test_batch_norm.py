@@ -1,6 +1,4 @@
-"""Distributed batch norm on 2 and 4 ranks, compared with one process that has the whole batch."""
-
-from collections.abc import Iterator
+"""Distributed batch norm on 4 ranks, compared with one process that has the whole batch."""
 
 import pytest
 import torch
@@ -23,7 +21,8 @@ STEPS = 4
 SAMPLES = 8
 CLASSES = 5
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-SHARES = ([3, 1], [2, 1, 3, 2])  # samples of each rank for one layer, in 2 ranks and in 4
+SHARES = [2, 1, 3, 2]  # samples of each rank for one layer
+RANKS = len(SHARES)
 LAYERS = {
     "usual": {},
     "cumulative": {"momentum": None},
@@ -138,22 +137,21 @@ def check_conversion_for_cuda() -> None:
 def work_in_rank() -> Results:
     """All that one rank does: layers over all ranks, then models over groups of each size."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    shares = next(each for each in SHARES if len(each) == ranks)
     results: Results = {}
     for name in LAYERS:
         layer = distribute_batch_norm(make_layer(name), ranks, CPU)
-        results |= {f"{name}/{k}": v for k, v in run_layer(layer, shares, rank).items()}
+        results |= {f"{name}/{k}": v for k, v in run_layer(layer, SHARES, rank).items()}
     check_conversion_for_cuda()
     with pytest.raises(ConfigError, match=r"is for nn.BatchNorm2d, and 1 is BatchNorm1d: use .* 1"):
         distribute_batch_norm(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)), ranks, CPU)
-    for group in {2, ranks}:
+    for group in (2, RANKS):
         results |= {f"{group}/{name}": each for name, each in train_rank(group).items()}
     return results
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    return run_ranks(work_in_rank, request.param, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return run_ranks(work_in_rank, RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def check_equal(actual: torch.Tensor, expected: torch.Tensor, name: str) -> None:
@@ -166,8 +164,7 @@ def check_equal(actual: torch.Tensor, expected: torch.Tensor, name: str) -> None
 def test_a_layer_over_all_ranks_equals_one_with_the_whole_batch(
     ranks: list[Results], name: str
 ) -> None:
-    shares = next(each for each in SHARES if len(each) == len(ranks))
-    expected = run_layer(make_layer(name), shares, None)
+    expected = run_layer(make_layer(name), SHARES, None)
     prefix = f"{name}/"
     assert {key for key in ranks[0] if key.startswith(prefix)} == {prefix + key for key in expected}
     for key, value in expected.items():
@@ -179,7 +176,7 @@ def test_a_layer_over_all_ranks_equals_one_with_the_whole_batch(
                 check_equal(rank, value, key)
         elif name == "untracked" and key == "evaluation":  # of a rank's own samples, as in torch
             alone = make_layer(name).eval()
-            features = make_pass(1, sum(shares))[0].split(shares)
+            features = make_pass(1, sum(SHARES))[0].split(SHARES)
             for rank, own in zip(each, features, strict=True):
                 check_equal(rank, alone(own).detach(), key)
         else:
@@ -187,14 +184,14 @@ def test_a_layer_over_all_ranks_equals_one_with_the_whole_batch(
 
 
 def test_a_model_in_ddp_trains_as_one_process_with_the_large_batch(ranks: list[Results]) -> None:
-    for group in {2, len(ranks)}:
-        expected = train_whole(len(ranks) // group)
+    for group in (2, RANKS):
+        expected = train_whole(RANKS // group)
         losses = torch.stack([rank[f"{group}/losses"] for rank in ranks]).mean(0)
         check_equal(losses, expected.pop("losses"), "losses")
         for rank in ranks:
             for name, value in expected.items():
                 is_own = name.endswith(STATISTICS) and rank is not ranks[0]
-                if group < len(ranks) and is_own:
+                if group < RANKS and is_own:
                     continue  # ranks keep their group's until DDP sends them the first rank's
                 check_equal(rank[f"{group}/{name}"], value, name)
 
