@@ -95,6 +95,17 @@ def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
     assert len({step[0][0] for step in steps}) > 1, "the same one always begins"
 
 
+def test_turns_of_a_contender_are_spread_over_the_round() -> None:
+    turns: list[str] = []
+    names = {name: lambda first, end, name=name: turns.append(name) for name in "abcdefghijkl"}
+    list(run_rounds(names, items=4, piece=1, rounds=2))
+    turns, again = turns[: len(turns) // 2], turns[len(turns) // 2 :]
+    assert turns != again, "each round has another order"
+    for name in names:
+        places = [place for place, other in enumerate(turns) if other == name]
+        assert max(places) - min(places) >= len(turns) // 2
+
+
 def test_pinning_lasts_as_long_as_its_context() -> None:
     before = os.sched_getaffinity(0)
     core = choose_core(None)

@@ -144,6 +144,18 @@ def test_a_host_that_fails_is_left_alone_with_growing_backoff_and_its_reason_is_
     assert (cluster.status["ready"], cluster.status["problems"]) == (1, [])
 
 
+def test_a_failing_host_gives_its_slot_to_a_free_one_and_is_chosen_last_afterwards() -> None:
+    cluster = Cluster(hosts=4, wanted=2)
+    cluster.fail(0, "no dataset")
+    assert cluster.where == {0: "10.0.0.3", 1: "10.0.0.2"}
+    cluster.settle()
+    cluster.wait(BACKOFF_MAX_S)
+    cluster.want(3)
+    assert cluster.where[2] == "10.0.0.4"
+    problems = cluster.plan.status(cluster.now_s)["problems"]
+    assert [problem["address"] for problem in problems] == ["10.0.0.1"]
+
+
 def test_what_ray_does_not_place_in_time_is_ended_with_a_reason() -> None:
     cluster = Cluster(hosts=1, wanted=1)
     cluster.wait(PLACING_MAX_S - 0.1)
