@@ -1,7 +1,9 @@
 """The manifest: canonical, sealed, and every damage is detected."""
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.dataset import content
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -23,6 +26,7 @@ from feeder.dataset.manifest import (
 )
 from feeder.errors import DatasetError
 from feeder.plan.labels import LabelSpec
+from tests.support.synthetic_sets import EVERY_KIND, Sample, tiled_image, write_set
 
 
 def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -> Manifest:
@@ -232,3 +236,37 @@ def test_error_names_what_is_at_the_path(tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     refused("cannot be read: Is a directory")
+
+
+@pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda each: each.kind)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_content_is_the_hash_that_is_described_and_depends_on_nothing_else(
+    labels: LabelSpec, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it changes, no job resumes: increment the versions of manifest and state."""
+    samples = [
+        Sample(
+            name=f"{number}.jpg",
+            tiled=replace(tiled_image(), content_checksum=2**63 + number),
+            label=number % 2 if labels.kind == "index" else 0,
+            row=bytes([number]) * labels.stored_bytes,
+        )
+        for number in range(11)
+    ]
+    classes = ("cat", "dög\udcff")
+    description = {
+        "classes": list(classes),
+        "labels": {"kind": labels.kind, "width": labels.width},
+        "samples": 11,
+        "shards": shards,
+    }
+    expected = hashlib.blake2b(
+        json.dumps(description, sort_keys=True, indent=1).encode() + b"\n", digest_size=16
+    )
+    for each in samples:
+        expected.update(each.tiled.content_checksum.to_bytes(8, "little"))
+        expected.update(each.row or each.label.to_bytes(4, "little"))
+    for piece_rows in (1, 3, 100):
+        monkeypatch.setattr(content, "_PIECE_ROWS", piece_rows)
+        written = write_set(tmp_path, samples, labels=labels, classes=classes, shards=shards)
+        assert written.content == expected.hexdigest()

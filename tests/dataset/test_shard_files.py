@@ -22,8 +22,10 @@ from tests.support.synthetic_sets import (
     FLOATS,
     INDEX,
     MULTI,
+    Sample,
     expected_rows,
     write_labelled,
+    write_set,
 )
 
 WIDE = LabelSpec(kind="float", width=1500)  # a row of 6,000 bytes: over several blocks
@@ -78,14 +80,10 @@ def test_shard_reads_back_as_written(shard: Path) -> None:
 
 
 def test_index_is_under_half_a_percent_of_images_of_usual_size(tmp_path: Path) -> None:
-    path = tmp_path / "shard.fds"
     tiled = tile_jpeg(encoded(image(500, 400), quality=93), 32)
-    with ShardWriter(path, shard=0) as writer:
-        for number in range(10):
-            writer.append(tiled, label=0, name=f"n01440764/{number}.JPEG", flags=0)
-        writer.finish()
-    overhead = path.stat().st_size - 10 * len(tiled.blob)
-    assert overhead < 0.005 * path.stat().st_size
+    samples = [Sample(name=f"n01440764/{number}.JPEG", tiled=tiled) for number in range(10)]
+    size_bytes = write_set(tmp_path, samples, shards=1).shards[0].bytes
+    assert size_bytes - 10 * len(tiled.blob) < 0.005 * size_bytes
 
 
 def test_empty_shard_is_valid(tmp_path: Path) -> None:
@@ -198,20 +196,15 @@ def test_a_label_row_that_changes_under_a_reader_is_found(
     """In the last block of the row, which is not the one of its record."""
     write_labelled(tmp_path, labels, samples=40, shards=1)
     path = tmp_path / shard_name(0)
-    header = decode_header(path.read_bytes(), "x")
+    content = bytearray(path.read_bytes())
+    header = decode_header(bytes(content), "x")
+    assert header.labels_offset - header.records_offset > BLOCK_BYTES
     with Dataset.open(tmp_path) as dataset:
-        ids = np.array([0])
-        records = dataset.read_records(ids)
-        rows = np.empty((1, *labels.row_shape), labels.dtype)
-        dataset.read_labels(ids, records, rows)
-        assert header.labels_offset - header.records_offset > BLOCK_BYTES
-        with path.open("r+b") as file:
-            file.seek(header.labels_offset + header.label_bytes - 1)
-            last = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes([last ^ 1]))
+        _read(dataset, np.array([0]))
+        content[header.labels_offset + header.label_bytes - 1] ^= 1
+        path.write_bytes(content)
         with pytest.raises(DatasetError, match=r"the label row of sample 0 in .* is not the one"):
-            dataset.read_labels(ids, records, rows)
+            _read(dataset, np.array([0]))
 
 
 def test_a_shard_with_rows_of_another_size_does_not_match(tmp_path: Path) -> None:

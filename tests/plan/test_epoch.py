@@ -216,17 +216,6 @@ def test_positions_are_fair_over_epochs() -> None:
     assert counts.min() > 0
 
 
-def test_neighbouring_seeds_share_no_batches() -> None:
-    layout = ShardLayout(samples=1009, shards=4)
-    batches = [
-        tuple(sorted(make_plan(layout, seed=seed, epoch=epoch, lanes=2).samples(index).tolist()))
-        for seed in range(5)
-        for epoch in range(5)
-        for index in range(31)
-    ]
-    assert len(set(batches)) == len(batches)
-
-
 def test_an_epoch_of_imagenet_21k_needs_little_memory() -> None:
     tracemalloc.start()
     try:
