@@ -81,6 +81,7 @@ def test_coefficients_survive_at_any_size(
     source = encode(picture(width, height), sampling)
     tiled = tile_jpeg(source, tile_width_px)
     assert (tiled.width, tiled.height) == (width, height)
+    assert tiled.subsampling == Subsampling([*SAMPLINGS, "grey"].index(sampling))
     check_geometry(tiled, tile_width_px)
     back = ordinary(tiled)
     assert np.array_equal(decode(back), decode(source))
@@ -116,7 +117,9 @@ def test_any_coefficients_survive(
     source = coefficient_jpeg(kind, *size_px(kind, mcus, rows), blocks, 0)
     tiled = tile_jpeg(source, tile_width_px)
     check_geometry(tiled, tile_width_px)
-    assert np.array_equal(Blob.parse(tiled.blob).read_blocks(), blocks)
+    blob = Blob.parse(tiled.blob)
+    assert np.array_equal(blob.read_blocks(), blocks)
+    assert tiled.content_checksum == blob.content_checksum(), "xxh64 of the documented bytes"
     again = tile_jpeg(ordinary(tiled), tile_width_px)
     assert again.blob == tiled.blob
     assert _native.tile_jpeg(source, tile_width_px, True)[0] == tiled.blob, "the portable encoder"
@@ -150,19 +153,12 @@ def test_rebuilt_jpegs_are_those_of_format_2() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(["-progressive"], id="progressive"),
-        pytest.param(["-arithmetic"], id="arithmetic"),
-        pytest.param(["-arithmetic", "-progressive"], id="both"),
-        pytest.param(["-optimize"], id="optimised"),
-        pytest.param(["-restart", "1"], id="restart-rows"),
-        pytest.param(["-restart", "3B"], id="restart-blocks"),
-        pytest.param(["-quality", "3"], id="coarse"),
-        pytest.param(["-quality", "100"], id="fine"),
-        pytest.param(["-rgb"], id="rgb"),
+        *("-progressive", "-arithmetic", "-arithmetic -progressive", "-optimize", "-rgb"),
+        *("-restart 1", "-restart 3B", "-quality 3", "-quality 100"),
     ],
 )
-def test_every_coding_becomes_baseline_without_loss(options: list[str]) -> None:
-    source = cjpeg(picture(101, 67), "-sample", "2x2", *options)
+def test_every_coding_becomes_baseline_without_loss(options: str) -> None:
+    source = cjpeg(picture(101, 67), "-sample", "2x2", *options.split())
     tiled = tile_jpeg(source, 32)
     check_geometry(tiled)
     assert tiled.was_progressive == ("-progressive" in options)
@@ -186,14 +182,10 @@ def test_reading_stops_at_damage_before_hundreds_of_scans() -> None:
 
 
 def test_subsampling_is_derived_from_ratios_not_factors() -> None:
-    expected = dict(zip(SAMPLINGS, (0, 1, 2, 3, 4), strict=True)) | {"grey": 5}
-    for sampling, number in expected.items():
-        tiled = tile_jpeg(encode(picture(40, 40), sampling), 32)
-        assert tiled.subsampling == Subsampling(number)
-    same = cjpeg(picture(40, 40), "-sample", "2x1,2x1,2x1")
-    tiled = tile_jpeg(same, 32)
+    source = cjpeg(picture(40, 40), "-sample", "2x1,2x1,2x1")
+    tiled = tile_jpeg(source, 32)
     assert tiled.subsampling == Subsampling.S444
-    assert np.array_equal(decode(ordinary(tiled)), decode(same))
+    assert np.array_equal(decode(ordinary(tiled)), decode(source))
 
 
 def _cmyk() -> bytes:
@@ -259,10 +251,9 @@ def test_orientation_is_applied_without_loss_or_not_at_all(orientation: int) -> 
     source = encode(picture(48, 32), quality=95)
     turned = transform_jpeg(source, orientation)
     assert turned is not None
-    whole = decode(source).astype(int)
-    expected = np.asarray(Image.fromarray(whole.astype(np.uint8)).transpose(pillow)).astype(int)
+    expected = np.asarray(Image.fromarray(decode(source)).transpose(pillow)).astype(int)
     assert decode(turned).shape == expected.shape
-    assert np.abs(decode(turned).astype(int) - expected).max() <= 2  # IDCT of turned blocks rounds
+    assert np.abs(decode(turned) - expected).max() <= 2  # IDCT of turned blocks rounds
     odd = transform_jpeg(encode(picture(45, 31)), orientation)
     assert (odd is None) == (orientation != 5)  # a transposition alone moves no partial block
 
@@ -278,13 +269,6 @@ def test_the_scan_is_as_short_as_libjpegs_best(sampling: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_content_checksum_is_xxh64_of_the_documented_bytes(kind: str) -> None:
-    for seed, (width, height) in enumerate([(1, 1), (9, 17), (70, 45)]):
-        tiled = tile_jpeg(hard_jpeg(seed, kind, width, height, 80), 32)
-        assert tiled.content_checksum == Blob.parse(tiled.blob).content_checksum()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_content_checksum_does_not_depend_on_how_an_image_is_packed(kind: str) -> None:
     source = hard_jpeg(5, kind, 150, 40, 90)
     packed = [tile_jpeg(source, tile_width_px) for tile_width_px in TILE_WIDTHS_PX]
@@ -294,20 +278,3 @@ def test_the_content_checksum_does_not_depend_on_how_an_image_is_packed(kind: st
     assert len({tiled.content_checksum for tiled in packed}) == 1
     assert {check_blob(tiled.blob)[0] for tiled in packed} == {packed[0].content_checksum}
     assert len({tiled.blob for tiled in packed}) > 1
-
-
-def test_the_content_checksum_differs_with_a_coefficient_a_quantiser_and_the_size() -> None:
-    checksums = []
-    rng = np.random.Generator(np.random.Philox(1))
-    for kind in FACTORS:
-        components, mcus, rows = mcu_grid(kind, 65, 33)
-        blocks = draw_blocks(rng, len(components) * mcus * rows, 20, 5, 0.3)
-        others = [blocks.copy() for _ in range(3)]
-        others[0][0, 0] += 1
-        others[1][0, 63] += 1
-        others[2][[0, len(components)]] = others[2][[len(components), 0]]
-        sources = [coefficient_jpeg(kind, 65, 33, each, 2) for each in (blocks, *others)]
-        sources.append(coefficient_jpeg(kind, 65, 33, blocks, 3))
-        sources += [coefficient_jpeg(kind, *size, blocks, 2) for size in ((66, 33), (65, 34))]
-        checksums += [tile_jpeg(source, 32).content_checksum for source in sources]
-    assert len(set(checksums)) == len(checksums)

@@ -191,26 +191,6 @@ def test_scaled_decoding_takes_the_largest_scale_that_keeps_the_output_size(
         assert scale == (max(fitting, default=1) if scaling else 1)
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 2**40, 100)
-    widths, heights = rng.integers(1, 2000, (2, 100))
-    whole = plan_crops(TRAIN, seed=3, epoch=4, sample_ids=ids, widths=widths, heights=heights)
-    for rows in (slice(0, 1), slice(17, 49), slice(99, 100), slice(5, 5)):
-        part = plan_crops(
-            TRAIN,
-            seed=3,
-            epoch=4,
-            sample_ids=ids[rows],
-            widths=widths[rows],
-            heights=heights[rows],
-        )
-        assert (part.boxes == whole.boxes[rows]).all()
-        assert (part.flips == whole.flips[rows]).all()
-        assert (part.scales == whole.scales[rows]).all()
-        assert part.boxes.shape == (len(ids[rows]), 4)
-
-
 @pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 1}])
 def test_another_seed_or_epoch_changes_nearly_every_crop(change: dict[str, int]) -> None:
     image_sizes = [(500, 375)] * 5000

@@ -50,39 +50,6 @@ recipes = st.builds(
 )
 
 
-def test_train_crops_at_random_shuffles_and_drops() -> None:
-    assert msgspec.structs.asdict(TRAIN) == {
-        "split": "train",
-        "batch_size": 256,
-        "order_batch_size": 256,
-        "lanes": 0,
-        "image_size": 224,
-        "crop": "random-resized",
-        "scale": (0.08, 1.0),
-        "ratio": (0.75, 4 / 3),
-        "resize_size": 256,
-        "flip_probability": 0.5,
-        "partial_decode": True,
-        "dct_scaling": True,
-        "shuffle": True,
-        "last_batch": LastBatch.DROP,
-        "packing": "int8-hwc-rgb",
-        "interpolation": "bilinear",
-        "auto_augment": "none",
-        "rand_augment_ops": 2,
-        "rand_augment_magnitude": 9,
-        "brightness": (1.0, 1.0),
-        "contrast": (1.0, 1.0),
-        "saturation": (1.0, 1.0),
-        "hue": (0.0, 0.0),
-        "greyscale_probability": 0.0,
-        "erasing_probability": 0.0,
-        "erasing_scale": (0.02, 0.33),
-        "erasing_ratio": (0.3, 3.3),
-        "erasing_value": (124, 116, 104),
-    }
-
-
 def test_val_crops_the_centre_in_order_and_pads_unless_overridden() -> None:
     assert (VAL.crop, VAL.flip_probability) == ("centre", 0.0)
     assert (VAL.dct_scaling, VAL.shuffle, VAL.last_batch) == (False, False, LastBatch.PAD)
