@@ -8,7 +8,7 @@ import pytest
 
 from bench.machine import choose_core, choose_cores, pinned_to
 from bench.report import RATE, Report, compare, median_interval, single
-from bench.rounds import measure
+from bench.rounds import measure, run_rounds
 from feeder.errors import ConfigError
 
 FIELDS = {"name", "value", "unit", "min", "max", "baseline", "ratio"}
