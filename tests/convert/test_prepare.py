@@ -321,7 +321,7 @@ def test_grey_is_scaled_by_the_chosen_white_level(high: int) -> None:
 
 
 def test_levels_above_white_are_clipped_and_counted() -> None:
-    ramp = _ramp(4096)
+    ramp = _ramp(9000)
     sample = prepare(png16(ramp, _GREY), "a", png16_max=4095)
     assert sample.flags == Oddity.PNG | Oddity.CLIPPED
     assert np.array_equal(stored(sample), as_packed(np.minimum(ramp / 4095 * 255, 255)))

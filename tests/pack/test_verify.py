@@ -128,21 +128,6 @@ def test_problems_name_sample_and_source(damaged: Path) -> None:
     ]
 
 
-def test_damaged_records_and_damaged_names_are_different_problems(damaged: Path) -> None:
-    header, _, _ = _index(damaged, 0)
-    path = damaged / shard_name(0)
-    _flip(path, header.records_offset + 64 + 5)
-    assert _problems(damaged) == [
-        "shard-00000.fds: the checksum of its records, labels and names does not match",
-        "sample 1 (name unknown) in shard-00000.fds: its record is damaged",
-    ]
-    _flip(path, header.records_offset + 64 + 5)
-    _flip(path, header.names_offset + 3)
-    assert _problems(damaged) == [
-        "shard-00000.fds: the checksum of its records, labels and names does not match"
-    ]
-
-
 def test_every_problem_is_listed_and_other_shards_are_still_checked(damaged: Path) -> None:
     _, records, _ = _index(damaged, 1)
     for record in records[:3]:

@@ -190,16 +190,6 @@ def test_files_of_several_splits_are_never_merged(
             recognise(where, split="dev")
 
 
-def test_files_of_one_split_are_not_asked_about(tmp_path: Path) -> None:
-    source = str(put(tmp_path / "src", {"train-0.tar": _TAR, "train-1.tar": _TAR}))
-    assert recognise(source).notes == ()
-    assert len(recognise(source, split="train").containers) == 2
-    plain = str(put(tmp_path / "plain", {"0.tar": _TAR}))
-    assert recognise(plain).notes == ()
-    with pytest.raises(ConfigError, match="plain has no splits, none of its files is called so"):
-        recognise(plain, split="train")
-
-
 _ROWS = (("a.jpg", 0, 0), ("b.jpg", 1, 0), ("c.jpg", 1, 1), ("gone.jpg", 7, 1))
 """File, label, and which of two splits."""
 
