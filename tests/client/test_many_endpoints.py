@@ -11,7 +11,7 @@ import pytest
 from bench.daemon import free_port
 from bench.stream.links import BATCH_SIZE, IMAGE_SIZE, client_of, count_descriptors, stand_ins
 from feeder.errors import DatasetError, ProtocolError
-from tests.daemon.test_neighbours import CPUS, two_nodes
+from tests.daemon.test_node_processes import CPUS, two_nodes
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,

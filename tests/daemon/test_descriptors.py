@@ -15,7 +15,6 @@ from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import (
     _NODE_FILES,
     _WORKER_FILES,
-    describe_shortage,
     plan_descriptors,
 )
 from feeder.dataset.opened import Dataset
@@ -29,7 +28,6 @@ from tests.support.daemon import (
     wait_until,
 )
 from tests.support.misuse import dial, dial_zmtp
-from tests.support.session_shell import limits
 from tests.support.sources import error_line, run_feeder
 
 
@@ -226,17 +224,3 @@ def test_files_are_divided() -> None:
         assert shards >= 1
     with pytest.raises(ResourceError, match="needs 60 for one session"):
         plan(59)
-
-
-@pytest.mark.parametrize("clients_max", [1, 213, 214, 512])
-def test_the_shortage_is_reported_only_if_more_files_would_help(clients_max: int) -> None:
-    config = load_config(None, {"data": {"d": "/d"}, "serve.clients_max": clients_max})
-    plan = plan_descriptors(1024, config, 2)
-    shown = describe_shortage(
-        1024,
-        limits(sessions_max=clients_max, client_sessions_max=16, memories_max=plan.memories_max),
-    )
-    if clients_max <= 213:
-        assert shown is None, "1,024 files are enough for 213 sessions"
-    else:
-        assert f"not for clients_max = {clients_max}: " in str(shown)

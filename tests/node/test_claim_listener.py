@@ -1,6 +1,5 @@
 """Claims of slots: the packets, the listener, and the mapping that a client gets."""
 
-import fcntl
 import gc
 import mmap
 import os
@@ -262,28 +261,6 @@ def test_path_in_use_is_refused_and_a_stale_one_is_replaced(tmp_path: Path) -> N
     second.bind([endpoint])
     second.close()
     assert os.listdir(tmp_path) == []
-
-
-# What a client does not map
-
-
-@pytest.mark.parametrize(
-    ("size", "seals", "why"),
-    [
-        (LAYOUT.total_bytes, fcntl.F_SEAL_GROW, "not sealed: it could be truncated"),
-        (4096, fcntl.F_SEAL_SHRINK, "has 4096 bytes, it must have 8192"),
-    ],
-)
-def test_a_file_that_is_or_could_become_too_short_is_not_mapped(
-    size: int, seals: int, why: str
-) -> None:
-    fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(NotSharedError, match=why):
-        LentMemory(fd, LAYOUT, ours)
-    os.close(fd)
 
 
 def test_a_claim_that_is_not_answered_in_time_is_given_up_and_gets_no_late_grant(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, FeederError
-from feeder.process.regular_file import IrregularFileError, open_regular, read_private, read_regular
+from feeder.process.regular_file import IrregularFileError, open_regular, read_private
 from tests.support.sources import call_feeder, error_line, run_feeder
 
 PIPE = "it is a named pipe (FIFO), not a regular file"
@@ -56,17 +56,6 @@ def test_irregular_file_is_named(tmp_path: Path, make: Callable[[Path], Path], f
     with pytest.raises(IrregularFileError) as caught:
         open_regular(make(tmp_path / "x"))
     assert caught.value.strerror == found
-
-
-def test_a_regular_file_is_read_up_to_the_limit_and_blocking(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(bytes(range(256)) * 100)
-    assert read_regular(path, 1 << 20) == path.read_bytes()
-    assert read_regular(path, 1000) == path.read_bytes()[:1000]
-    assert read_regular("/proc/self/status", 1 << 20).startswith(b"Name:")
-    descriptor = open_regular(path)
-    assert os.get_blocking(descriptor)
-    os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,22 +87,6 @@ def test_verify_reports_damage_by_status_if_nothing_can_be_printed(
     for redirection, status in ((">&- 2>&-", 3), (">/dev/full", 4)):
         done = in_shell(f"$F {redirection}", "verify", damaged, "--jobs", "1")
         assert done.returncode == status, (redirection, done.stderr)
-
-
-def test_non_blocking_output_is_written_completely(tmp_path: Path) -> None:
-    """Another process has made the pipe non-blocking; the command waits for room."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    program = (
-        "import sys\nfrom feeder.process.program import run_program\n"
-        "def main():\n    print('x' * 1_000_000)\n    return 0\n"
-        "sys.exit(run_program('test', main))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=writer) as process:
-        os.close(writer)
-        with open(reader, "rb") as file:
-            assert file.read() == b"x" * 1_000_000 + b"\n"
-    assert process.returncode == 0
 
 
 SHADOWS = ("feeder", "numpy", "random", "socket", "json", "signal", "typing", "msgspec")
