@@ -1,6 +1,6 @@
 """Snapshots of a node process in bounded size: workers, and clients over all their sessions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,13 +24,11 @@ from feeder.metrics.records import (
 from feeder.node import snapshots
 from feeder.node.messages import Heartbeat
 from feeder.node.snapshots import (
-    INTERVAL_S,
     SNAPSHOT_BYTES_MAX,
     ClientBook,
     Snapshots,
     fit_snapshot,
 )
-from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.session.admission import HelloReceived
 from feeder.session.state import PendingBatch, PendingChunk, Session, SlotTimes
 from feeder.session.worker_watch import POLICY, Worker
@@ -87,12 +85,9 @@ class Pool:
         self.numbers = tuple(self.pids)
 
 
-def taker_of(
-    pool: Pool, record: NodeRecord | None = None, send: Callable[[Heartbeat], None] | None = None
-) -> Snapshots:
-    """What takes the snapshots of a node process with this pool, and sends them so."""
-    pool.record = record or NodeRecord()
-    control: Any = SimpleNamespace(send=send)
+def taker_of(pool: Pool) -> Snapshots:
+    """What takes the snapshots of a node process with this pool."""
+    control: Any = None
     service: Any = SimpleNamespace(
         table=Shell().table,
         pool=pool,
@@ -105,21 +100,6 @@ def taker_of(
     )
     log: Any = SimpleNamespace(report_suppressed=lambda: None)
     return Snapshots(service, control, log)
-
-
-@pytest.mark.parametrize(
-    ("error", "goes_on"), [(ChannelFullError, True), (ChannelClosedError, False)]
-)
-def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
-    error: type[Exception], goes_on: bool
-) -> None:
-    def send(_: Heartbeat) -> None:
-        raise error
-
-    beats = taker_of(Pool(1), send=send)
-    beats.deadline_s = 10.0
-    beats.run_due(10.0)
-    assert (beats.deadline_s == 10.0 + INTERVAL_S) is goes_on
 
 
 def worker_of(number: int, *, chunk_s: float = 0.0, **totals: float) -> Worker:
