@@ -16,6 +16,7 @@ from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import HostReport
 from feeder.node.clients import log_refusal
 from feeder.node.messages import Board, write_board
+from feeder.node.polling import PollSet
 from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
@@ -201,6 +202,19 @@ def test_bad_samples_are_limited_for_each_shard(
     first, other = kind_of(3, "/d/shard-1.fds"), kind_of(8, "/d/shard-2.fds")
     assert kind_of(4, "/d/shard-1.fds") == first
     assert len({first, other, kind_of(None, "")}) == 3
+
+
+def test_a_turn_begins_before_the_messages_that_waited_are_handled() -> None:
+    """Else a suspension would count as time that the chunks took."""
+    reader, writer = os.pipe()
+    calls: list[str] = []
+    poll_set = PollSet()
+    poll_set.add(reader, lambda now_s: calls.append("message"))
+    os.write(writer, b"x")
+    poll_set.run(0.0, lambda now_s, due_s: calls.append("begin"))
+    assert calls == ["begin", "message"]
+    for end in (reader, writer):
+        os.close(end)
 
 
 def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
