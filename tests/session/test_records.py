@@ -8,10 +8,9 @@ from feeder.metrics.records import SlotSeconds
 from feeder.session import filling
 from feeder.session.events import DrainAsked, SlotSent
 from feeder.session.state import Session
-from feeder.session.worker_watch import CHUNK_DEADLINE_S, UNANSWERED_S
 from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import Failed, Ping, Pong
-from tests.support.session_shell import BATCH, ROWS, Shell, limits
+from tests.support.session_shell import BATCH, ROWS, Shell
 
 A = b"a"
 
@@ -227,20 +226,6 @@ def test_a_batch_of_which_several_chunks_fail_is_failed_once() -> None:
         shell.fail(worker)
     assert shell.counters.batches_failed == {"bad-sample": 1}
     assert [type(message) for _, message in shell.inbox].count(Failed) == 1
-
-
-def test_batches_of_storage_that_does_not_answer_are_no_bad_samples() -> None:
-    shell = Shell(limits(lease_s=1000))
-    shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    shell.advance(CHUNK_DEADLINE_S + 0.1)
-    (killed,) = shell.killed
-    shell.lose(killed, was_killed=True, is_held=True)
-    shell.join()
-    shell.advance(UNANSWERED_S)
-    assert shell.counters.batches_failed == {"stalled-storage": 1}
-    assert shell.counters.bad_samples == 0
 
 
 def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made() -> None:

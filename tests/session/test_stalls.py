@@ -160,6 +160,8 @@ def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> No
         "dataset d cannot be read: no answer in 36 s, is its file system alive?",
     ] * len(shell.clients[A].wanted)
     assert {failed.code for failed in failures(shell, A)} == {"dataset"}
+    assert shell.counters.batches_failed == {"stalled-storage": 2}
+    assert shell.counters.bad_samples == 0
     shell.request(A, [(1, 0)], [(0, 0), (0, 1)])
     fill_all_but(shell, "e")
     assert not any(datasets_in_flight(shell).values())
