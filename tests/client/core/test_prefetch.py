@@ -220,6 +220,15 @@ def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     assert not prefetch.held[0, 0].failures
 
 
+def test_a_failure_after_the_loan_of_a_batch_is_ignored() -> None:
+    prefetch = share()
+    lend(prefetch, A, lent((0, 0)))
+    fail(prefetch, A, (0, 0), "disk of a")
+    assert prefetch.releases.pop(A, []) == [], "the slot is still to be read"
+    assert take_keys(prefetch) == [(0, 0)]
+    assert prefetch.releases.pop(A, []) == [(0, 0)]
+
+
 def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
     prefetch = share()
     lend(prefetch, A, lent((0, 0)))
