@@ -220,9 +220,12 @@ def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     assert not prefetch.held[0, 0].failures
 
 
-def test_a_failure_after_the_loan_of_a_batch_is_ignored() -> None:
+def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> None:
     prefetch = share()
-    lend(prefetch, A, lent((0, 0)))
+    assert lend(prefetch, A, lent((0, 0)))
+    assert not lend(prefetch, B, lent((0, 0))), "it is slower"
+    assert not lend(prefetch, A, lent((0, 0))), "it is a duplicate"
+    assert prefetch.lent == 1
     fail(prefetch, A, (0, 0), "disk of a")
     assert prefetch.releases.pop(A, []) == [], "the slot is still to be read"
     assert take_keys(prefetch) == [(0, 0)]
