@@ -105,27 +105,6 @@ def test_an_invalid_endpoint_is_refused_with_the_reason(text: str, reason: str) 
         check_endpoint(text)
 
 
-@given(
-    st.one_of(
-        st.text(max_size=30),
-        st.builds(
-            "{}{}:{}".format,
-            st.sampled_from(["tcp://", "ipc:///", "tcp://["]),
-            st.text(max_size=12),
-            st.one_of(st.integers(-1, 70_000), st.text(max_size=6)),
-        ),
-    )
-)
-def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
-    try:
-        assert check_endpoint(text) == text
-    except ConfigError:
-        return
-    assert text.startswith(("tcp://", "ipc:///"))
-    if text.startswith("tcp://"):
-        assert 0 < int(text.rpartition(":")[2]) < 65_536
-
-
 # A list in a file
 
 
@@ -366,15 +345,3 @@ def test_hosts_that_do_not_resolve_are_reported_at_once_and_until_they_do(
     watch.join(WAIT_S)
     assert not watch.is_alive(), "nothing remains to be watched"
     assert directory.problems == {}
-
-
-def test_a_name_that_no_longer_resolves_keeps_its_last_list(
-    resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(INTERVALS_S, "dns", 0.0)
-    directory = Directory("dns://feeders:5555")
-    found = directory.refresh()
-    resolver.addresses = ()
-    assert directory.refresh() == directory.refresh() == found
-    (message,) = caplog.messages
-    assert message.endswith("; its last list stays valid")

@@ -163,20 +163,6 @@ def count(daemon: Daemon, text: str) -> int:
     return sum(text in line for line in daemon.lines)
 
 
-def test_node_process_restart_is_retried_until_descriptors_are_available(
-    packed: Path, dataset: Dataset
-) -> None:
-    with serve(packed) as daemon:
-        supervisor = psutil.Process(daemon.process.pid)
-        before = supervisor.rlimit(psutil.RLIMIT_NOFILE)
-        supervisor.rlimit(psutil.RLIMIT_NOFILE, (supervisor.num_fds(), before[1]))
-        daemon.node.kill()
-        daemon.wait_line("node process 0 cannot be started: .*; trying again in ")
-        supervisor.rlimit(psutil.RLIMIT_NOFILE, before)
-        daemon.wait_line("node process 0 serves again")
-        fetch_one(daemon, dataset)
-
-
 def fetch_one(daemon: Daemon, dataset: Dataset, name: str = "d") -> None:
     recipe = small_recipe()
     with RawClient(daemon.endpoint) as client:

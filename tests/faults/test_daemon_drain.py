@@ -60,10 +60,6 @@ def test_new_requests_are_refused_while_draining(packed: Path) -> None:
             assert client.hello(small_recipe()).code == "draining"
 
 
-def idle(daemon: Daemon, stack: contextlib.ExitStack) -> None:
-    stack.enter_context(RawClient(daemon.endpoint)).hello(small_recipe())
-
-
 def stuck_client(daemon: Daemon, stack: contextlib.ExitStack) -> None:
     keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
     client = stack.enter_context(client_process(daemon.endpoint, _LARGE, keys))
@@ -72,15 +68,6 @@ def stuck_client(daemon: Daemon, stack: contextlib.ExitStack) -> None:
 
 def stuck_node(daemon: Daemon, stack: contextlib.ExitStack) -> None:
     daemon.node.suspend()
-
-
-def stuck_worker(daemon: Daemon, stack: contextlib.ExitStack) -> None:
-    client = stack.enter_context(RawClient(daemon.endpoint))
-    client.hello(small_recipe())
-    for worker in daemon.workers():
-        worker.suspend()
-    client.want((0, 0))
-    assert daemon.counters()["sessions"] == 1, "the node process still responds"
 
 
 def second_signal(daemon: Daemon, stack: contextlib.ExitStack) -> None:
@@ -92,13 +79,11 @@ def second_signal(daemon: Daemon, stack: contextlib.ExitStack) -> None:
 @pytest.mark.parametrize(
     ("prepare", "drain_s", "least_s", "most_s"),
     [
-        (idle, "4.5", 0, 3),
         (stuck_client, "1", 1, 3.5),
-        (stuck_worker, "1", 0, 3.5),
         (stuck_node, "4.5", 0, 7),
         (second_signal, "4.5", 0, 3),
     ],
-    ids=["idle", "stuck client", "stuck worker", "stuck node process", "second signal"],
+    ids=["stuck client", "stuck node process", "second signal"],
 )
 def test_a_signal_ends_the_daemon_whatever_is_stuck(
     packed: Path,

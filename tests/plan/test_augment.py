@@ -20,7 +20,7 @@ from feeder.plan.crop import TRIES, plan_crops
 from feeder.plan.erasing import NOISE_MEAN, NOISE_STD
 from feeder.plan.recipe import MEAN_COLOUR, Recipe
 from feeder.plan.rng import Stream, uniforms
-from tests.support.fairness import chi_square_z, ks_statistic
+from tests.plan.fairness import chi_square_z, ks_statistic
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD
 
 ALL_ON: dict[str, Any] = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from feeder.plan.crop import TRIES, CropPlan, log_uniforms, plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.plan.rng import Stream, uniforms
-from tests.support.fairness import ks_statistic
+from tests.plan.fairness import ks_statistic
 
 Box = tuple[float, float, float, float]
 

@@ -29,7 +29,7 @@ from feeder.plan.lanes import (
 )
 from feeder.plan.permutation import MAX_SIZE
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
-from tests.support.fairness import chi_square_z
+from tests.plan.fairness import chi_square_z
 
 # If these change, running jobs cannot resume, and old and new nodes make different batches: raise
 # PROTOCOL_VERSION and add a changelog entry.

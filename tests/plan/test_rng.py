@@ -20,7 +20,7 @@ from feeder.plan.rng import (
     uniform_integers,
     uniforms,
 )
-from tests.support.fairness import chi_square_z
+from tests.plan.fairness import chi_square_z
 
 words = st.integers(0, 2**64 - 1)
 IMAGENET_21K = 14_197_122

@@ -24,7 +24,7 @@ from feeder.sample.cache_plan import (
     aligned_bytes,
     plan_cache,
 )
-from tests.support.cache_process import (
+from tests.sample.cache_process import (
     SOURCE,
     content_of,
     fill,

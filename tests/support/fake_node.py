@@ -25,7 +25,6 @@ from feeder.wire.messages import (
     ClientMessage,
     Failed,
     Hello,
-    NodeMessage,
     Ping,
     Pong,
     Refused,
@@ -142,10 +141,6 @@ class FakeNode:
         with self._changed:
             peer = peer or next(reversed(self.sessions.values())).peer
             self._outbox.append((peer, message))
-
-    def send_message(self, message: NodeMessage) -> None:
-        """Send a message without frames to the last peer that greeted."""
-        self.send([encode(message)])
 
     def forget_sessions(self) -> None:
         """Behave like a node that was restarted behind an unbroken connection."""

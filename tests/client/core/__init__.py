@@ -1,4 +1,4 @@
-"""The client's state machine, driven by ``support.client_shell`` and ``support.fleet``.
+"""The client's state machine, driven by ``support.client_shell`` and a simulated ``fleet``.
 
 May import: the product, bench, tests.
 """

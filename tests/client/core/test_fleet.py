@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.fleet import Fleet, Node
+from tests.client.core.fleet import Fleet, Node
 
 _MISHAPS = "kill stop drain cut fail lose heal jump pause list begin calm"
 

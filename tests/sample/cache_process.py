@@ -1,8 +1,8 @@
 """A process that shares a decoded cache, for tests of races and crashes.
 
-    python -m tests.support.cache_process FD PLAN race SEED KEYS      fills the missing keys
-    python -m tests.support.cache_process FD PLAN die KEY STORE       is killed before that store
-    python -m tests.support.cache_process FD PLAN hold KEY            claims, writes half, and waits
+    python -m tests.sample.cache_process FD PLAN race SEED KEYS      fills the missing keys
+    python -m tests.sample.cache_process FD PLAN die KEY STORE       is killed before that store
+    python -m tests.sample.cache_process FD PLAN hold KEY            claims, writes half, and waits
 
 The first prints the number of keys that it has filled; the third prints the claimed entry and waits
 for the end of its input.
@@ -131,7 +131,7 @@ def _hold(cache: DecodedCache, key: int) -> None:
 def process(cache: DecodedCache, *arguments: str | int) -> Iterator["subprocess.Popen[str]"]:
     """Run such a process on a cache, and kill it on exit."""
     plan = msgspec.json.encode(cache.plan).decode()
-    command = [sys.executable, "-m", "tests.support.cache_process", str(cache.fileno()), plan]
+    command = [sys.executable, "-m", "tests.sample.cache_process", str(cache.fileno()), plan]
     child = subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=REPOSITORY,
