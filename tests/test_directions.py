@@ -58,8 +58,8 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = words(
-    "PIL altair google_crc32c mlperf_logging msgspec numpy prometheus_client psutil pyarrow ray "
-    "rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
+    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy prometheus_client psutil pyarrow "
+    "ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
 )
 
 TRAIN_EXTRA = {"altair", "mlperf_logging", "tensorboardX", "vl_convert", "wandb"}
@@ -110,7 +110,7 @@ ROOMS: Mapping[str, Row] = {
     "source.location": row("errors process source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",
-        "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard",
+        "google_crc32c lmdb numpy msgspec pyarrow scipy xxhash zstandard",
     ),
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
@@ -562,6 +562,6 @@ def test_rows_and_exceptions_that_are_no_longer_needed_are_found() -> None:
 
 def test_tests_import_no_package_of_an_extra_at_their_top() -> None:
     """Plain pytest after `make setup`, which installs none of them, skips what needs one."""
-    extras = re.compile(r"(?m)^(?:import|from) (?:pyarrow|zstandard|scipy)\b")
+    extras = re.compile(r"(?m)^(?:import|from) (?:lmdb|pyarrow|zstandard|scipy)\b")
     modules = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "golden"]
     assert [str(p) for p in modules if extras.search(p.read_text("utf-8"))] == []

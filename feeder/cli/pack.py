@@ -36,9 +36,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "pack",
         help="pack images into a dataset",
         description="Pack SRC into the dataset DST. SRC is a folder of class folders, a folder "
-        "with a label file, tar shards (WebDataset), TFRecords, Parquet files or ImageNet's "
-        "archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded without "
-        "loss unless an option asks for it. After an interruption the same command resumes.",
+        "with a label file, tar shards (WebDataset), TFRecords, Parquet or LMDB files, or "
+        "ImageNet's archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded "
+        "without loss unless an option asks for it. After an interruption the same command "
+        "resumes.",
     )
     parser.add_argument("source", metavar="SRC", help="folder, file or quoted pattern to pack")
     parser.add_argument(

@@ -19,6 +19,7 @@ MODULES: Final = {
     "webdataset": "webdataset",
     "tfrecord": "tfrecord",
     "parquet": "parquet",
+    "lmdb": "lmdb",
     "imagenet-train": "imagenet",
     "imagenet-val": "imagenet",
 }

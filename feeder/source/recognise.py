@@ -3,7 +3,7 @@
     a folder with folders in it             class-folder
     a folder of images with one CSV, …      labelled-folder; so is any with --labels
     files, or a folder of files             by their first bytes: webdataset, tfrecord, parquet,
-                                            imagenet-train, imagenet-val
+                                            lmdb, imagenet-train, imagenet-val
 
 Where more than one kind is possible none is guessed: an error names what was seen. It does not
 depend on the order in which a file system lists a folder.

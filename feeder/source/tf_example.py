@@ -35,6 +35,8 @@ _VARINT_BYTES_MAX: Final = 10
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _NAME_TAG: Final = 1 << 3 | _LEN
 _VALUE_TAG: Final = 2 << 3 | _LEN
+_DATUM: Final = frozenset(range(1, 8))
+_DATUM_DATA, _DATUM_LABEL, _DATUM_FLOATS, _DATUM_ENCODED = 4, 5, 6, 7
 _KINDS: Final[dict[int, ListKind]] = {1: "bytes", 2: "float", 3: "int64"}
 
 
@@ -102,6 +104,24 @@ class ExampleReader:
                         return found
         return found
 
+    def datum(self) -> tuple[Span, int | None, bool] | None:
+        """Return the data of Caffe's Datum, its label, and whether the data are an image file.
+
+        None for another message; of a field that is there twice, the last counts.
+        """
+        fields = {
+            number: (wire, start, stop) for number, wire, start, stop in self._fields(0, self._size)
+        }
+        if not fields.keys() <= _DATUM or not fields.keys() & {_DATUM_DATA, _DATUM_FLOATS}:
+            return None
+        numbers = {
+            number: _signed(self._varint(*span)[0])
+            for number, (wire, *span) in fields.items()
+            if wire == _VARINT
+        }
+        _, *data = fields.get(_DATUM_DATA, (_LEN, 0, 0))
+        return Span(*data), numbers.get(_DATUM_LABEL), bool(numbers.get(_DATUM_ENCODED))
+
     def read(self, span: Span) -> bytes:
         """Return the bytes of a span."""
         index = self._index(span.start, span.stop - span.start)
@@ -124,7 +144,7 @@ class ExampleReader:
             at = start
             while number == 1 and wire in (_VARINT, _LEN) and at < stop:
                 value, at = self._varint(at, stop)
-                values.append(value - (value >> 63 << 64))
+                values.append(_signed(value))
                 if len(values) > VALUES_MAX:
                     raise BadExample(f"a feature has more than {VALUES_MAX} values")
         return values
@@ -233,6 +253,10 @@ class ExampleReader:
         self._base, self._buffer = at, self._read_at(at, wanted)
         if len(self._windows) < _WINDOWS_MAX:
             self._windows.append((at, self._buffer))
+
+
+def _signed(value: int) -> int:
+    return value - (value >> 63 << 64)
 
 
 def _text(name: bytes) -> str:

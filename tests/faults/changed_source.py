@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
 from feeder.pack.task_pool import MakePool
 from tests.source.tar_writer import tar_bytes
-from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import InlinePool, encoded, image, silent, write_parquet
+from tests.source.tf_writer import encode_datum, encode_example, frame
+from tests.support.sources import InlinePool, encoded, image, silent, write_lmdb, write_parquet
 
 IMAGES = 41
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -119,6 +120,12 @@ def _parquet(pictures: list[Picture]) -> Files:
     return {"train.parquet": file.getvalue()}
 
 
+def _lmdb(pictures: list[Picture]) -> Files:
+    values = {p.name.encode(): encode_datum(p.data, CLASSES.index(p.label)) for p in pictures}
+    with tempfile.TemporaryDirectory() as folder:
+        return {"data.mdb": write_lmdb(Path(folder) / "data.mdb", values).read_bytes()}
+
+
 def _imagenet_train(pictures: list[Picture]) -> Files:
     inner = {
         name: tar_bytes((p.name, p.data) for p in pictures if int(p.name[15:23]) % 3 == number)
@@ -164,6 +171,7 @@ KINDS: Mapping[str, Kind] = {
     "webdataset-gz": Kind(_gzipped(_webdataset), "{0..1}.tar.gz", "webdataset"),
     "tfrecord": Kind(_tfrecord, "train-00000-of-00001"),
     "parquet": Kind(_parquet),
+    "lmdb": Kind(_lmdb),
     "imagenet-train": Kind(_imagenet_train, "train.tar", "imagenet-train"),
     "imagenet-val": Kind(_imagenet_val, "val.tar", "imagenet-val", "truth.txt"),
 }

@@ -57,7 +57,7 @@ def test_a_source_replaced_after_listing_is_an_error(kind: str, tmp_path: Path) 
     check_refused(attack, caught.value)
 
 
-@pytest.mark.parametrize("kind", ["class-folder", "webdataset", "tfrecord", "parquet"])
+@pytest.mark.parametrize("kind", ["class-folder", "webdataset", "tfrecord", "parquet", "lmdb"])
 @pytest.mark.parametrize("at", range(3))
 def test_a_source_replaced_while_one_file_is_opened_is_not_mixed(
     kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

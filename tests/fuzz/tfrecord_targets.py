@@ -13,7 +13,7 @@ from feeder.source.tf_example import VALUES_MAX, BadExample, ExampleReader
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target, folder, reads, refusal, written
 from tests.source.listings import GOLDEN, Listed, list_container
-from tests.source.tf_writer import Values, encode_example, frame
+from tests.source.tf_writer import Values, encode_datum, encode_example, frame
 
 _TOKENS = (
     *(b"\x0a", b"\x12", b"\x1a", b"\x08", b"\x0d", b"\x0a\x00", b"\x80", b"\xff" * 10, b"\0"),
@@ -37,7 +37,7 @@ def _messages() -> tuple[bytes, ...]:
     image: Values = ("bytes", [bytes(6000)])
     features = [(b"image/class/label", numbers), (b"image/encoded", image), (b"several", numbers)]
     made.append(encode_example(features, packed=False, junk=b"\x48\x01\x55" + bytes(4)))
-    return tuple(made)
+    return (*made, encode_datum(bytes(6000), 3), encode_datum(b"", -1, encoded=False))
 
 
 def _message(rng: random.Random) -> bytes:
@@ -51,7 +51,9 @@ def _read_message(reader: ExampleReader, size_bytes: int) -> object:
     """Return all that can be read, or the reason why not."""
     try:
         found = reader.find(_WANTED)
-        read: list[object] = [found]
+        datum = reader.datum()
+        assert datum is None or 0 <= datum[0].start <= datum[0].stop <= size_bytes
+        read: list[object] = [found, datum]
         for feature in found.values():
             if feature.kind == "int64":
                 integers = reader.integers(feature)

@@ -22,8 +22,16 @@ from feeder.errors import FeederError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
-from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import encoded, feeder_command, image, pack, run_inline, write_parquet
+from tests.source.tf_writer import encode_datum, encode_example, frame
+from tests.support.sources import (
+    encoded,
+    feeder_command,
+    image,
+    pack,
+    run_inline,
+    write_lmdb,
+    write_parquet,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +125,18 @@ def _parquet(folder: Path, raw: Sequence[Any]) -> Path:
     return folder / "x.parquet"
 
 
+def _lmdb(folder: Path, raw: Sequence[Any]) -> Path:
+    """Numbers in Datums, names as the folders of keys."""
+    folder.mkdir()
+    values = {}
+    for number, label in enumerate(raw):
+        if isinstance(label, str):
+            values[f"{label}/{number:02d}.jpg".encode()] = _jpeg(number)
+        else:
+            values[f"{number:02d}.jpg".encode()] = encode_datum(_jpeg(number), label)
+    return write_lmdb(folder / "data.mdb", values).parent
+
+
 WRITERS: dict[str, Callable[[Path, Sequence[Any]], Path]] = {
     "csv": _csv,
     "jsonl": _jsonl,
@@ -127,6 +147,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Any]], Path]] = {
     "wds-json": _tar("json", lambda label: json.dumps({"label": label})),
     "tfrecord": _tfrecord,
     "parquet": _parquet,
+    "lmdb": _lmdb,
 }
 
 
@@ -180,6 +201,20 @@ SITUATIONS = {
         ("folder",),
         ["2", "10", "0"],
         '3 classes by folder name, "10" before "2"',
+        "0 10 2",
+        [2, 1, 0],
+    ),
+    "numbers in Datums": Situation(
+        ("lmdb",),
+        [2, 0, 1, 2],
+        "3 classes by number",
+        "0 1 2",
+        [2, 0, 1, 2],
+    ),
+    "folders in keys, called by numbers": Situation(
+        ("lmdb",),
+        ["2", "10", "0"],
+        '3 classes by name, "10" before "2"',
         "0 10 2",
         [2, 1, 0],
     ),
@@ -350,6 +385,8 @@ def test_every_kind_gives_the_samples_of_a_class_folder(tmp_path: Path) -> None:
     zipped.write_bytes(gzip.compress((tmp_path / "wds-cls" / "x.tar").read_bytes()))
     pack(zipped, tmp_path / "packed-gz")
     assert _samples(tmp_path / "packed-gz") == expected
+    pack(WRITERS["lmdb"](tmp_path / "lmdb", _NAMES), tmp_path / "packed-lmdb")
+    assert _samples(tmp_path / "packed-lmdb") == expected
 
 
 @pytest.mark.parametrize(("kind", "writer"), [("webdataset", "wds-cls"), ("tfrecord", "tfrecord")])

@@ -61,6 +61,7 @@ def _old_tar() -> bytes:
         ("x.gz", gzip.compress(_RECORDS, mtime=0), "tfrecord"),
         ("x.zlib", zlib.compress(_RECORDS), "tfrecord"),
         ("x.parquet", (GOLDEN / "classes.parquet").read_bytes(), "parquet"),
+        ("no-suffix", _LMDB, "lmdb"),
         ("ILSVRC2012_img_train.tar", tar_of("n01440764.tar", data=_CLASS_TAR), "imagenet-train"),
         ("n01440764.tar", _CLASS_TAR, "imagenet-train"),
         ("other.tar", _CLASS_TAR, "webdataset"),
@@ -78,7 +79,7 @@ def test_files_are_recognised_by_their_first_bytes(
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("file", b"", "file is a file: give a folder of images, or tar, TFRecord or .* is empty"),
+        ("file", b"", "give a folder of images, or tar, TFRecord, Parquet or LMDB files; it is em"),
         ("flipped", b"b" + _old_tar()[1:], "of no known format"),
         ("x.jpg", JPEG, "x.jpg is one image: give the folder that holds the images"),
         ("x.csv", b"file,label\n", "x.csv is a file of labels: give the folder that holds"),
@@ -89,7 +90,6 @@ def test_files_are_recognised_by_their_first_bytes(
         ("x.arrow", b"ARROW1\x00\x00", "an Arrow file: write it as Parquet"),
         ("x.h5", b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it in Python"),
         ("x.jpg", b"version https://git-lfs.github.com", "a Git LFS pointer and no image"),
-        ("data.mdb", _LMDB, "an LMDB database: read it in Python"),
     ],
 )
 def test_other_files_are_refused_by_what_they_are(
@@ -117,6 +117,8 @@ _CSV = b"file,label\na.jpg,1\n"
         ({"0.tar.gz": _ZIPPED_TAR, "1.tar": _TAR}, "webdataset", "0.tar.gz 1.tar"),
         ({"t-00000-of-00001": _RECORDS, "x.idx": b""}, "tfrecord", "t-00000-of-00001"),
         ({"train-0.parquet": b"PAR1", "dataset_info.json": b"{}"}, "parquet", "train-0.parquet"),
+        ({"data.mdb": _LMDB, "lock.mdb": b"."}, "lmdb", "data.mdb"),
+        ({"a.lmdb": _LMDB, "b.lmdb": _LMDB, "b.lmdb-lock": b""}, "lmdb", "a.lmdb b.lmdb"),
         ({"n01440764.tar": _CLASS_TAR, ".x.tar": b""}, "imagenet-train", "n01440764.tar"),
     ],
 )
@@ -139,7 +141,8 @@ def test_folders_are_recognised_by_what_they_hold(
         ({"1.tar": _TAR, "a/x.jpg": b""}, "holds 1 folder and 1 tar file: give the"),
         ({"1.tar": b"no tar"}, "1.tar is a file: give .* it is of no known format"),
         ({"data/x.parquet": b"PAR1"}, "no images, and .*source/data has 1 Parquet file: give one"),
-        ({"data.mdb": _LMDB, "lock.mdb": b"."}, "data.mdb is an LMDB database: read"),
+        ({"data/data.mdb": _LMDB}, "no images, and .*source/data has 1 LMDB file: give one"),
+        ({"data.mdb": b"...", "lock.mdb": b"."}, "data.mdb is a file: give .* of no known format"),
         ({"shard.00000.mds": b"..", "index.json": b"{}"}, "mds is a shard of Mosaic"),
         (
             {"data-00000-of-00001.arrow": b"\xff" * 4, "state.json": b"{}"},

@@ -46,6 +46,15 @@ def encode_example(
     return junk + field(1, junk + body) + junk
 
 
+def encode_datum(
+    data: bytes, label: int | None, *, encoded: bool = True, junk: bytes = b""
+) -> bytes:
+    """Return Caffe's Datum, with its fields in the order that protobuf writes them."""
+    size = b"".join(varint(number << 3) + varint(8) for number in (1, 2, 3))
+    labelled = b"" if label is None else varint(5 << 3) + varint(label)
+    return size + field(4, data) + labelled + varint(7 << 3) + varint(encoded) + junk
+
+
 def masked_crc(data: bytes) -> bytes:
     """Return the checksum that follows a length and a record's data."""
     crc = google_crc32c.value(data)

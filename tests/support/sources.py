@@ -166,6 +166,21 @@ def pixels(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.asarray(opened.convert("RGB"))
 
 
+def write_lmdb(
+    file: Path, values: Mapping[bytes, bytes], *, database: bytes | None = None, **options: Any
+) -> Path:
+    """Write a database in a file of its own; skips the test where the package is missing."""
+    lmdb = pytest.importorskip("lmdb", reason="make test installs lmdb")
+    with lmdb.open(
+        str(file), subdir=False, map_size=1 << 26, lock=False, max_dbs=1, **options
+    ) as environment:
+        chosen = None if database is None else environment.open_db(database)
+        with environment.begin(write=True, db=chosen) as transaction:
+            for key, value in values.items():
+                transaction.put(key, value)
+    return file
+
+
 def write_parquet(file: Path | BinaryIO, columns: Mapping[str, Any], **options: Any) -> None:
     """Write a table; skips the test where pyarrow is missing."""
     pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")

@@ -29,7 +29,6 @@ _OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", _USE_PYTHON),
     (rb"SQLite format 3\x00", "an SQLite database", _USE_PYTHON),
     (rb"\x93NUMPY", "a NumPy array", _USE_PYTHON),
-    (rb".{16}\xde\xc0\xef\xbe", "an LMDB database", _USE_PYTHON),
     (rb"\x0a\x23\xd7\xce", "an MXNet RecordIO file", _USE_PYTHON),
     (
         rb"version https://git-lfs",
