@@ -223,6 +223,6 @@ def test_replaced_shard_is_served_until_a_new_worker_refuses_the_other_file(
         with pytest.raises(DatasetError, match=rf"{SHARD} does not match the manifest"):
             list(chain(loader, loader))
         intact.replace(served / SHARD)
-        loader.set_epoch(3)
-        assert [digest(batch) for batch in loader] == right[3 * EPOCH : 4 * EPOCH]
+        loader.set_epoch(EPOCHS - 1)  # batches of the next one may have failed ahead of the loop
+        assert [digest(batch) for batch in loader] == right[-EPOCH:]
         daemon.family()
