@@ -142,11 +142,6 @@ class FakeNode:
             peer = peer or next(reversed(self.sessions.values())).peer
             self._outbox.append((peer, message))
 
-    def forget_sessions(self) -> None:
-        """Behave like a node that was restarted behind an unbroken connection."""
-        with self._changed:
-            self.sessions.clear()
-
     def plan(self, session: Session, epoch: int) -> EpochPlan:
         recipe = session.hello.recipe
         return recipe.plan_epoch(self.layout, seed=session.hello.seed, epoch=epoch)
