@@ -271,7 +271,7 @@ class Outputs:
             memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
             memory = memory[-memory.ctypes.data % _ALIGNMENT_BYTES :][:size_bytes]
             held = [each for each in self._lent if each[1]() is not None]
-            self._lent = held[1 - OUTPUTS_KEPT :]
+            self._lent = held[: OUTPUTS_KEPT - 1]  # the latest are free again soonest
         lent = view_of(memory.data[:size_bytes])
         others = [each for each in self._lent if each[0] is not memory]
         self._lent = [(memory, weakref.ref(lent)), *others]  # first, as it is in the caches

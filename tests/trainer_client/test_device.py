@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -124,6 +125,20 @@ def test_memory_is_used_again_once_no_tensor_refers_to_it(form: str) -> None:
         addresses.add(images.data_ptr())
         del images
     assert len(addresses) == 1
+
+
+def test_a_loop_that_keeps_its_first_batches_uses_the_memory_of_the_others_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It holds the latest batch, too, while it takes the next."""
+    normaliser, pixels = Normaliser(CPU, torch.float32), random_pixels(2, 50, 50)
+    allocate = Mock(side_effect=np.empty)
+    monkeypatch.setattr(np, "empty", allocate)
+    kept = [normaliser(pixels) for _ in range(2)]
+    for _ in range(10):
+        images = normaliser(pixels)
+    assert torch.equal(images, kept[0])
+    assert allocate.call_count == 4
 
 
 # --- Compiled, as on CUDA -------------------------------------------------------------------------
