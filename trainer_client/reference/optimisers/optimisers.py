@@ -29,7 +29,7 @@ class _Float32Optimiser(torch.optim.Optimizer):
     """The loop over parameters; a subclass defines the update of one."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Update each parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:

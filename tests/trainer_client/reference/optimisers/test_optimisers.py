@@ -76,6 +76,14 @@ def test_a_norm_of_zero_gives_a_ratio_of_one() -> None:
         assert (parameter == expected).all()
 
 
+@pytest.mark.parametrize("make", [LARS, RMSpropTF])
+def test_a_closure_is_refused_as_it_would_never_be_called(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    with pytest.raises(TypeError):
+        make([nn.Parameter(torch.ones(2))], lr=0.1).step(lambda: 1.0)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
