@@ -27,15 +27,18 @@ class Block(nn.Module):
         self, channels: int, width: int, stride: int, *, is_bottleneck: bool, zero_init_last: bool
     ) -> None:
         super().__init__()
-        inner, wider = channels, 4 * width if is_bottleneck else width
-        self.layers = ((1, 1), (3, stride), (1, 1)) if is_bottleneck else ((3, stride), (3, 1))
-        for number, (kernel, step) in enumerate(self.layers, 1):
-            outer = wider if number == len(self.layers) else width
-            norm = nn.BatchNorm2d(outer)
-            self.add_module(f"conv{number}", _conv(inner, outer, kernel, step))
-            self.add_module(f"bn{number}", norm)
-            inner = outer
-        nn.init.constant_(norm.weight, 0.0 if zero_init_last else 1.0)
+        self.is_bottleneck = is_bottleneck
+        if is_bottleneck:
+            wider = 4 * width
+            self.conv1, self.bn1 = _conv(channels, width, 1), nn.BatchNorm2d(width)
+            self.conv2, self.bn2 = _conv(width, width, 3, stride), nn.BatchNorm2d(width)
+            self.conv3, self.bn3 = _conv(width, wider, 1), nn.BatchNorm2d(wider)
+        else:
+            wider = width
+            self.conv1, self.bn1 = _conv(channels, width, 3, stride), nn.BatchNorm2d(width)
+            self.conv2, self.bn2 = _conv(width, width, 3), nn.BatchNorm2d(width)
+        last = self.bn3 if is_bottleneck else self.bn2
+        nn.init.constant_(last.weight, 0.0 if zero_init_last else 1.0)
         self.relu = nn.ReLU(inplace=True)
         self.downsample: nn.Module | None = None
         if stride != 1 or channels != wider:
@@ -44,14 +47,12 @@ class Block(nn.Module):
             )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        output = features
-        for number in range(1, len(self.layers) + 1):
-            convolved = self.get_submodule(f"conv{number}")(output)
-            output = self.get_submodule(f"bn{number}")(convolved)
-            if number < len(self.layers):
-                output = self.relu(output)
         shortcut = features if self.downsample is None else self.downsample(features)
-        return self.relu(output + shortcut)  # type: ignore[no-any-return]
+        residual: torch.Tensor = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(features)))))
+        if self.is_bottleneck:
+            residual = self.bn3(self.conv3(self.relu(residual)))
+        output: torch.Tensor = self.relu(residual + shortcut)
+        return output
 
 
 class ResNet(nn.Module):
