@@ -1,7 +1,7 @@
 """What all loaders share: batches of a feeder, in the order of the plan. Needs no torch.
 
 Epochs. An iterator finds its place when its first batch is taken, not when it is made: epoch 0,
-then 1, 2, …, or the one that ``set_epoch`` chose. So an ``iter(loader)`` of which nothing is taken
+then 1, 2, …, or the one that ``set_epoch`` chose. So an ``iter(loader)`` that nothing is taken from
 uses up no epoch. Unlike with a DistributedSampler, forgetting ``set_epoch`` does not repeat the
 previous epoch's order. The next epoch's first batches are fetched while this one's last batches are
 consumed, so there is no gap between epochs. Breaking out of an epoch drops the rest of it. A loader
@@ -202,7 +202,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         state's values avoids that.
 
         Raises ConfigError for an invalid state, one of another dataset, recipe or seed, and in a
-        loader of which a batch was taken. A state of another global batch is a ConfigError, too: at
+        loader that has given a batch. A state of another global batch is a ConfigError, too: at
         the next ``iter`` if the ranks are not known yet.
         """
         self._feed.check_usable()

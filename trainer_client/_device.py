@@ -113,7 +113,8 @@ class Normaliser:
         if compiler is None and device.type == "cuda":
             compiler = torch.compile
         self._compiled = compiler(self._eager) if compiler is not None else None
-        scale, bias = (torch.tensor(each, device=device) for each in (scaling.scale, scaling.bias))
+        scale = torch.tensor(scaling.scale, device=device)
+        bias = torch.tensor(scaling.bias, device=device)
         self._arguments = (scale, bias, dtype, pixel_layout_of(packing).channels_first)
         self._host: HostNormaliser | None = None
         if device.type == "cpu":

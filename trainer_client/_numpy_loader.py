@@ -104,8 +104,7 @@ class BorrowStage(Stage[Batch[Array]]):
     def finish(self) -> list[int]:
         """All buffers: the consumer asks for the next batch, so it is done with the last."""
         self._give_back()
-        free, self._free = self._free, []
-        return free
+        return self.reclaim()
 
     def _give_back(self) -> None:
         if self._shown is not None:

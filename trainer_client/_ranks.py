@@ -87,7 +87,7 @@ def check_process() -> None:
 
 
 def has_rendezvous() -> bool:
-    """Whether the launcher says how processes find each other, as torchrun does."""
+    """Whether the launcher has set how processes find each other, as torchrun does."""
     return all(name in os.environ for name in _RENDEZVOUS)
 
 

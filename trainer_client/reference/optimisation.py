@@ -33,10 +33,10 @@ def peak_lr(recipe: TrainingRecipe, global_batch: int) -> float:
 def lr_factor(recipe: TrainingRecipe, lr: float, steps_per_epoch: int, step: int) -> float:
     """Return the share of the peak learning rate ``lr`` at ``step`` (from 0), in 0 .. 1.
 
-    It rises linearly over the warm-up, of which the first step is above 0 and the step after the
-    last has 1. Cosine and polynomial then fall to the end, the polynomial to ``end_lr``. Boundaries
-    of the steps schedule count from the first step of the job, the warm-up included, as in the
-    sources; those within the warm-up take effect at its end.
+    It rises linearly over the warm-up: the first step is above 0, the step after the warm-up has 1.
+    Cosine and polynomial then fall to ``end_lr`` at the end of the job. Boundaries of the steps
+    schedule count from the first step of the job, the warm-up included, as in the sources; those
+    within the warm-up take effect at its end.
     """
     warmup_steps = recipe.warmup_epochs * steps_per_epoch
     if step < warmup_steps:

@@ -13,11 +13,24 @@ SMOKE: Final = "smoke"
 DEFAULT_BATCH_SIZE: Final = 256
 DATA_OPTIONS: Final = ("dataset", "val_dataset")
 FEEDER_OPTIONS: Final = (
-    *("batch_size", "window", "timeout_s", "device", "server_key", "client_key", "job"),
+    "batch_size",
+    "window",
+    "timeout_s",
+    "device",
+    "server_key",
+    "client_key",
+    "job",
 )
 KEPT_OPTIONS: Final = (
-    *("output", "keep", "checkpoint", "checkpoint_steps", "resume", "init", "tensorboard"),
-    *("wandb", "mllog"),
+    "output",
+    "keep",
+    "checkpoint",
+    "checkpoint_steps",
+    "resume",
+    "init",
+    "tensorboard",
+    "wandb",
+    "mllog",
 )
 
 

@@ -43,7 +43,8 @@ def join(device_name: str | None, stack: contextlib.ExitStack) -> Place:
         torch.cuda.set_device(device)
     if not has_rendezvous():
         check_alone(
-            "start the job with torchrun, which says, or unset the variable for a single process"
+            "start the job with torchrun, which sets the rank, or unset the variable for a single "
+            "process"
         )
         return Place(device=device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -178,7 +178,8 @@ def test_one_of_several_processes_that_cannot_find_the_others_is_an_error(
     error = capsys.readouterr().err
     assert f"has started 4 processes ({variable}=4)" in error
     assert error.endswith(
-        "start the job with torchrun, which says, or unset the variable for a single process\n"
+        "start the job with torchrun, which sets the rank, or unset the variable for a single "
+        "process\n"
     )
 
 

@@ -25,7 +25,13 @@ UNFINISHED: Final = ".unfinished"
 """Suffix of a file while it is written: of all processes, so that kills leave one at most."""
 CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
 DAMAGE: Final = (
-    *(BadZipFile, zlib.error, UnpicklingError, RuntimeError, ValueError, OSError, EOFError),
+    BadZipFile,
+    zlib.error,
+    UnpicklingError,
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
 )
 """What ``check_sums`` and torch.load raise when a zip archive is damaged or something else."""
 

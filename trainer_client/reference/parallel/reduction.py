@@ -54,7 +54,7 @@ def wrap(
             f"compression bfloat16 is for CUDA devices, this job runs on {device}: use float16 or "
             "none"
         )
-    state: TwoLevel | dist.ProcessGroup | None = None  # None: all ranks
+    state: TwoLevel | None = None  # for torch's hook: all ranks
     hook: Callable[[Any, Any], _Future] = allreduce_hook
     if reduction == "two-level":
         local = _agree_on_ranks_per_host(device)
