@@ -44,6 +44,13 @@ def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
     assert copies.reclaim() == [2]
 
 
+def test_the_host_waits_for_all_copies_before_it_has_no_next_batch() -> None:
+    copies, event = CopiesInFlight(), FakeEvent()
+    copies.add(event, 4)
+    assert copies.reclaim(all_of_them=True) == [4]
+    assert event.waited
+
+
 def make_buffer(
     rows: int, side: int, labels: LabelSpec = INDEX_LABELS, **recipe: object
 ) -> BatchBuffer:
