@@ -153,8 +153,7 @@ class Controller:
         }
         if not actors:
             time.sleep(_TURN_S)
-            return
-        for future in ray_hosts.wait_for([*actors], _TURN_S):
+        for future in ray_hosts.wait_for([*actors], _TURN_S) if actors else ():
             actor = actors[future]
             if actor.end_by_s is None:
                 self._report(actor)
@@ -216,8 +215,11 @@ class Controller:
 
     def _end(self, launch: int) -> None:
         actor = self._actors[launch]
-        actor.end_by_s = time.monotonic() + _END_MAX_S
-        actor.future = actor.handle.end.remote()
+        actor.future, actor.end_by_s = None, time.monotonic() + _END_MAX_S
+        try:
+            actor.future = actor.handle.end.remote()
+        except Exception:  # noqa: BLE001 -- as in the loop; the turn's launches must be started
+            _log.warning("feeder launch %d could not be ended", launch, exc_info=True)
 
     def _start(self, launches: Iterable[Launch]) -> None:
         actors = [_Actor(launch) for launch in launches]

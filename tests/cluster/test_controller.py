@@ -184,6 +184,20 @@ def test_a_daemon_that_ends_is_blamed_on_its_host(cluster: Cluster) -> None:
     assert (problem["address"], problem["reason"]) == ("10.0.0.2", "dataset d is missing")
 
 
+def test_a_feeder_whose_end_ray_does_not_accept_is_replaced_and_killed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_both(cluster)
+    monkeypatch.setattr(cluster.module, "_END_MAX_S", 0.0)
+    failed = cluster.actor_of(1)
+    failed.end.remote = None  # a call raises, as Ray's may while its head is away
+    failed.watching.value = {"version": 3, "state": "ended", "last_line": "dataset d is missing"}
+    assert cluster.turn() == {"feeder-0": "10.0.0.1"}
+    cluster.actor_of(1).serve()  # on the third host
+    assert cluster.turn() == {"feeder-0": "10.0.0.1", "feeder-1": "10.0.0.3"}
+    assert failed.is_killed
+
+
 def test_a_later_controller_adopts_what_runs_and_keeps_the_list_until_it_has_answered(
     cluster: Cluster,
 ) -> None:

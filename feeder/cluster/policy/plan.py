@@ -64,11 +64,9 @@ class _Record:
 class ClusterPlan:
     """The feeders of one cluster: report what happened, in any order, then ``decide``."""
 
-    wanted = 0
-    """The number of feeders that there are to be."""
-
     def __init__(self, first_launch: int) -> None:
         """``first_launch`` is above the numbers of all launches before."""
+        self.wanted = 0
         self.hosts: dict[str, str] = {}
         """All hosts that offer the resource now: their addresses by id."""
         self._next_launch = first_launch
