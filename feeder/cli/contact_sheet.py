@@ -72,7 +72,7 @@ class Note(NamedTuple):
     operations: tuple[str, ...] = ()
 
 
-class Shown(NamedTuple):
+class SampleSheet(NamedTuple):
     """What a sheet shows of n samples."""
 
     pictures: NDArray[np.uint8]
@@ -89,7 +89,7 @@ def show_samples(
     seed: int,
     epoch: int,
     boxes: bool = False,
-) -> Shown:
+) -> SampleSheet:
     """The crops of n samples, or with ``boxes`` the whole images with the crops outlined.
 
     Nothing else of the recipe is done to outlined images, so their notes are of the crop alone.
@@ -110,7 +110,7 @@ def show_samples(
         reader = SampleReader(dataset, recipe)
         reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
         pictures = unpack_levels(pixels, layout)
-    return Shown(pictures, name_labels(dataset.labels, labels, dataset.classes), notes)
+    return SampleSheet(pictures, name_labels(dataset.labels, labels, dataset.classes), notes)
 
 
 def note_samples(

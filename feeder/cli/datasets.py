@@ -108,8 +108,6 @@ def run_verify(arguments: argparse.Namespace) -> int:
         return verification
 
     verification = perform(work, lambda _: f"; {plural(problems, 'problem')} found so far")
-    if isinstance(verification, int):
-        return verification
     manifest = verification.manifest
     shards = f"{plural(manifest.samples, 'sample')} in {plural(len(manifest.shards), 'shard')}"
     if problems:
@@ -125,7 +123,7 @@ def run_unpack(arguments: argparse.Namespace) -> int:
     from feeder.survey.numbers import plural
 
     out: Path = arguments.out
-    summary = perform(
+    manifest, shortened = perform(
         lambda progress: unpack_dataset(
             arguments.dataset,
             out,
@@ -135,9 +133,6 @@ def run_unpack(arguments: argparse.Namespace) -> int:
         ),
         lambda _: f": {out} is incomplete, run the same command again with --force",
     )
-    if isinstance(summary, int):
-        return summary
-    manifest, shortened = summary
     print(f"unpacked {plural(manifest.samples, 'image')} into {out}")
     if shortened:
         names = plural(shortened, "name")
@@ -155,8 +150,6 @@ def run_repack(arguments: argparse.Namespace) -> int:
     summary = perform(
         lambda progress: repack_dataset(old, new, jobs=jobs, progress=progress), describe_resumable
     )
-    if isinstance(summary, int):
-        return summary
     manifest = summary.manifest
     packed, former = sum(shard.bytes for shard in manifest.shards), summary.former_bytes
     rate = summary.repacked / max(summary.seconds, 1e-9)

@@ -14,8 +14,14 @@ from feeder.process.program import run_guarded
 from feeder.process.shortage import check_import_memory
 
 _COMMANDS = (
-    *(pack.add_parser, datasets.add_parsers, serve.add_parser, cluster.add_parser),
-    *(preview.add_parser, status.add_parsers, doctor.add_parser, keygen.add_parser),
+    pack.add_parser,
+    datasets.add_parsers,
+    serve.add_parser,
+    cluster.add_parser,
+    preview.add_parser,
+    status.add_parsers,
+    doctor.add_parser,
+    keygen.add_parser,
 )
 
 

@@ -55,10 +55,10 @@ def add_jobs_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup")
     parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
 
 
-def perform(work: "Callable[[ProgressLine], T]", describe_stop: Callable[[str], str]) -> "T | int":
-    """Call ``work`` with a progress line; return its result, or an exit status if it is stopped.
+def perform(work: "Callable[[ProgressLine], T]", describe_stop: Callable[[str], str]) -> T:
+    """Call ``work`` with a progress line and return its result; SystemExit if a signal stops it.
 
-    ``describe_stop`` says what is left, given the name of the signal.
+    ``describe_stop`` completes the line "stopped", given the name of the signal.
     """
     from feeder.pack.progress import ProgressLine
     from feeder.process.stop_signals import StopSignals
@@ -68,7 +68,7 @@ def perform(work: "Callable[[ProgressLine], T]", describe_stop: Callable[[str], 
             return work(ProgressLine(sys.stderr))
         except KeyboardInterrupt:
             sys.stderr.write(f"feeder: stopped{describe_stop(signals.name)}\n")
-            return signals.exit_status
+            raise SystemExit(signals.exit_status) from None
 
 
 def describe_resumable(signal: str) -> str:

@@ -19,14 +19,30 @@ if TYPE_CHECKING:
 _KIND_HELP: Final = f"kind of SRC (default: recognised by its content): {', '.join(MODULES)}"
 
 _PACKING: Final = (
-    *("shards", "tile_width_px", "seed", "strict", "max_bad", "apply_exif", "classes_of"),
-    *("max_side", "quality", "subsampling", "png16_max"),
+    "shards",
+    "tile_width_px",
+    "seed",
+    "strict",
+    "max_bad",
+    "apply_exif",
+    "classes_of",
+    "max_side",
+    "quality",
+    "subsampling",
+    "png16_max",
 )
 """Options that are fields of PackOptions."""
 
 _READING: Final = (
-    *("kind", "image", "label", "label_kind", "uncertain", "label_base", "labels_file"),
-    *("class_names_file", "all_splits"),
+    "kind",
+    "image",
+    "label",
+    "label_kind",
+    "uncertain",
+    "label_base",
+    "labels_file",
+    "class_names_file",
+    "all_splits",
 )
 """Options that are arguments of ``recognise``."""
 
@@ -204,24 +220,20 @@ def run(arguments: argparse.Namespace) -> int:
             "only where the number chosen by size does not fit"
         )
     split, own_split = _choose_split(arguments)
-    chosen = vars(arguments)
+    values = vars(arguments)
     options = PackOptions(
         jobs=choose_jobs(arguments.jobs),
         split=split,
-        reading={name: chosen[name] for name in _READING} | {"split": own_split},
-        **{name: chosen[name] for name in _PACKING},
+        reading={name: values[name] for name in _READING} | {"split": own_split},
+        **{name: values[name] for name in _PACKING},
     )
-    source, destination, make_pool = (
-        arguments.source,
-        arguments.destination,
-        _choose_pool(arguments),
-    )
+    destination, make_pool = arguments.destination, _choose_pool(arguments)
     summary = perform(
-        lambda progress: pack_dataset(source, destination, options, progress, make_pool=make_pool),
+        lambda progress: pack_dataset(
+            arguments.source, destination, options, progress, make_pool=make_pool
+        ),
         describe_resumable,
     )
-    if isinstance(summary, int):
-        return summary
     print("\n".join(format_summary(destination, summary)))
     return 0
 

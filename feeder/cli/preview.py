@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.options import add_key_options, add_timeout_option, check_timeout
+from feeder.cli.options import add_key_options, add_timeout_option, check_timeout, read_keys
 from feeder.errors import ConfigError, ProtocolError
 
 if TYPE_CHECKING:
-    from feeder.cli.contact_sheet import Shown
+    from feeder.cli.contact_sheet import SampleSheet
     from feeder.plan.recipe import Recipe
 
 _BATCH_SIZE: Final = 256
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("give a packed dataset, or --from ENDPOINT --dataset NAME")
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
-        shown, recipe = _preview_dataset(arguments)
+        sheet, recipe = _preview_dataset(arguments)
         source = arguments.dataset_path.resolve().name
         legend = _LEGEND_BOXES if arguments.boxes else _LEGEND_CROPS
     else:
@@ -109,23 +109,23 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("--from needs the dataset's name: give --dataset NAME and no DST")
         if arguments.boxes:
             raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
-        shown, recipe = _preview_served(arguments)
+        sheet, recipe = _preview_served(arguments)
         source = f"{arguments.dataset} at {arguments.endpoint}"
         legend = _LEGEND_SERVED
     draw_contact_sheet(
-        shown.pictures,
-        shown.captions,
+        sheet.pictures,
+        sheet.captions,
         arguments.out,
         title=f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
         f"batch {arguments.index}",
         subtitles=(describe_recipe(recipe), legend),
-        notes=shown.notes,
+        notes=sheet.notes,
     )
-    print(f"{plural(len(shown.pictures), 'image')} in {arguments.out}")
+    print(f"{plural(len(sheet.pictures), 'image')} in {arguments.out}")
     return 0
 
 
-def _preview_dataset(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
+def _preview_dataset(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe]":
     """Show a batch of a packed dataset."""
     from feeder.cli.contact_sheet import show_samples
     from feeder.dataset.opened import Dataset
@@ -137,14 +137,13 @@ def _preview_dataset(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
         _check_index(index, plan.batches, recipe)
         sample_ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
         boxes = arguments.boxes
-        return show_samples(
-            dataset, recipe, sample_ids, seed=seed, epoch=epoch, boxes=boxes
-        ), recipe
+        sheet = show_samples(dataset, recipe, sample_ids, seed=seed, epoch=epoch, boxes=boxes)
+    return sheet, recipe
 
 
-def _preview_served(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
+def _preview_served(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe]":
     """Show a batch that the daemon at ``--from`` serves."""
-    from feeder.cli.contact_sheet import Shown, name_labels, note_samples
+    from feeder.cli.contact_sheet import SampleSheet, name_labels, note_samples
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
@@ -152,13 +151,12 @@ def _preview_served(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
     from feeder.client.transport import Transport
     from feeder.plan.packing import pixel_layout_of, unpack_levels
     from feeder.process.name_lookup import resolve_endpoint
-    from feeder.security.keys import read_client_keys
     from feeder.wire.messages import Hello
 
     deadline_s = time.monotonic() + arguments.timeout
     endpoint, seed, epoch = arguments.endpoint, arguments.seed, arguments.epoch
     recipe = _recipe(arguments, _BATCH_SIZE)
-    keys = read_client_keys(arguments.server_key, arguments.client_key)
+    keys = read_keys(arguments)
     hello = Hello(
         dataset=arguments.dataset, recipe=recipe, seed=seed, window=1, client="feeder preview"
     )
@@ -180,12 +178,12 @@ def _preview_served(arguments: argparse.Namespace) -> "tuple[Shown, Recipe]":
                     f"{len(classes)} classes"
                 )
         sample_ids = rows.sample_ids[:count].copy()
-        shown = Shown(
+        sheet = SampleSheet(
             unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),
             name_labels(welcome.labels, labels, classes),
             note_samples(recipe, sample_ids, None, seed=seed, epoch=epoch),
         )
-        return shown, recipe
+    return sheet, recipe
 
 
 def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":

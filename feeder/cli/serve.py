@@ -140,8 +140,6 @@ def run(arguments: argparse.Namespace) -> int:
             stack.callback(metrics.close)
             metrics.start()
         packed = _replace_sources(config, answer, arguments.repack, is_terminal)
-        if isinstance(packed, int):
-            return packed
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
         log = start_logging(config.log_level, form=config.log_format)
@@ -152,13 +150,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     """The options by configuration key; None where one was not given."""
-    overrides: dict[str, object] = {
-        _CACHE_KEYS.get(name, f"serve.{name.replace('-', '_')}"): getattr(
-            arguments, name.replace("-", "_")
-        )
-        for name, metavar, _ in _OPTIONS
-        if metavar
-    }
+    overrides: dict[str, object] = {}
+    for name, metavar, _ in _OPTIONS:
+        field = name.replace("-", "_")
+        if metavar:
+            overrides[_CACHE_KEYS.get(name, f"serve.{field}")] = getattr(arguments, field)
     overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
     locations: dict[str, str] = {}
     for text in arguments.data:
@@ -177,13 +173,13 @@ def _replace_sources(
     answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     repack: bool,
     is_terminal: bool,
-) -> "Config | int":
+) -> "Config":
     """``config`` with the dataset packed from each source in place of the source.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
-    An exit status instead if a signal has stopped the packing. Raises FeederError if a source
-    cannot be packed, or has changed since it was and ``repack`` is false.
+    Raises FeederError if a source cannot be packed, or has changed since it was and ``repack`` is
+    false, and SystemExit if a signal stops the packing.
     """
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import class_warnings, is_source
@@ -192,21 +188,20 @@ def _replace_sources(
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, os.environ)
     sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
-    packed: Config | int = config
     if sources:
         if cache is None:
             raise ConfigError(
                 f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
                 "(HOME is not set): give one with --cache-dir"
             )
-        packed = _pack_sources(config, sources, cache, answer, repack, is_terminal)
+        config = _pack_sources(config, sources, cache, answer, repack, is_terminal)
     elif repack:
         raise ConfigError(
             "--repack packs sources again, and only packed datasets are served: leave it out"
         )
-    for line in class_warnings(packed.data) if not isinstance(packed, int) else ():
+    for line in class_warnings(config.data):
         sys.stderr.write(f"feeder: {line}\n")
-    return packed
+    return config
 
 
 def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
@@ -232,7 +227,7 @@ def _pack_sources(
     answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     repack: bool,
     is_terminal: bool,
-) -> "Config | int":
+) -> "Config":
     from feeder.cli.pack import format_summary
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack_cache.resolve import SourceCache
@@ -261,5 +256,5 @@ def _pack_sources(
                 f"feeder: stopped by {signals.name} while packing: finished shards are kept, the "
                 "next start resumes"
             )
-            return signals.exit_status
+            raise SystemExit(signals.exit_status) from None
     return dataclasses.replace(config, data=data)
