@@ -92,7 +92,7 @@ def show_samples(
 ) -> SampleSheet:
     """The crops of n samples, or with ``boxes`` the whole images with the crops outlined.
 
-    Nothing else of the recipe is done to outlined images, so their notes are of the crop alone.
+    Outlined images are neither mirrored nor augmented, so their notes describe the crop only.
     """
     records = dataset.read_records(sample_ids)
     sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)

@@ -145,9 +145,16 @@ def start_local(address: str, timeout_s: float) -> list[str]:
     if address:
         raise ConfigError(f"--local starts a cluster here, and {address} names one: leave one out")
     command = [
-        *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head"),
-        *(f"--node-ip-address={_LOCAL_ADDRESS}", f"--port={_LOCAL_PORT}"),
-        *("--include-dashboard=false", "--disable-usage-stats"),
+        sys.executable,
+        "-P",
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        f"--node-ip-address={_LOCAL_ADDRESS}",
+        f"--port={_LOCAL_PORT}",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
         f"--resources={json.dumps({RESOURCE: 1})}",
     ]
     try:

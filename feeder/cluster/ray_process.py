@@ -122,7 +122,7 @@ class _Command:
         """Perform the request; return what to show. FeederError."""
         request = self._request
         self._ray = _join(request.address, request.namespace, self._report)
-        from feeder.cluster import ray_hosts  # which import Ray
+        from feeder.cluster import ray_hosts  # which imports Ray
 
         self._hosts = ray_hosts
         controller = ray_hosts.find_actor(CONTROLLER, request.namespace)

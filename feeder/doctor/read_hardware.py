@@ -122,13 +122,8 @@ def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor
         if governor.name and governor.cpus:
             key = (governor.name, governor.driver, governor.preference)
             other = governors.get(key, replace(governor, cpus=0))
-            leasts, mosts = (
-                [khz for khz in pair if khz is not None]
-                for pair in (
-                    (governor.least_khz, other.least_khz),
-                    (governor.most_khz, other.most_khz),
-                )
-            )
+            leasts = [khz for khz in (governor.least_khz, other.least_khz) if khz is not None]
+            mosts = [khz for khz in (governor.most_khz, other.most_khz) if khz is not None]
             governors[key] = replace(
                 governor,
                 cpus=governor.cpus + other.cpus,
@@ -165,7 +160,7 @@ def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
 
 
 def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
-    found: list[Accelerator] = []
+    accelerators: list[Accelerator] = []
     for address in files.entries("sys/bus/pci/devices"):
         folder = f"sys/bus/pci/devices/{address}"
         kind, vendor, device = (
@@ -180,8 +175,9 @@ def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
         information = files.fields(f"proc/driver/nvidia/gpus/{address}/information")
         name = information.get("Model", "")[:_MODEL_LETTERS_MAX]
         name = name or f"{_VENDORS.get(vendor, vendor)} {device}"
-        found.append(Accelerator(address=address, name=name, node=_read_node(files, folder)))
-    return tuple(found[:_SHOWN_MAX])
+        node = _read_node(files, folder)
+        accelerators.append(Accelerator(address=address, name=name, node=node))
+    return tuple(accelerators[:_SHOWN_MAX])
 
 
 def _read_node(files: KernelFiles, *devices: str) -> int | None:

@@ -104,16 +104,16 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
 
 def read_libraries() -> Libraries:
     """The libraries of this process, their builds, and the results of their own checks."""
-    found = Libraries(missing=missing_packages(), install=install_command("daemon"))
-    if found.missing:  # the imports below need most of them
-        return found
+    libraries = Libraries(missing=missing_packages(), install=install_command("daemon"))
+    if libraries.missing:  # the imports below need most of them
+        return libraries
     try:
         import zmq
 
         from feeder.security.crypto_library import find_crypto_library
 
         versions = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
-        found = replace(found, versions=versions, crypto=find_crypto_library()[0])
+        libraries = replace(libraries, versions=versions, crypto=find_crypto_library()[0])
         from feeder.jpeg.libraries import check_libraries, library_versions, pillow_has_avx2
 
         check_libraries()
@@ -122,7 +122,7 @@ def read_libraries() -> Libraries:
 
         pillow = find_pillow()
         return replace(
-            found,
+            libraries,
             versions={**library_versions(), **versions},
             pillow_problems=pillow.warnings(),
             pillow_is_simd=pillow.is_simd,
@@ -131,10 +131,10 @@ def read_libraries() -> Libraries:
             self_test_problem=_run_self_test(),
         )
     except ResourceError as error:
-        return replace(found, problem=str(error))
+        return replace(libraries, problem=str(error))
     except (ImportError, OSError) as error:
         reason = " ".join(str(error).split())[:_REASON_LETTERS_MAX]
-        return replace(found, problem=f"a library does not load ({reason}): install it again")
+        return replace(libraries, problem=f"a library does not load ({reason}): install it again")
 
 
 def _run_self_test() -> str:

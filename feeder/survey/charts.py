@@ -76,7 +76,7 @@ class Unit(NamedTuple):
     is_even: bool = False
     """Whether the axis is; others are logarithmic, and of positive numbers."""
     form: Callable[[float], str] | None = None
-    """Writes a value whose number is not followed by the name."""
+    """How to write a value, where that is not its number and the name."""
 
     def format(self, value: float) -> str:
         return self.form(value) if self.form else f"{format_amount(value / self.size)} {self.name}"
@@ -119,29 +119,29 @@ def bytes_unit(value: float) -> Unit:
 
 
 def make_histogram(
-    title: str, found: WholeCounts, unit: Unit, *, counted: str = "images"
+    title: str, counts: WholeCounts, unit: Unit, *, counted: str = "images"
 ) -> Histogram:
     """The histogram of what was counted; its bars have the same width on the axis."""
-    shown = partial(
+    histogram = partial(
         Histogram,
         title=title,
         x_title=unit.name if unit.is_even else f"{unit.name}, logarithmic",
         counted=counted,
     )
-    low, high = unit.format(found.low), unit.format(found.high)
-    if found.low == found.high:
-        return shown(summary=f"all {low}")
-    name, middle = ("mean", found.mean) if unit == VALUE else ("median", found.quantile(0.5))
-    numbers, first, end, edge = (_group_evenly if unit.is_even else _group_octaves)(found, unit)
+    low, high = unit.format(counts.low), unit.format(counts.high)
+    if counts.low == counts.high:
+        return histogram(summary=f"all {low}")
+    name, middle = ("mean", counts.mean) if unit == VALUE else ("median", counts.quantile(0.5))
+    numbers, first, end, edge = (_group_evenly if unit.is_even else _group_octaves)(counts, unit)
     different, rows = np.unique(numbers, return_index=True)
-    sums = np.add.reduceat(found.counts, rows)
+    sums = np.add.reduceat(counts.counts, rows)
     scale = float if unit.is_even else math.log2
     start, span = scale(edge(first)), scale(edge(end)) - scale(edge(first))
     ticks = [
         ((scale(value) - start) / span, text)
         for value, text in unit.choose_ticks(edge(first), edge(end))
     ]
-    return shown(
+    return histogram(
         summary=f"{low} · {name} {unit.format(middle)} · {high}",
         bars=[
             Bar(
@@ -161,12 +161,12 @@ _Groups = tuple[NDArray[np.int64], int, int, Callable[[float], float]]
 begins."""
 
 
-def _group_octaves(found: WholeCounts, unit: Unit) -> _Groups:
+def _group_octaves(counts: WholeCounts, unit: Unit) -> _Groups:
     """Group values by their logarithm; of a ratio as far below 1:1, a bar's middle, as above."""
     is_ratio = unit == ASPECT
     shift = 0.5 if is_ratio else 0.0
     for octaves in _BAR_OCTAVES:
-        numbers = np.floor(np.log2(found.values) / octaves + shift + 1e-9).astype(np.int64)
+        numbers = np.floor(np.log2(counts.values) / octaves + shift + 1e-9).astype(np.int64)
         first, last = int(numbers[0]), int(numbers[-1])
         if is_ratio:
             first, last = min(first, -last), max(last, -first)
@@ -175,11 +175,11 @@ def _group_octaves(found: WholeCounts, unit: Unit) -> _Groups:
     return numbers, *_widen(first, last), lambda bar: 2.0 ** ((bar - shift) * octaves)
 
 
-def _group_evenly(found: WholeCounts, unit: Unit) -> _Groups:
-    start, width = found.low, (found.high - found.low) / BARS_MAX
+def _group_evenly(counts: WholeCounts, unit: Unit) -> _Groups:
+    start, width = counts.low, (counts.high - counts.low) / BARS_MAX
     if unit.is_whole:  # the bar of one number is around its tick
-        start, width = -0.5, max(1, round(_nice_step((found.high - found.low + 1) / BARS_MAX)))
-    numbers = np.floor((found.values - start) / width).astype(np.int64)
+        start, width = -0.5, max(1, round(_nice_step((counts.high - counts.low + 1) / BARS_MAX)))
+    numbers = np.floor((counts.values - start) / width).astype(np.int64)
     first, end = _widen(int(numbers[0]), int(numbers[-1]))
     return numbers, max(first, 0), end + max(-first, 0), lambda bar: start + bar * width
 
@@ -233,67 +233,67 @@ def _nice_step(least: float) -> float:
     return next(step for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)) * power
 
 
-def draw_histogram(shown: Histogram, identity: str, *, with_table: bool = True) -> str:
+def draw_histogram(chart: Histogram, identity: str, *, with_table: bool = True) -> str:
     """A figure: title, summary, chart, and with ``with_table`` its numbers, folded.
 
     ``identity`` is unique on the page.
     """
     caption = (
-        f"<figcaption><b>{escape(shown.title)}</b>\n"
-        f'<span class="range">{escape(shown.summary)}</span></figcaption>'
+        f"<figcaption><b>{escape(chart.title)}</b>\n"
+        f'<span class="range">{escape(chart.summary)}</span></figcaption>'
     )
-    if not shown.bars:
+    if not chart.bars:
         return f'<figure class="chart">\n{caption}\n</figure>'
     table = make_table(
-        f"{shown.title}: {shown.counted}",
-        (shown.x_title.partition(",")[0], f"{shown.counted.capitalize()}#"),
-        ((escape(bar.label), format_amount(bar.height)) for bar in shown.bars),
+        f"{chart.title}: {chart.counted}",
+        (chart.x_title.partition(",")[0], f"{chart.counted.capitalize()}#"),
+        ((escape(bar.label), format_amount(bar.height)) for bar in chart.bars),
     )
     details = make_details("Numbers", table) if with_table else ""
-    return f'<figure class="chart">\n{caption}\n{_draw_plot(shown, identity)}\n{details}</figure>'
+    return f'<figure class="chart">\n{caption}\n{_draw_plot(chart, identity)}\n{details}</figure>'
 
 
-def _draw_plot(shown: Histogram, identity: str) -> str:
-    tallest = max(shown.bars, key=lambda bar: bar.height)
+def _draw_plot(chart: Histogram, identity: str) -> str:
+    tallest = max(chart.bars, key=lambda bar: bar.height)
     axis = f'<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>'
     lines = []
-    for share, text in height_ticks(tallest.height, is_logarithmic=shown.is_logarithmic):
+    for share, text in height_ticks(tallest.height, is_logarithmic=chart.is_logarithmic):
         y = f"{_BASE_PX - share * _PLOT_PX:.1f}"
         style = "axis" if share == 0 else "grid"
         lines.append(f'<line class="{style}" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
         lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{text}</text>')
-    lines += [_draw_bar(bar, tallest.height, shown) for bar in shown.bars]
-    lines += [axis] if shown.is_logarithmic else []
+    lines += [_draw_bar(bar, tallest.height, chart) for bar in chart.bars]
+    lines += [axis] if chart.is_logarithmic else []
     lines += [
         f'<text class="x" x="{100 * position:.2f}%" y="{_BASE_PX + _TICK_PX}">{escape(text)}</text>'
-        for position, text in shown.ticks
+        for position, text in chart.ticks
     ]
-    y_title = shown.counted + (", logarithmic" if shown.is_logarithmic else "")
+    y_title = chart.counted + (", logarithmic" if chart.is_logarithmic else "")
     described = (
-        f"{shown.summary}. The tallest bar: {format_amount(tallest.height)} {shown.counted}, "
+        f"{chart.summary}. The tallest bar: {format_amount(tallest.height)} {chart.counted}, "
         f"{tallest.label}."
     )
-    style = "plot dense" if len(shown.bars) > _DENSE_BARS else "plot"
+    style = "plot dense" if len(chart.bars) > _DENSE_BARS else "plot"
     return "\n".join(
         (
             f'<svg class="{style}" width="100%" height="{_BASE_PX + _BOTTOM_PX}" role="img" '
             f'aria-labelledby="{identity}-t" aria-describedby="{identity}-d">',
-            f'<title id="{identity}-t">{escape(shown.title)}</title>',
+            f'<title id="{identity}-t">{escape(chart.title)}</title>',
             f'<desc id="{identity}-d">{escape(described)}</desc>',
             *lines,
             f'<text class="title" x="-44" y="10">{escape(y_title)}</text>',
             f'<text class="title end" x="100%" y="{_BASE_PX + _TITLE_PX}">'
-            f"{escape(shown.x_title)}</text>",
+            f"{escape(chart.x_title)}</text>",
             "</svg>",
         )
     )
 
 
-def _draw_bar(bar: Bar, most: float, shown: Histogram) -> str:
-    height = height_of(bar.height, most, shown.is_logarithmic) * _PLOT_PX
+def _draw_bar(bar: Bar, most: float, chart: Histogram) -> str:
+    height = height_of(bar.height, most, chart.is_logarithmic) * _PLOT_PX
     height = max(height, _LEAST_PX) if bar.height else 0.0
-    gap = _GAP * (bar.end - bar.start) if len(shown.bars) <= _DENSE_BARS else _OVERLAP
-    text = f"{bar.label}: {format_amount(bar.height)} {shown.counted}"
+    gap = _GAP * (bar.end - bar.start) if len(chart.bars) <= _DENSE_BARS else _OVERLAP
+    text = f"{bar.label}: {format_amount(bar.height)} {chart.counted}"
     return (
         f'<rect x="{100 * (bar.start + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
         f'width="{100 * (bar.end - bar.start - gap):.3f}%" height="{height:.1f}">'

@@ -84,8 +84,12 @@ class Facts:
         self.pixels.add(pixels)
         self.aspect.add(aspect)
         self.blob_bytes.add(records["blob_bytes"].astype(np.float64))
-        kinds = {"Fewest pixels": -pixels, "Most pixels": pixels}
-        for what, keys in (kinds | {"Widest": aspect, "Tallest": -aspect}).items():
+        for what, keys in (
+            ("Fewest pixels", -pixels),
+            ("Most pixels", pixels),
+            ("Widest", aspect),
+            ("Tallest", -aspect),
+        ):
             row = int(np.argmax(keys))
             if what not in self.extremes or keys[row] > self.extremes[what].key:
                 size = int(width[row]), int(height[row])

@@ -62,9 +62,9 @@ def label_section(manifest: Manifest, facts: Facts) -> str:
         ]
     pieces.append(_name_empty(manifest, np.flatnonzero(samples == 0)))
     if not is_index:
-        found = facts.classes_of_sample
-        shown = make_histogram("Classes of a sample", found, CLASSES, counted="samples")
-        pieces.append(f'<div class="charts">{draw_histogram(shown, "per-sample")}</div>')
+        counts = facts.classes_of_sample
+        histogram = make_histogram("Classes of a sample", counts, CLASSES, counted="samples")
+        pieces.append(f'<div class="charts">{draw_histogram(histogram, "per-sample")}</div>')
     return make_section("labels", "Classes", *pieces)
 
 

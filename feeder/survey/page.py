@@ -68,7 +68,7 @@ def render_survey(
         draw = cache(partial(draw_picture, dataset))
         extremes: dict[str, Picture] = {}
         if len({extreme.size for extreme in facts.extremes.values()}) > 1:
-            extremes = {what: draw(each.sample_id) for what, each in facts.extremes.items()}
+            extremes = {what: draw(extreme.sample_id) for what, extreme in facts.extremes.items()}
         examples = {
             flag: [draw(sample) for sample in samples] for flag, samples in facts.examples.items()
         }

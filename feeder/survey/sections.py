@@ -57,7 +57,7 @@ class LeftOut(Protocol):
 
 def size_section(manifest: Manifest, facts: Facts, extremes: Mapping[str, Picture]) -> str:
     """The section with the histograms of sizes, and the samples at their ends."""
-    shown = (
+    histograms = (
         ("Longer side", facts.longer_side, PIXELS),
         ("Shorter side", facts.shorter_side, PIXELS),
         ("Pixels", facts.pixels, MEGAPIXELS),
@@ -69,7 +69,8 @@ def size_section(manifest: Manifest, facts: Facts, extremes: Mapping[str, Pictur
         ),
     )
     charts = [
-        draw_histogram(make_histogram(*each), f"size-{number}") for number, each in enumerate(shown)
+        draw_histogram(make_histogram(title, counts, unit), f"size-{number}")
+        for number, (title, counts, unit) in enumerate(histograms)
     ]
     ordered = sorted(manifest.subsampling.items(), key=lambda item: (-item[1], item[0]))
     rows = (
@@ -191,8 +192,10 @@ def duplicate_section(
         text = "<p>No two samples have the same source bytes.</p>"
         return make_section("duplicates", "Duplicates", text)
     conflicting = plural(duplicates.conflicting, "image has", "images have")
-    shown = zip(duplicates.groups, pictures, strict=False)
-    pieces = [_group(group, picture, manifest) for group, picture in shown]
+    pieces = [
+        _group(group, picture, manifest)
+        for group, picture in zip(duplicates.groups, pictures, strict=False)
+    ]
     return make_section(
         "duplicates",
         "Duplicates",

@@ -1,4 +1,4 @@
-"""What a daemon's log says at its start: where it serves, what, and with which libraries. Pure.
+"""What a daemon logs at its start: where it serves, what, and with which libraries. Pure.
 
     endpoints of node process 0: tcp://10.0.0.1:5555
     data imagenet: 1,281,167 samples, 1,024 shards, 1,000 classes, 24809539c64e

@@ -14,14 +14,20 @@ _IMAGES_PER_CORE: Final = 1_636  # daemon to client over tcp, docs/performance.m
 
 _SLOW_GOVERNORS: Final = {"powersave", "ondemand", "conservative", "schedutil", "userspace"}
 _OWN_POLICY: Final = ("intel_pstate", "amd-pstate-epp")
-"""Drivers whose "powersave" follows the load, and which distributions come with. The same hardware
-under "intel_cpufreq" and "amd-pstate" has the kernel's governors."""
+"""Drivers whose "powersave" follows the load; distributions use them. The same hardware under
+"intel_cpufreq" and "amd-pstate" has the kernel's governors."""
 
 _SAVING: Final = ("power", "balance_power")
 """Energy preferences that are biased to saving power."""
 
 _SLOW_CLOCKS: Final = {
-    *("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies", "xen", "hyperv_clocksource_msr"),
+    "hpet",
+    "acpi_pm",
+    "pit",
+    "jiffies",
+    "refined-jiffies",
+    "xen",
+    "hyperv_clocksource_msr",
 }
 """Clock sources that are read by a system call, not in the process (vdso(7))."""
 
