@@ -60,8 +60,10 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
         number, until_s = 0, time.monotonic() + _TIMEOUT_S
         while len(times_us["handover/client"]) < _BATCHES and time.monotonic() < until_s:
             number += 1
-            while _count_lent(stats) - lent_before <= number:
-                time.sleep(_PAUSE_S)
+            is_lent = False
+            while not is_lent and time.monotonic() < until_s:
+                time.sleep(_PAUSE_S)  # lending is not signalled to others
+                is_lent = _count_lent(stats) - lent_before > number
             is_read = lent.session.prefetch.ready
             began_s = time.perf_counter()
             lent.give_back()

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,6 +21,7 @@ from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
+from bench.stream import handover
 from bench.stream.run import row_beside
 from bench.stream.stream_report import StreamReport, conclude
 from bench.stream.streams import Delivered, stream_rows
@@ -131,6 +134,41 @@ def test_a_client_that_gives_up_or_dies_is_quoted(
             os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(PeerError, match=reason):
             await_open([client])
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_waiting_for_lent_batches_has_a_deadline_and_pauses(
+    is_lent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node limits requests for counters; where no batch counts, there is one for each batch."""
+    requests = []
+
+    def count_lent(stats: object) -> int:
+        requests.append(stats)
+        return 1000 * len(requests) if is_lent else 0
+
+    def take(key: object) -> object:
+        if not is_lent:
+            raise PeerError("no batch in time")
+        return batch
+
+    batch = SimpleNamespace(pixels=np.zeros(1))
+    fetcher: Any = SimpleNamespace(
+        session=SimpleNamespace(received_bytes=0, prefetch=SimpleNamespace(ready=1)),
+        fetch=lambda keys: iter([batch]),
+        fetch_run=lambda first, count: iter([batch]),
+        give_back=lambda: None,
+        take=take,
+        welcome=SimpleNamespace(batches=1),
+    )
+    monkeypatch.setattr(handover, "StatsLink", contextlib.nullcontext)
+    monkeypatch.setattr(handover, "_count_lent", count_lent)
+    monkeypatch.setattr(handover, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(handover, "_TIMEOUT_S", 0.2)
+    reason = "has read all messages" if is_lent else "no batch in time"
+    with pytest.raises(PeerError, match=reason):
+        handover.measure_handover(fetcher, fetcher, "")
+    assert len(requests) <= 1 + 0.2 / 0.05 + 1, "one before the first batch, one after each pause"
 
 
 def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
