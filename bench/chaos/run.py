@@ -125,9 +125,9 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], arguments: argparse.Names
         sys.stderr.write("feeder-bench: interrupted: the run so far is judged\n")
     ended_s = time.monotonic()
     leaks = scene.close_and_count()
-    delivered = dict.fromkeys(("lent", "asked-again", "hedged"), 0)
+    delivered = Counter({"lent": 0, "asked-again": 0, "hedged": 0})
     for client in scene.clients:
-        delivered |= {how: delivered[how] + count for how, count in client.delivered.items()}
+        delivered.update(client.delivered)
     return Run(
         batch_size=size,
         feeders=len(scene.feeders),
