@@ -74,7 +74,7 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
 def read_clients(
     selector: selectors.BaseSelector, until_s: float
 ) -> Iterator[tuple[ClientProcess, list[str]]]:
-    """Yield the words of each line from the clients in ``selector``, waiting for one until then.
+    """Yield the words of each line from the clients, waiting for a line until ``until_s``.
 
     PeerError when a client has ended by itself.
     """

@@ -272,7 +272,7 @@ def _measure(
             _expect(process, "open")
         time.sleep(_WARM_UP_S)
         begin_s, before = time.monotonic(), psutil.cpu_times()
-        time.sleep(seconds)
+        time.sleep(seconds)  # what is measured
         nodes = [
             next(each for each in daemon.processes() if "feeder.node" in each.cmdline())
             for daemon in daemons
@@ -281,7 +281,7 @@ def _measure(
         killed_s = time.monotonic()
         if killed is not None:
             daemons[killed].kill()
-            time.sleep(_AFTER_KILL_S)
+            time.sleep(_AFTER_KILL_S)  # the fall and the recovery are measured, too
         end_s, after = time.monotonic(), psutil.cpu_times()
         for process in ranks:
             process.close_input()

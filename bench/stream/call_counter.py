@@ -71,15 +71,15 @@ class CallCounter:
 def report_calls(path: str) -> None:
     """Count this process's calls from now on, and answer what ``ChildCounter`` asks at ``path``."""
     counter = CallCounter()
-    asked = socket.socket(socket.AF_UNIX)
-    asked.connect(path)
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(path)
 
     def serve() -> None:
-        while question := asked.recv(1):
+        while question := link.recv(1):
             answer: object = counter.count()
             if question == _TAKE:
                 answer = [[*place, calls] for place, calls in counter.take().items()]
-            asked.sendall(json.dumps(answer).encode() + b"\n")
+            link.sendall(json.dumps(answer).encode() + b"\n")
 
     threading.Thread(target=serve, daemon=True).start()  # before it counts: not counted
     counter.__enter__()

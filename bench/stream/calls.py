@@ -43,6 +43,8 @@ WARM_UP: Final = 16
 """Batches, and Hellos, before those that count."""
 
 _QUIET_S: Final = 0.02
+"""When neither side has called anything for so long, both have finished."""
+
 _SHOWN: Final = 0.1
 """Functions that are called less often for a batch or a Hello are not listed."""
 

@@ -106,7 +106,7 @@ def _watch(batches: Iterator[object], seconds: float, rate: float) -> tuple[floa
         taken += 1
         descriptors = max(descriptors, count_descriptors())
         due_s = taken / rate if rate else seconds
-        time.sleep(max(0.0, min(due_s, seconds) - passed_s))
+        time.sleep(max(0.0, min(due_s, seconds) - passed_s))  # the pace of the batches
         if rate:
             next(batches)
     busy = 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)

@@ -227,7 +227,7 @@ class Soak:
         return "killed" if is_killed else "clean"
 
     def _read(self, until_s: float) -> None:
-        """Count the batches that clients report, waiting for some until then."""
+        """Count the batches that clients report, waiting for one until ``until_s``."""
         for _, words in read_clients(self._selector, until_s):
             if words[0] == "batch":
                 self._images += int(words[2])

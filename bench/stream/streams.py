@@ -1,8 +1,7 @@
 """A daemon with one worker, and streams from it: to a client here, or to several processes.
 
-    serving_one_core        the dataset, the worker on one core, this process on another
-fetch_here, fetch_by    fetch batches, and return what arrived and what it cost
-stream_rows             the rows of all rounds
+``serving_one_core`` runs the daemon on one core and this process on another. ``fetch_here`` and
+``fetch_by`` fetch batches and return what arrived and what it cost, ``stream_rows`` the rows.
 """
 
 import argparse

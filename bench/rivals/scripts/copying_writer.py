@@ -1,6 +1,6 @@
 """Writers of formats that keep the original bytes: WebDataset's ShardWriter, Streaming's MDSWriter.
 
-The loaders of these formats read what is written here, too.
+``torch_loader`` writes what it reads with the same functions.
 """
 
 from collections.abc import Iterable

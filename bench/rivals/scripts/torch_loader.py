@@ -1,7 +1,11 @@
-"""PyTorch's DataLoader around several kinds of samples, each of which loaders are used with.
+"""PyTorch's DataLoader, by variant:
 
-torchvision: files by its decode_jpeg and transforms v2. pillow: files by Pillow.
-webdataset: tars of the original files, Pillow. streaming: MDS shards of the original bytes, Pillow.
+    torchvision    files, by torchvision's decode_jpeg and transforms v2
+    pillow         files, by Pillow
+    webdataset     tars of the original bytes, by Pillow
+    streaming      MosaicML Streaming's shards of the original bytes, by Pillow
+
+Tars and shards are written when the script starts.
 """
 
 from collections.abc import Iterator
@@ -109,7 +113,7 @@ def _versions(variant: str) -> dict[str, str]:
 
     if variant == "pillow":
         return {"torch": torch.__version__, **VERSIONS}
-    package = {"streaming": "mosaicml-streaming"}.get(variant, variant)
+    package = "mosaicml-streaming" if variant == "streaming" else variant
     return {package: version(package), **VERSIONS}
 
 
