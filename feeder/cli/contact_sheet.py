@@ -130,14 +130,15 @@ def note_samples(
     crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
     augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
     notes = []
-    for row, (sample_id, done) in enumerate(zip(sample_ids.tolist(), augmentations, strict=True)):
+    for row, sample_id in enumerate(sample_ids.tolist()):
         facts = [f"sample {sample_id}"]
         if sizes is not None:
             width, height = crops.boxes[row, 2:].tolist()
             facts.append(f"crop {width:.0f} x {height:.0f} px")
             if crops.scales[row] > 1:
                 facts.append(f"decoded at 1/{crops.scales[row]}")
-        notes.append(Note(tuple(facts), bool(crops.flips[row]), _name_operations(done)))
+        operations = _name_operations(augmentations[row])
+        notes.append(Note(tuple(facts), bool(crops.flips[row]), operations))
     return notes
 
 
@@ -314,9 +315,9 @@ def wrap(parts: Sequence[str], width_px: int, font: _Font, joint: str) -> list[s
 def _lay_out_note(note: Note, width_px: int, font: _Font) -> list[tuple[int, str]]:
     """The note's lines with their indents in pixels, which leave room for the arrows."""
     indent = _INDENT_PX if note.is_mirrored else 0
-    done = [_MIRRORED, *note.operations] if note.is_mirrored else note.operations
+    operations = [_MIRRORED, *note.operations] if note.is_mirrored else note.operations
     lines = [(0, line) for line in wrap(note.facts, width_px, font, ", ")]
-    return lines + [(indent, line) for line in wrap(done, width_px - indent, font, ", ")]
+    return lines + [(indent, line) for line in wrap(operations, width_px - indent, font, ", ")]
 
 
 def _draw_note(

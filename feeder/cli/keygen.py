@@ -47,16 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
             f"{name!r} cannot name a key: give --name NAME, 1 .. 64 letters, digits and . _ -"
         )
     secret = SecretKey(name, zmq.curve_keypair()[1].decode())
-    made = {
+    files = {
         path: (format_secret_key(secret), 0o600),
         public_path: (format_public_key(secret.public()), 0o644),
     }
-    for each in made:
-        if not arguments.force and os.path.lexists(each):
-            raise ConfigError(f"{each} exists: choose another path, or --force to replace it")
+    for file in files:
+        if not arguments.force and os.path.lexists(file):
+            raise ConfigError(f"{file} exists: choose another path, or --force to replace it")
     with stop_signals_blocked():  # both files of the pair, or neither
-        for each, (text, mode) in made.items():
-            _write(each, text, mode, replace=arguments.force)
+        for file, (text, mode) in files.items():
+            _write(file, text, mode, replace=arguments.force)
     print(f"secret key of {name}: {path} (keep it here)")
     print(f"public key of {name}: {public_path} (give it to the other side)")
     return 0

@@ -1,4 +1,4 @@
-"""Which host of a cluster runs which feeder: events in, instructions out. Pure, and without Ray.
+"""Which host of a cluster runs which feeder: a state machine, without Ray, clock or I/O.
 
 May import: process.
 """
