@@ -100,6 +100,15 @@ def test_a_row_for_each_label_gives_all_of_them(source: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("confidence", ["0", "0.0", "false"])
+def test_a_confidence_of_zero_in_json_is_no_label(source: Path, confidence: str) -> None:
+    rows = f"""{{"file": "a.jpg", "label": "x", "score": 1}}
+{{"file": "a.jpg", "label": "z", "score": {confidence}}}
+"""
+    with pytest.raises(ConfigError, match=r"a confidence that is not always 1 \(line 2: "):
+        list_with(source, rows, "x.jsonl", label="label", label_kind="multi")
+
+
 def test_rows_that_cannot_be_read_are_rejected_with_their_line(source: Path) -> None:
     put(source, "d.jpg")
     listed = list_with(source, 'file,label\na.jpg,1\n,5\nb.png\n\nd.jpg,1,2\n"deep/c.jpg",\n')

@@ -110,8 +110,9 @@ class LabelFile:
                 continue
             label = [values.get(column) for column in self._labels]
             split = "" if self.split is None else self.split.read(values.get(self.split.name))
-            confidence = "" if self._confidence is None else values.get(self._confidence)
-            yield LabelRow(number, name, label, "", str(confidence or ""), split)
+            score = None if self._confidence is None else values.get(self._confidence)
+            confidence = "" if score is None else str(score)  # of 0, too, a number in JSON
+            yield LabelRow(number, name, label, "", confidence, split)
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before the first ``read_label``."""
