@@ -55,10 +55,10 @@ def take_stamp(paths: Iterable[str], report: Callable[[int], None]) -> Stamp:
 
 
 def describe_change(old: Stamp, new: Stamp) -> str:
-    """Say what differs, as a clause for a message; empty if nothing does.
+    """Describe what differs, as a clause for a message; empty if nothing does.
 
-    Of a folder its state now is looked at again: the file that was changed last is named, and where
-    files are gone the folder that was.
+    A folder is looked at again, to name the file that was changed last, or the folder that was
+    where files are gone.
     """
     before = {container.path: container for container in old}
     after = {container.path: container for container in new}
@@ -140,7 +140,14 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result | None]]:
     the folder's descriptor, which is half as fast again as by their paths.
     """
     above: dict[bytes, frozenset[tuple[int, int]]] = {root: frozenset()}
-    for path, folders, names, descriptor in os.fwalk(root, onerror=_fail, follow_symlinks=True):
+
+    def fail(error: OSError) -> NoReturn:
+        # os.fwalk gives the folder's name alone; its siblings are the last that were added
+        named = (path for path in reversed(above) if os.path.basename(path) == error.filename)
+        folder = printable(decode_name(next(named, root)))
+        raise DatasetError(f"folder {folder} cannot be listed: {error.strerror}") from error
+
+    for path, folders, names, descriptor in os.fwalk(root, onerror=fail, follow_symlinks=True):
         folder, status = path[len(root) :].lstrip(b"/"), os.fstat(descriptor)
         yield folder, b"", status
         identity, parents = (status.st_dev, status.st_ino), above.pop(path)
@@ -155,13 +162,6 @@ def _walk(root: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result | None]]:
                     yield folder, name, os.stat(name, dir_fd=descriptor)
                 except OSError:
                     yield folder, name, None
-
-
-def _fail(error: OSError) -> NoReturn:
-    raise DatasetError(
-        f"folder {printable(decode_name(os.fsencode(error.filename)))} cannot be listed: "
-        f"{error.strerror}"
-    ) from error
 
 
 def _hash_file(name: bytes, size_bytes: int, mtime_ns: int, seed: int) -> int:

@@ -1,12 +1,15 @@
 """The stamp of a source, and the progress of its packing."""
 
+import errno
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from feeder.errors import DatasetError
 from feeder.pack_cache.shared_progress import SharedProgress, round_duration
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.process.path_text import path_to_text
@@ -188,3 +191,22 @@ def test_a_packing_that_starts_over_passes_no_number_twice(clock: Clock) -> None
 def test_durations_have_one_unit() -> None:
     texts = [round_duration(seconds) for seconds in (4.2, 89, 300, 89 * 60, 3 * 3600)]
     assert texts == ["4 s", "89 s", "5 min", "89 min", "3 h"]
+
+
+@pytest.mark.parametrize("parent", ["a", "b"])
+def test_a_folder_that_cannot_be_listed_is_named_with_its_path(
+    source: Path, parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "a/deep").mkdir()
+    real_open = os.open
+
+    def refuse(path: str | bytes, flags: int, *, dir_fd: int | None = None) -> int:
+        folder = os.readlink(f"/proc/self/fd/{dir_fd}") if path == b"deep" else ""
+        if folder == str(source / parent):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real_open(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    refusal = f"^folder {re.escape(str(source / parent))}/deep cannot be listed: Permission denied$"
+    with pytest.raises(DatasetError, match=refusal):
+        stamp(source)
