@@ -222,6 +222,12 @@ def _write_jpeg(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(temporary, path)
+    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+        raise DatasetError(
+            f"{name} cannot be unpacked: {error.strerror} at {printable(decode_name(path))}, where "
+            "a file and a folder would have one name; unpack into an empty folder, or pack again "
+            "with names that differ in more"
+        ) from None
     except OSError as error:
         if error.errno in _NAME_ERRORS:
             raise ResourceError(

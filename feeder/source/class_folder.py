@@ -48,9 +48,8 @@ class ClassFolder(LooseFiles):
         """Add every file below the class folders; the class folders come sorted, files do not.
 
         Raises DatasetError for a missing or empty source, a file beside the class folders or,
-        unless the spec allows it, a class without images; ConfigError for an image that would
-        unpack to the name of a folder, and for folders in class folders that seem to be the
-        classes, or splits.
+        unless the spec allows it, a class without images; ConfigError for folders in class folders
+        that seem to be the classes, or splits.
         """
         listing.about.by_name = True
         classes = sorted(self._find_classes(listing))
@@ -132,11 +131,11 @@ class ClassFolder(LooseFiles):
             files += 1
             if not first or (has_image_suffix(file) and not has_image_suffix(first)):
                 first = file
-            path = self.path(file)
             folder, is_below, _ = file[len(name) + 1 :].partition("/")
             if is_below:
                 folders.add(folder)
-            if not (has_image if is_below else has_own_image) and sniff_file(path) is not None:
+            is_known = has_image if is_below else has_own_image
+            if not is_known and sniff_file(self.path(file)) is not None:
                 has_image = True
                 has_own_image = has_own_image or not is_below
             self.add(file, name, listing)

@@ -37,9 +37,11 @@ from tests.support.synthetic_sets import (
     FLOATS,
     MULTI,
     NONE,
+    Sample,
     classes_of,
     values_of,
     write_labelled,
+    write_set,
 )
 
 LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
@@ -226,6 +228,16 @@ def test_two_samples_of_one_path_are_an_error_not_a_loss(tmp_path: Path) -> None
     write_labelled(tmp_path / "packed", NONE, samples=2, shards=1, name="same")
     with pytest.raises(DatasetError, match=r"another sample is in .*same\.jpg already"):
         _unpack(tmp_path / "packed", tmp_path / "out")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("names", [("x.png", "x.jpg/y"), ("x.jpg/y", "x.png")])
+def test_a_sample_with_the_name_of_anothers_folder_is_an_error_with_a_remedy(
+    tmp_path: Path, names: tuple[str, str], force: bool
+) -> None:
+    write_set(tmp_path / "packed", [Sample(name=name) for name in names], labels=NONE, shards=1)
+    with pytest.raises(DatasetError, match=r"cannot be unpacked: .*x\.jpg.* pack again with names"):
+        _unpack(tmp_path / "packed", tmp_path / "out", force=force)
 
 
 # Names
