@@ -77,6 +77,14 @@ class RowTable:
 
     def finish(self) -> None:
         """Find the files of several rows."""
+        self.names = NameKeys(self._files)
+        """All files."""
+        self._repeated = NameKeys(array("Q"))
+        if len(self.names) < len(self._files):  # rarely; doubles the memory
+            self._find_repeats()
+        self._files = self._labels = self._numbers = array("Q")
+
+    def _find_repeats(self) -> None:
         keys = np.frombuffer(self._files, np.uint64)
         order = np.argsort(keys, kind="stable")
         files, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
@@ -88,11 +96,8 @@ class RowTable:
         others = np.zeros(len(starts), np.uint32)
         others[groups] = np.frombuffer(self._numbers, np.uint32)[order][differing[first]]
         is_repeated = counts > 1
-        self.names = NameKeys(files)
-        """All files."""
         self._repeated = NameKeys(files[is_repeated])
         self._others, self._counts = others[is_repeated], counts[is_repeated]
-        self._files = self._labels = self._numbers = array("Q")
 
     @property
     def repeats(self) -> int:
