@@ -84,8 +84,10 @@ def select_items(items: SourceItems, split: SplitOptions | None) -> Selection:
         listed = _read_list(split.val_list, known)
 
     def is_wanted(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        is_val: NDArray[np.bool_] = derive_keys(_KEY, some.view(np.int64)) < limit
-        if listed is not None:
+        is_val: NDArray[np.bool_]
+        if listed is None:
+            is_val = derive_keys(_KEY, some.view(np.int64)) < limit
+        else:
             is_val = np.isin(some, listed)
         return is_val if split.side == "val" else ~is_val
 

@@ -48,7 +48,8 @@ class LmdbFiles(ContainerSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the values of a file; ResourceError without the package lmdb; see ``Source``."""
-        where, metadata = printable(path_to_text(self.path(container))), 0
+        where, prefix = printable(path_to_text(self.path(container))), self.prefix(container)
+        metadata = 0
         listing.about.base = self._spec.label_base or 0
         with StoredFile(self.path(container), listing.stamp) as file:
             for key, at, size_bytes in _walk(file, where):
@@ -57,7 +58,7 @@ class LmdbFiles(ContainerSource):
                     continue
                 text = key.hex() if _BINARY.search(key) else decode_name(key)
                 parts = [part for part in text.split("/") if part not in ("", ".")]
-                name = self.prefix(container) + "/".join(parts)
+                name = prefix + "/".join(parts)
                 try:
                     if not parts or ".." in parts:
                         raise SourceError("bad-name", "its key has .. or is empty")
