@@ -13,7 +13,7 @@ TrivialAugmentWide's translations 15 pixels; here it is always the formula's 16.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from feeder.plan.erasing import Erasure, plan_erasures
 from feeder.plan.recipe import MAGNITUDE_BINS, Recipe
 from feeder.plan.rng import Stream, uniform_integers, uniforms
 
-Operation = Literal[
+_Drawn = Literal[
     "identity",
     "shear-x",
     "shear-y",
@@ -37,25 +37,9 @@ Operation = Literal[
     "solarise",
     "autocontrast",
     "equalise",
-    "hue",
-    "greyscale",
 ]
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    "identity",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "saturation",
-    "contrast",
-    "sharpness",
-    "posterise",
-    "solarise",
-    "autocontrast",
-    "equalise",
-)
+Operation = _Drawn | Literal["hue", "greyscale"]
+OPERATIONS: Final[tuple[Operation, ...]] = get_args(_Drawn)
 """What RandAugment and TrivialAugmentWide draw from, in torchvision's order.
 
 A draw is an index into this list, so its length and order decide every augmented image.
