@@ -238,7 +238,7 @@ class WorkFolder:
 
     @property
     def items_path(self) -> Path:
-        """The items to pack, in order (``item_list``)."""
+        """The items to pack, in order (see items.py)."""
         return self.path / "items"
 
     @property

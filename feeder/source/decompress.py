@@ -49,7 +49,7 @@ class _Stored(io.RawIOBase):
         self._position = 0
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer, that of a pipe whole, so that a format can be recognised by a start."""
+        """Read into the buffer; from a pipe until it is full, so that peek sees enough of it."""
         at = self._position
         try:
             if self.size_bytes is not None:
@@ -85,7 +85,7 @@ class _Stored(io.RawIOBase):
 
 
 class FileContent(io.BufferedReader):
-    """What is stored itself, the content of a regular file; reading raises DamagedStream."""
+    """The content of a regular file as it is stored; reading raises DamagedStream."""
 
     def __init__(self, stored: _Stored, where: str) -> None:
         super().__init__(stored, _HEADER_BUFFER_BYTES)
@@ -161,10 +161,10 @@ def open_container(
 ) -> Iterator[Content]:
     """Open the file or named pipe ``path`` for its content, decompressed.
 
-    ``is_plain`` tells the first 12 bytes of a format that may be compressed as ZLIB, which has no
-    magic number. Raises DatasetError if the file cannot be opened or is compressed in another way,
-    ResourceError without the library for its compression. At the end SourceChangedError is raised
-    unless it has the stamp ``listed``.
+    ``is_plain`` is given for a format that may be compressed as ZLIB, which has no magic number: it
+    returns whether the first 12 bytes are those of the format itself. Raises DatasetError if the
+    file cannot be opened or is compressed in another way, ResourceError without the library for its
+    compression. At the end SourceChangedError is raised unless it has the stamp ``listed``.
     """
     where = printable(path_to_text(path))
     try:
@@ -204,7 +204,7 @@ def _inflate(stored: FileContent, form: str) -> Iterator[bytes]:
     """Yield the content of all members of a gzip file, or of a ZLIB stream."""
     data = stored.read(_PIECE_BYTES)
     while data:
-        engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # either of both
+        engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or ZLIB
         while not engine.eof:
             data = data or stored.read1(_PIECE_BYTES) or stored.read_exactly(1, form)
             try:

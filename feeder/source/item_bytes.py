@@ -1,4 +1,4 @@
-"""An image of a source as bytes: read whole, and recognised by its first ones.
+"""The bytes of an image file: all of them are read, the first ones give the format.
 
 Invariant: no bytes are returned of a file that is not the one that was listed.
 """
@@ -107,7 +107,7 @@ def sniff_file(path: bytes) -> str | None:
 
 
 def describe_foreign(start: bytes) -> SourceError:
-    """Return why a file is no image that begins with ``start``, which is none that Feeder reads."""
+    """Return the fault of a file whose first bytes are of no format that Feeder reads."""
     what, remedy = recognise_other(start)
     if not remedy:
         return SourceError("not-image", f"starts with {start[:8].hex(' ')}")

@@ -1,7 +1,7 @@
 """What each kind of source is, as its module declares it in KINDS, by its name.
 
-MODULES says which modules there are. To recognise a source all of them are imported; to read one,
-only its own. So they import libraries that are extras on demand.
+To recognise a source all modules are imported, to read it only its own. So a module imports
+libraries that are extras on demand.
 """
 
 import importlib
@@ -23,8 +23,8 @@ MODULES: Final = {
     "imagenet-train": "imagenet",
     "imagenet-val": "imagenet",
 }
-"""The module of each kind; Of two kinds that a file can be, the
-later one counts: ImageNet's archives are tars of their own."""
+"""The module of each kind. Where a file can be of two kinds, the later one counts: ImageNet's
+archives are tars, too."""
 
 
 class Kind(NamedTuple):
@@ -38,13 +38,12 @@ class Kind(NamedTuple):
     plural: str = ""
     """Several of them: "tar files"."""
     suffixes: tuple[str, ...] = ()
-    """Of containers, besides those of a compression. By them a folder of containers is known, and
-    one that is compressed by zstd; the names of its items do not have them."""
+    """Of containers, without those of a compression. A folder of containers is recognised by them,
+    and a container that zstd compressed; names of items leave them out."""
     names: str = ""
     """A pattern of other names that containers have."""
     matches: Callable[[bytes, str], bool] | None = None
-    """Whether the file of this name is a container: takes how it begins, or what is compressed in
-    it, and the name."""
+    """Returns whether a file is a container; takes its first bytes, decompressed, and its name."""
     is_streamable: bool = False
     """Whether a container can be a pipe."""
     count_splits: Callable[["SourceSpec"], tuple[str, Mapping[str, int]]] | None = None

@@ -18,6 +18,7 @@ from collections import Counter
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
@@ -248,7 +249,7 @@ class _Listing:
                 "the rows that are no labels, and this column"
             )
 
-    def _reject_unlabelled(self, labelled: "np.typing.NDArray[np.uint64]") -> None:
+    def _reject_unlabelled(self, labelled: NDArray[np.uint64]) -> None:
         """Reject images that no row lists, and count other files."""
         unlabelled = np.setdiff1d(self._files.keys, labelled, assume_unique=True)
         if not len(unlabelled):

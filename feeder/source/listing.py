@@ -111,7 +111,7 @@ class ItemListing:
         progress: Progress | None = None,
         stamp: int | None = None,
     ) -> None:
-        """``stamp`` is that of the container, which what reads it compares; None: any."""
+        """``stamp`` is the container's, which its readers compare; None: any."""
         self.folder = folder
         self.stamp = stamp
         self.number = number

@@ -5,9 +5,9 @@
     __len__             metadata, left out
 
 A value is contiguous in the file, so images are read at their offsets, without LMDB. Only pages of
-keys are read through LMDB's memory map, where one behind the end of the file ends the process
-(SIGBUS), and a damaged one, too (SIGABRT): so lmdb.verify, which maps nothing, checks all of them
-first (28 µs a key).
+keys are read through LMDB's memory map. A page behind the end of the file would end the process by
+SIGBUS, a damaged one by SIGABRT, so lmdb.verify, which maps nothing, checks all of them first
+(28 µs a key).
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def _walk(file: StoredFile, where: str) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _map_start(address: int) -> int:
-    """Return where the memory map begins that has an address: that of the file's first byte."""
+    """Return the start of the memory map with this address; the file's first byte is there."""
     with open("/proc/self/maps", errors="replace") as maps:
         starts = [int(line.partition("-")[0], 16) for line in maps]
     return max(start for start in starts if start <= address)

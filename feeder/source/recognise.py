@@ -60,20 +60,20 @@ def recognise(
     """
     if kind is not None and kind not in MODULES:
         raise ConfigError(f"--source {printable(kind)}: must be {', '.join(MODULES)}")
-    found = find_files(location)
+    paths = find_files(location)
     spec = SourceSpec(
         kind=kind or "class-folder",
         location=location,
-        containers=found,
+        containers=paths,
         labels_file=labels_file and find_file(labels_file, "--labels", may_be_folder=True),
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),
         **choices,
     )
     wanted = spec.split  # which may choose files first, then rows in them
-    folder = path_from_text(found[0])
+    folder = path_from_text(paths[0])
     if folder.is_dir():
         spec = _recognise_folder(spec, folder, is_forced=kind is not None)
-    elif any(path_from_text(each).is_fifo() for each in found):
+    elif any(path_from_text(path).is_fifo() for path in paths):
         kinds = [name for name in MODULES if find_kind(name).is_streamable]
         if kind not in kinds:
             raise ConfigError(
@@ -81,7 +81,7 @@ def recognise(
                 f"with --source {' or '.join(kinds)}; other kinds are files"
             )
     else:
-        spec = _choose_files(spec, found)
+        spec = _choose_files(spec, paths)
         spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
     return spec if spec.is_loose else _choose_rows(spec, wanted)
 

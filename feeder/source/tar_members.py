@@ -268,7 +268,7 @@ def check_kind(member: TarMember, what: str) -> None:
 
 
 def is_tar(start: bytes) -> bool:
-    """Return whether a file that begins so is a tar: with a header, of any age, or its end."""
+    """Return whether a file is a tar: it begins with a header, of any version, or with the end."""
     block = start[: tarfile.BLOCKSIZE]
     if len(block) == tarfile.BLOCKSIZE and not any(block):
         return True
@@ -280,7 +280,7 @@ def is_tar(start: bytes) -> bool:
 
 
 def find_first(start: bytes) -> str:
-    """Return the name of the first file in a tar that begins so, without its folders; or ""."""
+    """Return the name of the first file in a tar, by its start; without folders, or ""."""
     try:
         with tarfile.open(fileobj=io.BytesIO(start), mode="r:") as archive:
             return next((each.name.rpartition("/")[2] for each in archive if each.isreg()), "")

@@ -81,7 +81,7 @@ def inflate_start(start: bytes) -> bytes:
     """Return the first KiB of what gzip or zlib compressed, else ``start`` itself."""
     if not start.startswith(GZIP) and not is_zlib(start):
         return start
-    engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # either of both
+    engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or ZLIB
     try:
         return engine.decompress(start, _INFLATED_BYTES)
     except zlib.error:
@@ -89,9 +89,9 @@ def inflate_start(start: bytes) -> bytes:
 
 
 def recognise_other(start: bytes, name: str = "") -> tuple[str, str]:
-    """Return what a file of this name is that begins with ``start`` and is no source, for messages.
+    """Describe a file that is no source, by its first bytes and its name, for messages.
 
-    With a remedy, or "" where none is known.
+    Also returns a remedy, or "" where none is known.
     """
     if name and is_zstd(start):
         what, remedy = "compressed by zstd", "name it .tar.zst if it is a tar"

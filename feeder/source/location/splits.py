@@ -104,7 +104,7 @@ def find_splits(names: Iterable[str]) -> list[str]:
 
 
 def match_split(wanted: str, names: Collection[str]) -> str | None:
-    """Return which of ``names`` is meant by ``wanted``: it itself, or the only one of its split."""
+    """Return the name that ``wanted`` stands for: the same, or the only one of the same split."""
     if wanted in names:
         return wanted
     split = split_of(wanted)
