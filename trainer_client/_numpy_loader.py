@@ -47,7 +47,7 @@ class BorrowedBatch(Batch[Array]):
     is_returned = False
     """Whether the memory was given back."""
 
-    __hash__ = None  # type: ignore[assignment]  # as arrays, of which a tuple has no hash either
+    __hash__ = None  # type: ignore[assignment]  # a tuple of arrays has none either
 
     def __radd__(self, other: object) -> Any:
         """Return a plain tuple of both: without this, a tuple before "+" reads the items in C."""
