@@ -21,16 +21,21 @@ WEIGHTS, GRADIENTS = VALUES[0], VALUES[1:]  # float32 has them exactly
 LARS_KEYS = {"momentum": 0.9, "weight_decay": 0.01, "eta": 0.1, "eps": 0.5}
 
 
-def descend(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> Iterator[Array]:
-    """Yield the weights after each step of an optimiser."""
-    parameter = nn.Parameter(torch.tensor(WEIGHTS, dtype=dtype))
+def descend(
+    make: Callable[..., torch.optim.Optimizer],
+    dtype: torch.dtype,
+    shape: tuple[int, ...] = WEIGHTS.shape,
+) -> Iterator[Array]:
+    """Yield the weights after each step of an optimiser that has them in ``shape``."""
+    parameter = nn.Parameter(torch.tensor(WEIGHTS, dtype=dtype).reshape(shape))
     optimiser = make([parameter], lr=1.0)
     for rate, gradient in zip(RATES, GRADIENTS, strict=True):
         optimiser.param_groups[0]["lr"] = rate
-        parameter.grad = torch.tensor(gradient, dtype=dtype)
+        given = torch.tensor(gradient, dtype=dtype).reshape(shape)
+        parameter.grad = given.clone()
         optimiser.step()
-        assert torch.equal(parameter.grad, torch.tensor(gradient, dtype=dtype)), "was changed"
-        yield parameter.detach().double().numpy().copy()
+        assert torch.equal(parameter.grad, given), "was changed"
+        yield parameter.detach().double().numpy().reshape(WEIGHTS.shape).copy()
 
 
 def lars_path(*, nesterov: bool, unscaled: bool, trust: bool = True) -> Iterator[Array]:
@@ -61,6 +66,19 @@ def test_lars_takes_the_steps_of_the_formula(
     expected = [*lars_path(nesterov=nesterov, unscaled=unscaled)]
     path = [*descend(make, dtype)]
     np.testing.assert_allclose(path, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(35,), (5, 7, 1, 1)])
+def test_lars_trusts_parameters_of_any_shape_as_their_group_says(shape: tuple[int, ...]) -> None:
+    for trust in (True, False):
+
+        def make(parameters: list[nn.Parameter], lr: float, *, trust: bool = trust) -> LARS:
+            groups = [{"params": parameters, "trust": trust}]
+            return LARS(groups, lr=lr, **LARS_KEYS)
+
+        expected = [*lars_path(nesterov=False, unscaled=False, trust=trust)]
+        path = [*descend(make, torch.float64, shape)]
+        np.testing.assert_allclose(path, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_norm_of_zero_gives_a_ratio_of_one() -> None:
