@@ -83,6 +83,8 @@ def test_what_a_csv_writer_wrote_is_read(
         ("Label;File Name\n1;x\n", "x", "1"),
         (",path,target\n0,x,1\n", "x", "1"),
         ("id,file,label\n7,x,1\n", "x", "1"),
+        ("file,label_id,label\nx,7,cat\n", "x", "cat"),
+        ("file,class_name,class_id\nx,cat,7\n", "x", "7"),
         ("id,name,label\n7,x.jpg,1\n", "x.jpg", "1"),
         ("picture,what\nx.png,cat\n", "x.png", "cat"),
         ("cat,x.jpg\n", "x.jpg", "cat"),
@@ -119,6 +121,8 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "file,image,label,class\nx,y,1,cat\n")
     assert read(path, image="image", label="class") == [(2, "y", "cat")]
     assert read(path, image="file", label="label") == [(2, "x", "1")]
+    path = write(tmp_path, 'file,"a,b",a,b\nx,1,2,3\n')
+    assert read(path, label="a,b") == [(2, "x", "1")], "a name, not two"
     path = write(tmp_path, "x.jpg,1,2\n")
     assert read(path, label="column 3") == [(1, "x.jpg", "2")]
     path = write(tmp_path, '{"file": "x", "a": 1, "b": 2}\n', "x.jsonl")
