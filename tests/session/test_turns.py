@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.metrics.hangs import KernelState, ProcessLook
+from feeder.metrics.records import JOBS_MAX
 from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import CREDIT_S, Jobs
 from feeder.session.state import Job, PendingBatch, Session
@@ -308,6 +309,29 @@ def test_debts_of_idle_jobs_are_bounded_in_number(monkeypatch: pytest.MonkeyPatc
         jobs.settle(session.job, 0.0, 1.0)
     assert len(jobs._jobs) <= 64
     assert [*jobs.turns()] == [waits]
+
+
+def test_of_too_many_idle_jobs_the_smallest_debts_are_forgotten_and_no_active_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("feeder.session.jobs._IDLE_MAX", 64)
+    jobs = Jobs({})
+    for number in range(JOBS_MAX):  # each keeps its record while it has a session
+        jobs.join(("key", f"open {number}"))
+    waits = Load("waits").session(0, jobs)
+    jobs.add(waits)
+    debts_s = [float(1 + number * 7 % 50) for number in range(50)]
+    for number, debt_s in enumerate(debts_s):
+        session = Load(f"job {number}").session(1 + number, jobs)
+        jobs.add(session)
+        jobs.begin_chunk(session)
+        jobs.remove(session)
+        jobs.settle(session.job, 0.0, debt_s)
+    kept = [place for place in range(50) if ("key", f"job {place}") in jobs._jobs]
+    assert len(kept) == 64 - JOBS_MAX - 1, "the others and the job that waits have a place, too"
+    assert jobs.join(("key", "waits")) is waits.job
+    forgotten = [debts_s[place] for place in range(50) if place not in kept]
+    assert max(forgotten) < min(debts_s[place] for place in kept if place < 49)
 
 
 def test_records_of_jobs_are_bounded_and_only_grow() -> None:
