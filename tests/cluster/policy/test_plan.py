@@ -122,6 +122,9 @@ def test_a_replacement_takes_the_name_of_the_feeder_that_was_lost() -> None:
     cluster.plan.lost(old.launch, "late", cluster.now_s)
     assert cluster.decide() == ([], [])
     assert cluster.plan.published() == before
+    cluster.lose(0)
+    assert sorted(cluster.where) == [1], "there is no host for the other one"
+    assert [name for name, _ in cluster.plan.published()] == ["feeder-1"]
 
 
 def test_a_host_that_fails_is_left_alone_with_growing_backoff_and_its_reason_is_shown() -> None:
