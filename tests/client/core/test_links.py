@@ -287,6 +287,14 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
     assert shell.take_key() == (0, 0)
 
 
+def test_a_late_batch_is_not_requested_from_another_quiet_node() -> None:
+    shell = wait_for_the_owner()
+    pass_time(shell, QUIET_S + 1.0, OWNER, NEXT)
+    hedged = shell.session.scheduler.hedged
+    pass_time(shell, 2 * QUIET_S + 2.0)
+    assert hedged == shell.session.scheduler.hedged == HEDGES_MAX, "both are quiet now"
+
+
 def test_a_quiet_node_is_asked_last() -> None:
     shell, _ = serve(buffers=12)
     pass_time(shell, QUIET_S, NEXT)
