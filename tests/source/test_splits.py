@@ -114,7 +114,7 @@ def test_a_chosen_folder_is_the_source(
 def test_a_choice_that_does_not_fit_says_what_there_is(tmp_path: Path) -> None:
     source = put(tmp_path / "src", "trainA/x.jpg trainB/x.jpg test/x.jpg")
     for wanted in ("train", "val", "dogs"):
-        with pytest.raises(ConfigError, match=r"choose of test, trainA and trainB$"):
+        with pytest.raises(ConfigError, match=r"choose one of test, trainA and trainB$"):
             recognise(str(source), split=wanted)
     cats = put(tmp_path / "cats", "a/x.jpg train/x.jpg")
     with pytest.raises(ConfigError, match=r"cats has no splits, .* make a split with --val-frac"):
@@ -186,7 +186,7 @@ def test_files_of_several_splits_are_never_merged(
         assert spec.containers == tuple(str(source / f"{name}.tar") for name in chosen.split())
         assert spec.notes[0].startswith(f"the split {wanted} is packed: ")
         assert len(recognise(where, all_splits=True).containers) == len(names.split())
-        with pytest.raises(ConfigError, match=r"is not one of the splits of .*: choose of . of"):
+        with pytest.raises(ConfigError, match=r"not one of the splits of .*: choose one of . of"):
             recognise(where, split="dev")
 
 
@@ -299,6 +299,8 @@ def test_rows_of_parquet_files_have_splits_too(
     source = str(_parquet(tmp_path / "src", column, files))
     with pytest.raises(ConfigError, match=rf"src, by its column {column}, has rows of several spl"):
         recognise(source)
+    with pytest.raises(ConfigError, match=rf"src, by its column {column}: choose one of train "):
+        recognise(source, split="dev")
     spec = recognise(source, split="train")
     lists = [list_container(spec, tmp_path / "w", number) for number in range(len(files))]
     assert sum(len(listed.items) for listed in lists) == 2

@@ -123,8 +123,8 @@ class SplitChoice(NamedTuple):
 
     def _no_match(self, where: str, splits: Iterable[str]) -> ConfigError:
         return ConfigError(
-            f"--split {printable(self.split)} is not one of the splits of {where}: choose of "
-            f"{_join(splits)}"
+            f"--split {printable(self.split)} is not one of the splits of {where.rstrip(',')}: "
+            f"choose one of {_join(splits)}"
         )
 
 
