@@ -59,6 +59,9 @@ _NUMBERS: Final = {
 }
 """What an option with a number is, by its name, or by bench and name."""
 
+_SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}
+"""Options that `stream` has for --soak alone, with their defaults."""
+
 _Option = Callable[[argparse.ArgumentParser], object]
 
 
@@ -97,8 +100,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("decode", decode.run, what, options, images=256, rounds=7)
     what = "the daemon and its clients, over ipc and tcp; --soak: for hours, as clients come and go"
     options = [_dataset, _core, _plot, _modes]
-    sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "batch_size": 128}
-    add("stream", stream.run, what, options, idle=3.0, every=5.0, restart=10.0, lease=5.0, **sizes)
+    sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "idle": 3.0}
+    add("stream", stream.run, what, options, **sizes, **_SOAK)
     what = "what each optimisation is worth, one by one"
     add("ablate", ablate.run, what, [_dataset, _plot], images=512, rounds=9, batches=4)
     what = "what scrapes, status --watch and idle connections cost"
@@ -237,6 +240,10 @@ def run(argv: Sequence[str]) -> int:
     if argv[:1] == ["soak"]:
         raise ConfigError("soak is a mode of stream: type `feeder-bench stream --soak MINUTES`")
     arguments = build_parser().parse_args(argv)
+    if argv[:1] == ["stream"] and arguments.soak is None:
+        for name, default in _SOAK.items():
+            if getattr(arguments, name) != default:
+                raise ConfigError(f"--{name.replace('_', '-')} is for --soak MINUTES: give both")
     with StopSignals() as signals:
         try:
             if getattr(arguments, "plot", None) is not None:

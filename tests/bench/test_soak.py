@@ -139,6 +139,11 @@ def test_the_old_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -
     assert line.endswith("soak is a mode of stream: type `feeder-bench stream --soak MINUTES`")
 
 
+def test_its_options_are_refused_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "--batch-size", "64"]) == 2
+    assert "--batch-size is for --soak MINUTES: give both" in capsys.readouterr().err
+
+
 def _report(*failures: str, samples: int = 20) -> SoakReport:
     levels = {"throughput": 3.0, "reference/daemon-core": 700.0, "reference/client-core": 600.0}
     levels |= {"memory/node-1": 1.0, "shared-memory/slots": 2.0}
