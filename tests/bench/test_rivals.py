@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
 from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
 from feeder.dataset.opened import Dataset
+from tests.support.sources import REPOSITORY
 
 FAKE = Path(__file__).parent / "fake_rival.py"
 RATES = {
@@ -172,6 +174,32 @@ def test_a_contender_that_hangs_is_ended_at_the_deadline(tmp_path: Path) -> None
         with pytest.raises(RivalFailure, match=r"did not send 'ready' within 0\.2 s"):
             rival.introduce()
     assert not process.is_running()
+
+
+BENCH = """
+import sys
+from pathlib import Path
+from tests.bench.test_rivals import _command, _run
+folder = Path(sys.argv[1])
+rival = _run(folder, *_command(folder, "ahead"), ahead=True)
+rival.introduce()
+print(rival.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
+    """Nor one that is stopped because it is not its turn."""
+    command = [sys.executable, "-c", BENCH, tmp_path]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as bench:
+        assert bench.stdout is not None
+        contender = psutil.Process(int(bench.stdout.readline()))
+        bench.kill()
+    _, alive = psutil.wait_procs([contender], timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 def test_no_contender_works_outside_its_turn(

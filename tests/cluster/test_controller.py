@@ -145,7 +145,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     module = importlib.import_module("feeder.cluster.controller")
     monkeypatch.setattr(module, "_TURN_S", 0.0)
     monkeypatch.setattr(module.threading.Thread, "start", lambda thread: None)
-    yield Cluster(ray, module, tmp_path / "list")
+    (tmp_path / "link").symlink_to("list")
+    yield Cluster(ray, module, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink(), "as docs/errors.md says of --endpoints"
     sys.modules.pop("feeder.cluster.controller")
 
 

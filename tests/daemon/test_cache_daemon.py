@@ -1,6 +1,11 @@
 """The decoded cache in the real daemon: filled by several workers, and shared by jobs."""
 
+import os
+import shutil
 from pathlib import Path
+
+import psutil
+import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
@@ -64,3 +69,28 @@ def test_jobs_with_other_seeds_find_all_images_decoded(tmp_path: Path) -> None:
     unchanged = ("cache.misses", "cache.fills", "cache_used_bytes", "stage_seconds.decode")
     assert {name: after[name] for name in unchanged} == {name: first[name] for name in unchanged}
     assert after["cache.hits"] - first["cache.hits"] == 2 * SAMPLES
+
+
+def read_from_storage(processes: list[psutil.Process]) -> int:
+    return sum(process.io_counters().read_bytes for process in processes)
+
+
+def drop_pages(folder: Path) -> None:
+    """Have the kernel forget the contents of a dataset's files."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_jobs_with_other_seeds_read_nothing_from_storage(packed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(packed, tmp_path / "copy"))
+    with serve(folder) as daemon, Dataset.open(packed) as dataset:
+        storage = [read_from_storage(daemon.workers())]
+        drop_pages(folder)
+        for seed in (1, 2, 3):
+            take_epoch(daemon.endpoint, dataset, small_recipe(), seed=seed)
+            storage.append(read_from_storage(daemon.workers()))
+    if storage[1] == storage[0]:
+        pytest.skip("files in the folder for tests are in memory, as on tmpfs")
+    assert storage[1:] == [storage[1]] * 3, "the second and third job read nothing from storage"

@@ -79,6 +79,19 @@ def test_a_refused_session_names_the_limit_to_raise(daemon: Daemon) -> None:
         assert other.hello(small_recipe()).session
 
 
+def test_a_worker_is_replaced_once_a_descriptor_is_free(daemon: Daemon, dataset: Dataset) -> None:
+    node = daemon.node
+    with RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe())
+        with no_file_more(daemon):
+            daemon.workers()[0].kill()
+            daemon.wait_line("a worker cannot be started: Too many open files: allow")
+        client.want((0, 0))
+        wait_until(lambda: client.ping() or client.socket.poll(500), "the session goes on")
+        check_batch(dataset, small_recipe(), (0, 0), client.take((0, 0)))
+    assert daemon.node == node
+
+
 def test_connections_leave_descriptors_for_sessions(packed: Path) -> None:
     with (
         limited(packed, 128, "tcp://127.0.0.1:0") as daemon,

@@ -1,5 +1,7 @@
 """The unit and its example configuration: valid, complete, and consistent with the daemon."""
 
+import ast
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -109,6 +111,25 @@ def test_the_example_loads_and_lists_every_key_with_its_default() -> None:
     assert set(document) == {"log_level", "log_format", "serve", "cache", "data"}
     for table, kind in (("serve", ServeConfig), ("cache", CacheConfig)):
         assert list(document[table]) == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_ranges_in_comments_of_the_example_are_those_that_the_daemon_accepts(
+    tmp_path: Path,
+) -> None:
+    text = re.sub(r"\n# ", " ", EXAMPLE.read_text())
+    ranges = re.findall(r", ([\d.]+) \.\. ([\d.]*\d)[^\n]*\n(\w+) = ", text)
+    assert len(ranges) == 9
+    for least, most, key in ranges:
+        for number, is_allowed in (
+            *((least, True), (most, True)),
+            *((f"{ast.literal_eval(least) - 1}", False), (f"{ast.literal_eval(most) + 1}", False)),
+        ):
+            (tmp_path / "x.toml").write_text(f"[serve]\n{key} = {number}\n")
+            error = (
+                contextlib.nullcontext() if is_allowed else pytest.raises(ConfigError, match=key)
+            )
+            with error:
+                load_config(tmp_path / "x.toml", {})
 
 
 def test_every_key_of_the_example_has_a_comment() -> None:

@@ -41,11 +41,14 @@ def files(tmp_path: Path) -> KernelFiles:
         ("/with space/x", "/with space", "fuse.sshfs"),
         ("/again/x", "/again", "xfs"),
         ("/home/ada/x", "/home/ada", "nfs4"),
+        ("/circle/x", "/", "ext4"),
     ],
 )
 def test_the_deepest_and_last_mount_counts(
     files: KernelFiles, path: str, mount: str, kind: str
 ) -> None:
+    (files.root / "circle").symlink_to("back")
+    (files.root / "back").symlink_to("/circle")
     (place,) = read_places(files, [Path(path)])
     assert (place.path, place.mount, place.kind) == (path, mount, kind)
 

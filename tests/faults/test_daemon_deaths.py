@@ -89,6 +89,17 @@ def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path
     assert not (tmp_path / "s").exists()
 
 
+def test_a_node_process_is_replaced_once_the_supervisor_has_descriptors(packed: Path) -> None:
+    with serve(packed) as daemon:
+        supervisor = psutil.Process(daemon.process.pid)
+        before = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (supervisor.num_fds(), before[1]))
+        daemon.node.kill()
+        daemon.wait_line("node process 0 cannot be started: .*; trying again in ")
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, before)
+        daemon.wait_line("node process 0 serves again")
+
+
 @pytest.mark.parametrize(
     ("module", "code", "message"),
     [

@@ -129,6 +129,7 @@ def test_commands_name_a_dataset_that_does_not_respond(disk: HangingFolder, tmp_
     commands = {
         "verify": ("verify", disk.path),
         "unpack": ("unpack", disk.path, tmp_path / "out"),
+        "repack": ("repack", disk.path, tmp_path / "new"),
         "serve": ("serve", "--data", f"d={disk.path}", "--bind", f"ipc://{tmp_path}/s"),
     }
     started = {

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import errno
 import os
 import signal
 import sqlite3
@@ -17,7 +18,7 @@ import pytest
 import feeder
 from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.installation import install_command
 from feeder.pack.publish import read_quarantine
 from feeder.source.listing import ItemListing
@@ -199,6 +200,42 @@ def test_an_error_of_the_iterable_propagates_and_keeps_what_was_spooled(
     packed = feeder.pack_samples(iter(samples), tmp_path / "packed")
     expected = feeder.pack_samples(samples, tmp_path / "expected")
     assert packed.fingerprint == expected.fingerprint
+
+
+def test_containers_grow_to_a_32nd_of_all_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill loses the open one: 3 % of a large source, as docs/packing.md says."""
+    monkeypatch.setattr("feeder.pack.spool.CONTAINER_SAMPLES", 1 << 16)
+    monkeypatch.setattr("feeder.pack.spool.CONTAINER_BYTES", 5)
+    given = failing_after(((f"{n:03}", b"image", 0) for n in range(160)), KeyError())
+    with pytest.raises(KeyError):
+        feeder.pack_samples(given, tmp_path / "packed")
+    sizes = [path.stat().st_size // 5 for path in (tmp_path / "packed").rglob("list-*.spill")]
+    assert (sum(sizes), min(sizes)) == (160, 1)
+    assert max(sizes) == 160 // 32
+
+
+def test_a_full_disk_is_one_line_and_complete_containers_stay(
+    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spill = ItemListing.spill
+
+    def full(self: ItemListing, data: bytes) -> int:
+        if self.number == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return spill(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ItemListing, "spill", full)
+        with pytest.raises(ResourceError) as raised:
+            feeder.pack_samples(samples, tmp_path / "packed")
+    assert str(raised.value) == (
+        f"spooling samples into {tmp_path / 'packed'} failed: no space left on its disk; make "
+        "room, then call pack_samples again to resume"
+    )
+    assert spooled(tmp_path / "packed") == 2
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ def perform(setup, task, report):
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "crash":
         os._exit(7)
+    if kind == "hang":
+        signal.pause()
     report.send(half=task.number)
     report.add(count=1)
     return {"square": task.number ** 2 + setup.add, "pid": os.getpid()}
@@ -89,11 +91,18 @@ def test_every_task_is_done_once_by_the_requested_number_of_processes(module: st
         ("disk", OSError, "No space left"),
         ("die", ResourceError, r"died \(SIGKILL\)"),
         ("crash", ResourceError, r"died \(exit status 7\)"),
+        ("hang", ResourceError, r"sent nothing for 2 s: check that its disk responds, then run"),
     ],
 )
 def test_errors_and_deaths_reach_the_parent_and_end_the_other_workers(
-    module: str, kind: str, error: type[Exception], message: str
+    module: str,
+    kind: str,
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if kind == "hang":
+        monkeypatch.setattr("feeder.pack.task_pool._STALL_S", 2.0)
     with pytest.raises(error, match=message):
         _run(module, ["square", kind, "square", "square"], jobs=2)
 

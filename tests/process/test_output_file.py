@@ -3,6 +3,7 @@
 No test touches a real device by its name in /dev: nodes are made in ``tmp_path``.
 """
 
+import contextlib
 import os
 import resource
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.errors import FeederError, ResourceError
 from feeder.process.output_file import replace_file, write_output
 from feeder.process.regular_file import IrregularFileError
+from feeder.survey.page import write_survey
 from tests.support.sources import call_feeder, error_line
 from trainer_client.reference.checkpoints.checkpoint import save_checkpoint
 from trainer_client.reference.command import write_json
@@ -42,6 +45,12 @@ def replace(path: Path) -> None:
         file.write(DATA)
 
 
+def write_page(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.survey.page.render_survey", lambda *_: "<!doctype html>")
+        write_survey(path.parent, *cast("tuple[Any, Any, Any]", (None,) * 3), page=path)
+
+
 def interrupt(written: int) -> None:
     raise KeyboardInterrupt
 
@@ -49,6 +58,7 @@ def interrupt(written: int) -> None:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "write_output": lambda path: write_output(path, DATA),
     "preview --out": draw,
+    "survey --out": write_page,
     "bench --json": Report(bench="x", machine={}, results=[]).write_json,
     "train --json": lambda path: write_json({}, path),
     "a run's files": lambda path: replace_in_run(path, DATA),
@@ -149,10 +159,14 @@ def test_folders_sockets_and_missing_folders_are_errors_of_one_line(
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "socket"))
+    with contextlib.suppress(PermissionError):  # it takes root
+        os.mknod(tmp_path / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 4095))
+    irregular = "disk" if (tmp_path / "disk").exists() else "socket"
     (tmp_path / "loop").symlink_to("loop")
     for name, reason in (
         ("folder", "Is a directory"),
         ("socket", "a socket, not a regular file"),
+        (irregular, "not a regular file"),
         ("none/file", "No such file or directory"),
         ("loop", "Too many levels of symbolic links"),
     ):
@@ -160,7 +174,8 @@ def test_folders_sockets_and_missing_folders_are_errors_of_one_line(
             write(tmp_path / name)
         assert ".tmp" not in str(error.value)
         assert ".unfinished" not in str(error.value)
-    assert {each.name for each in tmp_path.iterdir()} == {"folder", "socket", "loop"}
+    left = {each.name for each in tmp_path.iterdir()}
+    assert left == {"folder", "socket", "loop", irregular}
     assert not [*folder.iterdir()]
 
 

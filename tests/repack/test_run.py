@@ -1,10 +1,12 @@
 """Repacking: the same dataset in today's format, after any interruption, and OLD untouched."""
 
 import hashlib
+import itertools
 import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from feeder.repack import format2
 from feeder.repack.run import RepackSummary, repack_dataset
 from feeder.survey.duplicates import DUPLICATES_NAME
 from tests.support.sources import (
+    InlinePool,
     call_feeder,
     error_line,
     feeder_command,
@@ -175,6 +178,24 @@ def test_kills_only_cost_a_resumption(
     assert renames > 5
     assert done.stdout.startswith(f"repacked 14 images into {new}: 5 shards\n".encode())
     assert file_tree(new) == reference
+
+
+def test_finished_shards_are_not_repeated_and_processes_change_nothing(
+    old: Path, tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = InlinePool.run
+
+    def stop_after_two(self: InlinePool, tasks: Iterator[dict[str, Any]]) -> Iterator[object]:
+        yield from itertools.islice(run(self, tasks), 2)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        run_inline(patch, "repack.run")
+        patch.setattr(InlinePool, "run", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            _repack(old, tmp_path / "new")
+    assert _repack(old, tmp_path / "new", jobs=2).repacked == 14 - 3 - 3
+    assert file_tree(tmp_path / "new") == reference
 
 
 def test_damage_is_an_error_that_names_what_is_damaged_and_nothing_is_published(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
 from feeder.wire.messages import Failed
@@ -201,7 +200,7 @@ def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
 
 @pytest.mark.parametrize(
     ("was_killed", "tries", "words"),
-    [(False, DEATHS_MAX, "look for a damaged sample"), (True, KILLS_MAX, "is the memory")],
+    [(False, 3, "look for a damaged sample"), (True, 10, "is the memory")],
 )
 def test_rows_that_end_every_worker_fail_their_batch_once_with_how_the_workers_ended(
     was_killed: bool, tries: int, words: str

@@ -201,6 +201,17 @@ def test_a_feeder_that_cannot_start_ends_the_job_with_one_line(
     assert address in line
 
 
+def test_a_dataset_that_is_missing_ends_the_job_with_one_line(
+    cluster: Cluster, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    environ = {**environ, "FEEDER_SERVE": f"--data d={tmp_path}/missing"}
+    job = cluster.submit(BESIDE, TRAINER, environ, tmp_path)
+    assert job.wait() == 3, job.output
+    (line,) = job.output.splitlines()
+    assert line.startswith("feeder: error: no feeder on n")
+    assert f"no dataset at {tmp_path}/missing" in line
+
+
 @pytest.mark.parametrize(
     ("changes", "command", "start"),
     [

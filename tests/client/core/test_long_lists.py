@@ -1,5 +1,7 @@
 """The client's session with more feeders than it has links to."""
 
+import pytest
+
 from feeder.client.core.events import EndpointsListed, Instruction
 from feeder.client.core.links import LEFT_OUT_S, LINKS_MAX, LONG_LIST_WINDOW, SPARES
 from feeder.client.core.owners import Ownership
@@ -243,3 +245,18 @@ def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
     shell.session.begin(BatchSequence(0, range(10)))
     owner = ("one", "two").index(Ownership(names.values(), 1).owner(0))
     assert len(asked(shell.do(), owner)) > 0
+
+
+def test_the_job_ends_when_all_feeders_of_a_long_list_are_left_out() -> None:
+    cluster = Cluster()
+    cluster.step()
+    left_out = 0
+    while cluster.session.error is None:
+        assert cluster.links, "there is none to wait for"
+        for link in list(cluster.links):
+            cluster.find_incompatibility(ProtocolError("it is none"), link)
+            left_out += 1
+        cluster.do()
+    assert left_out == FEEDERS
+    with pytest.raises(ProtocolError, match="it is none"):
+        cluster.session.check()

@@ -80,6 +80,18 @@ def test_files_are_evaluated_and_added_to_a_table_by_epoch(
     assert figures(rows_of(table)) == expected(result)[:2]
 
 
+def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
+    folder: Path, result: TrainingResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = folder / "checkpoints" / "epoch-0002.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    assert main([str(folder), "--device", "cpu"]) == ConfigError.exit_status
+    output, error = capsys.readouterr()
+    assert f"skipped: {damaged} is no checkpoint (" in output
+    assert error == "evaluate: error: 1 of 3 checkpoints cannot be read, see above\n"
+    assert figures(rows_of(folder / "evaluations.csv")) == expected(result)[::2]
+
+
 def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_its_own_summary(
     node: FakeNode, tmp_path: Path
 ) -> None:

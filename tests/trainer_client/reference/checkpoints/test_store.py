@@ -1,5 +1,7 @@
 """Checkpoint files: written whole, verified, kept, locked; and the one offered when one is bad."""
 
+import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -134,6 +136,22 @@ with CheckpointFolder(Path(sys.argv[1]), keep=1).hold(print):
     print("held", flush=True)
     time.sleep(600)
 """
+
+
+def test_a_file_system_without_locks_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS without its lock daemon: the job trains all the same."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lines: list[str] = []
+    with CheckpointFolder(tmp_path, keep=1).hold(lines.append):
+        pass
+    (line,) = lines
+    assert line.startswith(f"cannot lock {tmp_path}/lock (No locks available): see that no other")
 
 
 def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Path) -> None:
