@@ -19,6 +19,7 @@ from feeder.client.endpoints import (
     format_answer,
     parse_answer,
 )
+from feeder.cluster.lookup_server import _REQUEST_BYTES_MAX as REQUEST_BYTES_MAX
 from feeder.cluster.lookup_server import LookupServer, format_list
 from feeder.errors import ConfigError
 from feeder.security.keys import ClientKeys
@@ -42,6 +43,21 @@ def look_up(server: LookupServer, keys: ClientKeys | None = None) -> Listing:
     source = Source(f"feeder://{server.address}", keys)
     source.read()
     return source.listing
+
+
+def test_a_request_over_the_limit_ends_its_connection_and_others_are_answered() -> None:
+    with serving() as server, zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.set(zmq.LINGER, 0)
+        with dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+            dealer.connect(f"tcp://{server.address}")
+            dealer.send(bytes(REQUEST_BYTES_MAX))
+            dealer.send(LOOKUP_REQUEST)
+            assert dealer.poll(5000)
+            assert not monitor.poll(0)
+            dealer.send(bytes(REQUEST_BYTES_MAX + 1))
+            assert monitor.poll(5000)
+            dealer.disable_monitor()
+        assert list(look_up(server)) == ENDPOINTS
 
 
 def test_a_job_follows_the_list_and_keeps_the_last_one_without_a_controller(

@@ -124,6 +124,14 @@ FOUND: list[tuple[Machine, str, str]] = [
         "node 1 has CPUs but no memory.*dmidecode",
     ),
     (
+        Machine(
+            nodes=(replace(NODES[0], id=4), replace(BARE[1], id=6)),
+            allowed=replace(ALL, memory_nodes=frozenset({4, 6})),
+        ),
+        "warning node-without-memory",
+        "node 6 has CPUs but no memory",
+    ),
+    (
         Machine(nodes=NODES, allowed=replace(ALL, memory_nodes=frozenset({0}))),
         "warning memory-mask",
         "node 1 has usable CPUs, but .*AllowedMemoryNodes=0,1 .*--cpuset-mems 0,1",
@@ -132,6 +140,11 @@ FOUND: list[tuple[Machine, str, str]] = [
         Machine(nodes=(NODES[0], replace(NODES[1], cpus=frozenset()))),
         "note node-without-cpus",
         r"node 1 has memory \(1 GiB\) but no CPUs",
+    ),
+    (
+        Machine(nodes=(replace(NODES[0], id=4), replace(NODES[1], id=6, cpus=frozenset()))),
+        "note node-without-cpus",
+        r"node 6 has memory \(1 GiB\) but no CPUs",
     ),
     (
         Machine(processor=Processor(vectors="SSE4", is_virtual=True)),
@@ -226,6 +239,9 @@ SOUND: dict[str, Machine] = {
     "ARM": Machine(processor=Processor(is_virtual=True)),
     "a card that is down": Machine(
         nodes=NODES, allowed=ALL, cards=(replace(CARD, is_up=False),), accelerators=(GPU,)
+    ),
+    "a node that is not used": Machine(
+        nodes=BARE, allowed=replace(ALL, cpus=frozenset({0, 1}), count=2)
     ),
     "swap for others": swap("/dev/sda2", swap_limit_bytes=0, feeder_swapped_bytes=12 << 10),
     "few reserved pages": pool(1),

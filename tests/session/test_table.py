@@ -166,6 +166,20 @@ def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
     assert _refusal(shell).code == "unknown-session"
 
 
+def test_what_the_socket_reports_is_not_a_sign_of_life_of_the_client() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    shell.request(A, [], [(0, 0)])
+    shell.advance(6)
+    shell.return_slot()
+    shell.advance(5)
+    assert shell.counters.sessions_expired == 1
+
+
 def test_no_check_is_due_without_sessions() -> None:
     shell = Shell()
     shell.join()

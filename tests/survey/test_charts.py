@@ -47,6 +47,12 @@ def _check(found: WholeCounts, unit: Unit) -> None:
     assert len(positions) <= 9
 
 
+def test_a_bin_holds_the_values_from_its_start_up_to_the_next_one() -> None:
+    counts = _count(EvenCounts(-4.0, 4.0, 8), [-4.0, -3.01, -3.0, 0.0, 3.99, 4.0])
+    assert counts.values.tolist() == [-3.5, -2.5, 0.5, 3.5]
+    assert counts.counts.tolist() == [2, 1, 1, 2], "the last one holds its end, too"
+
+
 @settings(max_examples=60)
 @given(sides=_SIDES, others=_SIDES)
 def test_every_number_is_in_one_bar(sides: list[int], others: list[int]) -> None:
