@@ -10,14 +10,13 @@ connection keep their order, and those in flight are lost with it, as with TCP.
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from feeder.client.connection import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
-    RECONNECT_MAX_MS,
-    RECONNECT_MS,
 )
 from feeder.client.core import events
 from feeder.client.core.links import Job
@@ -26,23 +25,22 @@ from feeder.client.core.session import ClientSession
 from feeder.client.transport import GATHER_S
 from feeder.wire.messages import BatchKey, Chunk, ClientMessage, Hello, NodeMessage, Request
 
-from .host import DATASET, Host
-from .owners import SEED
+from .shape import SEED
 
 if TYPE_CHECKING:
-    from .simulation import Simulation
+    from .simulation import Host, Simulation
+
+DATASET: Final = "imagenet"
 
 _HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000
 """Until ZeroMQ ends a connection to a host that no longer answers."""
 
-_RECONNECT_S: Final = RECONNECT_MS / 1000
-_RECONNECT_MAX_S: Final = RECONNECT_MAX_MS / 1000
 _HANDSHAKE_ROUNDS: Final = 4
 """Latencies from connecting to the end of ZeroMQ's handshake."""
 
 
 class Link:
-    """A rank's connection to a host: dialled until it is up, and again when it is lost."""
+    """A rank's connection to a host. A host that is lost does not come back, so neither does it."""
 
     def __init__(self, world: "Simulation", rank: "Rank", number: int, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -53,7 +51,7 @@ class Link:
         self._number = number
         self._peer: bytes | None = None  # its name at the host while it is up; each time another
         self._is_wanted = True
-        self._dial(world.cluster.latency_s * _HANDSHAKE_ROUNDS, _RECONNECT_S)
+        world.after(world.cluster.latency_s * _HANDSHAKE_ROUNDS, self._connect)
 
     def send(self, message: ClientMessage) -> None:
         """Carry a message to the host."""
@@ -62,7 +60,7 @@ class Link:
             at_s = world.now_s + world.cluster.latency_s
             world.at(at_s, self._if_up(partial(host.receive, peer, message)))
 
-    def send_back(self, host: Host, message: NodeMessage) -> None:
+    def send_back(self, host: "Host", message: NodeMessage) -> None:
         """Carry a host's message without rows."""
         world = self._world
         # A Welcome may not overtake, nor be overtaken by, what was sent before it.
@@ -70,7 +68,7 @@ class Link:
         event = events.MessageReceived(self._number, message)
         world.at(at_s, self._if_up(partial(self._rank.handle, event)))
 
-    def send_chunk(self, host: Host, chunk: Chunk) -> None:
+    def send_chunk(self, host: "Host", chunk: Chunk) -> None:
         """Carry a chunk's rows."""
         world, rank, rows = self._world, self._rank, chunk.images
         size_bytes = rows * world.cluster.wire_bytes
@@ -83,10 +81,10 @@ class Link:
     def hang_up(self) -> None:
         """Close it for good. What was sent before still arrives."""
         self._is_wanted = False
-        self._world.after(self._world.cluster.latency_s, self._if_up(self._close))
+        self._world.after(self._world.cluster.latency_s, self._if_up(self._break))
 
     def lose(self, *, silently: bool) -> None:
-        """End it and dial again: at once, or when heartbeats are missed."""
+        """End it: at once, or when heartbeats are missed."""
         delay_s = _HEARTBEATS_S if silently else self._world.cluster.latency_s
         self._world.after(delay_s, self._if_up(self._break))
 
@@ -100,48 +98,33 @@ class Link:
 
         return call_if_up
 
-    def _dial(self, delay_s: float, again_s: float) -> None:
-        def connect() -> None:
-            if not self._is_wanted:
-                return
-            self.host = host = self._world.by_endpoint.get(self.endpoint)
-            if host is None or not host.is_up:
-                self._rank.handle(events.Disconnected(self._number))
-                self._dial(again_s, min(2 * again_s, _RECONNECT_MAX_S))
-                return
+    def _connect(self) -> None:
+        self.host = self._world.by_endpoint[self.endpoint]
+        if self._is_wanted and self.host.is_up:
             self._peer = self._world.add_peer(self)
             self._rank.handle(events.Connected(self._number))
-
-        self._world.after(delay_s, connect)
+        elif self._is_wanted:
+            self._rank.handle(events.Disconnected(self._number))
 
     def _break(self) -> None:
-        self._close()
-        if self._is_wanted:
-            self._rank.handle(events.Disconnected(self._number))
-            self._dial(_RECONNECT_S, 2 * _RECONNECT_S)
-
-    def _close(self) -> None:
         assert self._peer is not None
         del self._world.peers[self._peer]
         self._peer = None
+        if self._is_wanted:
+            self._rank.handle(events.Disconnected(self._number))
 
 
 class Rank:
     """One client and its training loop."""
 
-    def __init__(
-        self,
-        world: "Simulation",
-        number: int,
-        indices: range,
-    ) -> None:
+    def __init__(self, world: "Simulation", number: int, indices: range) -> None:
         cluster = world.cluster
         self.number = number
         self.taken: list[BatchKey] = []
         """All batches so far, in order."""
         self.links: dict[int, Link] = {}
         self._world = world
-        self._indices = indices
+        self._batches = BatchSequence(0, indices)
         rate = cluster.rank_images_s
         self._step_s = cluster.batch_size / rate if rate else 0.0
         self._next_step_s = 0.0
@@ -149,7 +132,7 @@ class Rank:
         self._held: int | None = None
         self._has_begun = False
         self._gather_by_s: float | None = None
-        self._wake_at_s = float("inf")
+        self._wake_at_s = inf
         self._requested: set[BatchKey] = set()
         hello = Hello(
             dataset=DATASET,
@@ -166,17 +149,12 @@ class Rank:
     @property
     def is_whole(self) -> bool:
         """Whether the batches taken so far are its own, in order, each once."""
-        steps = len(self._indices)
-        return all(
-            key == (position // steps, self._indices[position % steps])
-            for position, key in enumerate(self.taken)
-        )
+        return self.taken == [self._batches.key(at) for at in range(len(self.taken))]
 
     def ingest(self, size_bytes: int) -> float:
         """Return when a message that has just arrived is read: after those before it."""
-        world = self._world
-        taken_s = size_bytes / (world.cluster.rank_gb_s * 1e9)
-        self._read_s = max(self._read_s, world.now_s) + taken_s
+        taken_s = size_bytes / (self._world.cluster.rank_gb_s * 1e9)
+        self._read_s = max(self._read_s, self._world.now_s) + taken_s
         return self._read_s
 
     def handle(self, event: events.Event) -> None:
@@ -185,32 +163,28 @@ class Rank:
         self._settle()
 
     def _settle(self) -> None:
-        session = self.session
+        session, world = self.session, self._world
         if not self._has_begun and session.welcome is not None:
-            self._begin_when_gathered()
+            # The epoch starts once it is known of all feeders whether they serve, as in a loader.
+            if self._gather_by_s is None:
+                self._gather_by_s = world.now_s + GATHER_S
+                self._wake_at(self._gather_by_s)
+            if session.is_gathered or world.now_s >= self._gather_by_s:
+                self._has_begun = True
+                session.begin(self._batches)
         self._consume()
-        if session.is_clock_due() or session.due_s <= self._world.now_s:
+        if session.is_clock_due() or session.due_s <= world.now_s:
             self._give(events.ClockAdvanced())
             self._consume()  # a batch that was lost to all nodes may be settled now
         if session.due_s < self._wake_at_s:
             self._wake_at(session.due_s)
-
-    def _begin_when_gathered(self) -> None:
-        """Start the epoch once it is known of all feeders whether they serve, as a loader does."""
-        now_s = self._world.now_s
-        if self._gather_by_s is None:
-            self._gather_by_s = now_s + GATHER_S
-            self._wake_at(self._gather_by_s)
-        if self.session.is_gathered or now_s >= self._gather_by_s:
-            self._has_begun = True
-            self.session.begin(BatchSequence(0, self._indices))
 
     def _wake_at(self, at_s: float) -> None:
         self._wake_at_s = at_s
 
         def wake() -> None:
             if self._wake_at_s == at_s:
-                self._wake_at_s = float("inf")
+                self._wake_at_s = inf
                 self._settle()
 
         self._world.at(at_s, wake)
@@ -221,35 +195,32 @@ class Rank:
         self._world.tally.client_cpu_s += thread_time() - began_s
         for instruction in instructions:
             match instruction:
-                case events.Send(link, message):
-                    if isinstance(message, Request):
-                        for key in message.want:
-                            is_first = key not in self._requested
-                            self._world.note_request(key, self.links[link].endpoint, is_first)
-                        self._requested.update(message.want)
-                    if link in self.links:
-                        self.links[link].send(message)
-                case events.Store(link, chunk):
-                    self._give(events.ChunkStored(link, chunk))
-                case events.Dial(link, endpoint):
-                    self.links[link] = Link(self._world, self, link, endpoint)
-                case events.HangUp(link):
-                    self.links.pop(link).hang_up()
-                case _:  # log lines
+                case events.Send(number, message) if link := self.links.get(number):
+                    for key in message.want if isinstance(message, Request) else ():
+                        is_first = key not in self._requested
+                        self._world.note_request(key, link.endpoint, is_first)
+                        self._requested.add(key)
+                    link.send(message)
+                case events.Store(number, chunk):
+                    self._give(events.ChunkStored(number, chunk))
+                case events.Dial(number, endpoint):
+                    self.links[number] = Link(self._world, self, number, endpoint)
+                case events.HangUp(number):
+                    self.links.pop(number).hang_up()
+                case _:  # log lines, and messages on a link that is closed
                     pass
 
     def _consume(self) -> None:
         """Take what is complete, one batch a step."""
         session, world = self.session, self._world
-        now_s = world.now_s
-        while self._has_begun and now_s >= self._next_step_s:
+        while self._has_begun and world.now_s >= self._next_step_s:
             if self._held is not None:
                 session.prefetch.return_buffer(self._held)
                 self._held = None
             batch = session.take()
             if batch is None:
                 if session.waits_since_s is None:
-                    session.waits_since_s = now_s
+                    session.waits_since_s = world.now_s
                 return
             session.waits_since_s = None
             self._held = batch.buffer
@@ -257,8 +228,8 @@ class Rank:
             self._requested.discard(batch.key)
             world.tally.images += batch.valid
             world.tally.batches += 1
-            world.timeline.add(now_s, batch.valid)
+            world.timeline.add(world.now_s, batch.valid)
             if self._step_s:
                 # A step that begins late delays those after it: the accelerator has lost that time.
-                self._next_step_s = max(now_s, self._next_step_s) + self._step_s
+                self._next_step_s = max(world.now_s, self._next_step_s) + self._step_s
                 world.at(self._next_step_s, self._settle)

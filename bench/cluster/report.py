@@ -4,13 +4,21 @@ The JSON has more keys than other benches': ``outcomes``, ``any_node``, ``publis
 ``scenario``, ``compared`` and ``killed`` (null or empty where they were not asked for).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ..report import JudgedReport, align, header_lines, wrap
-from .dip import RECOVERED, Dip, Scenario
-from .steady import HOSTS_MAX, PUBLISHED_IMAGES_S, PUBLISHED_SPEED_UPS, Outcome, Sizing
+from .outcomes import (
+    HOSTS_MAX,
+    PUBLISHED_IMAGES_S,
+    PUBLISHED_SPEED_UPS,
+    RECOVERED,
+    Dip,
+    Outcome,
+    Scenario,
+    Sizing,
+)
 from .validate import (
     LOSS_DAEMONS,
     LOSS_MAX,
@@ -33,147 +41,6 @@ BOUNDS: Final = {
 """What bounds the throughput, in words."""
 
 _FAULTS: Final = {"lose": "host {} killed", "freeze": "host {} frozen", "join": "a host joins"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnershipCost:
-    """A cluster with everything in memory, by owner and when any node is asked."""
-
-    by_owner: Outcome
-    any_node: Outcome
-
-    @property
-    def share(self) -> float:
-        """What ownership costs, as a share of the throughput."""
-        return 1 - self.by_owner.images_s / self.any_node.images_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterReport(JudgedReport):
-    """A report with what was simulated."""
-
-    outcomes: Sequence[Outcome] = ()
-    any_node: Sequence[OwnershipCost] = ()
-    published: Sequence[Outcome] = ()
-    sizing: Sizing | None = None
-    scenario: Scenario | None = None
-    compared: Sequence[Compared] = ()
-    killed: ComparedLoss | None = None
-
-    def to_text(self) -> str:
-        """Return sentences, header and tables."""
-        lines = [*wrap(self.conclusions()), "", "feeder-bench cluster"]
-        lines += header_lines(self.machine)
-        lines += ["simulated:", *header_lines(self.measured)]
-        for table in self._tables():
-            lines += ["", *table]
-        return "\n".join(lines) + "\n"
-
-    def conclusions(self) -> list[str]:
-        """Return a sentence for each thing that was asked."""
-        found = []
-        if self.sizing is not None:
-            found.append(conclude_sizing(self.sizing))
-        elif self.outcomes:
-            first, last = self.outcomes[0], self.outcomes[-1]
-            scale = ""
-            if last.hosts > first.hosts:
-                times = f"{last.images_s / first.images_s:.1f} times"
-                scale = f", {times} the throughput of {_hosts(first.hosts)}"
-            found.append(
-                f"{_hosts(last.hosts)} and {last.ranks} ranks: {last.images_s:,.0f} images/s{scale}"
-                f"; the limit is {BOUNDS[last.bound]}. {100 * last.owner_share:.0f} % of the "
-                "batches come from their lane's owner."
-            )
-        if self.scenario is not None:
-            found += [conclude_dip(self.scenario, dip) for dip in self.scenario.dips]
-        if self.compared:
-            found.append(conclude_compared(self.compared))
-        return found
-
-    def _tables(self) -> Iterator[list[str]]:
-        """Yield the lines of each table that there are rows for, its title first."""
-        outcomes = self.outcomes
-        if self.sizing is not None:
-            best = self.sizing.outcome or self.sizing.largest
-            outcomes = [best] if best is not None else []
-        if outcomes:
-            rates = [row.images_s / outcomes[0].images_s for row in outcomes]
-            title = "busy: share of the time; from owner, from disk: share of the batches"
-            yield _table(title, _OUTCOME, zip(outcomes, rates, strict=True), left={4})
-            title = "fds: descriptors; cpu, ms: of the session machines, measured here"
-            yield _table(title, _COST, zip(outcomes))
-        if self.any_node:
-            title = "with everything in memory: by owner, and if any node is asked"
-            pairs = [(pair.by_owner, pair.any_node, pair.share) for pair in self.any_node]
-            yield _table(title, _ANY_NODE, pairs)
-        if self.published:
-            title = "beside the IPU-POD run; times: of one host's 30,000 images/s"
-            yield _table(title, _PUBLISHED, map(_published_row, self.published))
-        if self.scenario is not None:
-            title = f"faults, {self.scenario.hosts} hosts, {self.scenario.ranks} ranks"
-            dips = [_dip_row(describe_fault(dip), dip) for dip in self.scenario.dips]
-            yield _table(title, _DIP, dips, left={0})
-        if self.compared:
-            yield _table("real daemons and the model", _COMPARED, map(_compared_row, self.compared))
-        if self.killed is not None:
-            title = f"one of {self.killed.daemons} daemons killed"
-            dips = [_dip_row("real", self.killed.real), _dip_row("model", self.killed.model)]
-            yield _table(title, _DIP, dips, left={0})
-
-
-def conclude_sizing(sizing: Sizing) -> str:
-    """Return the answer in a sentence."""
-    wanted = f"{sizing.wanted_images_s:,.0f} images/s"
-    if sizing.outcome is None:
-        reached = (
-            "" if sizing.largest is None else f", which deliver {sizing.largest.images_s:,.0f}"
-        )
-        return f"{wanted} take more than {HOSTS_MAX} hosts{reached}; by arithmetic {sizing.least}."
-    outcome = sizing.outcome
-    return (
-        f"{wanted} take {_hosts(outcome.hosts)}, which deliver {outcome.images_s:,.0f} to "
-        f"{outcome.ranks} ranks; the limit is {BOUNDS[outcome.bound]}. "
-        f"By arithmetic it would be {sizing.least}."
-    )
-
-
-def conclude_dip(scenario: Scenario, dip: Dip) -> str:
-    """Return what a fault did in a sentence."""
-    what = describe_fault(dip)
-    end = "" if scenario.is_whole else " A RANK'S BATCHES WERE NOT IN ORDER."
-    back = "did not recover" if dip.recovery_s is None else f"was back after {dip.recovery_s:.1f} s"
-    if dip.recovery_s == 0:
-        back = f"never fell below {100 * RECOVERED:.0f} % of that"
-    return (
-        f"With {scenario.hosts} hosts, {what} at {dip.fault.at_s:.1f} s: throughput went from "
-        f"{dip.before_images_s:,.0f} to {dip.after_images_s:,.0f} images/s; at the lowest it was "
-        f"{100 * dip.depth:.0f} % less than before, and it {back}.{end}"
-    )
-
-
-def conclude_compared(compared: Sequence[Compared]) -> str:
-    """Return how far the model is from the real daemons in a sentence."""
-    rate = max(abs(each.difference) for each in compared)
-    owner = max(100 * abs(each.owner_difference) for each in compared if not each.any_node)
-    costs = [find_cost(compared, window) for window in WINDOWS]
-    return (
-        f"In {len(compared)} settings of real daemons the model's throughput is off by "
-        f"{100 * rate:.1f} % at most ({100 * THROUGHPUT_MAX:.0f} are allowed), its owner share by "
-        f"{owner:.1f} points ({100 * OWNER_MAX:.0f}). Against asking any node, {LOSS_DAEMONS} real "
-        f"daemons lose {', '.join(f'{100 * cost:.1f}' for cost in costs)} % of the throughput "
-        f"with windows of {', '.join(map(str, WINDOWS))} ({100 * LOSS_MAX:.0f} is allowed)."
-    )
-
-
-def describe_fault(dip: Dip) -> str:
-    """Return the fault in words."""
-    return _FAULTS[dip.fault.kind].format(dip.fault.host)
-
-
-def _hosts(count: int) -> str:
-    return "one host" if count == 1 else f"{count} hosts"
-
 
 # Of each table, the head's lines and the cells' formats.
 _OUTCOME: Final = (
@@ -212,32 +79,146 @@ _COMPARED: Final = (
 )
 
 
-def _published_row(outcome: Outcome) -> tuple[object, ...]:
-    times = outcome.images_s / PUBLISHED_IMAGES_S
-    published = PUBLISHED_SPEED_UPS.get(outcome.hosts)
-    if published is None:
-        return outcome, times, "", ""
-    return outcome, times, f"{published * PUBLISHED_IMAGES_S:,.0f}", f"{published:.1f}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipCost:
+    """A cluster with everything in memory, by owner and when any node is asked."""
+
+    by_owner: Outcome
+    any_node: Outcome
 
 
-def _dip_row(name: str, dip: Dip) -> tuple[object, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport(JudgedReport):
+    """A report with what was simulated."""
+
+    outcomes: Sequence[Outcome] = ()
+    any_node: Sequence[OwnershipCost] = ()
+    published: Sequence[Outcome] = ()
+    sizing: Sizing | None = None
+    scenario: Scenario | None = None
+    compared: Sequence[Compared] = ()
+    killed: ComparedLoss | None = None
+
+    def to_text(self) -> str:
+        """Return sentences, header and tables."""
+        lines = [*wrap(self.conclusions()), "", "feeder-bench cluster"]
+        lines += header_lines(self.machine)
+        lines += ["simulated:", *header_lines(self.measured)]
+        for title, layout, rows in self._tables():
+            *heads, cells = layout
+            table = [*heads, *(cells.format(*row) for row in rows)]
+            words = {0} if layout is _DIP else {4} if layout is _OUTCOME else ()
+            lines += ["", title, *align([line.split("|") for line in table], left=words)]
+        return "\n".join(lines) + "\n"
+
+    def conclusions(self) -> list[str]:
+        """Return a sentence for each thing that was asked."""
+        sentences = []
+        if self.sizing is not None:
+            sentences.append(_conclude_sizing(self.sizing))
+        elif self.outcomes:
+            first, last = self.outcomes[0], self.outcomes[-1]
+            times = f"{last.images_s / first.images_s:.1f} times"
+            scale = f", {times} the throughput of {_hosts(first.hosts)}"
+            sentences.append(
+                f"{_hosts(last.hosts)} and {last.ranks} ranks: {last.images_s:,.0f} images/s"
+                f"{scale if last.hosts > first.hosts else ''}; the limit is {BOUNDS[last.bound]}. "
+                f"{100 * last.owner_share:.0f} % of the batches come from their lane's owner."
+            )
+        if self.scenario is not None:
+            sentences += [_conclude_dip(self.scenario, dip) for dip in self.scenario.dips]
+        if self.compared:
+            rate = max(abs(each.difference) for each in self.compared)
+            by_owner = [each for each in self.compared if not each.any_node]
+            owner = max(100 * abs(each.owner_difference) for each in by_owner)
+            costs = [f"{100 * find_cost(self.compared, window):.1f}" for window in WINDOWS]
+            sentences.append(
+                f"In {len(self.compared)} settings of real daemons the model's throughput is off "
+                f"by {100 * rate:.1f} % at most ({100 * THROUGHPUT_MAX:.0f} are allowed), its "
+                f"owner share by {owner:.1f} points ({100 * OWNER_MAX:.0f}). Against asking any "
+                f"node, {LOSS_DAEMONS} real daemons lose {', '.join(costs)} % of the throughput "
+                f"with windows of {', '.join(map(str, WINDOWS))} ({100 * LOSS_MAX:.0f} is allowed)."
+            )
+        return sentences
+
+    def _tables(self) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
+        """Yield title, layout and rows of each table that there are rows for."""
+        outcomes = self.outcomes
+        if self.sizing is not None:
+            best = self.sizing.outcome or self.sizing.largest
+            outcomes = [best] if best is not None else []
+        if outcomes:
+            rates = [(row, row.images_s / outcomes[0].images_s) for row in outcomes]
+            yield (
+                "busy: share of the time; from owner, from disk: share of the batches",
+                _OUTCOME,
+                rates,
+            )
+            title = "fds: descriptors; cpu, ms: of the session machines, measured here"
+            yield title, _COST, zip(outcomes)
+        if self.any_node:
+            title = "with everything in memory: by owner, and if any node is asked"
+            pairs = [(pair.by_owner, pair.any_node) for pair in self.any_node]
+            costs = [(*pair, 1 - pair[0].images_s / pair[1].images_s) for pair in pairs]
+            yield title, _ANY_NODE, costs
+        if self.published:
+            title = "beside the IPU-POD run; times: of one host's 30,000 images/s"
+            yield title, _PUBLISHED, map(_published_row, self.published)
+        if self.scenario is not None:
+            title = f"faults, {self.scenario.hosts} hosts, {self.scenario.ranks} ranks"
+            yield title, _DIP, [_dip_row(describe_fault(dip), dip) for dip in self.scenario.dips]
+        if self.compared:
+            yield "real daemons and the model", _COMPARED, map(_compared_row, self.compared)
+        if self.killed is not None:
+            rows = [_dip_row("real", self.killed.real), _dip_row("model", self.killed.model)]
+            yield f"one of {self.killed.daemons} daemons killed", _DIP, rows
+
+
+def _conclude_sizing(sizing: Sizing) -> str:
+    wanted, outcome = f"{sizing.wanted_images_s:,.0f} images/s", sizing.outcome
+    if outcome is None:
+        most = sizing.largest
+        reached = f", which deliver {most.images_s:,.0f}" if most is not None else ""
+        return f"{wanted} take more than {HOSTS_MAX} hosts{reached}; by arithmetic {sizing.least}."
+    return (
+        f"{wanted} take {_hosts(outcome.hosts)}, which deliver {outcome.images_s:,.0f} to "
+        f"{outcome.ranks} ranks; the limit is {BOUNDS[outcome.bound]}. "
+        f"By arithmetic it would be {sizing.least}."
+    )
+
+
+def _conclude_dip(scenario: Scenario, dip: Dip) -> str:
+    end = "" if scenario.is_whole else " A RANK'S BATCHES WERE NOT IN ORDER."
+    back = "did not recover" if dip.recovery_s is None else f"was back after {dip.recovery_s:.1f} s"
+    if dip.recovery_s == 0:
+        back = f"never fell below {100 * RECOVERED:.0f} % of that"
+    return (
+        f"With {scenario.hosts} hosts, {describe_fault(dip)} at {dip.fault.at_s:.1f} s: "
+        f"throughput went from {dip.before_images_s:,.0f} to {dip.after_images_s:,.0f} images/s; "
+        f"at the lowest it was {100 * dip.depth:.0f} % less than before, and it {back}.{end}"
+    )
+
+
+def describe_fault(dip: Dip) -> str:
+    """Return the fault in words."""
+    return _FAULTS[dip.fault.kind].format(dip.fault.host)
+
+
+def _hosts(count: int) -> str:
+    return "one host" if count == 1 else f"{count} hosts"
+
+
+def _published_row(outcome: Outcome) -> Sequence[object]:
+    times = PUBLISHED_SPEED_UPS.get(outcome.hosts)
+    published = (f"{times * PUBLISHED_IMAGES_S:,.0f}", f"{times:.1f}") if times else ("", "")
+    return outcome, outcome.images_s / PUBLISHED_IMAGES_S, *published
+
+
+def _dip_row(name: str, dip: Dip) -> Sequence[object]:
     return name, dip, "never" if dip.recovery_s is None else f"{dip.recovery_s:.1f}"
 
 
-def _compared_row(each: Compared) -> tuple[object, ...]:
+def _compared_row(each: Compared) -> Sequence[object]:
     if each.any_node:
         return each, "any", "", ""
     return each, "owner", f"{each.real_owner:.0%}", f"{each.model_owner:.0%}"
-
-
-def _table(
-    title: str,
-    layout: Sequence[str],
-    rows: Iterable[tuple[object, ...]],
-    *,
-    left: Collection[int] = (),
-) -> list[str]:
-    """Return the lines of a table with these rows; columns not in ``left`` are right-aligned."""
-    *heads, cells = layout
-    lines = [*heads, *(cells.format(*row) for row in rows)]
-    return [title, *align([line.split("|") for line in lines], left=left)]

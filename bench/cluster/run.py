@@ -4,8 +4,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -20,27 +22,133 @@ from feeder.sample.reader import SampleReader
 from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Result, single
-from .dip import Scenario, run_scenario
-from .options import RANKS_A_HOST, add_arguments, read_cluster
-from .owners import asking_any_node
-from .report import ClusterReport, OwnershipCost
-from .shape import Cluster, Fault
-from .steady import (
+from .outcomes import (
+    HOSTS_MAX,
     PUBLISHED_HOSTS,
     Outcome,
+    Scenario,
     choose_ranks,
     find_hosts,
     published_cluster,
+    run_scenario,
     run_steady,
 )
-from .validate import Compared, compare, compare_loss, judge, tiny_dataset
+from .report import ClusterReport, OwnershipCost
+from .shape import Cluster, Fault, FaultKind
+from .validate import compare, compare_loss, judge, tiny_dataset
 
-__all__ = ["add_arguments", "run"]
-
+HOSTS: Final = "1,2,4,8,16,32,64,128,256"
+RANKS_A_HOST: Final = 2
+RANKS_MAX: Final = 4096
+_MOST: Final = 1e9
 _WARM_STORAGE_MB_S: Final = 1e9
 """To compare ownership with asking any node by their evenness alone."""
 _ROUNDS: Final = 5
 _SEED: Final = 0
+
+_SHAPE: Final = {
+    entry.metadata["option"]: entry for entry in fields(Cluster) if "option" in entry.metadata
+}
+_NUMBERS: Final = (
+    *((name, entry.default, entry.metadata["what"]) for name, entry in _SHAPE.items()),
+    ("images-per-second", 0.0, "find the fewest hosts that deliver so many, if above 0"),
+    ("fault-hosts", 8, "hosts in the simulation of faults"),
+    ("images", 512, "images to measure with, or to make, for --measure"),
+    ("seconds", 20.0, "seconds of each real run, for --validate"),
+)
+"""Options with a number, and their defaults. Where the default is 0, 0 is allowed."""
+
+_FLAGS: Final = {
+    "cold": "the first epoch: everything is read from storage",
+    "any": "simulate asking any node, too: what does ownership cost?",
+    "measure": "measure what a core of this machine makes, instead of --images-per-core",
+    "validate": "compare the model with real daemons on this machine, instead",
+}
+_FAULTS: Final[Sequence[tuple[FaultKind, str, str]]] = (
+    ("lose", "HOST@T", "kill a host T seconds after the steady state began"),
+    ("freeze", "HOST@T", "the same, as a power failure: connections stay"),
+    ("join", "T", "add a host"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this bench's own options."""
+    two_a_host = f"each with all numbers of hosts (default: {RANKS_A_HOST} a host)"
+    for what, most, default, words in (
+        ("hosts", HOSTS_MAX, HOSTS, f"numbers of hosts (default: {HOSTS})"),
+        ("ranks", RANKS_MAX, (), f"numbers of ranks, {two_a_host}"),
+    ):
+        parse = partial(_parse_numbers, f"--{what}", most)
+        parser.add_argument(f"--{what}", type=parse, default=default, metavar="N,…", help=words)
+    for option, number, what in _NUMBERS:
+        words = f"{what} (default: {number:g})"
+        parser.add_argument(
+            f"--{option}", type=type(number), default=number, metavar="N", help=words
+        )
+    for option, what in _FLAGS.items():
+        parser.add_argument(f"--{option}", action="store_true", help=what)
+    for kind, form, what in _FAULTS:
+        parser.add_argument(
+            f"--{kind}",
+            dest="faults",
+            action="append",
+            type=partial(_parse_fault, kind),
+            metavar=form,
+            help=f"{what}; repeatable",
+        )
+
+
+def read_cluster(arguments: argparse.Namespace) -> Cluster:
+    """Return what is simulated, with one host; ConfigError for options that contradict."""
+    values = {}
+    for option, default, _ in _NUMBERS:
+        value = values[option] = getattr(arguments, option.replace("-", "_"))
+        if not 0 <= value <= _MOST or (default and not value):
+            least = "above 0" if default else "0 or more"
+            raise ConfigError(f"--{option} {value:g} is not {least}, and {_MOST:g} at most")
+    shape = {entry.name: values[name] for name, entry in _SHAPE.items()}
+    cluster = Cluster(**shape, cold=arguments.cold)
+    hosts, ranks, wanted = arguments.hosts, arguments.ranks, arguments.images_per_second
+    for fault in arguments.faults or ():
+        if fault.kind != "join" and fault.host >= arguments.fault_hosts:
+            raise ConfigError(
+                f"--{fault.kind} {fault.host}@{fault.at_s:g}: the hosts are 0 .. "
+                f"{arguments.fault_hosts - 1}: name one of them, or raise --fault-hosts"
+            )
+    if arguments.plot is not None and not arguments.validate and (wanted or len(hosts) < 2):
+        raise ConfigError("--plot needs two numbers of hosts: add to --hosts, or omit it")
+    by_hosts = choose_ranks(wanted) if wanted else RANKS_A_HOST * max(hosts)
+    most = max(max(ranks, default=by_hosts), RANKS_A_HOST * arguments.fault_hosts)
+    if cluster.samples < cluster.batch_size * most:
+        raise ConfigError(
+            f"--samples {cluster.samples} gives {most} ranks no batch of {cluster.batch_size} "
+            "each: use more samples, fewer ranks or hosts, or smaller batches"
+        )
+    return cluster
+
+
+def _parse_numbers(option: str, most: int, text: str) -> tuple[int, ...]:
+    """Return the numbers in ``1,2,4``; ConfigError where one is none, or out of range."""
+    try:
+        numbers = {int(part) for part in text.split(",")}
+    except ValueError:
+        numbers = {0}
+    if not 1 <= min(numbers) <= max(numbers) <= most:
+        raise ConfigError(f"{option} {text}: write numbers 1 .. {most}, as in 1,4,16")
+    return tuple(sorted(numbers))
+
+
+def _parse_fault(kind: FaultKind, text: str) -> Fault:
+    """Return the fault of ``HOST@SECONDS``, of a join ``SECONDS``; ConfigError if malformed."""
+    form = "SECONDS, as in 3.5" if kind == "join" else "HOST@SECONDS, as in 2@3.5"
+    host, at, at_s = text.rpartition("@")
+    try:
+        fault = Fault(kind=kind, host=int(host or "0"), at_s=float(at_s))
+        if bool(at) != (kind == "join") and 0 <= fault.at_s <= 600 and fault.host >= 0:
+            return fault
+    except ValueError:
+        pass
+    raise ConfigError(f"--{kind} {text}: write {form}, with 0 .. 600 s")
 
 
 def run(arguments: argparse.Namespace) -> ClusterReport:
@@ -55,18 +163,28 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
                 cluster, path, images=arguments.images, core=choose_core(None), rounds=_ROUNDS
             )
     sizing = scenario = None
-    outcomes: list[Outcome] = []
-    any_node: list[OwnershipCost] = []
-    published: list[Outcome] = []
+    outcomes: Sequence[Outcome] = ()
+    any_node: Sequence[OwnershipCost] = ()
+    published: Sequence[Outcome] = ()
     wanted, faults = arguments.images_per_second, arguments.faults
     if wanted:
         ranks = max(arguments.ranks, default=choose_ranks(wanted))
         sizing = find_hosts(replace(cluster, ranks=ranks), wanted, _run_steady)
     else:
-        clusters = [*clusters_of(arguments, cluster)]
+        clusters = [
+            replace(cluster, hosts=hosts, ranks=ranks)
+            for hosts in arguments.hosts
+            for ranks in arguments.ranks or (RANKS_A_HOST * hosts,)
+        ]
         outcomes = [_run_steady(each) for each in clusters]
         if arguments.any:
-            any_node = [_compare_any(each) for each in clusters]
+            warm = [replace(each, storage_mb_s=_WARM_STORAGE_MB_S) for each in clusters]
+            any_node = [
+                OwnershipCost(
+                    by_owner=_run_steady(each), any_node=_run_steady(replace(each, any_node=True))
+                )
+                for each in warm
+            ]
         published = [
             _run_steady(published_cluster(cluster, hosts))
             for hosts in PUBLISHED_HOSTS
@@ -91,13 +209,6 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
         sizing=sizing,
         scenario=scenario,
     )
-
-
-def clusters_of(arguments: argparse.Namespace, cluster: Cluster) -> Iterator[Cluster]:
-    """Yield the cluster with each number of hosts, and each number of ranks with that."""
-    for hosts in arguments.hosts:
-        for ranks in arguments.ranks or (RANKS_A_HOST * hosts,):
-            yield replace(cluster, hosts=hosts, ranks=ranks)
 
 
 def measure_core(cluster: Cluster, path: Path, *, images: int, core: int, rounds: int) -> Cluster:
@@ -141,22 +252,29 @@ def _run_steady(cluster: Cluster) -> Outcome:
     return run_steady(cluster)
 
 
-def _compare_any(cluster: Cluster) -> OwnershipCost:
-    warm = replace(cluster, storage_mb_s=_WARM_STORAGE_MB_S)
-    by_owner = _run_steady(warm)
-    with asking_any_node():
-        return OwnershipCost(by_owner=by_owner, any_node=_run_steady(warm))
-
-
 def _validate(seconds: float, machine: Mapping[str, object]) -> ClusterReport:
     with tiny_dataset() as dataset:
         compared = compare(dataset, seconds=seconds, report=_note)
         _note("a daemon killed")
         killed = compare_loss(dataset)
+    results = [
+        single(
+            f"{what}/{each.daemons}-daemons/window-{each.window}{'/any' * each.any_node}",
+            unit,
+            value,
+        )
+        for each in compared
+        for what, unit, value in (
+            ("real", RATE, each.real_images_s),
+            ("model", RATE, each.model_images_s),
+            ("real-owner-share", "%", 100 * each.real_owner),
+            ("model-owner-share", "%", 100 * each.model_owner),
+        )
+    ]
     return ClusterReport(
         bench="cluster",
         machine=machine,
-        results=_compared_results(compared),
+        results=results,
         measured={"seconds of each real run": seconds},
         failures=judge(compared),
         compared=compared,
@@ -184,33 +302,22 @@ def _describe(cluster: Cluster, *, rate: str) -> dict[str, object]:
 
 
 def _results(outcomes: Sequence[Outcome], scenario: Scenario | None) -> list[Result]:
-    rows = []
-    for each in outcomes:
-        name = f"{each.hosts}-hosts-{each.ranks}-ranks"
-        rows += [
-            single(f"cluster/{name}", RATE, each.images_s),
-            single(f"owner-share/{name}", "%", 100 * each.owner_share),
-            single(f"sessions/{name}", "a node process", each.sessions),
-            single(f"fds-node/{name}", "descriptors", each.node_fds),
-            single(f"fds-rank/{name}", "descriptors", each.client_fds),
-        ]
+    rows = [
+        single(f"{what}/{each.hosts}-hosts-{each.ranks}-ranks", unit, value)
+        for each in outcomes
+        for what, unit, value in (
+            ("cluster", RATE, each.images_s),
+            ("owner-share", "%", 100 * each.owner_share),
+            ("sessions", "a node process", each.sessions),
+            ("fds-node", "descriptors", each.node_fds),
+            ("fds-rank", "descriptors", each.client_fds),
+        )
+    ]
     for number, dip in enumerate(scenario.dips if scenario is not None else ()):
-        rows.append(single(f"fault/{number}-{dip.fault.kind}/depth", "%", 100 * dip.depth))
+        name = f"fault/{number}-{dip.fault.kind}"
+        rows.append(single(f"{name}/depth", "%", 100 * dip.depth))
         if dip.recovery_s is not None:
-            rows.append(single(f"fault/{number}-{dip.fault.kind}/recovery", "s", dip.recovery_s))
-    return rows
-
-
-def _compared_results(compared: Sequence[Compared]) -> list[Result]:
-    rows = []
-    for each in compared:
-        name = f"{each.daemons}-daemons/window-{each.window}{'/any' * each.any_node}"
-        rows += [
-            single(f"real/{name}", RATE, each.real_images_s),
-            single(f"model/{name}", RATE, each.model_images_s),
-            single(f"real-owner-share/{name}", "%", 100 * each.real_owner),
-            single(f"model-owner-share/{name}", "%", 100 * each.model_owner),
-        ]
+            rows.append(single(f"{name}/recovery", "s", dip.recovery_s))
     return rows
 
 

@@ -1,24 +1,31 @@
-"""What is simulated: hosts, ranks, dataset, network and faults, as one plain value.
+"""What is simulated, as one plain value, and which host owns which of its batches.
 
 Every rate is one that can be measured on one machine; the fields say how. Defaults were
 measured where that is said, and are assumptions otherwise; ``feeder-bench cluster --measure``
 replaces the first kind by this machine's. The validation runs the same value on real daemons.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Literal
 
+from feeder.client.core import requests
+from feeder.client.core.owners import Ownership
 from feeder.daemon.config import ServeConfig
+from feeder.plan.epoch import ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import BatchKey
 
-IMAGENET_SAMPLES: Final = 1_281_167
+SEED: Final = 7
+
+FaultKind = Literal["lose", "freeze", "join"]
 
 
 def option(default: int | float, name: str, what: str) -> Any:
     """Return a field that an option of the command line sets, by name and meaning."""
     return field(default=default, metadata={"option": name, "what": what})
-
-
-FaultKind = Literal["lose", "freeze", "join"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class Cluster:
     )
     image_px: int = 224
 
-    samples: int = option(IMAGENET_SAMPLES, "samples", "samples of the dataset")
+    samples: int = option(1_281_167, "samples", "samples of the dataset")  # ImageNet's
     shards: int = 1024
     lanes: int = option(0, "lanes", "lanes of the recipe; 0: as the product chooses")
     image_bytes: int = 110_000
@@ -79,6 +86,8 @@ class Cluster:
     seed: int = 0
     names: tuple[str, ...] = ()
     """Of the node processes, which ownership depends on; empty: made up."""
+    any_node: bool = False
+    """Ranks have no reason to wait for a lane's owner: what ownership is compared with."""
 
     @property
     def latency_s(self) -> float:
@@ -100,11 +109,45 @@ class Cluster:
         """What a worker takes for a chunk, in the mean."""
         return self.chunk_images / self.images_per_core_s
 
-    def name_of(self, host: int) -> str:
-        """Return the name of a host's node process."""
-        return self.names[host] if host < len(self.names) else f"host-{host}/0 {endpoint_of(host)}"
+
+class Lanes:
+    """The recipe of a cluster's job, and the lanes of its batches, by the product's own plan."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.layout = ShardLayout(samples=cluster.samples, shards=cluster.shards)
+        self.recipe = Recipe.for_split(
+            "train",
+            batch_size=cluster.batch_size,
+            image_size=cluster.image_px,
+            lanes=cluster.lanes,
+        )
+        self._plan = cache(
+            lambda epoch: self.recipe.plan_epoch(self.layout, seed=SEED, epoch=epoch)
+        )
+        plan = self._plan(0)
+        self.count, self.batches = plan.lanes, plan.batches  # of every epoch
+
+    def lane_of(self, key: BatchKey) -> int | None:
+        """Return the lane of a batch; None if it is made of left-overs of all lanes."""
+        epoch, index = key
+        return self._plan(epoch).lane(index)
+
+    def owners(self, names: Sequence[str]) -> Mapping[int, str]:
+        """Return the name of each lane's owner among the names listed."""
+        ownership = Ownership(names, self.count)
+        return {lane: ownership.owner(lane) for lane in range(self.count)}
 
 
-def endpoint_of(host: int) -> str:
-    """Return where a simulated host's node process is dialled."""
-    return f"tcp://host-{host}:5555"
+@contextmanager
+def requesting(cluster: Cluster) -> Iterator[None]:
+    """Within the body, the clients of this process request batches as ``any_node`` says.
+
+    With it all batches with a buffer count as near: any node that is not busy takes the next one.
+    """
+    settings, before = vars(requests), requests.NEAR_SHARE
+    if cluster.any_node:
+        settings["NEAR_SHARE"] = 1.0
+    try:
+        yield
+    finally:
+        settings["NEAR_SHARE"] = before

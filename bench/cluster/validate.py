@@ -1,37 +1,50 @@
 """The model beside real daemons: 2, 3 and 4 of a fixed rate on this machine, the same simulated.
 
-Both are of the same ``Cluster``. The real ranks are processes, too (``real_rank``).
+Both are of the same ``Cluster``. The real ranks are processes, too, which take batches over tcp as
+a loader does:
+
+    python -m bench.cluster.validate PARENT_PID ORDERS
+
+ORDERS is the JSON of ``RankOrders``. A rank prints ``open`` when all feeders have answered, takes
+batches from then on, and when its input ends prints the JSON of ``RankRecord``. A line ``error …``
+comes before it ends by itself.
 """
 
 import os
+import select
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import psutil
 from PIL import Image
 
-from feeder.errors import PeerError
+from feeder.client.core.links import Job
+from feeder.client.core.prefetch import BatchSequence
+from feeder.client.core.session import ClientSession
+from feeder.client.endpoints import Directory
+from feeder.client.transport import Transport
+from feeder.errors import FeederError, PeerError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
-from feeder.process.child import child_environment, python_command
+from feeder.plan.epoch import rank_indices
+from feeder.process.child import child_environment, die_with_parent, python_command
+from feeder.wire.messages import Hello
 
-from ..daemon import DaemonProcess, free_port
+from ..daemon import DATASET_NAME, DaemonProcess, free_port
 from ..line_process import LineProcess
-from .dip import Dip, choose_smooth, find_dip, run_scenario
-from .owners import Lanes, asking_any_node
+from .outcomes import Dip, choose_smooth, find_dip, run_scenario, run_steady
 from .paced import CHUNK_TIME
-from .real_rank import Asked, RankOrders, RankRecord
-from .shape import Cluster, Fault
+from .shape import SEED, Cluster, Fault, Lanes, requesting
 from .simulation import Timeline
-from .steady import run_steady
 
 THROUGHPUT_MAX: Final = 0.05
 """The greatest difference of throughput, as a share."""
@@ -69,22 +82,50 @@ _AFTER_KILL_S: Final = 10.0
 _WARM_UP_S: Final = 1.5
 """Until queues are full."""
 
-_OPEN_S: Final = 60.0
+_TIMEOUT_S: Final = 30.0
 _CLASSES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class RankOrders(msgspec.Struct, frozen=True):
+    """What a rank does."""
+
+    cluster: Cluster
+    endpoints: tuple[str, ...]
+    rank: int
+
+
+class Taken(NamedTuple):
+    """A batch that a rank has taken, and the totals of its requests then."""
+
+    at_s: float
+    """On the monotonic clock, one for the whole machine."""
+    images: int
+    requested: int
+    owned: int
+    """Of ``requested``, from their lane's owner."""
+    again: int
+    """Requests of a batch from another node, too."""
+
+
+class RankRecord(msgspec.Struct, frozen=True):
+    """What a rank did."""
+
+    taken: list[Taken]
+    nodes: list[str]
+    """The names of the node processes."""
+    descriptors: int
+
+
+class Measured(NamedTuple):
     """What real daemons and ranks did."""
 
     timeline: Timeline
-    """From the time on when the queues are full."""
+    """From the time on when the queues are full; the times below are on it."""
     killed_s: float
-    """When a daemon was killed, on the time line."""
     end_s: float
-    asked: Sequence[Asked]
-    """In that time."""
-    nodes: Sequence[str]
+    owner_share: float
+    again: int
+    nodes: tuple[str, ...]
     """The names of all node processes, in the order of the list of endpoints."""
     costs: Mapping[str, Any]
     """By fields of ``Compared``."""
@@ -144,34 +185,50 @@ def tiny_dataset() -> Iterator[Path]:
         yield packed
 
 
-def compare(
-    dataset: Path, *, seconds: float, report: Callable[[str], None] = lambda line: None
-) -> Sequence[Compared]:
+def compare(dataset: Path, seconds: float, report: Callable[[str], None]) -> Sequence[Compared]:
     """Run all settings with ``tiny_dataset``; ``report`` gets a line before each."""
-    done = []
+    compared = []
     for window in WINDOWS:
         for daemons in DAEMONS:
             for any_node in (False, True) if daemons == LOSS_DAEMONS else (False,):
                 report(f"{daemons} daemons, window {window}{', any node' * any_node}")
-                cluster = replace(PACED, hosts=daemons, window=window)
-                done.append(_compare(dataset, cluster, any_node=any_node, seconds=seconds))
-    return done
+                cluster = replace(PACED, hosts=daemons, window=window, any_node=any_node)
+                compared.append(_compare(dataset, cluster, seconds))
+    return compared
+
+
+def _compare(dataset: Path, cluster: Cluster, seconds: float) -> Compared:
+    real = _measure(dataset, cluster, seconds)
+    named = replace(cluster, names=real.nodes)
+    model = run_steady(named, warm_up_s=_WARM_UP_S, window_s=seconds)
+    return Compared(
+        daemons=cluster.hosts,
+        window=cluster.window,
+        any_node=cluster.any_node,
+        real_images_s=sum(real.timeline.bins) / real.end_s,
+        model_images_s=model.images_s,
+        most_images_s=cluster.hosts * cluster.host_images_s,
+        real_owner=real.owner_share,
+        model_owner=model.owner_share,
+        **real.costs,
+    )
 
 
 def compare_loss(dataset: Path) -> ComparedLoss:
     """Kill one of some real daemons with SIGKILL, and simulate that."""
     cluster = replace(PACED, hosts=_KILL_DAEMONS)
-    real = _measure(dataset, cluster, seconds=_KILL_AFTER_S, killed=_KILLED)
+    real = _measure(dataset, cluster, _KILL_AFTER_S, is_one_killed=True)
     fault = Fault(kind="lose", host=_KILLED, at_s=real.killed_s)
     measured = find_dip(
         real.timeline,
         fault,
+        steady_s=0.0,
         began_s=0.0,
         end_s=real.end_s,
         smooth=choose_smooth(real.timeline, 0.0, real.killed_s, cluster.batch_size),
-        hedged=sum(not each.is_first for each in real.asked),
+        hedged=real.again,
     )
-    cluster = replace(cluster, names=tuple(real.nodes), faults=(replace(fault, at_s=0.0),))
+    cluster = replace(cluster, names=real.nodes, faults=(replace(fault, at_s=0.0),))
     (model,) = run_scenario(cluster, before_s=_KILL_AFTER_S, after_s=_AFTER_KILL_S).dips
     return ComparedLoss(daemons=_KILL_DAEMONS, real=measured, model=model)
 
@@ -211,51 +268,20 @@ def find_cost(results: Sequence[Compared], window: int) -> float:
     return 1 - rates[False] / rates[True]
 
 
-def _compare(dataset: Path, cluster: Cluster, *, any_node: bool, seconds: float) -> Compared:
-    real = _measure(dataset, cluster, any_node=any_node, seconds=seconds)
-    with asking_any_node(any_node):
-        named = replace(cluster, names=tuple(real.nodes))
-        model = run_steady(named, warm_up_s=_WARM_UP_S, window_s=seconds)
-    lanes = Lanes(cluster)
-    owners = lanes.owners(real.nodes)
-    owned = [
-        owners[lane] == each.node
-        for each in real.asked
-        if each.is_first and (lane := lanes.lane_of(each.key)) is not None
-    ]
-    return Compared(
-        daemons=cluster.hosts,
-        window=cluster.window,
-        any_node=any_node,
-        real_images_s=sum(real.timeline.bins) / real.end_s,
-        model_images_s=model.images_s,
-        most_images_s=cluster.hosts * cluster.host_images_s,
-        real_owner=sum(owned) / max(1, len(owned)),
-        model_owner=model.owner_share,
-        **real.costs,
-    )
-
-
 def _measure(
-    dataset: Path,
-    cluster: Cluster,
-    *,
-    any_node: bool = False,
-    seconds: float,
-    killed: int | None = None,
+    dataset: Path, cluster: Cluster, seconds: float, *, is_one_killed: bool = False
 ) -> Measured:
     """Run daemons and ranks for ``seconds`` after their queues are full.
 
-    SIGKILL ends the daemon ``killed`` then, and they run for _AFTER_KILL_S more.
+    Then, if one is to be killed, for _AFTER_KILL_S without it.
     """
     with ExitStack() as stack:
         ports = [free_port() for _ in range(cluster.hosts)]
         endpoints = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
         daemons = []
         for endpoint in endpoints:
-            workers, chunk_images = cluster.cores, cluster.chunk_images
-            paced = (os.getpid(), str(dataset), endpoint, workers, chunk_images)
-            command = python_command(f"{__package__}.paced", *paced)
+            paced = (str(dataset), endpoint, cluster.cores, cluster.chunk_images)
+            command = python_command(f"{__package__}.paced", os.getpid(), *paced)
             environ = child_environment({CHUNK_TIME: str(cluster.chunk_s)})
             daemons.append(DaemonProcess(command, environ=environ))
             stack.callback(daemons[-1].terminate)
@@ -263,47 +289,48 @@ def _measure(
             daemon.await_ready()
         ranks = []
         for rank in range(cluster.ranks):
-            orders = msgspec.json.encode(
-                RankOrders(cluster=cluster, endpoints=endpoints, rank=rank, any_node=any_node)
-            ).decode()
-            command = python_command(f"{__package__}.real_rank", os.getpid(), orders)
+            orders = msgspec.json.encode(RankOrders(cluster, endpoints, rank)).decode()
+            command = python_command(f"{__package__}.validate", os.getpid(), orders)
             ranks.append(stack.enter_context(LineProcess(command)))
         for process in ranks:
             _expect(process, "open")
         time.sleep(_WARM_UP_S)
         begin_s, before = time.monotonic(), psutil.cpu_times()
         time.sleep(seconds)  # what is measured
-        nodes = [
-            next(each for each in daemon.processes() if "feeder.node" in each.cmdline())
+        node_fds = max(
+            each.num_fds()
             for daemon in daemons
-        ]
-        node_fds = max(node.num_fds() for node in nodes)
+            for each in daemon.processes()
+            if "feeder.node" in each.cmdline()
+        )
         killed_s = time.monotonic()
-        if killed is not None:
-            daemons[killed].kill()
+        if is_one_killed:
+            daemons[_KILLED].kill()
             time.sleep(_AFTER_KILL_S)  # the fall and the recovery are measured, too
         end_s, after = time.monotonic(), psutil.cpu_times()
         for process in ranks:
             process.close_input()
         records = [msgspec.json.decode(_expect(each, "{"), type=RankRecord) for each in ranks]
-    timeline = Timeline()
+    timeline, requested, owned, again = Timeline(), 0, 0, 0
     for record in records:
-        for at_s, count in record.taken:
-            if begin_s <= at_s < end_s:
-                timeline.add(at_s - begin_s, count)
-    asked = [each for record in records for each in record.asked if begin_s <= each.at_s < end_s]
-    names = {each.node for each in asked}
-    spent = sum(after) - sum(before)
+        taken = [each for each in record.taken if begin_s <= each.at_s < end_s]
+        for each in taken:
+            timeline.add(each.at_s - begin_s, each.images)
+        requested += taken[-1].requested - taken[0].requested
+        owned += taken[-1].owned - taken[0].owned
+        again += taken[-1].again - taken[0].again
+    names = records[0].nodes
     return Measured(
         timeline=timeline,
         killed_s=killed_s - begin_s,
         end_s=end_s - begin_s,
-        asked=asked,
-        nodes=[name for port in ports for name in names if f":{port}" in name],
+        owner_share=owned / max(1, requested),
+        again=again,
+        nodes=tuple(name for port in ports for name in names if f":{port}" in name),
         costs={
-            "idle": (after.idle - before.idle) / spent if spent else 0.0,
+            "idle": (after.idle - before.idle) / (sum(after) - sum(before)),
             "rank_fds": max(record.descriptors for record in records),
-            "links": max(record.links for record in records),
+            "links": max(len(record.nodes) for record in records),
             "node_fds": node_fds,
         },
     )
@@ -312,9 +339,58 @@ def _measure(
 def _expect(rank: LineProcess, start: str) -> str:
     """Return a rank's next line; PeerError where it is another one."""
     try:
-        line = rank.next_line(_OPEN_S)
+        line = rank.next_line(2 * _TIMEOUT_S)
     except (TimeoutError, EOFError) as error:
-        raise PeerError(f"a rank of the validation gave up: {error}") from error
+        line = str(error)
     if not line.startswith(start):
         raise PeerError(f"a rank of the validation gave up: {line}")
     return line
+
+
+def _take_batches(orders: RankOrders) -> RankRecord:
+    """Take batches as a rank until the input ends."""
+    cluster, recipe = orders.cluster, Lanes(orders.cluster).recipe
+    hello = Hello(
+        dataset=DATASET_NAME,
+        recipe=recipe,
+        seed=SEED,
+        window=cluster.window,
+        client=f"rank {orders.rank}",
+    )
+    job = Job(name="bench", hello=hello, share_memory=False, rank=orders.rank)
+    session = ClientSession(job, buffers=cluster.window + 1)
+    counts = session.scheduler
+    transport = Transport(session, Directory(orders.endpoints))
+    try:
+        batches = transport.wait_for_welcome(_TIMEOUT_S).batches
+        nodes = [link.node_name for link in session.links.by_number.values()]
+        print("open", flush=True)
+        indices = rank_indices(batches, orders.rank, cluster.ranks, recipe.last_batch)
+        sequence = BatchSequence(0, indices)
+        transport.begin(sequence)
+        taken: list[Taken] = []
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            batch = transport.take(sequence.key(len(taken)), _TIMEOUT_S)
+            totals = counts.requested, counts.owned, counts.hedged + counts.retried
+            taken.append(Taken(time.monotonic(), batch.valid, *totals))
+            transport.return_buffers([batch.buffer], before_waiting=True)
+        descriptors = len(os.listdir("/proc/self/fd")) - 1
+        return RankRecord(taken, nodes, descriptors)
+    finally:
+        transport.close()
+
+
+def _main(parent: int, orders: RankOrders) -> int:
+    """Run a rank as the process; return the exit status."""
+    die_with_parent(parent)
+    try:
+        with requesting(orders.cluster):
+            print(msgspec.json.encode(_take_batches(orders)).decode(), flush=True)
+    except FeederError as error:
+        print(f"error {error}", flush=True)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=RankOrders)))

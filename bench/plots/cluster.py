@@ -8,9 +8,9 @@ from typing import Final
 
 import altair as alt
 
+from ..cluster.outcomes import Outcome
 from ..cluster.report import ClusterReport, describe_fault
 from ..cluster.simulation import BIN_S
-from ..cluster.steady import Outcome
 from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, Chart, chart_of, panel_title, wrap
 
 _WIDTH: Final = 330

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.cluster.dip import run_scenario
+from bench.cluster.outcomes import HOSTS_MAX, Outcome, find_hosts, run_scenario, run_steady
 from bench.cluster.shape import Cluster, Fault, FaultKind
 from bench.cluster.simulation import Simulation
-from bench.cluster.steady import HOSTS_MAX, Outcome, find_hosts, run_steady
 
 CLUSTER = Cluster(
     hosts=3,

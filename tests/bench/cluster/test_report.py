@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import build_parser, main
-from bench.cluster.options import read_cluster
-from bench.cluster.run import measure_core
+from bench.cluster.run import measure_core, read_cluster
 from bench.cluster.shape import Cluster, Fault
 from bench.cluster.validate import (
     DAEMONS,

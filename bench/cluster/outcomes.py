@@ -1,0 +1,329 @@
+"""What a simulated cluster does: in its steady state, and when faults strike.
+
+The IPU-POD ImageNet run is published as 30,000 images/s of one host, and 12 times that of 16.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .shape import Cluster, Fault
+from .simulation import BIN_S, Simulation, Timeline
+
+HOSTS_MAX: Final = 256
+PUBLISHED_HOSTS: Final = (1, 4, 8, 16)
+PUBLISHED_IMAGES_S: Final = 30_000.0
+"""Of one host."""
+PUBLISHED_SPEED_UPS: Final[Mapping[int, float]] = {1: 1.0, 16: 12.0}
+"""Over one host, where it was published."""
+
+RECOVERED: Final = 0.85
+"""Rates over half a second differ by some per cent without a fault."""
+
+_FILL: Final = 4
+"""Times that all batches in flight take, for the queues to fill."""
+
+_WINDOW: Final = 10
+"""The same for the window that counts: what waits at its ends is then a small part of it."""
+
+_BATCHES_MIN: Final = 400
+"""Of the window, so that the owner share of a few ranks is no accident."""
+
+_CHUNKS: Final = 40
+_SECONDS_MIN: Final = 0.3
+_RANK_IMAGES_S: Final = 10_000.0
+
+_BUSY: Final = 0.9
+"""A part that works for this share of the time is what bounds the throughput."""
+
+_CLIENT_FDS: Final = (12, 4)
+"""Descriptors of a rank: of itself, and of each connection. Counted on a real one."""
+
+_NODE_FDS: Final = (22, 1, 3)
+"""Descriptors of a node process: of itself, of each worker and of each session over tcp."""
+
+_BEFORE_S: Final = 2.0
+"""Of the steady state before the first fault."""
+_AFTER_S: Final = 8.0
+"""After the last one: a frozen host is given up after 2.5 s without an answer."""
+
+_SMOOTH_S: Final = 0.5
+_SMOOTH_BATCHES: Final = 100
+"""A rate is over this many batches at least: half a second of a small cluster has a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A cluster in its steady state. Shares are of 1."""
+
+    hosts: int
+    ranks: int
+    images_s: float
+    bound: str
+    """cpu, nic, storage, rank (what it can receive), demand (it wants no more), or window (too few
+    batches are requested ahead, or they wait for one host)."""
+    cpu: float
+    nic: float
+    storage: float
+    rank: float
+    owner_share: float
+    cold_share: float
+    hedged_share: float
+    """Requests of late or lost batches, over first requests."""
+    sessions: int
+    """Of the host that has most."""
+    links: int
+    """Of the rank that has most."""
+    client_ms: float
+    """CPU time of the session machine for each batch, on the machine that simulates."""
+    node_cpu: float
+    """The same of a node's session machine, as a share of a core."""
+    node_fds: int
+    """Descriptors of the node process with most sessions."""
+    client_fds: int
+    """Descriptors of the rank with most connections."""
+    simulated_s: float
+    took_s: float
+    """CPU time to simulate it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """How many hosts a throughput takes."""
+
+    wanted_images_s: float
+    least: int
+    """By arithmetic, if hosts were used evenly and nothing had to wait."""
+    outcome: Outcome | None
+    """Of the fewest hosts that reach it; None where HOSTS_MAX do not."""
+    largest: Outcome | None = None
+    """What HOSTS_MAX reach, if they do not reach it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dip:
+    """What one fault did, until the next one or the end."""
+
+    fault: Fault
+    """``at_s`` is counted from the start of ``Scenario.images_s``."""
+    before_images_s: float
+    """Mean of the time since the fault before, or since the start."""
+    lowest_images_s: float
+    after_images_s: float
+    """Mean of the last quarter of the time."""
+    recovery_s: float | None
+    """From the fault until, after the lowest, the throughput was RECOVERED of what it is at the end
+    or was before, whichever is less; 0 if it never fell below that, None if it did not come back.
+    """
+    hedged: int
+    """Batches that were requested from another host as well."""
+
+    @property
+    def depth(self) -> float:
+        """How far the throughput fell, as a share of the one before."""
+        return max(0.0, 1 - self.lowest_images_s / self.before_images_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A cluster with faults on one time line."""
+
+    hosts: int
+    ranks: int
+    dips: Sequence[Dip]
+    images_s: Sequence[float]
+    """Over ``smooth_s``, every BIN_S of a steady state and the faults after it."""
+    smooth_s: float
+    batches: int
+    """That ranks have taken."""
+    is_whole: bool
+    """Whether each rank took its batches in order, each once."""
+
+
+def run_steady(
+    cluster: Cluster, *, warm_up_s: float | None = None, window_s: float | None = None
+) -> Outcome:
+    """Simulate a cluster without faults; its window begins when the queues are full."""
+    warm_up_s = warm_up_s or _fill_s(cluster)
+    if window_s is None:
+        batches_s = _BATCHES_MIN * cluster.batch_size / _most_images_s(cluster)
+        window_s = max(_fill_s(cluster, _WINDOW), batches_s)
+    began_s = time.process_time()
+    simulation = Simulation(cluster)
+    simulation.run(warm_up_s)
+    before = copy(simulation.tally)
+    simulation.run(warm_up_s + window_s)
+    total, hosts = simulation.tally.since(before), cluster.hosts
+    images_s = total.images / window_s
+    shares = {
+        "cpu": total.workers_s / (hosts * cluster.cores * window_s),
+        "nic": total.nic_s / (hosts * window_s),
+        "storage": total.storage_s / (hosts * window_s),
+        "rank": images_s * cluster.wire_bytes / (cluster.ranks * cluster.rank_gb_s * 1e9),
+    }
+    demand_images_s = cluster.rank_images_s * cluster.ranks
+    bound = max(shares, key=lambda part: shares[part])
+    if demand_images_s and images_s >= 0.98 * demand_images_s:
+        bound = "demand"
+    elif shares[bound] < _BUSY:
+        bound = "window"
+    sessions = max(len(host.table.sessions.open) for host in simulation.hosts)
+    links = max(len(rank.links) for rank in simulation.ranks)
+    return Outcome(
+        hosts=hosts,
+        ranks=cluster.ranks,
+        images_s=images_s,
+        bound=bound,
+        owner_share=total.owner_requests / max(1, total.requests),
+        cold_share=total.cold_images / max(1, total.made_images),
+        hedged_share=total.hedged / max(1, total.requests + total.left_overs),
+        sessions=sessions,
+        links=links,
+        node_fds=_NODE_FDS[0] + _NODE_FDS[1] * cluster.cores + _NODE_FDS[2] * sessions,
+        client_fds=_CLIENT_FDS[0] + _CLIENT_FDS[1] * links,
+        client_ms=1e3 * total.client_cpu_s / max(1, total.batches),
+        node_cpu=total.node_cpu_s / window_s / hosts,
+        simulated_s=simulation.now_s,
+        took_s=time.process_time() - began_s,
+        **shares,
+    )
+
+
+def _fill_s(cluster: Cluster, flights: int = _FILL) -> float:
+    """Return how long a cluster takes until its queues are full."""
+    in_flight = cluster.ranks * cluster.window * cluster.batch_size
+    flight_s = in_flight / _most_images_s(cluster)
+    return max(_SECONDS_MIN, _CHUNKS * cluster.chunk_s, flights * flight_s)
+
+
+def _most_images_s(cluster: Cluster) -> float:
+    """Return what hosts and ranks could do if nothing had to wait."""
+    rank_images_s = cluster.rank_gb_s * 1e9 / cluster.wire_bytes
+    if cluster.rank_images_s:
+        rank_images_s = min(rank_images_s, cluster.rank_images_s)
+    return min(cluster.hosts * cluster.host_images_s, cluster.ranks * rank_images_s)
+
+
+def choose_ranks(images_s: float) -> int:
+    """Return the number of ranks that can take this throughput, as a default."""
+    return max(1, math.ceil(images_s / _RANK_IMAGES_S))
+
+
+def find_hosts(cluster: Cluster, wanted: float, run: Callable[[Cluster], Outcome]) -> Sizing:
+    """Return the fewest hosts of this shape that deliver ``wanted`` images/s."""
+    # What a warm host delivers at most: what its cores make and its network card sends.
+    host_images_s = min(cluster.host_images_s, cluster.nic_gbit_s * 1e9 / 8 / cluster.wire_bytes)
+    least = math.ceil(wanted / host_images_s)
+    low = high = max(1, least)
+    best = largest = None
+    while low <= HOSTS_MAX and (best is None or low < high):
+        # Upwards in growing steps until it is reached, then by halves.
+        hosts = min(HOSTS_MAX, high) if best is None else (low + high) // 2
+        outcome = run(replace(cluster, hosts=hosts))
+        if outcome.images_s >= wanted:
+            best, high = outcome, hosts
+            continue
+        low = hosts + 1
+        if best is None:
+            high = hosts + max(1, hosts // 4)
+            largest = outcome if hosts == HOSTS_MAX else None
+    return Sizing(wanted_images_s=wanted, least=least, outcome=best, largest=largest)
+
+
+def published_cluster(cluster: Cluster, hosts: int) -> Cluster:
+    """Return ``hosts`` hosts that make what a published one did, two ranks each."""
+    rate = PUBLISHED_IMAGES_S / cluster.cores
+    return replace(cluster, hosts=hosts, images_per_core_s=rate, ranks=2 * hosts, faults=())
+
+
+def run_scenario(
+    cluster: Cluster, *, before_s: float = _BEFORE_S, after_s: float = _AFTER_S
+) -> Scenario:
+    """Simulate ``cluster.faults``, whose times count from ``before_s`` after the steady state on.
+
+    The time line begins with the steady state; the model runs ``after_s`` after the last fault.
+    """
+    steady_s = math.ceil(_fill_s(cluster) / BIN_S) * BIN_S
+    start_s = steady_s + before_s
+    faults = sorted(cluster.faults, key=lambda fault: fault.at_s)
+    faults = [replace(fault, at_s=start_s + fault.at_s) for fault in faults]
+    simulation = Simulation(replace(cluster, faults=tuple(faults)))
+    moments = [steady_s, *(fault.at_s for fault in faults), faults[-1].at_s + after_s]
+    hedged = []
+    for moment_s in moments:
+        simulation.run(moment_s)
+        hedged.append(simulation.tally.hedged)
+    timeline = simulation.timeline
+    smooth = choose_smooth(timeline, steady_s, faults[0].at_s, cluster.batch_size)
+    dips = [
+        find_dip(
+            timeline,
+            fault,
+            steady_s=steady_s,
+            began_s=moments[number],
+            end_s=moments[number + 2],
+            smooth=smooth,
+            hedged=hedged[number + 2] - hedged[number + 1],
+        )
+        for number, fault in enumerate(faults)
+    ]
+    return Scenario(
+        hosts=cluster.hosts,
+        ranks=cluster.ranks,
+        dips=dips,
+        images_s=timeline.rates(moments[-1], smooth=smooth)[_bin(steady_s) :],
+        smooth_s=smooth * BIN_S,
+        batches=simulation.tally.batches,
+        is_whole=all(rank.is_whole for rank in simulation.ranks),
+    )
+
+
+def choose_smooth(timeline: Timeline, began_s: float, until_s: float, batch_size: int) -> int:
+    """Return the bins that a rate is the mean of, by the steady state from ``began_s`` on."""
+    steady_images_s = _mean(timeline.rates(until_s), began_s, until_s)
+    enough_s = _SMOOTH_BATCHES * batch_size / max(1.0, steady_images_s)
+    return math.ceil(max(_SMOOTH_S, enough_s) / BIN_S)
+
+
+def find_dip(
+    timeline: Timeline,
+    fault: Fault,
+    *,
+    steady_s: float,
+    began_s: float,
+    end_s: float,
+    smooth: int,
+    hedged: int,
+) -> Dip:
+    """Return what a fault did until ``end_s``; the time before it counts from ``began_s``.
+
+    All times are the time line's; the result's fault counts from ``steady_s``.
+    """
+    at_s = fault.at_s
+    plain = timeline.rates(end_s)
+    before = _mean(plain, began_s, at_s)
+    after = _mean(plain, end_s - (end_s - at_s) / 4, end_s)
+    later = timeline.rates(end_s, smooth=smooth)[_bin(at_s) :]
+    lowest, wanted = later.index(min(later)), RECOVERED * min(before, after)
+    back = next((n + 1 for n in range(lowest, len(later)) if later[n] >= wanted), None)
+    recovery_s = None if back is None else back * BIN_S
+    return Dip(
+        fault=replace(fault, at_s=at_s - steady_s),
+        before_images_s=before,
+        lowest_images_s=later[lowest],
+        after_images_s=after,
+        recovery_s=0.0 if later[lowest] >= wanted else recovery_s,
+        hedged=hedged,
+    )
+
+
+def _bin(at_s: float) -> int:
+    return round(at_s / BIN_S)
+
+
+def _mean(rates: Sequence[float], begin_s: float, end_s: float) -> float:
+    part = rates[_bin(begin_s) : max(_bin(begin_s) + 1, _bin(end_s))]
+    return sum(part) / len(part)
