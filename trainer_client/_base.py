@@ -32,7 +32,8 @@ import logging
 import operator
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Generic, Self, TypeVar
+from types import SimpleNamespace
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -46,10 +47,10 @@ from feeder.plan.lanes import resolve_lanes
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import Feed, LoaderOptions, Stage
+from trainer_client._feed import Feed, Stage
 from trainer_client._like_dataloader import DatasetInfo, LikeDataLoader, describe_samples
 from trainer_client._ranks import Ranks, RankSource, check_process
-from trainer_client._state import Cursor, LoaderState, state_recipe
+from trainer_client._state import Cursor, LoaderState, check_step, state_recipe
 from trainer_client._statistics import LoaderStatistics, StepClock, show_progress
 
 AnyBatch = TypeVar("AnyBatch")
@@ -67,10 +68,11 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     """The recipe that the feeder was asked for."""
     dataset: DatasetInfo
     """The dataset: ``len()``, ``name``, ``classes``, ``label_kind``, ``fingerprint``."""
+    _feed: Feed[AnyBatch]
 
     def __init__(
         self,
-        options: LoaderOptions,
+        given: Mapping[str, Any],
         recipe: Recipe,
         stage: Stage[AnyBatch],
         *,
@@ -79,19 +81,23 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
-        ``described`` are the images, for the log. ``allocate`` makes the memory of batches that are
-        not read in place.
+        ``given`` are the constructor's ``locals()``. ``described`` are the images, for the log.
+        ``allocate`` makes the memory of batches that are not read in place.
         """
         check_process()
+        # Without itself, a loader that is dropped is freed at once.
+        options = SimpleNamespace(
+            **{name: each for name, each in given.items() if each is not self}
+        )
         self.recipe = recipe
         self._options = options
         self._stage = stage
         self._described = described
         self._allocate = allocate
+        self._state_recipe = state_recipe(recipe)
         self._ranks = RankSource(options.rank, options.world_size)
         self._cursor = Cursor()
         self._loaded: LoaderState | None = None  # while its global batch is not checked
-        self._state_recipe = state_recipe(recipe)
         self._running: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
         self._users: list[int] = []  # the thread that takes a batch now
         self._indices: range | None = None  # of this rank, once the ranks are fixed
@@ -116,11 +122,6 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self.close()
             raise
         self._is_made = True
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoints as they were given; of many the first three and their number."""
-        return self._feed.name
 
     def __len__(self) -> int:
         """Return the number of steps in a whole epoch, the same for every rank.
@@ -149,7 +150,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         """
         self._feed.check_usable()
         epoch = _whole_number("epoch", epoch)
-        if not 0 <= epoch < MAX_EPOCH:
+        if epoch >= MAX_EPOCH:
             raise ConfigError(f"epoch must be 0 .. {MAX_EPOCH - 1}, got {epoch}")
         self._cursor.set_epoch(epoch, is_between=self._live_iterator() is None)
         self._fetch_ahead()
@@ -165,8 +166,6 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         """
         self._feed.check_usable()
         count = _whole_number("the number of batches to skip", count)
-        if count < 0:
-            raise ConfigError(f"the number of batches to skip must be 0 or more, got {count}")
         steps = None if self._indices is None else len(self._indices)
         self._cursor.skip(count, steps, is_between=self._live_iterator() is None)
         self._fetch_ahead()
@@ -211,8 +210,8 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         parsed.check_order(here, former=self._feed.welcome.former)
         resolve_lanes(parsed.lanes, self.dataset.samples, parsed.order_batch_size)  # or ConfigError
         if self._ranks.is_fixed:
-            self._check_fits(parsed)
-            self._cursor.check(len(self), parsed.position)
+            parsed.check_global_batch(self._state(self._ranks.peek()))
+            check_step(parsed.position, len(self))
         self._cursor.load(parsed.position)
         self._loaded = parsed
         if (parsed.order_batch_size, parsed.lanes) != (here.order_batch_size, here.lanes):
@@ -261,17 +260,16 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     # --- Inside -------------------------------------------------------------------------------
 
     def _state(self, ranks: Ranks) -> LoaderState:
-        position, recipe = self._cursor.at, self.recipe
+        recipe, dataset = self.recipe, self.dataset
         return LoaderState(
-            epoch=position.epoch,
-            step=position.step,
+            **self._cursor.at._asdict(),
             world_size=ranks.world_size,
             batch_size=recipe.batch_size,
             order_batch_size=recipe.order_batch_size,
-            lanes=resolve_lanes(recipe.lanes, self.dataset.samples, recipe.order_batch_size),
+            lanes=resolve_lanes(recipe.lanes, dataset.samples, recipe.order_batch_size),
             seed=self._options.seed,
-            dataset=self.dataset.name,
-            fingerprint=self.dataset.fingerprint,
+            dataset=dataset.name,
+            fingerprint=dataset.fingerprint,
             recipe=self._state_recipe,
         )
 
@@ -281,12 +279,12 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         Raises ConfigError for ranks that are not known or have changed, a dataset that is too small
         for them, and a position that does not fit them.
         """
-        self._ranks.fix()
+        ranks = self._ranks.fix()
         if self._indices is None:
             self._indices = self._find_indices()
         if self._loaded is not None:
-            self._check_fits(self._loaded)
-        self._cursor.check(len(self._indices))
+            self._loaded.check_global_batch(self._state(ranks))
+        check_step(self._cursor.next, len(self._indices))
         return self._indices
 
     def _find_indices(self) -> range:
@@ -299,29 +297,16 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             )
         return indices
 
-    def _check_fits(self, loaded: LoaderState) -> None:
-        """Raise ConfigError unless the loader can resume at a state of the same order."""
-        loaded.check_global_batch(self._state(self._ranks.peek()))
-
     def _log_plan(self) -> None:
         ranks, counters = self._ranks.peek(), self._feed.counters()
-        copied = counters["copied_because"]
-        feeders = counters["feeders"]
+        feeders, copied = counters["feeders"], counters["copied_because"]
+        way = "read in place" if copied is None else f"copied over the socket ({copied})"
         _log.info(
-            "rank %d of %d: %s steps an epoch, %d x %s; %s %s in dataset %s; "
-            "recipe %s; %d feeder%s, batches are %s",
-            ranks.rank,
-            ranks.world_size,
-            f"{len(self):,}",
-            self.batch_size,
-            self._described,
-            f"{self.samples:,}",
-            describe_samples(self.dataset),
-            self.dataset.name,
-            self.recipe.fingerprint(),
-            feeders,
-            "" if feeders == 1 else "s",
-            "read in place" if copied is None else f"copied over the socket ({copied})",
+            f"rank {ranks.rank} of {ranks.world_size}: {len(self):,} steps an epoch, "
+            f"{self.batch_size} x {self._described}; {self.samples:,} "
+            f"{describe_samples(self.dataset)} in dataset {self.dataset.name}; recipe "
+            f"{self.recipe.fingerprint()}; {feeders} feeder{'s' * (feeders != 1)}, batches are "
+            f"{way}"
         )
 
     def _live_iterator(self) -> EpochIterator[AnyBatch] | None:
@@ -337,8 +322,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _begin_epoch(self, iterator: EpochIterator[AnyBatch]) -> tuple[int, range]:
         self._feed.check_usable()
         indices = self._fix_ranks()
-        previous = self._live_iterator()
-        if previous is not None:
+        if (previous := self._live_iterator()) is not None:
             previous.supersede()
         self._loaded = None
         epoch, step = self._cursor.start()
@@ -398,8 +382,11 @@ def _check_ids(sample_ids: ArrayLike, dataset: DatasetInfo) -> list[int]:
 
 
 def _whole_number(name: str, value: object) -> int:
-    """Return an integer of any type; ConfigError, about ``name``, for anything else."""
+    """Return a number from 0 on, of any integer's type; ConfigError, about ``name``, for others."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+        number = -1
+    if number < 0:
+        raise ConfigError(f"{name} must be a whole number, 0 or more, got {value!r}")
+    return number

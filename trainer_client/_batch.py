@@ -1,7 +1,7 @@
 """A batch as the training loop gets it: a pair of arrays that knows where it comes from."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct
 
@@ -93,30 +93,25 @@ class Batch(tuple[Array, Array], Generic[Array]):
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """Return the batch with images and labels on a torch device."""
-        images, labels = (each.to(device, non_blocking=non_blocking) for each in self._tensors())
+        tensors: Any = self
+        images, labels = (each.to(device, non_blocking=non_blocking) for each in tensors)
         return type(self).of(images, labels, self._origin)
 
     def pin_memory(self, device: Any = None) -> Self:
         """Return the batch in page-locked memory, if it is not on a device."""
+        tensors: Any = self
         images, labels = (
-            each.pin_memory() if each.device.type == "cpu" else each for each in self._tensors()
+            each.pin_memory() if each.device.type == "cpu" else each for each in tensors
         )
         return type(self).of(images, labels, self._origin)
 
     def _asdict(self) -> dict[str, Array]:
         return {"images": self[0], "labels": self[1]}
 
-    def _tensors(self) -> tuple[Any, Any]:
-        return self[0], self[1]
-
     def _known(self, name: str) -> Origin:
         if self._origin is None:
-            _raise_unknown(name)
+            raise AttributeError(
+                f"this Batch was put together from its parts, so its {name} is not known: use the "
+                "batch that the loader returned, or its to() and pin_memory(), which keep it"
+            )
         return self._origin
-
-
-def _raise_unknown(name: str) -> NoReturn:
-    raise AttributeError(
-        f"this Batch was put together from its parts, so its {name} is not known: use the batch "
-        "that the loader returned, or its to() and pin_memory(), which keep it"
-    )

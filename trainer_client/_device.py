@@ -23,7 +23,6 @@ from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     HostNormaliser,
-    Outputs,
     ValueType,
     make_scaling,
 )
@@ -101,7 +100,12 @@ class Normaliser:
         value_type = _VALUE_TYPES.get(dtype)
         if value_type is None:
             raise ConfigError(
-                f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype}"
+                f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype!r}"
+            )
+        if memory_format not in (torch.channels_last, torch.contiguous_format):
+            raise ConfigError(
+                "memory_format must be torch.channels_last or torch.contiguous_format, got "
+                f"{memory_format!r}"
             )
         scaling = make_scaling(mean, std, channels=channels, value_type=value_type)
         self.device = device
@@ -113,15 +117,12 @@ class Normaliser:
         if compiler is None and device.type == "cuda":
             compiler = torch.compile
         self._compiled = compiler(self._eager) if compiler is not None else None
-        scale = torch.tensor(scaling.scale, device=device)
-        bias = torch.tensor(scaling.bias, device=device)
+        scale, bias = (torch.tensor(each, device=device) for each in (scaling.scale, scaling.bias))
         self._arguments = (scale, bias, dtype, pixel_layout_of(packing).channels_first)
         self._host: HostNormaliser | None = None
         if device.type == "cpu":
-            self._host = HostNormaliser(
-                scaling, value_type, packing, channels_first=not self._is_channels_last
-            )
-        self._outputs = Outputs()
+            channels_first = not self._is_channels_last
+            self._host = HostNormaliser(scaling, packing, channels_first=channels_first)
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalise packed pixels, contiguous and on the device, into a tensor of its own.
@@ -140,18 +141,12 @@ class Normaliser:
                 _log.warning("normalise runs uncompiled, compiling failed: %s", *reason)
         if self._host is None:
             return self._eager(pixels, *self._arguments)
-        packed = pixels.numpy()
-        values = self._host.take_output(packed, self._outputs)
-        self._host(packed, values)
-        images = torch.from_numpy(values).view(self.dtype)
+        images = torch.from_numpy(self._host(pixels.numpy())).view(self.dtype)
         return images.permute(0, 3, 1, 2) if self._is_channels_last else images
 
 
 def _normalise_contiguous(*arguments: Any) -> torch.Tensor:
     return normalise(*arguments).contiguous()
-
-
-# --- Defaults ------------------------------------------------------------------------------------
 
 
 def resolve_device(device: torch.device | str | None) -> torch.device:
@@ -180,33 +175,3 @@ def check_device(device: torch.device, *, is_default: bool) -> None:
             f"cuda:{torch.cuda.current_device()}: pass device= to the loader, or make it after "
             "torch.cuda.set_device()"
         )
-
-
-def resolve_memory_format(
-    memory_format: torch.memory_format | None, device: torch.device
-) -> torch.memory_format:
-    """Return ``memory_format``; None is contiguous on a CPU, else channels_last.
-
-    CUDA's matrix units want the latter; on a CPU torch 2.14 crashes with it while it trains some
-    models, such as the Hugging Face Trainer's example.
-    """
-    if memory_format is None:
-        is_cpu = device.type == "cpu"
-        memory_format = torch.contiguous_format if is_cpu else torch.channels_last
-    if memory_format not in (torch.channels_last, torch.contiguous_format):
-        raise ConfigError(
-            "memory_format must be torch.channels_last or torch.contiguous_format, got "
-            f"{memory_format!r}"
-        )
-    return memory_format
-
-
-def resolve_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype:
-    """Return ``dtype``; None is float32 on a CPU, where halves are slow, else float16."""
-    if dtype is None:
-        dtype = torch.float32 if device.type == "cpu" else torch.float16
-    if not isinstance(dtype, torch.dtype):
-        raise ConfigError(
-            f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype!r}"
-        )
-    return dtype

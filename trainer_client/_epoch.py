@@ -31,24 +31,16 @@ class EpochIterator(Generic[AnyBatch]):
         self._begin = begin
         self._take = take
         self._users = users
-        self._epoch: int | None = None
         self._indices = range(0)  # not taken yet
-        self._closed_because: str | None = None
-
-    @property
-    def epoch(self) -> int | None:
+        self.epoch: int | None = None
         """The number of the epoch; None until the first batch is taken."""
-        return self._epoch
-
-    @property
-    def closed_because(self) -> str | None:
+        self.closed_because: str | None = None
         """The reason why no batch can be taken before the epoch is over; None while one can."""
-        return self._closed_because
 
     @property
     def is_over(self) -> bool:
         """Whether the epoch's last batch was returned, or the iterator was closed."""
-        return self._closed_because is not None or (self._epoch is not None and not self._indices)
+        return self.closed_because is not None or (self.epoch is not None and not self._indices)
 
     def __iter__(self) -> "Iterator[AnyBatch]":
         """Return the iterator itself."""
@@ -63,14 +55,14 @@ class EpochIterator(Generic[AnyBatch]):
             )
         users[:] = (thread,)  # no other thread and no signal comes between the check and this
         try:
-            if self._closed_because is not None:
-                raise ConfigError(self._closed_because)
-            if self._epoch is None:
-                self._epoch, self._indices = self._begin(self)
+            if self.closed_because is not None:
+                raise ConfigError(self.closed_because)
+            if self.epoch is None:
+                self.epoch, self._indices = self._begin(self)
             if not self._indices:
                 raise StopIteration
             try:
-                batch = self._take(self._epoch, self._indices[0])
+                batch = self._take(self.epoch, self._indices[0])
             except BaseException:
                 self.close()
                 raise
@@ -81,19 +73,12 @@ class EpochIterator(Generic[AnyBatch]):
 
     def close(self) -> None:
         """End the iterator; the rest of the epoch is dropped."""
-        self._end(
-            "this iterator was closed before its first batch"
-            if self._epoch is None
-            else f"this iterator of epoch {self._epoch} was closed"
-        )
+        epoch = "an epoch that has not begun" if self.epoch is None else f"epoch {self.epoch}"
+        self.closed_because = self.closed_because or f"this iterator of {epoch} was closed"
 
     def supersede(self) -> None:
         """End the iterator because a newer one of the same loader begins."""
-        self._end(
-            f"this iterator of epoch {self._epoch} ended when a newer one of its loader began: "
+        self.closed_because = (
+            f"this iterator of epoch {self.epoch} ended when a newer one of its loader began: "
             f"{_ONE_AT_A_TIME}"
         )
-
-    def _end(self, reason: str) -> None:
-        if self._closed_because is None:
-            self._closed_because = reason

@@ -4,9 +4,9 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -46,20 +46,18 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """How many batches the training loop may hold in buffers, this one among them: half of those
     that there are, so that the others suffice for fetching ahead."""
 
+    def copy_labels(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The labels and sample ids, as arrays of their own.
 
-def copy_labels(delivery: Delivery) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The labels and sample ids of a batch, as arrays of their own.
-
-    Several labels a sample alone come as uint8: they become floats, with NaN as padding.
-    """
-    rows, count = delivery.rows, delivery.count
-    labels: NDArray[Any] = rows.labels[:count]
-    if labels.dtype == np.uint8:
-        labels = labels.astype(np.float32)
-        labels[delivery.valid :] = np.nan
-    else:
-        labels = labels.copy()
-    return labels, rows.sample_ids[:count].copy()
+        Several labels a sample alone come as uint8: they become floats, with NaN as padding.
+        """
+        labels: NDArray[Any] = self.rows.labels[: self.count]
+        if labels.dtype == np.uint8:
+            labels = labels.astype(np.float32)
+            labels[self.valid :] = np.nan
+        else:
+            labels = labels.copy()
+        return labels, self.rows.sample_ids[: self.count].copy()
 
 
 class Stage(Generic[AnyBatch]):
@@ -92,55 +90,23 @@ class Stage(Generic[AnyBatch]):
         return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderOptions:
-    """The arguments of a loader that do not depend on what it makes of the batches."""
-
-    endpoint: str | os.PathLike[str] | Sequence[str]
-    dataset: str
-    split: Literal["train", "val"]
-    batch_size: int
-    seed: int
-    image_size: int
-    rank: int | None
-    world_size: int | None
-    window: int
-    window_bytes: int
-    timeout_s: float
-    recipe: Mapping[str, object] | None
-    classes_of: object
-    share_memory: bool
-    server_key: str | os.PathLike[str] | None
-    client_key: str | os.PathLike[str] | None
-    summary: Callable[[str], None] | None
-    job: str = ""
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> Self:
-        """The options among a constructor's arguments, its ``locals()`` at its start."""
-        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
-
-    def make_recipe(self) -> Recipe:
-        """The recipe; ConfigError for invalid options."""
-        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
-            raise ConfigError(
-                f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {self.timeout_s}"
-            )
-        if self.window_bytes < 1:
-            raise ConfigError(f"window_bytes must be at least 1, got {self.window_bytes}")
-        if self.summary is not None and not callable(self.summary):
-            raise ConfigError(
-                f"summary must be a function that takes a line, print for example, got "
-                f"{self.summary!r}"
-            )
-        if clash := {"split", "batch_size", "image_size"}.intersection(self.recipe or {}):
-            raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
-        return Recipe.for_split(
-            self.split,
-            batch_size=self.batch_size,
-            image_size=self.image_size,
-            **(self.recipe or {}),
+def make_recipe(given: Mapping[str, Any]) -> Recipe:
+    """The recipe of a loader's arguments, by name; ConfigError where one of them is invalid."""
+    if not 0 < given["timeout_s"] <= MAX_TIMEOUT_S:
+        raise ConfigError(
+            f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {given['timeout_s']}"
         )
+    if given["window_bytes"] < 1:
+        raise ConfigError(f"window_bytes must be at least 1, got {given['window_bytes']}")
+    if given["summary"] is not None and not callable(given["summary"]):
+        raise ConfigError(
+            f"summary must be a function that takes a line, print for example, got "
+            f"{given['summary']!r}"
+        )
+    fields, own = given["recipe"] or {}, ("batch_size", "image_size")
+    if clash := {"split", *own}.intersection(fields):
+        raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
+    return Recipe.for_split(given["split"], **{name: given[name] for name in own}, **fields)
 
 
 class Feed(Generic[AnyBatch]):
@@ -148,7 +114,7 @@ class Feed(Generic[AnyBatch]):
 
     def __init__(
         self,
-        options: LoaderOptions,
+        options: SimpleNamespace,
         recipe: Recipe,
         stage: Stage[AnyBatch],
         allocate: Allocate = np.empty,
@@ -156,15 +122,14 @@ class Feed(Generic[AnyBatch]):
     ) -> None:
         """Connect and wait for the first feeder's welcome; raises what a loader documents.
 
-        ``allocate`` makes the memory of batches that are not read in place. ``ranks``, if they are
-        known now, are part of the name that feeders log.
+        ``options`` are a loader's arguments. ``allocate`` makes the memory of batches that are not
+        read in place. ``ranks``, if they are known now, are part of the name that feeders log.
         """
         self.stage = stage
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
         self._begun: BatchSequence | None = None  # until a batch is taken
-        self._dataset = options.dataset
         self._keys = keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint, keys)
         self.name: str = directory.name
@@ -176,20 +141,22 @@ class Feed(Generic[AnyBatch]):
         lends = options.share_memory and directory.may_be_local
         if lends and 1 <= window <= MAX_WINDOW:
             slots = min(MAX_WINDOW, buffers)  # a lent slot is in use until it is loaded
+        client = f"{socket.gethostname()[:64]} pid {os.getpid()}"
         hello = Hello(
             dataset=options.dataset,
             recipe=recipe,
             seed=options.seed,
             window=slots,
-            client=_name_client(ranks),
+            client=client if ranks is None else f"{client} rank {ranks.rank}",
             job=options.job,
         )
+        rank, world_size = ranks or (os.getpid(), 1)
         job = Job(
             name=directory.name,
             hello=hello,
             share_memory=options.share_memory,
-            rank=os.getpid() if ranks is None else ranks.rank,
-            world_size=1 if ranks is None else ranks.world_size,
+            rank=rank,
+            world_size=world_size,
         )
         self._session = ClientSession(job, buffers=buffers)
         self._prefetch = self._session.prefetch
@@ -242,25 +209,25 @@ class Feed(Generic[AnyBatch]):
         try:
             batch = self.stage.load(delivery, complete.buffer)
         finally:
-            buffers_read = self.stage.reclaim()
-            if buffers_read:
-                self._transport.return_buffers(buffers_read)
+            if free := self.stage.reclaim():
+                self._transport.return_buffers(free)
         return batch, complete.valid, wait_s
+
+    def _finish_stage(self) -> None:
+        """Give back the slots being read before a wait: the feeder may have no other free."""
+        if free := self.stage.finish():
+            self._transport.return_buffers(free, before_waiting=True)
 
     def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
         """The names of samples by id, from the first feeder that can read them in time."""
+        dataset, content = self._session.job.hello.dataset, self.welcome.content
         problem: FeederError = PeerError(
             f"{self.name}: no feeder serves this loader now: try again later"
         )
         for endpoint in self._session.served_endpoints:
             try:
                 return request_names(
-                    endpoint,
-                    self._dataset,
-                    sample_ids,
-                    self._timeout_s,
-                    self._keys,
-                    content=self.welcome.content,
+                    endpoint, dataset, sample_ids, self._timeout_s, self._keys, content=content
                 )
             except (PeerError, DatasetError) as error:  # another one may read it
                 problem = error
@@ -291,17 +258,6 @@ class Feed(Generic[AnyBatch]):
     def close(self) -> None:
         """End the session and free everything, within 2 s. Idempotent."""
         self._finalizer()
-
-    def _finish_stage(self) -> None:
-        """Give back the slots being read before a wait: the feeder may have no other free."""
-        buffers = self.stage.finish()
-        if buffers:
-            self._transport.return_buffers(buffers, before_waiting=True)
-
-
-def _name_client(ranks: Ranks | None) -> str:
-    name = f"{socket.gethostname()[:64]} pid {os.getpid()}"
-    return name if ranks is None else f"{name} rank {ranks.rank}"
 
 
 def _end(transport: Transport, stage: Stage[Any]) -> None:

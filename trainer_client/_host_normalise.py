@@ -19,9 +19,8 @@ import logging
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,29 +56,16 @@ _log = logging.getLogger("trainer_client")
 # --- Scale and bias, and the exact value of each level --------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """What each channel's ``level - 128`` is multiplied with, and what is then added."""
+class Scaling(NamedTuple):
+    """What each channel's ``level - 128`` is multiplied with, what is then added, and the results.
+
+    ``scale`` and ``bias`` have shape (channels,), 3 or 4; ``table`` has each level's value in each
+    channel, (channels, 256).
+    """
 
     scale: NDArray[np.float32]
-    """Shape (channels,), 3 or 4."""
     bias: NDArray[np.float32]
-
-    def table(self, value_type: ValueType) -> Values:
-        """Each level's value in each channel, (channels, 256).
-
-        The product is exact in float64, the sum may not be. Then its last bit is made odd, so that
-        the second rounding, to float32, never sees a tie that is none.
-        """
-        products = (np.arange(256) - 128.0) * self.scale[:, None].astype(np.float64)
-        biases = np.broadcast_to(self.bias[:, None].astype(np.float64), products.shape)
-        sums = products + biases
-        rounded = sums - products
-        errors = (products - (sums - rounded)) + (biases - rounded)
-        is_even = sums.view(np.uint64) % 2 == 0
-        odd = np.nextafter(sums, np.copysign(np.inf, errors))
-        exact = np.where((errors != 0) & is_even, odd, sums)
-        return round_values(exact.astype(np.float32), value_type)
+    table: Values
 
 
 def make_scaling(
@@ -90,9 +76,7 @@ def make_scaling(
     Raises ConfigError for arguments that are out of range, and for levels that ``value_type``
     cannot hold.
     """
-    if value_type not in VALUE_TYPES:
-        raise ConfigError(f"dtype must be float16, bfloat16 or float32, got {value_type}")
-    if isinstance(channels, bool | float) or channels not in (3, 4):
+    if channels not in (3, 4):
         raise ConfigError(
             f"channels must be 3 (R, G, B) or 4 (and one that is 0), got {channels!r}"
         )
@@ -100,42 +84,54 @@ def make_scaling(
     if deviations.min() <= 0:
         raise ConfigError(f"std must be above 0 in every channel, got {std!r}")
     with np.errstate(over="ignore", invalid="ignore"):
-        scale64 = 1 / (255 * deviations)
-        bias64 = (128 - 255 * means) * scale64
-        padding = (0, channels - 3)
-        scaling = Scaling(
-            scale=np.pad(scale64.astype(np.float32), padding),
-            bias=np.pad(bias64.astype(np.float32), padding),
-        )
-        values = scaling.table(value_type)
-    if value_type == "bfloat16":
-        values = (values.astype(np.uint32) << 16).view(np.float32)
+        factors = 1 / (255 * deviations)
+        pairs = (factors, (128 - 255 * means) * factors)
+        scale, bias = (np.pad(each, (0, channels - 3)).astype(np.float32) for each in pairs)
+        table = make_table(scale, bias, value_type)
+    values = table if table.dtype != np.uint16 else (table.astype(np.uint32) << 16).view(np.float32)
     if not np.isfinite(values).all():
         raise ConfigError(
             f"{value_type} cannot hold what mean {mean!r} and std {std!r} make of levels 0 .. 255: "
             "use a larger std"
         )
-    return scaling
+    return Scaling(scale, bias, table)
+
+
+def make_table(
+    scale: NDArray[np.float32], bias: NDArray[np.float32], value_type: ValueType
+) -> Values:
+    """Each level's value in each channel, (channels, 256), rounded once.
+
+    The product is exact in float64, the sum may not be. Then its last bit is made odd, so that the
+    second rounding, to float32, never sees a tie that is none.
+    """
+    products = (np.arange(256) - 128.0) * scale[:, None].astype(np.float64)
+    biases = np.broadcast_to(bias[:, None].astype(np.float64), products.shape)
+    sums = products + biases
+    rounded = sums - products
+    errors = (products - (sums - rounded)) + (biases - rounded)
+    is_even = sums.view(np.uint64) % 2 == 0
+    odd = np.nextafter(sums, np.copysign(np.inf, errors))
+    exact = np.where((errors != 0) & is_even, odd, sums)
+    return round_values(exact.astype(np.float32), value_type)
 
 
 def round_values(values: NDArray[np.float32], value_type: ValueType) -> Values:
     """Round float32 values to nearest even."""
-    if value_type == "float32":
-        return values
-    if value_type == "float16":
-        return values.astype(np.float16)
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    if value_type == "bfloat16":
+        bits = values.view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return values.astype(value_type)
 
 
 def _rgb(name: str, values: Sequence[float]) -> NDArray[np.float64]:
     try:
-        found = np.asarray(values, np.float64)
+        numbers = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape != (3,) or not np.isfinite(found).all():
+        numbers = np.empty(0)
+    if numbers.shape != (3,) or not np.isfinite(numbers).all():
         raise ConfigError(f"{name} must be three numbers (R, G, B), got {values!r}")
-    return found
+    return numbers
 
 
 # --- The pass over a batch ------------------------------------------------------------------------
@@ -152,12 +148,11 @@ def _warn_once() -> None:
 
 
 class HostNormaliser:
-    """Normalises batches of one packing to one type; holds no buffers, so threads may share it."""
+    """Normalises batches of one packing, into memory of its own. For one thread at a time."""
 
     def __init__(
         self,
         scaling: Scaling,
-        value_type: ValueType,
         packing: Packing,
         *,
         channels_first: bool = False,
@@ -167,82 +162,43 @@ class HostNormaliser:
 
         ``channels_first`` is whether the values are (N, channels, H, W).
         """
-        if version not in VERSIONS:
-            raise ConfigError(f"version must be one of {', '.join(VERSIONS)}, got {version!r}")
         self._layout = pixel_layout_of(packing)
         self._scaling = scaling
-        self._table = scaling.table(value_type)
-        self._stored_as = self._table.dtype
         self._channels_first = channels_first
         self._version = version
+        self._outputs = Outputs()
         if _native is None:
             _warn_once()
 
-    @property
-    def is_native(self) -> bool:
-        """Whether the C part does the work."""
-        return self._version != "numpy"
+    def __call__(self, pixels: Pixels, out: Values | None = None) -> Values:
+        """Return normalised ``pixels``, a batch in the packing's layout and dtype.
 
-    def take_output(self, pixels: Pixels, outputs: "Outputs") -> Values:
-        """An array of ``outputs`` for what ``pixels`` become."""
-        shape = self._output_shape(pixels)
-        memory = outputs.take(math.prod(shape) * self._stored_as.itemsize)
-        return memory.view(self._stored_as).reshape(shape)
-
-    def __call__(self, pixels: Pixels, out: Values) -> None:
-        """Write normalised ``pixels`` to ``out``, both C-contiguous.
-
-        ``pixels`` are a batch in the packing's layout and dtype. ``out`` is (N, H, W, channels), or
-        (N, channels, H, W), of float32, float16 or, for bfloat16, uint16; it may not overlap with
-        ``pixels``.
-
-        Raises ValueError, TypeError or BufferError for arrays of another shape, type or layout.
+        They are in ``out`` or in memory of ``Outputs``: (N, H, W, channels) or (N, channels, H, W)
+        of float32, float16 or, for bfloat16, uint16; C-contiguous, as the pixels must be.
         """
-        if pixels.dtype != self._layout.dtype:
-            raise TypeError(f"pixels must be {self._layout.dtype}, they are {pixels.dtype}")
-        if out.dtype != self._stored_as:
-            raise TypeError(f"out must be {self._stored_as}, it is {out.dtype}")
-        if out.shape != self._output_shape(pixels):
-            raise ValueError(f"out has shape {out.shape}, the pixels have {pixels.shape}")
-        if not self.is_native or _native is None:
-            self._look_up(pixels, out)
-            return
+        scale, bias, table = self._scaling
+        if out is None:
+            axis = 1 if self._layout.channels_first else 3
+            shape = [side for at, side in enumerate(pixels.shape) if at != axis]
+            shape.insert(1 if self._channels_first else 3, len(scale))
+            out = self._outputs.take(shape, table.dtype)
+        if self._version == "numpy" or _native is None:
+            self._look_up(pixels, np.moveaxis(out, 1, 3) if self._channels_first else out)
+            return out
         if self._layout.is_float:  # the packing for comparisons: one more pass
             pixels = pixels.astype(np.int8)
+        planar = self._layout.channels_first
         _native.normalise(
-            pixels,
-            self._layout.channels_first,
-            self._table,
-            self._scaling.scale,
-            self._scaling.bias,
-            out,
-            self._channels_first,
-            self._version,
+            pixels, planar, table, scale, bias, out, self._channels_first, self._version
         )
-
-    def _output_shape(self, pixels: Pixels) -> tuple[int, ...]:
-        axis = 1 if self._layout.channels_first else 3
-        if pixels.ndim != 4 or pixels.shape[axis] != self._layout.channels:
-            raise ValueError(
-                f"pixels must have 4 axes, axis {axis} of {self._layout.channels} channels; "
-                f"they have shape {pixels.shape}"
-            )
-        images, height, width = (side for at, side in enumerate(pixels.shape) if at != axis)
-        channels = len(self._scaling.scale)
-        if self._channels_first:
-            return images, channels, height, width
-        return images, height, width, channels
+        return out
 
     def _look_up(self, pixels: Pixels, out: Values) -> None:
         """Look each level up, image by image, to keep what is between in the caches."""
-        if not pixels.flags.c_contiguous or not out.flags.c_contiguous:
-            raise ValueError("pixels and out must be C-contiguous")
-        if self._channels_first:
-            out = np.moveaxis(out, 1, 3)
         for image, values in zip(pixels, out, strict=True):
             (levels,) = unpack_levels(image[None], self._layout)
             for channel in range(3):
-                values[..., channel] = self._table[channel][levels[..., channel]]
+                values[..., channel] = self._scaling.table[channel][levels[..., channel]]
             values[..., 3:] = 0
 
 
@@ -256,14 +212,14 @@ class Outputs:
     long as normalising into memory that has its pages. A consumer holds one batch while it takes
     the next, or two where a framework reads ahead. One that keeps its batches gets new memory for
     each. A tensor made by ``torch.from_numpy`` keeps its array alive, and so do the tensor's views.
-    One thread may take memory at a time.
     """
 
     def __init__(self) -> None:
         self._lent: list[tuple[NDArray[np.uint8], weakref.ref[NDArray[np.uint8]]]] = []
 
-    def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """``size_bytes`` bytes, of any content, aligned to cache lines."""
+    def take(self, shape: Sequence[int], dtype: "np.dtype[Any]") -> NDArray[Any]:
+        """An array of any content, aligned to cache lines."""
+        size_bytes = math.prod(shape) * dtype.itemsize
         for memory, array in self._lent:
             if array() is None and len(memory) >= size_bytes:
                 break
@@ -275,7 +231,7 @@ class Outputs:
         lent = view_of(memory.data[:size_bytes])
         others = [each for each in self._lent if each[0] is not memory]
         self._lent = [(memory, weakref.ref(lent)), *others]  # first, as it is in the caches
-        return lent
+        return lent.view(dtype).reshape(shape)
 
 
 def view_of(memory: memoryview) -> NDArray[np.uint8]:

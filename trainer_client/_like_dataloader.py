@@ -1,23 +1,29 @@
 """What training scripts look for on a ``torch.utils.data.DataLoader``, and on its dataset."""
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import LastBatch
 from feeder.plan.recipe import Recipe
+from trainer_client._feed import Feed
 from trainer_client._ranks import RankSource
 
+# What a DataLoader has and could be set there, in whole or in part; here it would do nothing.
 _OF_DATALOADER: Final = (
-    *("collate_fn", "generator", "multiprocessing_context", "persistent_workers"),
-    *("pin_memory_device", "prefetch_factor", "timeout", "worker_init_fn"),
+    "collate_fn",
+    "generator",
+    "multiprocessing_context",
+    "persistent_workers",
+    "pin_memory_device",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
 )
-"""What a DataLoader has and could be set there, in whole or in part; here it would do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +115,7 @@ def describe_samples(dataset: DatasetInfo) -> str:
             return f"samples of {classes:,} class{'es' * (classes != 1)}"
 
 
-class LikeDataLoader(ABC):
+class LikeDataLoader:
     """The attributes of a DataLoader, and clear refusals of what a loader cannot be used for."""
 
     num_workers: Final = 0
@@ -121,22 +127,14 @@ class LikeDataLoader(ABC):
 
     recipe: Recipe
     dataset: DatasetInfo
+    _feed: Feed[Any]
     _ranks: RankSource
-    _is_made = False
-    """Whether the constructor is done, so that public attributes are fixed."""
+    _is_made = False  # the constructor is done, so that public attributes are fixed
 
     @property
-    @abstractmethod
     def endpoint(self) -> str:
-        """The endpoints, as they were given."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of steps in a whole epoch, the same for every rank."""
-
-    @abstractmethod
-    def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next iterator's."""
+        """The endpoints as they were given; of many the first three and their number."""
+        return self._feed.name
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -185,8 +183,8 @@ class LikeDataLoader(ABC):
 
             Attributes of other names may be added, as frameworks and scripts do.
             """
-            if self._is_made and name[:1] != "_" and name in _fixed_names(type(self)):
-                raise AttributeError(f"the loader of {self.endpoint}: {_explain_fixed(name, self)}")
+            if self._is_made and name[:1] != "_" and (reason := _why_fixed(type(self), name)):
+                raise AttributeError(f"the loader of {self.endpoint}: {reason}")
             super().__setattr__(name, value)
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -205,33 +203,21 @@ class LikeDataLoader(ABC):
 
 
 @cache
-def _arguments(kind: type[LikeDataLoader]) -> frozenset[str]:
-    """The names of a class's arguments; what a subclass of the user's adds is not ours."""
-    ours = next(each for each in kind.__mro__ if each.__module__.startswith("trainer_client."))
-    return frozenset(inspect.signature(ours).parameters)
-
-
-@cache
-def _fixed_names(kind: type[LikeDataLoader]) -> frozenset[str]:
-    names = {"epoch", *_OF_DATALOADER, *_arguments(kind), *Recipe.__struct_fields__}
-    for base in kind.__mro__:
-        if base.__module__.startswith("trainer_client."):
-            names |= {*vars(base), *base.__annotations__}
-    return frozenset(names)
-
-
-def _explain_fixed(name: str, loader: LikeDataLoader) -> str:
-    """Why setting an attribute is refused, and what to do instead."""
-    kind = type(loader).__name__
+def _why_fixed(kind: type[LikeDataLoader], name: str) -> str | None:
+    """Why an attribute cannot be set, and what to do instead; None if it is a user's own."""
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("trainer_client.")]
+    change = f"setting {name} would change nothing: make a new {kind.__name__} with"
     if name == "epoch":
         return "epoch cannot be set: call set_epoch() before the next iter(loader)"
-    if name in _arguments(type(loader)):
-        return f"setting {name} would change nothing: make a new {kind} with {name}=…"
+    if name in inspect.signature(ours[0]).parameters:
+        return f"{change} {name}=…"
     if name in Recipe.__struct_fields__:
-        return f"setting {name} would change nothing: make a new {kind} with recipe={{{name!r}: …}}"
+        return f"{change} recipe={{{name!r}: …}}"
     if name in _OF_DATALOADER:
         return f"setting {name} would do nothing: batches come ready from the feeder"
-    return f"{name} cannot be set"
+    if any(name in {*vars(base), *base.__annotations__} for base in ours):
+        return f"{name} cannot be set"
+    return None
 
 
 class EpochSetter:
@@ -239,7 +225,7 @@ class EpochSetter:
 
     __slots__ = ("_loader",)
 
-    def __init__(self, loader: LikeDataLoader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
@@ -248,5 +234,5 @@ class EpochSetter:
 
     def __len__(self) -> int:
         """Return the number of rows that this rank gets in an epoch, padding included."""
-        rows = len(self._loader) * self._loader.batch_size
+        rows: int = len(self._loader) * self._loader.batch_size
         return min(rows, self._loader.samples) if self._loader.world_size == 1 else rows

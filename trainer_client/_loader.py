@@ -17,15 +17,9 @@ from numpy.typing import NDArray
 
 from trainer_client._base import Loader
 from trainer_client._batch import Batch
-from trainer_client._device import (
-    Normaliser,
-    check_device,
-    resolve_device,
-    resolve_dtype,
-    resolve_memory_format,
-)
+from trainer_client._device import Normaliser, check_device, resolve_device
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import LoaderOptions
+from trainer_client._feed import make_recipe
 from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 from trainer_client._like_dataloader import DatasetInfo
 from trainer_client._staging import make_stage
@@ -117,12 +111,16 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         when no feeder replies within ``timeout_s`` or, at once, when keys do not match, and
         ProtocolError when the peer has another protocol version or is no feeder.
         """
-        options = LoaderOptions.among(locals())
-        made = options.make_recipe()
+        given = locals()
+        made = make_recipe(given)
         self._is_default_device = device is None
         self.device = resolve_device(device)
-        self.dtype = resolve_dtype(dtype, self.device)
-        self.memory_format = resolve_memory_format(memory_format, self.device)
+        is_cpu = self.device.type == "cpu"
+        self.dtype = dtype or (torch.float32 if is_cpu else torch.float16)  # a CPU's are slow
+        # CUDA's matrix units want channels_last; on a CPU torch 2.14 crashes with it while it
+        # trains some models, such as the Hugging Face Trainer's example.
+        usual = torch.contiguous_format if is_cpu else torch.channels_last
+        self.memory_format = memory_format or usual
         self.channels = channels
         normaliser = Normaliser(
             self.device,
@@ -135,7 +133,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         )
         kind = str(self.dtype).removeprefix("torch.")
         super().__init__(
-            options,
+            given,
             made,
             make_stage(normaliser),
             described=f"({channels}, {image_size}, {image_size}) {kind} on {self.device}",

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
 from feeder.plan.packing import pixel_layout_of
-from feeder.plan.recipe import Recipe
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
-from trainer_client._feed import Delivery, LoaderOptions, Stage, copy_labels
+from trainer_client._feed import Delivery, Stage, make_recipe
 from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -45,34 +44,28 @@ class BorrowedBatch(Batch[Array]):
     """
 
     is_returned = False
-    """Whether the memory was given back."""
 
     __hash__ = None  # type: ignore[assignment]  # a tuple of arrays has none either
 
     def __radd__(self, other: object) -> Any:
-        """Return a plain tuple of both: without this, a tuple before "+" reads the items in C."""
+        # Without this, a tuple before "+" reads the items in C.
         return other + tuple(self) if isinstance(other, tuple) else NotImplemented
 
     def __repr__(self) -> str:
-        """Return the arrays as text while they are the batch's."""
         if self.is_returned:
             return f"<batch {self.index} of epoch {self.epoch}, given back>"
         return super().__repr__()
-
-    def check(self) -> None:
-        """Raise ConfigError once the memory was given back."""
-        if self.is_returned:
-            raise ConfigError(
-                f"batch {self.index} of epoch {self.epoch} was used after the next one was taken "
-                "or the loader closed, when its memory is the feeder's again: copy what you keep, "
-                "or leave copy=False out"
-            )
 
 
 def _while_borrowed(method: Callable[..., Any]) -> Any:
     @functools.wraps(method)
     def checked(batch: BorrowedBatch, *arguments: object) -> Any:
-        batch.check()
+        if batch.is_returned:
+            raise ConfigError(
+                f"batch {batch.index} of epoch {batch.epoch} was used after the next one was taken "
+                "or the loader closed, when its memory is the feeder's again: copy what you keep, "
+                "or leave copy=False out"
+            )
         return method(batch, *arguments)
 
     return checked
@@ -84,82 +77,71 @@ for _name in {*vars(tuple), "__reduce_ex__"} - _NEEDS_NO_MEMORY - {"__class_geti
     setattr(BorrowedBatch, _name, _while_borrowed(getattr(tuple, _name)))
 
 
-class BorrowStage(Stage[Batch[Array]]):
-    """Shows batches where they lie, until the next one is taken."""
+class ArrayStage(Stage[Batch[Array]]):
+    """Makes batches of normalised arrays, of copies, or of views of where the batch lies.
 
-    _shown: tuple[int, BorrowedBatch] | None = None
+    ``copy`` is the loader's. With None a view keeps its buffer until nothing refers to it any more;
+    while the loop holds its share of the buffers (``Delivery.views_max``), further batches are
+    copied, so that a loop that keeps all of its batches never waits for a buffer.
+    """
+
+    def __init__(self, normaliser: HostNormaliser | None, copy: bool | None) -> None:
+        """Normalise with ``normaliser``; None leaves the pixels as they are."""
+        super().__init__()
+        self._normaliser = normaliser
+        self._copy = copy
+        # With views the loop still holds a batch while it takes the next one.
+        self.buffers_held = 2 if normaliser is None and copy is None else 1
+        self._outputs = Outputs()
+        self._views: dict[int, weakref.ref[Array] | None] = {}  # by buffer; None was only read
+        self._borrowed: tuple[int, BorrowedBatch] | None = None
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Make a batch with a read-only view of the pixels."""
-        if self._shown is not None:
-            self._give_back()
-        images = delivery.rows.pixels[: delivery.count]
-        images.flags.writeable = False
-        labels, ids = copy_labels(delivery)
+        """Make a batch; its labels and sample ids are arrays of their own."""
+        self._give_back()
+        self._views[buffer] = None  # also when what follows raises
+        pixels = delivery.rows.pixels[: delivery.count]
+        labels, ids = delivery.copy_labels()
         origin = Origin(ids, delivery.valid, delivery.epoch, delivery.index)
-        batch = BorrowedBatch.of(images, labels, origin)
-        self._shown = buffer, batch
-        return batch
+        images: Array
+        if self._normaliser is not None:
+            images = self._normaliser(pixels)
+        elif self._copy is not None and not self._copy:
+            pixels.flags.writeable = False
+            batch = BorrowedBatch.of(pixels, labels, origin)
+            del self._views[buffer]
+            self._borrowed = buffer, batch
+            return batch
+        elif self._copy is None and self._count_views() < delivery.views_max:
+            view = view_of(pixels.data.toreadonly())
+            self._views[buffer] = weakref.ref(view)
+            images = view.view(pixels.dtype).reshape(pixels.shape)
+        else:
+            images = self._outputs.take(pixels.shape, pixels.dtype)
+            images[:] = pixels
+            images.flags.writeable = self._copy is not None  # else as a view, whichever it is
+        return Batch.of(images, labels, origin)
+
+    def reclaim(self) -> list[int]:
+        """The buffers to which no array refers any more."""
+        free = [at for at, view in self._views.items() if view is None or view() is None]
+        for buffer in free:
+            del self._views[buffer]
+        return free
 
     def finish(self) -> list[int]:
-        """All buffers: the consumer asks for the next batch, so it is done with the last."""
+        """Also what was borrowed: the consumer asks for the next batch, so it has read the last."""
         self._give_back()
         return self.reclaim()
 
     def _give_back(self) -> None:
-        if self._shown is not None:
-            buffer, batch = self._shown
+        if self._borrowed is not None:
+            buffer, batch = self._borrowed
             batch.is_returned = True
-            self._free.append(buffer)
-            self._shown = None
-
-
-class ArrayStage(Stage[Batch[Array]]):
-    """Makes arrays that stay as they are: normalised, copied, or views of where the batch lies.
-
-    A view keeps its buffer until nothing refers to it any more. While the loop holds its share of
-    the buffers (``Delivery.views_max``), further batches are copied, so that a loop that keeps all
-    of its batches never waits for a buffer.
-    """
-
-    def __init__(self, normaliser: HostNormaliser | None, *, may_view: bool = False) -> None:
-        """Normalise with ``normaliser``; None leaves the pixels as they are."""
-        super().__init__()
-        # The loop still holds a batch while it takes the next one.
-        self.buffers_held = 2 if may_view else 1
-        self._normaliser = normaliser
-        self._may_view = may_view
-        self._outputs = Outputs()
-        self._viewed: dict[int, weakref.ref[Array] | None] = {}  # by buffer; None was only read
-
-    def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Make a batch of arrays of its own, or with a view of the pixels."""
-        self._viewed[buffer] = None  # also when what follows raises
-        pixels = delivery.rows.pixels[: delivery.count]
-        images: Array
-        if self._normaliser is not None:
-            images = self._normaliser.take_output(pixels, self._outputs)
-            self._normaliser(pixels, images)
-        elif self._may_view and self._count_views() < delivery.views_max:
-            view = view_of(pixels.data.toreadonly())
-            self._viewed[buffer] = weakref.ref(view)
-            images = view.view(pixels.dtype).reshape(pixels.shape)
-        else:
-            images = self._outputs.take(pixels.nbytes).view(pixels.dtype).reshape(pixels.shape)
-            images[:] = pixels
-            images.flags.writeable = not self._may_view  # as a view, whichever it is
-        labels, ids = copy_labels(delivery)
-        return Batch.of(images, labels, Origin(ids, delivery.valid, delivery.epoch, delivery.index))
-
-    def reclaim(self) -> list[int]:
-        """The buffers to which no array refers any more."""
-        free = [at for at, view in self._viewed.items() if view is None or view() is None]
-        for buffer in free:
-            del self._viewed[buffer]
-        return free
+            self._views[buffer] = self._borrowed = None
 
     def _count_views(self) -> int:
-        return sum(view is not None and view() is not None for view in self._viewed.values())
+        return sum(view is not None and view() is not None for view in self._views.values())
 
 
 class NumpyLoader(Loader[Batch[Array]]):
@@ -219,8 +201,8 @@ class NumpyLoader(Loader[Batch[Array]]):
 
         Raises what ``FeederLoader`` raises.
         """
-        options = LoaderOptions.among(locals())
-        made = options.make_recipe()
+        given = locals()
+        made = make_recipe(given)
         if dtype not in get_args(ArrayType):
             raise ConfigError(f"dtype must be 'int8' or 'float32', got {dtype!r}")
         if dtype == "int8" and (tuple(mean), tuple(std)) != (IMAGENET_MEAN, IMAGENET_STD):
@@ -228,25 +210,17 @@ class NumpyLoader(Loader[Batch[Array]]):
                 "mean and std are for normalised images, int8 ones are not: pass dtype='float32', "
                 "or leave mean and std out"
             )
+        layout = pixel_layout_of(made.packing)
+        if dtype == "int8" and layout.dtype != np.int8:
+            raise ConfigError(
+                f"dtype='int8' needs a recipe with a packing of int8, this one is {made.packing!r}:"
+                " leave packing out of the recipe, or pass dtype='float32'"
+            )
         self.dtype = dtype
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")
-        stage: ArrayStage | BorrowStage
+        normaliser, shape = None, layout.image_shape(image_size)
         if dtype == "float32":
-            shape: tuple[int, int, int] = (image_size, image_size, channels)
-            stage = ArrayStage(HostNormaliser(scaling, "float32", made.packing))
-        else:
-            shape = _packed_shape(made)
-            is_borrowed = copy is not None and not copy
-            stage = BorrowStage() if is_borrowed else ArrayStage(None, may_view=copy is None)
-        super().__init__(options, made, stage, described=f"{shape} {dtype} arrays")
-
-
-def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
-    """The shape of a packed image; ConfigError if it is not int8."""
-    layout = pixel_layout_of(recipe.packing)
-    if layout.dtype != np.int8:
-        raise ConfigError(
-            f"dtype='int8' needs a recipe with a packing of int8, this one is {recipe.packing!r}: "
-            "leave packing out of the recipe, or pass dtype='float32'"
-        )
-    return layout.image_shape(recipe.image_size)
+            normaliser = HostNormaliser(scaling, made.packing)
+            shape = (image_size, image_size, channels)
+        stage = ArrayStage(normaliser, copy)
+        super().__init__(given, made, stage, described=f"{shape} {dtype} arrays")

@@ -22,7 +22,7 @@ import torch
 from feeder.client.host_memory import HostRows, SlotBuffer
 from trainer_client._batch import Batch, Origin
 from trainer_client._device import Normaliser
-from trainer_client._feed import Delivery, Stage, copy_labels
+from trainer_client._feed import Delivery, Stage
 
 MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken
 
@@ -49,7 +49,7 @@ class HostStage(Stage[TensorBatch]):
         """Normalise into a new tensor."""
         self._free.append(buffer)
         images = self._normaliser(torch.from_numpy(delivery.rows.pixels[: delivery.count]))
-        labels, sample_ids = map(torch.from_numpy, copy_labels(delivery))
+        labels, sample_ids = map(torch.from_numpy, delivery.copy_labels())
         return Batch.of(images, labels, _origin(delivery, sample_ids))
 
     def counters(self) -> dict[str, int]:
@@ -146,7 +146,7 @@ class CudaStage(Stage[TensorBatch]):
         labels.record_stream(compute)
         with torch.cuda.device(self._device):
             images = self._normaliser(pixels)
-            if labels.dtype == torch.uint8:  # as ``copy_labels``
+            if labels.dtype == torch.uint8:  # as ``Delivery.copy_labels``
                 labels = labels.to(torch.float32)
                 labels[delivery.valid :] = math.nan
         sample_ids = torch.from_numpy(rows.sample_ids[:count].copy())

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from feeder.errors import ConfigError
-from feeder.plan.epoch import MAX_EPOCH, MAX_SEED
+from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
@@ -32,7 +32,6 @@ _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
 _Fingerprint = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z]+\Z")]
 _REMEDY: Final = "load the unchanged result of a loader's state_dict()"
-_EITHER: Final = "call either load_state_dict() or skip_first_batches(), not both"
 
 
 class Position(NamedTuple):
@@ -63,8 +62,7 @@ class Cursor:
                 f"this loader has started, it is at step {self.at.step} of epoch {self.at.epoch}: "
                 "call load_state_dict() before the first batch is taken"
             )
-        if self._is_skipped:
-            raise ConfigError(f"the loader is to skip batches: {_EITHER}")
+        self._check_way(self._is_skipped)
         self.at = self.next = position
         self._is_loaded = True
 
@@ -85,22 +83,20 @@ class Cursor:
 
         Raises ConfigError after ``load``, and if an epoch has ``steps``, not enough of them.
         """
-        if self._is_loaded and self.next.step:
-            raise ConfigError(
-                f"the loaded state is at step {self.next.step} of epoch {self.next.epoch}, where "
-                f"the loader begins by itself: {_EITHER}"
-            )
+        self._check_way(self._is_loaded and self.next.step > 0)
         later = Position(self.next.epoch, self.next.step + count)
         if steps is not None:
-            _check_step(later, steps, is_skipped=True)
+            check_step(later, steps)
         self.next, self._is_skipped = later, self._is_skipped or count > 0
         if is_between:
             self.at = self.next
 
-    def check(self, steps: int, position: Position | None = None) -> None:
-        """Raise ConfigError if ``position`` or ``next`` is past an epoch of ``steps`` steps."""
-        is_skipped = position is None and self._is_skipped
-        _check_step(position or self.next, steps, is_skipped=is_skipped)
+    def _check_way(self, is_placed: bool) -> None:
+        if is_placed:
+            raise ConfigError(
+                f"the loader is to begin at step {self.next.step} of epoch {self.next.epoch} "
+                "already: call either load_state_dict() or skip_first_batches(), not both"
+            )
 
     def start(self) -> Position:
         """Begin an iterator at ``next``, and return that position."""
@@ -115,19 +111,19 @@ class Cursor:
         self.at = Position(epoch, step + 1) if step + 1 < steps else self.next
 
 
-def _check_step(position: Position, steps: int, *, is_skipped: bool) -> None:
+def check_step(position: Position, steps: int) -> None:
+    """Raise ConfigError if a position is past an epoch of ``steps`` steps."""
     if position.step >= steps:
-        remedy = "skip fewer batches than an epoch has" if is_skipped else _REMEDY
         raise ConfigError(
             f"the next batch would be step {position.step} of epoch {position.epoch}, but epochs "
-            f"have {steps:,} steps here: {remedy}"
+            f"have {steps:,} steps here: skip fewer batches, or {_REMEDY}"
         )
 
 
 class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A state with every field valid in type and range."""
 
-    version: Annotated[int, Meta(ge=_OLDEST_VERSION, le=STATE_VERSION)] = STATE_VERSION
+    version: int = STATE_VERSION
     epoch: Annotated[int, Meta(ge=0, lt=MAX_EPOCH)]
     step: Annotated[int, Meta(ge=0, lt=2**48)]
     world_size: Annotated[int, Meta(ge=1, le=2**32)]
@@ -146,28 +142,20 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not isinstance(state, Mapping):
             raise ConfigError(f"a state is a dict, this is {type(state).__name__}: {_REMEDY}")
         version = state.get("version")
-        if isinstance(version, int) and version > STATE_VERSION:
+        if type(version) is not int or version < 1:
+            raise ConfigError(f"this is no loader state: its version is {version!r}; {_REMEDY}")
+        if not _OLDEST_VERSION <= version <= STATE_VERSION:
             raise ConfigError(
-                f"the state has version {version}, this trainer_client reads up to "
-                f"{STATE_VERSION}: install the version that saved it"
-            )
-        if type(version) is int and 1 <= version < _OLDEST_VERSION:
-            raise ConfigError(
-                f"the state has version {version}, and the order of epochs has changed since: "
-                "begin the epoch again with set_epoch(), without the state, or install the version "
-                "that saved it"
+                f"the state has version {version}, this trainer_client reads {_OLDEST_VERSION} to "
+                f"{STATE_VERSION}: install the version that saved it, or begin the epoch again "
+                "with set_epoch(), without the state"
             )
         try:
-            if "version" not in state:
-                raise msgspec.ValidationError("Object missing required field `version`")
-            parsed = msgspec.convert(dict(state), cls)
-            if parsed.seed > MAX_SEED:
-                raise msgspec.ValidationError(f"Expected `int` <= {MAX_SEED} - at `$.seed`")
+            return msgspec.convert(dict(state), cls)
         except msgspec.ValidationError as error:
             # The text may quote an arbitrary key: keep it on one line, and short.
             reason = str(error).encode("unicode_escape").decode()[:200]
             raise ConfigError(f"this is no loader state: {reason}; {_REMEDY}") from None
-        return parsed
 
     @property
     def position(self) -> Position:
@@ -185,14 +173,13 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """
         is_older = self.version < STATE_VERSION
         if self.fingerprint != (former if is_older else loader.fingerprint):
-            served, remedy = f"{loader.dataset!r} with {loader.fingerprint}", "the dataset"
+            served = f"{loader.dataset!r} with {loader.fingerprint}"
             if is_older:
-                served += ", which was not repacked from it"
-                remedy = "what `feeder repack` makes of the dataset"
+                served += ", which was not repacked from it (`feeder repack`)"
             raise ConfigError(
                 f"the state is of dataset {self.dataset!r} with fingerprint {self.fingerprint}, "
-                f"this loader has {served}: serve {remedy} that the job began with, or start over "
-                "without the state"
+                f"this loader has {served}: serve the dataset that the job began with, or start "
+                "over without the state"
             )
         if self.recipe != loader.recipe:
             raise ConfigError(
@@ -216,9 +203,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 remedy = f"use a number of ranks that divides {rows}"
             raise ConfigError(
                 f"the state is of a global batch of {rows} rows (world_size {self.world_size}, "
-                f"batch_size {self.batch_size}), this loader has "
-                f"{loader.batch_size * loader.world_size} (world_size {loader.world_size}, "
-                f"batch_size {loader.batch_size}), but it must stay the same: {remedy}"
+                f"batch_size {self.batch_size}), but this loader has world_size "
+                f"{loader.world_size} and batch_size {loader.batch_size}: {remedy}"
             )
 
 

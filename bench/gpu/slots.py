@@ -10,15 +10,16 @@ normalising a copy of it.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from feeder.client.core.prefetch import BatchSequence
 from feeder.client.host_memory import SlotBuffer
 from feeder.errors import ResourceError
+from trainer_client import NumpyLoader
 from trainer_client._device import Normaliser
-from trainer_client._feed import Delivery, Feed, LoaderOptions, Stage
+from trainer_client._feed import Delivery, Feed, Stage
 from trainer_client._staging import CudaStage
 
 from ..daemon import DATASET_NAME
@@ -39,8 +40,6 @@ _TIMEOUT_S: Final = 60.0
 class HeldSlots(Stage[None]):
     """Keeps the slots of the batches it gets, lent until the feed is closed."""
 
-    buffers_held = _SLOTS
-
     def __init__(self) -> None:
         super().__init__()
         self.slots: list[SlotBuffer] = []
@@ -56,28 +55,19 @@ class HeldSlots(Stage[None]):
 @contextmanager
 def lent_slots(endpoint: str, batch_size: int) -> Iterator[list[SlotBuffer]]:
     """Yield the slots of _SLOTS batches; ResourceError when the feeder does not lend them."""
-    options = LoaderOptions(
-        endpoint=endpoint,
+    stage = HeldSlots()
+    with NumpyLoader(
+        endpoint,
         dataset=DATASET_NAME,
-        split="train",
         batch_size=batch_size,
-        seed=0,
         image_size=SIDE_PX,
         rank=0,
         world_size=1,
-        window=_WINDOW,
-        window_bytes=2 << 30,
+        window=_WINDOW + _SLOTS,
         timeout_s=_TIMEOUT_S,
-        recipe=None,
-        classes_of=None,
-        share_memory=True,
-        server_key=None,
-        client_key=None,
-        summary=None,
-    )
-    stage = HeldSlots()
-    feed = Feed(options, options.make_recipe(), stage)
-    try:
+    ) as loader:
+        feed: Feed[Any] = loader._feed
+        feed.stage = stage
         batches = feed.welcome.batches
         feed.begin(BatchSequence(0, range(batches), 0))
         for number in range(2 * _SLOTS):
@@ -90,8 +80,6 @@ def lent_slots(endpoint: str, batch_size: int) -> Iterator[list[SlotBuffer]]:
             )
         yield stage.slots
         stage.slots.clear()
-    finally:
-        feed.close()
 
 
 def check_slots(subject: Subject) -> Check:

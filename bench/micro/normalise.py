@@ -21,7 +21,6 @@ from trainer_client._host_normalise import (
     VALUE_TYPES,
     VERSIONS,
     HostNormaliser,
-    Outputs,
     ValueType,
     make_scaling,
 )
@@ -64,12 +63,11 @@ def _ways(
 ) -> dict[str, Callable[[], object]]:
     """Return the copy, which is the baseline, and the ways to normalise to a type of value."""
     scaling = make_scaling(IMAGENET_MEAN, IMAGENET_STD, channels=channels, value_type=value_type)
-    first = HostNormaliser(scaling, value_type, DEFAULT_PACKING)
-    out, copied = (first.take_output(pixels, Outputs()) for _ in range(2))
+    out, copied = (HostNormaliser(scaling, DEFAULT_PACKING)(pixels) for _ in range(2))
     copied.fill(1)
     ways: dict[str, Callable[[], object]] = {"copy": partial(np.copyto, out, copied)}
     for version in VERSIONS:
-        normaliser = HostNormaliser(scaling, value_type, DEFAULT_PACKING, version=version)
+        normaliser = HostNormaliser(scaling, DEFAULT_PACKING, version=version)
         ways[version] = partial(normaliser, pixels, out)
     if find_spec("torch") is not None:
         import torch  # which takes seconds that no other bench needs
