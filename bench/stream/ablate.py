@@ -42,6 +42,7 @@ from ..report import (
     wrap,
 )
 from ..rounds import Contender, measure, rates
+from .streams import doublings
 
 WORDS: Final[Mapping[str, str]] = {
     "partial-decode": "partial decode",
@@ -115,14 +116,9 @@ def plan_figure(workers: int) -> dict[str, Setup]:
     rows["removed/nothing"] = every
     for name, key in OPTIMISATIONS.items():
         rows[f"removed/{name}"] = every._replace(**{key: getattr(nothing, key)})
-    for count in worker_counts(workers):
+    for count in doublings(workers):
         rows[f"workers/{count}"] = every._replace(workers=count)
     return rows | {EVERYTHING: every}
-
-
-def worker_counts(most: int) -> list[int]:
-    """Return 1, 2, 4, 8 … and the most."""
-    return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -142,34 +138,30 @@ def run(arguments: argparse.Namespace) -> Report:
         caches: dict[Daemon, Contender] = {}
         contenders: dict[str, Contender] = {}
         for setup in dict.fromkeys(figure.values()):
-            options = ["--pin", setup.pin, "--decoded-bytes", setup.decoded_bytes]
-            key = str(setup.workers), *options
-            if key not in daemons:
+            options = ("--pin", setup.pin, "--decoded-bytes", setup.decoded_bytes)
+            daemon = daemons.get((str(setup.workers), *options))
+            if daemon is None:
                 serving = running_daemon(
                     path,
                     workers=setup.workers,
                     cores=cores,
                     options=[*options, "--lease-s", "3600"],
                 )
-                daemons[key] = stack.enter_context(serving)
-            fetcher = stack.enter_context(_open_session(daemons[key], setup, batch_size))
+                daemon = daemons[str(setup.workers), *options] = stack.enter_context(serving)
+            fetcher = stack.enter_context(_open_session(daemon, setup, batch_size))
             # The same batches in every round and setup, so that the crops make no difference.
             contenders[str(setup)] = fetcher.replay
             if setup.decoded_bytes != "0":
-                caches[daemons[key]] = fetcher.replay
+                caches[daemon] = fetcher.replay
         _fill_caches(caches, arguments.batches)
         taken = measure(contenders, rounds=arguments.rounds, items=arguments.batches)
-    of_setups = rates(taken, arguments.batches * batch_size)
-    measured = {
-        "rounds": arguments.rounds,
-        "images": images,
-        "images a round": arguments.batches * batch_size,
-    }
+    images_a_round = arguments.batches * batch_size
+    of_setups = rates(taken, images_a_round)
     return AblateReport(
         bench="ablate",
         machine=machine,
         results=figure_rows({name: of_setups[str(setup)] for name, setup in figure.items()}),
-        measured=measured,
+        measured={"rounds": arguments.rounds, "images": images, "images a round": images_a_round},
     )
 
 
@@ -194,8 +186,8 @@ def figure_rows(values: Mapping[str, Sequence[float]]) -> list[Result]:
     before = None
     for name in values:
         kind = name.partition("/")[0]
-        fixed = {"removed": "removed/nothing", "workers": "workers/1"}
-        baseline = fixed.get(kind, before if kind == "added" else "added/nothing")
+        fixed = {"removed": "removed/nothing", "workers": "workers/1", "added": before}
+        baseline = fixed.get(kind, "added/nothing")
         baselines[name] = None if baseline == name else baseline
         before = name
     return compare(values, RATE, baselines)
@@ -239,23 +231,23 @@ class AblateReport(Report):
 def conclude(report: Report) -> str:
     """Return what all of them gain together, and which ones matter when removed alone."""
     rows = report.rows
-    every = rows[EVERYTHING]
-    sentences = [f"All optimisations together: {format_ratio(every)} times as fast as with none"]
-    slower: list[tuple[float, str]] = []
-    faster: list[tuple[float, str]] = []
-    noise: list[str] = []
-    for name, words in WORDS.items():
-        row = rows[f"removed/{name}"]
-        if row.ratio is None or is_same(row):
-            continue
-        if row.is_within_noise:
-            noise.append(words)
-        else:
-            (slower if row.ratio < 1 else faster).append((row.ratio, words))
-    for how, group in (("Slower", sorted(slower)), ("Faster", sorted(faster, reverse=True))):
+    sentences = [
+        f"All optimisations together: {format_ratio(rows[EVERYTHING])} times as fast as with none"
+    ]
+    removed = {words: rows[f"removed/{name}"] for name, words in WORDS.items()}
+    removed = {words: row for words, row in removed.items() if not is_same(row)}
+    judged = [
+        (row.ratio, words)
+        for words, row in removed.items()
+        if row.ratio is not None and not row.is_within_noise
+    ]
+    slower = sorted(each for each in judged if each[0] < 1)
+    faster = sorted((each for each in judged if each[0] >= 1), reverse=True)
+    for how, group in (("Slower", slower), ("Faster", faster)):
         if group:
             shown = ", ".join(f"{words} {_TIMES}{ratio:.2f}" for ratio, words in group)
             sentences.append(f"{how} without one: {shown}")
+    noise = [words for words, row in removed.items() if row.is_within_noise]
     if noise:
         sentences.append(f"No difference beyond the noise: {', '.join(noise)}")
     return ". ".join(sentences) + "."
@@ -264,19 +256,16 @@ def conclude(report: Report) -> str:
 def describe_measured(report: Report) -> str:
     """Return rounds, images and cores as words, and whether the rounds suffice."""
     measured, machine = report.measured, report.machine
-    rounds, cores = measured.get("rounds"), machine.get("cores_used")
-    where = "cores unknown"
-    if isinstance(cores, Mapping):
-        daemon = str(cores["daemon"])
-        plural = "" if daemon.isdigit() else "s"
-        where = f"daemon on core{plural} {daemon}, client on core {cores['client']}"
-    text = (
-        f"{rounds} rounds of {measured.get('images a round')} images, from a dataset of "
-        f"{measured.get('images')}; {machine.get('cpu')}, {where}"
+    rounds, cores = measured["rounds"], machine["cores_used"]
+    assert isinstance(rounds, int)
+    assert isinstance(cores, Mapping)
+    daemon = str(cores["daemon"])
+    few = "; too few rounds to distinguish anything from noise" * (rounds < FEWEST_ROUNDS)
+    return (
+        f"{rounds} rounds of {measured['images a round']} images, from a dataset of "
+        f"{measured['images']}; {machine['cpu']}, daemon on core{'s' * (not daemon.isdigit())} "
+        f"{daemon}, client on core {cores['client']}{few}"
     )
-    if isinstance(rounds, int) and rounds < FEWEST_ROUNDS:
-        return f"{text}; too few rounds to distinguish anything from noise"
-    return text
 
 
 def is_same(row: Result) -> bool:
@@ -285,12 +274,13 @@ def is_same(row: Result) -> bool:
 
 
 def _table_row(row: Result) -> Sequence[str]:
-    compared = ("", "", "", "")
-    if row.ratio is not None and is_same(row):
-        compared = ("", "", f"× {row.baseline}", SAME)
-    elif row.ratio is not None:
-        low_high = "" if row.ratio_low is None else f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
+    ratio = interval = verdict = ""
+    if row.ratio is not None and not is_same(row):
+        ratio = f"{row.ratio:.2f}"
+        interval = "" if row.ratio_low is None else f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
         verdict = "within noise" if row.is_within_noise else ""
-        compared = (f"{row.ratio:.2f}", low_high, f"× {row.baseline}", verdict)
+    elif row.ratio is not None:
+        verdict = SAME
     spread = ("", "") if row.min == row.max else (format_number(row.min), format_number(row.max))
+    compared = (ratio, interval, f"× {row.baseline}" if row.baseline else "", verdict)
     return (row.name, format_number(row.value), row.unit, *spread, *compared)

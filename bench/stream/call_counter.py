@@ -4,7 +4,6 @@ Nothing in the product takes part. A node process is given the counter by a ``si
 on its ``PYTHONPATH``, which Python imports before anything else.
 """
 
-import contextlib
 import json
 import os
 import socket
@@ -12,7 +11,10 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from io import BufferedReader
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, Self
@@ -22,8 +24,6 @@ Calls = Counter[tuple[str, str]]
 
 _BENCH: Final = str(Path(__file__).parents[1])
 _TIMEOUT_S: Final = 60.0
-_COUNT: Final = b"#"
-_TAKE: Final = b"?"
 
 _SITECUSTOMIZE: Final = """\
 import sys
@@ -34,7 +34,7 @@ if {module!r} in sys.orig_argv:
 
 
 class CallCounter:
-    """Counts in the thread that starts it, and in the threads that it starts afterwards."""
+    """Counts within its context in this thread, and in threads started there for good."""
 
     def __init__(self) -> None:
         self._codes: list[CodeType] = []  # one for each call; append is atomic, a count is not
@@ -47,10 +47,6 @@ class CallCounter:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
-
-    def count(self) -> int:
-        """Return how many calls there were since the last ``take``."""
-        return len(self._codes)
 
     def take(self, since: str = "") -> Calls:
         """Return the calls since the last ``take``, without those of the bench itself.
@@ -69,73 +65,49 @@ class CallCounter:
 
 
 def report_calls(path: str) -> None:
-    """Count this process's calls from now on, and answer what ``ChildCounter`` asks at ``path``."""
+    """Count this process's calls from now on; answer each byte from ``path`` with the new ones."""
     counter = CallCounter()
     link = socket.socket(socket.AF_UNIX)
     link.connect(path)
 
     def serve() -> None:
-        while question := link.recv(1):
-            answer: object = counter.count()
-            if question == _TAKE:
-                answer = [[*place, calls] for place, calls in counter.take().items()]
-            link.sendall(json.dumps(answer).encode() + b"\n")
+        while link.recv(1):
+            calls = [[*place, count] for place, count in counter.take().items()]
+            link.sendall(json.dumps(calls).encode() + b"\n")
 
     threading.Thread(target=serve, daemon=True).start()  # before it counts: not counted
     counter.__enter__()
 
 
-class ChildCounter:
-    """The calls of one child process, the first within the context that runs ``module``."""
+@contextmanager
+def counting_child(module: str) -> Iterator[Callable[[], Calls]]:
+    """Count the calls of the first process within the body that runs ``module``.
 
-    def __init__(self, module: str) -> None:
-        self._module = module
-        self._stack = contextlib.ExitStack()
+    Yields what returns the calls since it was last called; it waits for the process to start.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-"))
+        path = f"{folder}/calls"
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.settimeout(_TIMEOUT_S)
+        listener.bind(path)
+        listener.listen()
+        text = _SITECUSTOMIZE.format(module=module, package=__package__, path=path)
+        Path(folder, "sitecustomize.py").write_text(text)
+        before = os.environ.get("PYTHONPATH", "")
+        stack.callback(os.environ.__setitem__, "PYTHONPATH", before)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
 
-    def __enter__(self) -> Self:
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-")))
-        path = str(folder / "calls")
-        self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        self._listener.settimeout(_TIMEOUT_S)
-        self._listener.bind(path)
-        self._listener.listen()
-        text = _SITECUSTOMIZE.format(module=self._module, package=__package__, path=path)
-        (folder / "sitecustomize.py").write_text(text)
-        self._stack.enter_context(_python_path(str(folder)))
-        return self
+        @cache
+        def connect() -> tuple[socket.socket, BufferedReader]:
+            connection = stack.enter_context(listener.accept()[0])
+            connection.settimeout(_TIMEOUT_S)
+            return connection, stack.enter_context(connection.makefile("rb"))
 
-    def connect(self) -> None:
-        """Wait for the process to start; it is counted from then on."""
-        self._connection, _ = self._listener.accept()
-        self._stack.enter_context(self._connection)
-        self._connection.settimeout(_TIMEOUT_S)
-        self._answers = self._stack.enter_context(self._connection.makefile("rb"))
+        def take() -> Calls:
+            connection, answers = connect()
+            connection.sendall(b"?")
+            answer = json.loads(answers.readline())
+            return Calls({(file, function): count for file, function, count in answer})
 
-    def count(self) -> int:
-        """Return how many calls there were since the last ``take``."""
-        return int(self._ask(_COUNT))
-
-    def take(self) -> Calls:
-        """Return its calls since the last ``take``."""
-        return Calls({(file, function): calls for file, function, calls in self._ask(_TAKE)})
-
-    def _ask(self, question: bytes) -> Any:
-        self._connection.sendall(question)
-        return json.loads(self._answers.readline())
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-
-@contextlib.contextmanager
-def _python_path(folder: str) -> Iterator[None]:
-    """Put a folder on the PYTHONPATH of the processes that are started within this context."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        yield take

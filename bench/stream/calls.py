@@ -2,8 +2,8 @@
 
 A daemon with one worker serves a ``NumpyLoader`` of this process over ipc, all on one core. Python
 frames count, those of libraries and comprehensions included; C calls do not. On the client the
-training thread and the loader's I/O thread count, beginning at the first call of the room
-``client``; in the node process its only thread.
+training thread and the loader's I/O thread count, of a Hello beginning at the first call of the
+room ``client``; in the node process its only thread.
 
 A batch has one chunk, and the loader waits for it, because it does nothing with the last one. A row
 is the median over groups of GROUP batches: some have a ping, a heartbeat or a wake-up among them,
@@ -14,10 +14,9 @@ the bench waits until both sides are quiet.
 import argparse
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ from ..daemon import DATASET_NAME, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import Report, Result, single, summarise
-from .call_counter import CallCounter, Calls, ChildCounter
+from .call_counter import CallCounter, Calls, counting_child
 
 BATCH_SIZE: Final = 8
 """One chunk; the number of images changes no count."""
@@ -51,7 +50,8 @@ _SHOWN: Final = 0.1
 _PRODUCT: Final = Path(feeder.__file__).resolve().parents[1]
 _CLIENT: Final = str(_PRODUCT / "feeder" / "client")
 
-_SIDES: Final = ("client", "node")
+_Pair = tuple[Calls, Calls]
+"""Of client and node process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,87 +79,74 @@ def count_calls(arguments: argparse.Namespace) -> CallsReport:
         options = ["--decoded-bytes", "0"]
         with (
             pinned_to(core),
-            ChildCounter("feeder.node") as node,
+            counting_child("feeder.node") as take_node,
             running_daemon(path, workers=1, cores=[core], options=options) as daemon,
         ):
-            node.connect()
-            bench = _CallsBench(daemon.ipc, node)
-            bench.count_batches()
-            bench.count_hellos()
+            batches, hellos = _count(daemon.ipc, take_node)
+    results: list[Result] = []
+    functions: dict[str, Mapping[str, float]] = {}
+    for prefix, pairs, times in (("", batches, GROUP), ("hello-", hellos, 1)):
+        for side, calls in zip(("client", "node"), zip(*pairs, strict=True), strict=True):
+            name = prefix + side
+            total = sum(calls, Calls())
+            means = {place: count / times / len(calls) for place, count in total.items()}
+            means = {place: count for place, count in means.items() if count >= _SHOWN}
+            # A file that only some batches pass, because of a ping, is not on the way of a batch.
+            often: dict[str, float] = {}
+            for (file, _), count in means.items():
+                often[file] = often.get(file, 0.0) + count
+            files = [file for file in often if often[file] > 0.5 and _shorten(file) != file]
+            results += [
+                summarise(f"calls/{name}", "calls", [each.total() / times for each in calls]),
+                single(f"files/{name}", "files", len(files)),
+            ]
+            functions[f"calls/{name}"] = {
+                f"{_shorten(file)} {function}": count for (file, function), count in means.items()
+            }
     return CallsReport(
         bench="stream",
         machine=machine,
         measured={"batches": BATCHES, "batch size": BATCH_SIZE, "hellos": HELLOS},
-        results=bench.results,
-        functions=bench.functions,
+        results=results,
+        functions=functions,
     )
 
 
-class _CallsBench:
-    """Counts at one daemon, with one loader at a time."""
-
-    def __init__(self, endpoint: str, node: ChildCounter) -> None:
-        self._open = partial(
-            NumpyLoader, endpoint, dataset=DATASET_NAME, batch_size=BATCH_SIZE, copy=False
-        )
-        self._node = node
-        self._client = CallCounter()
-        self.results: list[Result] = []
-        self.functions: dict[str, Mapping[str, float]] = {}
-
-    def count_batches(self) -> None:
-        """Add the rows of a batch."""
-        counts: list[tuple[int, int]] = []  # of client and node
-        with self._client, self._open() as loader:
-            stream = itertools.chain.from_iterable(itertools.repeat(loader))
-            for _ in range(WARM_UP):
-                next(stream)
-            self._client.take(), self._node.take()
-            for _ in range(BATCHES // GROUP):
+def _count(endpoint: str, take_node: Callable[[], Calls]) -> tuple[list[_Pair], list[_Pair]]:
+    """Return the calls of each group of batches and of each Hello, without the warm-up."""
+    open_loader = partial(
+        NumpyLoader, endpoint, dataset=DATASET_NAME, batch_size=BATCH_SIZE, copy=False
+    )
+    client = CallCounter()
+    batches: list[_Pair] = []
+    with client:
+        loader = open_loader()
+    with loader:
+        stream = itertools.chain.from_iterable(itertools.repeat(loader))
+        for _ in range((WARM_UP + BATCHES) // GROUP):
+            with client:
                 for _ in range(GROUP):
                     next(stream)
-                counts.append((self._client.count(), self._node.count()))
-            calls = self._client.take(), self._node.take()
-        for side, totals, taken in zip(_SIDES, zip(*counts, strict=True), calls, strict=True):
-            values = [(after - before) / GROUP for before, after in pairwise((0, *totals))]
-            self._add(side, values, taken, GROUP * len(values))
+            batches.append((client.take(), take_node()))
 
-    def count_hellos(self) -> None:
-        """Add the rows of a Hello."""
-        hellos: list[tuple[Calls, Calls]] = []
-        for _ in range(WARM_UP + HELLOS):
-            self._settle()
-            with self._client:
-                loader = self._open()
-            with loader:
-                hellos.append(self._settle())
-        for side, calls in zip(_SIDES, zip(*hellos[WARM_UP:], strict=True), strict=True):
-            totals = [each.total() for each in calls]
-            self._add(f"hello-{side}", totals, sum(calls, Calls()), HELLOS)
-
-    def _add(self, name: str, values: Sequence[float], calls: Calls, times: int) -> None:
-        self.results.append(summarise(f"calls/{name}", "calls", values))
-        functions = {place: count / times for place, count in calls.items()}
-        functions = {place: count for place, count in functions.items() if count >= _SHOWN}
-        # A file that only some batches pass, because of a ping, is not on the way of a batch.
-        often: dict[str, float] = {}
-        for (file, _), count in functions.items():
-            often[file] = often.get(file, 0.0) + count
-        files = [file for file, count in often.items() if count > 0.5 and _shorten(file) != file]
-        self.results.append(single(f"files/{name}", "files", len(files)))
-        self.functions[f"calls/{name}"] = {
-            f"{_shorten(file)} {function}": count for (file, function), count in functions.items()
-        }
-
-    def _settle(self) -> tuple[Calls, Calls]:
-        """Return the calls of client and node process, once both are quiet."""
-        client, node = Calls(), Calls()
+    def settle() -> _Pair:
+        """Return the calls since the last take, once both sides are quiet."""
+        total = Calls(), Calls()
         while True:
             time.sleep(_QUIET_S)
-            more = self._client.take(_CLIENT), self._node.take()
+            more = client.take(_CLIENT), take_node()
             if not any(more):
-                return client, node
-            client, node = client + more[0], node + more[1]
+                return total
+            total = total[0] + more[0], total[1] + more[1]
+
+    hellos: list[_Pair] = []
+    for _ in range(WARM_UP + HELLOS):
+        settle()
+        with client:
+            loader = open_loader()
+        with loader:
+            hellos.append(settle())
+    return batches[WARM_UP // GROUP :], hellos[WARM_UP:]
 
 
 def _shorten(file: str) -> str:

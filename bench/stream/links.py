@@ -8,19 +8,37 @@ second, and with each batch its next owners change.
     links/short-list    the same with a list of one feeder
     links/descriptors   the most that the client had open
     links/owners        share of the batches that came from their lane's owner
+
+    python -m bench.stream.links PARENT_PID COUNT
+
+is all stand-ins: it prints a list of endpoints with names, a line each, then an empty line.
 """
 
 import argparse
 import itertools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from feeder.process.child import python_command
+import zmq
+
+from feeder.plan.lanes import resolve_lanes
+from feeder.process.child import die_with_parent, python_command
+from feeder.wire.messages import (
+    Chunk,
+    Hello,
+    Ping,
+    Pong,
+    Request,
+    Welcome,
+    decode_from_client,
+    encode,
+)
 from trainer_client import NumpyLoader
 
 from ..line_process import LineProcess
@@ -31,12 +49,14 @@ BATCH_SIZE: Final = 16
 IMAGE_SIZE: Final = 32
 _WAIT_S: Final = 120.0
 _POINTS: Final = "% of a core"
+_SAMPLES: Final = 65_536
+_WINDOW: Final = 8
 
 
 @contextmanager
 def stand_ins(count: int) -> Iterator[list[str]]:
     """Run ``count`` stand-ins; yield the lines of their list."""
-    command = python_command(f"{__package__}.stand_ins", os.getpid(), str(count))
+    command = python_command(f"{__package__}.links", os.getpid(), count)
     with LineProcess(command) as process:
         yield list(iter(lambda: process.next_line(_WAIT_S), ""))
 
@@ -72,11 +92,10 @@ def run(arguments: argparse.Namespace) -> Report:
     ):
         own = count_descriptors()
         with client_of(lines[:1], Path(folder)) as loader:
-            short, _ = _watch(_without_end(loader), seconds, rate)
+            short, _ = _watch(loader, seconds, rate)
         with client_of(lines, Path(folder)) as loader:
-            batches = _without_end(loader)
-            waiting, _ = _watch(batches, seconds, 0.0)
-            taking, descriptors = _watch(batches, seconds, rate)
+            waiting, _ = _watch(loader, seconds, 0.0)
+            taking, descriptors = _watch(loader, seconds, rate)
             statistics = loader.statistics()
     owned = statistics.batches_of_owners / max(1, statistics.batches_requested)
     return Report(
@@ -93,12 +112,9 @@ def run(arguments: argparse.Namespace) -> Report:
     )
 
 
-def _without_end(loader: NumpyLoader) -> Iterator[object]:
-    return itertools.chain.from_iterable(itertools.repeat(loader))
-
-
-def _watch(batches: Iterator[object], seconds: float, rate: float) -> tuple[float, int]:
+def _watch(loader: NumpyLoader, seconds: float, rate: float) -> tuple[float, int]:
     """Take batches at ``rate``; return this process's share of a core in per cent, and most fds."""
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
     next(batches)
     descriptors = count_descriptors()
     began_s, began_cpu_s, taken = time.monotonic(), time.process_time(), 0
@@ -111,3 +127,73 @@ def _watch(batches: Iterator[object], seconds: float, rate: float) -> tuple[floa
             next(batches)
     busy = 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
     return busy, descriptors
+
+
+def _serve(count: int) -> NoReturn:
+    """Answer for ever, on ``count`` sockets at free ports of the loopback interface."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, count + 16)
+    poller = zmq.Poller()
+    numbers: dict[zmq.Socket[bytes], int] = {}
+    for number in range(count):
+        router = context.socket(zmq.ROUTER)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        numbers[router] = number
+        poller.register(router, zmq.POLLIN)
+        print(f"stand-in-{number} tcp://127.0.0.1:{port}")
+    print(flush=True)
+    greetings: dict[int, Hello] = {}  # by session
+    while True:
+        for router, _ in poller.poll():
+            peer, frame = router.recv_multipart()
+            match message := decode_from_client(frame):
+                case Hello():
+                    session = len(greetings) + 1
+                    greetings[session] = message
+                    welcome = _welcome(numbers[router], session, message)
+                    router.send_multipart([peer, encode(welcome)])
+                case Ping():
+                    router.send_multipart([peer, encode(Pong(session=message.session))])
+                case Request():
+                    recipe = greetings[message.session].recipe
+                    rows = recipe.batch_size
+                    zeros = bytes(rows * recipe.image_size**2 * 3), bytes(rows * 8), bytes(rows * 8)
+                    for epoch, index in message.want:
+                        chunk = Chunk(
+                            session=message.session,
+                            epoch=epoch,
+                            index=index,
+                            first=0,
+                            images=rows,
+                            valid=rows,
+                        )
+                        router.send_multipart([peer, encode(chunk), *zeros])
+
+
+def _welcome(number: int, session: int, hello: Hello) -> Welcome:
+    recipe = hello.recipe
+    return Welcome(
+        session=session,
+        dataset=hello.dataset,
+        content="stand-in",
+        recipe_fingerprint=recipe.fingerprint(),
+        classes=("zero",),
+        samples=_SAMPLES,
+        batches=_SAMPLES // recipe.batch_size,
+        shards=1,
+        lanes=resolve_lanes(recipe.lanes, _SAMPLES, recipe.order_batch_size),
+        window=min(hello.window, _WINDOW),
+        chunk_images=recipe.batch_size,
+        node=f"stand-in-{number}/0",
+        number=0,
+        incarnation=number + 1,
+        siblings=(),
+        feeder_version="stand-in",
+        self_test="0" * 32,
+        libraries={},
+    )
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    _serve(int(sys.argv[2]))

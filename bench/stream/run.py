@@ -43,14 +43,10 @@ from .calls import count_calls
 from .handover import measure_handover
 from .security import measure_security
 from .stream_report import StreamReport
-from .streams import Delivered, fetch_by, fetch_here, stream_rows
-from .transport import measure_transport
-from .transport_server import CHUNK_IMAGES
+from .streams import UNCACHED, Delivered, doublings, fetch_by, fetch_here, stream_rows
+from .transport import CHUNK_IMAGES, measure_transport
 
 BATCH_SIZE: Final = 256
-_LEASE_S: Final = 3600.0
-"""Long, because clients send nothing while they wait for their turn."""
-
 _TRANSPORT_BATCHES: Final = 4
 """Batches of transport alone for each one that is decoded: they take a tenth of the time."""
 
@@ -85,8 +81,7 @@ def run(arguments: argparse.Namespace) -> Report:
                         path,
                         workers=workers,
                         cores=[worker_core] if workers == 1 else cores,
-                        # Without a cache: the daemon's overhead shows only where it decodes.
-                        options=["--lease-s", str(_LEASE_S), "--decoded-bytes", "0"],
+                        options=UNCACHED,
                     ) as daemon,
                 ):
                     results += [row_beside(workers, row) for row in bench.measure(daemon)]
@@ -119,11 +114,6 @@ def row_beside(workers: int, row: Result) -> Result:
         name=beside if row.name == local else row.name + suffix,
         baseline=beside if row.baseline == local else row.baseline and row.baseline + suffix,
     )
-
-
-def client_counts(most: int) -> list[int]:
-    """Return the numbers of clients to measure beside one: 2, 4, 8 … and the most."""
-    return sorted({2**power for power in range(1, most.bit_length()) if 2**power < most} | {most})
 
 
 class _StreamBench:
@@ -182,7 +172,7 @@ class _StreamBench:
                 for _ in range(most)
             ]
             await_open(clients)
-            for count in client_counts(most):
+            for count in doublings(most)[1:]:
                 streams[f"{transport}-{count}-clients"] = partial(fetch_by, clients[:count])
         return streams
 

@@ -36,9 +36,9 @@ from ..line_process import LineProcess
 from ..machine import pinned_to
 from ..report import RATE, Result, compare, single
 from ..rounds import Contender, measure, rates
-from .transport_server import CHUNK_IMAGES
+from .streams import UNCACHED, beside
+from .transport import CHUNK_IMAGES
 
-_TIMEOUT_S: Final = 60.0
 _BOX_BYTES: Final = CHUNK_IMAGES * 224 * 224 * 3  # a chunk
 _BOX_OVERHEAD_BYTES: Final = 16
 _BOXES: Final = 20
@@ -47,13 +47,7 @@ _FRAMES: Final = 256
 
 
 def measure_security(
-    path: Path,
-    recipe: Recipe,
-    *,
-    rounds: int,
-    batches: int,
-    worker_core: int,
-    client_core: int,
+    path: Path, recipe: Recipe, *, rounds: int, batches: int, worker_core: int, client_core: int
 ) -> list[Result]:
     """Return the rows; PeerError when a daemon stops replying."""
     with (
@@ -62,65 +56,29 @@ def measure_security(
         tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder,
     ):
         server, client = _write_keys(Path(folder))
-        usual = ["--decoded-bytes", "0", "--lease-s", "3600"]
-        keyed = [*usual, "--secret-key", f"{folder}/server", "--client-keys", f"{folder}/allowed"]
+        keyed = ("--secret-key", f"{folder}/server", "--client-keys", f"{folder}/allowed")
         plain, safe = (
-            stack.enter_context(running_daemon(path, workers=1, cores=[worker_core], options=each))
-            for each in (usual, keyed)
+            stack.enter_context(
+                running_daemon(path, workers=1, cores=[worker_core], options=[*UNCACHED, *more])
+            )
+            for more in ((), keyed)
         )
-        sessions = {
-            "tcp": (plain.tcp, None),
-            "tcp-curve": (safe.tcp, ClientKeys(server.public(), client)),
-            "ipc": (plain.ipc, None),
-        }
         contenders: dict[str, Contender] = {}
-        beside: dict[str, _BesideGarbage] = {}
-        for name, (endpoint, keys) in sessions.items():
+        baselines = {"stream/tcp-curve": "stream/tcp"}
+        for name, endpoint, keys in (
+            ("stream/tcp", plain.tcp, None),
+            ("stream/tcp-curve", safe.tcp, ClientKeys(server.public(), client)),
+            ("stream/ipc", plain.ipc, None),
+        ):
             fetcher = stack.enter_context(BatchFetcher(endpoint, recipe=recipe, keys=keys))
-            contenders[f"stream/{name}"] = fetcher.advance
+            contenders[name] = fetcher.advance
             if keys is None:
-                beside[f"stream/{name}-beside-garbage"] = _BesideGarbage(fetcher, endpoint)
-
-        def correct(seconds: dict[str, float]) -> None:
-            seconds |= {name: each.take_s() for name, each in beside.items()}
-
-        taken = measure(
-            contenders | {name: each.fetch for name, each in beside.items()},
-            rounds=rounds,
-            items=batches,
-            after_warm_up=lambda: correct({}),
-            after_round=correct,
-        )
-    baselines = {
-        "stream/tcp-curve": "stream/tcp",
-        **{name: name.removesuffix("-beside-garbage") for name in beside},
-    }
+                command = python_command(f"{__package__}.security", os.getpid(), endpoint)
+                garbage = stack.enter_context(LineProcess(command))
+                baselines[f"{name}-beside-garbage"] = name
+                contenders[f"{name}-beside-garbage"] = beside(stack, fetcher.advance, [garbage])
+        taken = measure(contenders, rounds=rounds, items=batches)
     return [*compare(rates(taken, batches * recipe.batch_size), RATE, baselines), measure_crypto()]
-
-
-class _BesideGarbage:
-    """A client while another one sends garbage, with a clock of its own.
-
-    The start of the other client must not count.
-    """
-
-    def __init__(self, fetcher: BatchFetcher, endpoint: str) -> None:
-        self._fetcher = fetcher
-        self._endpoint = endpoint
-        self._taken_s = 0.0
-
-    def fetch(self, first: int, end: int) -> None:
-        command = python_command(f"{__package__}.security", os.getpid(), self._endpoint)
-        with LineProcess(command) as process:
-            process.next_line(_TIMEOUT_S)
-            began_s = time.perf_counter()
-            self._fetcher.advance(first, end)
-            self._taken_s += time.perf_counter() - began_s
-
-    def take_s(self) -> float:
-        """Return the seconds since the last call."""
-        taken_s, self._taken_s = self._taken_s, 0.0
-        return taken_s
 
 
 def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:

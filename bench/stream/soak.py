@@ -9,32 +9,45 @@ when slots remain after all clients have gone, and when a process was replaced.
 """
 
 import argparse
+import contextlib
+import hashlib
 import selectors
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Final, Self
 
+import numpy as np
 import psutil
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, PeerError
+from feeder.host.load import parse_cpu_seconds
 from feeder.pack.progress import ProgressLine
 
 from ..client_process import TIMEOUT_S, ClientProcess, await_open, read_clients
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..footprint import measure_footprints
-from ..machine import choose_cores, describe_machine
+from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import JudgedReport, single, wrap
 from .soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, judge
-from .soak_reference import CoreReference, CpuUse, cpu_use
 
 _FOR_EVER: Final = 10**9
 """Batches that a client is asked for: more than it can fetch during any soak."""
 
 _SLOTS: Final = "shared-memory/slots"
+
+_PIECE_BYTES: Final = 128 * 1024
+_RING_PIECES: Final = 256
+"""32 MiB, more than a core's own caches: copying needs the memory, as decoding and packing do."""
+
+_BURST_SHARE: Final = 0.02
+"""Of the time between samples, on each core."""
+_BURST_MAX_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +106,11 @@ def run(arguments: argparse.Namespace) -> SoakReport:
                 ) from None
             replaced = before != {process.pid for process in daemon.processes()}
     results, failures, verdict = judge(soak.series, soak.at_s)
-    results.append(single(f"{_SLOTS}/left", "MiB", left_mib))
     ends = [how for _, how in soak.restarts]
     results += [
-        single(f"restarts/{how}", "clients", ends.count(how)) for how in ("clean", "killed")
+        single(f"{_SLOTS}/left", "MiB", left_mib),
+        single("restarts/clean", "clients", ends.count("clean")),
+        single("restarts/killed", "clients", ends.count("killed")),
     ]
     if left_mib:
         failures.append(
@@ -107,11 +121,11 @@ def run(arguments: argparse.Namespace) -> SoakReport:
         failures.append(
             f"a process of the daemon was replaced; the last log line: {daemon.last_log_line()}"
         )
-    conclusions = [verdict.sentence]
-    conclusions += failures or ["nothing has grown: memory, descriptors and slots are as before"]
     growth = failures[0].partition(",")[0] if failures else "nothing has grown"
     if len(failures) > 1:
         growth += f" and {len(failures) - 1} more"
+    unchanged = "nothing has grown: memory, descriptors and slots are as before"
+    conclusions = [verdict.sentence, *(failures or [unchanged])]
     if verdict.kind == "fell":
         failures.insert(0, verdict.sentence)
     return SoakReport(
@@ -153,8 +167,8 @@ class Soak:
         self._worker_core, self._client_core = worker_core, client_core
         self._selector = selectors.DefaultSelector()
         self._clients: list[ClientProcess] = []
-        self._started = 0
-        self._ended = cpu_use([])
+        self._seeds = count()
+        self._ended_cpu_s = 0.0  # of the clients before the present ones
         self._images = 0
 
     def start(self) -> None:
@@ -169,8 +183,8 @@ class Soak:
         """Stream, restart clients and take samples, until all samples are taken."""
         every_s, restart_s = self._arguments.every, self._arguments.restart
         cores = {"daemon-core": self._worker_core, "client-core": self._client_core}
-        reference = CoreReference(cores, every_s=every_s)
-        reference.sample(self._cpu_use())
+        reference = CoreReference(cores, every_s)
+        reference.sample(self._cpu_s())
         began_s = sampled_s = time.monotonic()
         images = self._images
         next_sample_s, next_restart_s = began_s + every_s, began_s + restart_s
@@ -186,30 +200,25 @@ class Soak:
             if now_s >= next_sample_s:
                 values = {"throughput": (self._images - images) / (now_s - sampled_s)}
                 images, sampled_s = self._images, now_s
-                speeds = reference.sample(self._cpu_use())
+                speeds = reference.sample(self._cpu_s())
                 values |= {f"reference/{part}": speed for part, speed in speeds.items()}
                 values |= measure_footprints(self._daemon.processes())
-                self._add(round(now_s - began_s, 3), values)
+                for name in values:  # 0 for the samples that lack it
+                    self.series.setdefault(name, [0.0] * len(self.at_s))
+                for name, column in self.series.items():
+                    column.append(values.get(name, 0.0))
+                self.at_s.append(round(now_s - began_s, 3))
                 next_sample_s = now_s + every_s
                 progress.add(1)
         progress.end()
-
-    def _add(self, at_s: float, values: Mapping[str, float]) -> None:
-        """Add a sample; a series has 0 for the samples that lack its name."""
-        for name in values:
-            self.series.setdefault(name, [0.0] * len(self.at_s))
-        self.at_s.append(at_s)
-        for name, column in self.series.items():
-            column.append(values.get(name, 0.0))
 
     def _start(self, number: int) -> ClientProcess:
         client = ClientProcess(
             (self._daemon.ipc, self._daemon.tcp)[number % 2],
             batch_size=self._batch_size,
             core=self._client_core,
-            seed=self._started,
+            seed=next(self._seeds),
         )
-        self._started += 1
         client.fetch(0, _FOR_EVER)
         self._selector.register(client, selectors.EVENT_READ)
         return client
@@ -221,7 +230,7 @@ class Soak:
         self._selector.unregister(old)
         # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
         is_killed = (turn + turn // len(self._clients)) % 2
-        self._ended = self._ended.plus(cpu_use([old.pid]))
+        self._ended_cpu_s += _cpu_s(old.pid)
         (old.kill if is_killed else old.terminate)()
         self._clients[number] = self._start(number)
         return "killed" if is_killed else "clean"
@@ -232,13 +241,12 @@ class Soak:
             if words[0] == "batch":
                 self._images += int(words[2])
 
-    def _cpu_use(self) -> Mapping[int, CpuUse]:
-        """Return what daemon and clients have used so far, by their cores."""
-        own = cpu_use(process.pid for process in self._daemon.processes())
-        of_clients = self._ended.plus(cpu_use(client.pid for client in self._clients))
-        if self._client_core == self._worker_core:
-            return {self._worker_core: own.plus(of_clients)}
-        return {self._worker_core: own, self._client_core: of_clients}
+    def _cpu_s(self) -> dict[int, float]:
+        """Return the CPU time that daemon and clients have used so far, by their cores."""
+        clients_s = self._ended_cpu_s + sum(_cpu_s(client.pid) for client in self._clients)
+        used_s = {self._worker_core: self._daemon.busy_s()}
+        used_s[self._client_core] = used_s.get(self._client_core, 0.0) + clients_s
+        return used_s
 
     def __enter__(self) -> Self:
         return self
@@ -247,6 +255,71 @@ class Soak:
         self._selector.close()
         for client in self._clients:
             client.terminate()
+
+
+class CoreReference:
+    """The reference of the throughput: what the same cores could do in the same seconds.
+
+    Throughput depends on the machine, which others use too: a neighbour takes time of the core, or
+    of the memory and caches that all cores share. So with every sample, each core of the soak
+    copies and hashes bytes for a moment. The speed is measured in CPU time, which does not depend
+    on what else runs on that core, and multiplied by the share of the core's time that programs
+    outside the soak, and the hypervisor, have not used since the last sample (/proc/stat). So a
+    busy daemon cannot lower the product. A core without a line in /proc/stat counts as unused.
+    """
+
+    def __init__(
+        self, cores: Mapping[str, int], every_s: float, *, stat: Path = Path("/proc/stat")
+    ) -> None:
+        """``cores`` is given by the part of the soak that runs there."""
+        self._cores = cores
+        self._stat = stat
+        self._burst_s = min(_BURST_MAX_S, _BURST_SHARE * every_s)
+        self._ring = np.ones((_RING_PIECES, _PIECE_BYTES), np.uint8)
+        self._copy = np.empty(_PIECE_BYTES, np.uint8)
+        self._pieces = 0
+        self._burst_cpu_s = dict.fromkeys(cores.values(), 0.0)
+        self._before: tuple[float, dict[int, float]] | None = None
+
+    def sample(self, own_s: Mapping[int, float]) -> dict[str, float]:
+        """Return MB/s of each part's core since the last call; the first call returns its speed.
+
+        ``own_s`` is what all processes of the soak have used so far, by core.
+        """
+        now_s, stat = time.monotonic(), self._stat.read_bytes()
+        others_s = {
+            core: parse_cpu_seconds(stat, {core})[0] - own_s[core] - burst_s
+            for core, burst_s in self._burst_cpu_s.items()
+        }
+        before_s, before = self._before or (now_s - 1, others_s)
+        self._before = now_s, others_s
+        left = {
+            core: 1 - min(max((used_s - before[core]) / (now_s - before_s), 0.0), 0.99)
+            for core, used_s in others_s.items()
+        }
+        speeds = {core: self._run_burst(core) * left[core] for core in left}
+        return {part: speeds[core] for part, core in self._cores.items()}
+
+    def _run_burst(self, core: int) -> float:
+        """Process the load for a moment on ``core``; return MB per second of CPU time."""
+        before = self._pieces
+        with pinned_to(core):
+            began_s, until_s = time.thread_time(), time.monotonic() + self._burst_s
+            while self._pieces == before or time.monotonic() < until_s:
+                np.copyto(self._copy, self._ring[self._pieces % _RING_PIECES])
+                hashlib.blake2b(self._copy.data).digest()
+                self._pieces += 1
+            taken_s = time.thread_time() - began_s
+        self._burst_cpu_s[core] += taken_s
+        return (self._pieces - before) * _PIECE_BYTES / 1e6 / max(taken_s, 1e-6)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time of a process so far; 0 of one that has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        times = psutil.Process(pid).cpu_times()
+        return times.user + times.system
+    return 0.0
 
 
 def _await_slots(daemon: Daemon, lease_s: float) -> float:

@@ -2,23 +2,20 @@
 
 Growth: the first fifth of the time is warm-up and left out: buffers reach the size of the largest
 image, and every session is opened once. Of the remaining samples, the median of the last third is
-compared with that of the first. Medians, because sessions come and go: moments with one more of
-them do not look like growth as long as they are as frequent at the end as at the beginning.
+compared with that of the first: sessions come and go, as often at the end as at the beginning.
 
 Throughput: the last twelfth of the samples is compared with the best window of that length before
-it. So one of them lies wholly before a step that comes when a tenth of the time is over, and the
-other wholly after one that comes when a tenth is left. Only the first sample is left out: batches
-that had arrived when the clock began are counted in it. Everything else that happens at the start
-(imports, first pages from the disk, a decoded cache that fills) makes throughput lower there, and
-the best window is elsewhere then.
+it, so one of them lies wholly before, and the other wholly after, a step between a tenth of the
+time and nine tenths. Only the first sample is left out: batches that had arrived when the clock
+began are counted in it. Whatever else happens at the start (imports, first pages from the disk, a
+decoded cache that fills) makes throughput lower there, so the best window is elsewhere.
 
-Throughput has fallen when the median is lower by more than FALL_MAX. Then each sample is divided by
-how fast the slower of the soak's cores was at the time, by the reference load (``soak_reference``).
-If the medians of these ratios differ by more than FALL_MAX too, and by more than noise explains,
-the feeder became slower. If they do not, the machine did, or the samples vary too much to tell; the
+Throughput has fallen when the median is lower by more than FALL_MAX, and the median of its ratio to
+the speed of the soak's slower core (``soak.CoreReference``) is, too, by more than noise explains:
+the feeder became slower. Otherwise the machine did, or the samples vary too much to tell; the
 feeder is not judged then.
 
-The best of many windows is above the average by chance: by about two standard errors of a window's
+The best of many windows is above the average by chance, by about two standard errors of a window's
 median. Of 60 samples with independent noise of 8 % that is about a tenth, which FALL_MAX allows
 for. With larger noise the difference must also be _ERRORS_MIN standard errors, which without a fall
 happens about once in 300 soaks. The noise is that of the differences between neighbouring samples,
@@ -31,8 +28,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
-
-from feeder.errors import ConfigError
 
 from ..report import RATE, Result, single, summarise
 
@@ -58,6 +53,9 @@ _ERRORS_MIN: Final = 5.0
 _MEDIANS_ERROR: Final = math.sqrt(math.pi / 2)  # over the mean's, with normal noise
 _SLOWEST: Final = 0.01  # of a core in the best window; a bound for the division
 _MINUTES_FROM_S: Final = 180.0
+
+
+Kind = Literal["held", "fell", "machine-slower", "too-noisy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Window:
 class Verdict:
     """What became of the throughput."""
 
-    kind: Literal["held", "fell", "machine-slower", "too-noisy"]
+    kind: Kind
     headline: str
     """A few words."""
     sentence: str
@@ -99,24 +97,15 @@ class Verdict:
 
 
 def find_thirds(samples: int) -> tuple[Window, Window]:
-    """Return the first and the last third after the warm-up, of equal length.
-
-    ConfigError when there are too few samples.
-    """
+    """Return the first and the last third after the warm-up, of equal length."""
     first = int(samples * WARM_UP_SHARE)
-    if samples - first < SAMPLES_MIN:
-        raise ConfigError(
-            f"{samples} samples are too few to tell growth from noise: soak for longer or sample "
-            f"more often, so that {SAMPLES_MIN} remain after the warm-up"
-        )
     third = (samples - first) // 3
     return Window(first, first + third), Window(samples - third, samples)
 
 
 def find_windows(throughput: Sequence[float]) -> tuple[Window, Window]:
-    """Return the best window before the last one, and the last; ConfigError as ``find_thirds``."""
+    """Return the best window before the last one, and the last."""
     samples = len(throughput)
-    find_thirds(samples)
     length = max(_WINDOW_MIN, samples // _WINDOWS)
     last = Window(samples - length, samples)
     earlier = (Window(first, first + length) for first in range(START_UP, last.first - length + 1))
@@ -168,21 +157,18 @@ def judge_throughput(
 ) -> Verdict:
     """Judge samples of images/s at even intervals, start included, taken ``at_s``.
 
-    ``references`` are the samples of the reference load by core, as many each; ConfigError when
-    there are too few samples.
+    ``references`` are the samples of the reference load by core, as many each.
     """
     best, last = find_windows(throughput)
     change = _change(throughput, best, last)
-    speeds = [1.0] * len(throughput)  # of the slowest core, relative to its own in ``best``
-    if references:
-        relative = [
-            [max(value / (best.median(values) or 1.0), _SLOWEST) for value in values]
-            for values in references.values()
-        ]
-        speeds = [min(sample) for sample in zip(*relative, strict=True)]
+    relative = [
+        [max(value / (best.median(values) or 1.0), _SLOWEST) for value in values]
+        for values in references.values()
+    ]
+    speeds = [min(sample) for sample in zip(*relative, strict=True)]  # of the slowest core
     paired = [rate / speed for rate, speed in zip(throughput, speeds, strict=True)]
     paired_change = _change(paired, best, last)
-    machine = min((_change(each, best, last) for each in references.values()), default=0.0)
+    machine = min(_change(each, best, last) for each in references.values())
     numbers = (
         f"{best.median(throughput):,.0f} images/s in {best.format_span(at_s)}, the best before "
         f"the end, and {last.median(throughput):,.0f} at the end, in {last.format_span(at_s)}"
@@ -190,7 +176,7 @@ def judge_throughput(
     beside = f"the reference load on the same cores changed by {_percent(machine)}"
     allowed = f"{100 * FALL_MAX:.0f} % is allowed"
     fell = f"throughput fell by {-100 * change:.0f} %"
-    kind: Literal["held", "fell", "machine-slower", "too-noisy"] = "too-noisy"
+    kind: Kind = "too-noisy"
     if best.median(throughput) == 0:
         headline = "throughput was not judged, too few images came"
         sentence = (

@@ -1,15 +1,18 @@
 """A daemon with one worker, and streams from it: to a client here, or to several processes.
 
-``serving_one_core`` runs the daemon on one core and this process on another. ``fetch_here`` and
-``fetch_by`` fetch batches and return what arrived and what it cost, ``stream_rows`` the rows.
+``serving_one_core`` runs the daemon on one core and this process on another; ``beside`` has other
+processes run in a contender's turns. ``fetch_here`` and ``fetch_by`` fetch batches and return what
+arrived and what it cost, ``stream_rows`` the rows.
 """
 
 import argparse
 import selectors
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -20,8 +23,19 @@ from ..client_process import TIMEOUT_S, ClientProcess, read_clients
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
+from ..line_process import LineProcess
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import RATE, Result, compare, single, summarise
+from ..rounds import Contender
+
+UNCACHED: Final = ("--decoded-bytes", "0", "--lease-s", "3600")
+"""The daemon's overhead shows only where it decodes; clients send nothing while they wait for their
+turn, so their leases are long."""
+
+
+def doublings(most: int) -> list[int]:
+    """Return 1, 2, 4, 8 … and ``most``."""
+    return sorted({2**power for power in range(most.bit_length())} | {most})
 
 
 @contextmanager
@@ -41,6 +55,27 @@ def serving_one_core(
             running_daemon(path, workers=1, cores=[worker_core], options=options) as daemon,
         ):
             yield daemon, machine
+
+
+def beside(stack: ExitStack, contender: Contender, others: Sequence[LineProcess]) -> Contender:
+    """Return ``contender`` as it does its work while ``others`` run.
+
+    They have to print a line first, and are stopped between its turns until ``stack`` ends.
+    """
+    for other in others:
+        other.next_line(TIMEOUT_S)
+        other.send_signal(signal.SIGSTOP)
+        stack.callback(other.send_signal, signal.SIGCONT)  # so that it can end
+
+    def turn(first: int, end: int) -> None:
+        for other in others:
+            other.send_signal(signal.SIGCONT)
+        contender(first, end)
+        for other in others:
+            other.send_signal(signal.SIGSTOP)
+            other.read_lines()
+
+    return turn
 
 
 @dataclass(slots=True)

@@ -7,32 +7,64 @@ requested four batches ahead. The sender has the worker's core, the receiver the
     zmq/X             DEALER and ROUTER only; frames are received and dropped
     zmq/X-copied      the same, with the pixels copied into batch buffers, as our client must
     transport/X       the daemon's node process, whose worker does nothing, and ``BatchFetcher``
+
+    python -m bench.stream.transport PARENT_PID KIND IPC TCP BATCH_SIZE
+
+is a sender. Of the kind ``raw``, it replies to each message with the chunks of a batch and does
+nothing else: the limit of ZeroMQ with these messages. ``node`` is the daemon's own node process
+(sessions, slots, router), but its worker reports every chunk as filled at once.
 """
 
 import os
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NoReturn
 
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from feeder import __version__
+from feeder.daemon.config import ServeConfig
 from feeder.errors import PeerError
+from feeder.metrics.counters import NodeStatus
+from feeder.metrics.records import NodeRecord
+from feeder.node.claim_listener import ClaimListener
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.polling import PollSet
+from feeder.node.router import Router
+from feeder.node.service import NodeService
+from feeder.node.worker_pool import PoolEvent, WorkerPool
+from feeder.plan.epoch import ShardLayout
 from feeder.plan.recipe import Recipe
-from feeder.process.child import child_environment, python_command
+from feeder.process.child import child_environment, die_with_parent, python_command
+from feeder.session.admission import ServedDataset, SessionLimits
+from feeder.session.events import WorkerJoined
+from feeder.session.table import SessionTable
+from feeder.wire.chunk_work import Fill, Filled
+from feeder.wire.messages import Chunk, NodeIdentity, encode
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.messages import Configure, NodeToWorker
+from feeder.worker.slot_memory import SlotMemory
 
-from ..daemon import free_port
+from ..daemon import DATASET_NAME, free_port
 from ..fetcher import BatchFetcher
 from ..line_process import start_process, stop_process
 from ..machine import pinned_to
 from ..report import Result, compare
 from ..rounds import Contender, measure, rates
-from .transport_server import CHUNK_IMAGES, IMAGE_SIZE, WINDOW
 
+CHUNK_IMAGES: Final = ServeConfig().chunk_images
+IMAGE_SIZE: Final = 224
+WINDOW: Final = 4
+_EPOCH_BATCHES: Final = 64
 _TIMEOUT_S: Final = 30.0
 _PIXELS_FRAME: Final = 1  # after the header
 _CHUNK_BYTES: Final = CHUNK_IMAGES * IMAGE_SIZE * IMAGE_SIZE * 3
@@ -44,26 +76,27 @@ def measure_transport(
     """Return the rows, which count the pixels' bytes; PeerError when a server stops replying."""
     batch_bytes = batch_size * IMAGE_SIZE * IMAGE_SIZE * 3
     recipe = Recipe.for_split("train", batch_size=batch_size, image_size=IMAGE_SIZE)
+    buffers = _buffers(batch_bytes)
     with ExitStack() as stack:
         stack.enter_context(pinned_to(client_core))
-        contenders: dict[str, Contender] = {"memcpy": _Copy(batch_bytes).copy}
+        context: zmq.Context[zmq.Socket[bytes]] = stack.enter_context(zmq.Context())
+        contenders: dict[str, Contender] = {
+            "memcpy": partial(_copy, _buffers(batch_bytes), buffers)
+        }
         baselines: dict[str, str | None] = {"memcpy": None}
         raw = stack.enter_context(_running_server("raw", batch_size, worker_core))
         node = stack.enter_context(_running_server("node", batch_size, worker_core))
         for name in ("ipc", "tcp"):
-            client = stack.enter_context(_RawClient(raw[name], batch_bytes))
-            fetcher = stack.enter_context(
-                BatchFetcher(
-                    node[name],
-                    recipe=recipe,
-                    window=WINDOW,
-                    timeout_s=_TIMEOUT_S,
-                    share_memory=False,
-                )
+            dealer = stack.enter_context(context.socket(zmq.DEALER))
+            dealer.linger = dealer.rcvhwm = 0
+            dealer.connect(raw[name])
+            fetcher = BatchFetcher(
+                node[name], recipe=recipe, window=WINDOW, timeout_s=_TIMEOUT_S, share_memory=False
             )
+            stack.enter_context(fetcher)
             contenders |= {
-                f"zmq/{name}": client.receive,
-                f"zmq/{name}-copied": client.receive_and_copy,
+                f"zmq/{name}": partial(_receive, dealer, buffers, False),
+                f"zmq/{name}-copied": partial(_receive, dealer, buffers, True),
                 f"transport/{name}": fetcher.advance,
             }
             baselines |= {
@@ -75,67 +108,38 @@ def measure_transport(
     return compare(rates(taken, batches * batch_bytes / 1e9), "GB/s", baselines)
 
 
-class _Copy:
-    """Copies a batch chunk by chunk, between as many buffers as there are slots."""
-
-    def __init__(self, batch_bytes: int) -> None:
-        self._from, self._to = _buffers(batch_bytes), _buffers(batch_bytes)
-
-    def copy(self, first: int, end: int) -> None:
-        """Copy the batches first .. end - 1."""
-        for batch in range(first, end):
-            source, target = self._from[batch % WINDOW], self._to[batch % WINDOW]
-            for start in range(0, len(source), _CHUNK_BYTES):
-                chunk = slice(start, start + _CHUNK_BYTES)
-                target[chunk] = source[chunk]
+def _copy(
+    sources: Sequence[NDArray[np.int8]], targets: Sequence[NDArray[np.int8]], first: int, end: int
+) -> None:
+    """Copy batches chunk by chunk, between as many buffers as there are slots."""
+    for batch in range(first, end):
+        source, target = sources[batch % WINDOW], targets[batch % WINDOW]
+        for start in range(0, len(source), _CHUNK_BYTES):
+            chunk = slice(start, start + _CHUNK_BYTES)
+            target[chunk] = source[chunk]
 
 
-class _RawClient:
-    """A DEALER that requests batches of the raw server; a context manager."""
-
-    def __init__(self, endpoint: str, batch_bytes: int) -> None:
-        self._endpoint = endpoint
-        self._chunks = -(-batch_bytes // _CHUNK_BYTES)
-        self._buffers = _buffers(batch_bytes)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.rcvhwm = 0
-        self._socket.connect(endpoint)
-
-    def receive(self, first: int, end: int) -> None:
-        """Receive the batches first .. end - 1 and drop them."""
-        for _ in self._receive(end - first):
-            pass
-
-    def receive_and_copy(self, first: int, end: int) -> None:
-        """Receive them and copy their pixels into batch buffers."""
-        at = 0
-        for batch, frame in self._receive(end - first):
-            buffer = self._buffers[batch % WINDOW]
-            at = 0 if at + len(frame) > len(buffer) else at
-            buffer[at : at + len(frame)] = np.frombuffer(frame.buffer, np.int8)
-            at += len(frame)
-
-    def _receive(self, batches: int) -> Iterator[tuple[int, zmq.Frame]]:
-        """Yield the pixels' frame of each chunk with the number of its batch."""
-        for _ in range(min(WINDOW, batches)):
-            self._socket.send(b"")
-        for batch in range(batches):
-            for _ in range(self._chunks):
-                if not self._socket.poll(int(_TIMEOUT_S * 1000)):
-                    raise PeerError(f"no message from {self._endpoint} within {_TIMEOUT_S:g} s")
-                frames = self._socket.recv_multipart(copy=False)
-                yield batch, frames[_PIXELS_FRAME]
-            if batch + WINDOW < batches:
-                self._socket.send(b"")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._context.term()
+def _receive(
+    dealer: "zmq.Socket[bytes]",
+    buffers: Sequence[NDArray[np.int8]],
+    is_copied: bool,
+    first: int,
+    end: int,
+) -> None:
+    """Receive batches from the raw server; copy their pixels into batch buffers, or drop them."""
+    batches, batch_bytes = end - first, len(buffers[0])
+    for _ in range(min(WINDOW, batches)):
+        dealer.send(b"")
+    for batch in range(batches):
+        buffer = buffers[batch % WINDOW]
+        for at in range(0, batch_bytes, _CHUNK_BYTES):
+            if not dealer.poll(int(_TIMEOUT_S * 1000)):
+                raise PeerError(f"no message from the raw server within {_TIMEOUT_S:g} s")
+            frame = dealer.recv_multipart(copy=False)[_PIXELS_FRAME]
+            if is_copied:
+                buffer[at : at + len(frame)] = np.frombuffer(frame.buffer, np.int8)
+        if batch + WINDOW < batches:
+            dealer.send(b"")
 
 
 def _buffers(batch_bytes: int) -> list[NDArray[np.int8]]:
@@ -149,7 +153,7 @@ def _running_server(kind: str, batch_size: int, core: int) -> Iterator[Mapping[s
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         endpoints = {"ipc": f"ipc://{folder}/{kind}", "tcp": f"tcp://127.0.0.1:{free_port()}"}
         command = python_command(
-            f"{__package__}.transport_server", os.getpid(), kind, *endpoints.values(), batch_size
+            f"{__package__}.transport", os.getpid(), kind, *endpoints.values(), batch_size
         )
         with pinned_to(core):
             process = start_process(command, env=child_environment())
@@ -158,3 +162,94 @@ def _running_server(kind: str, batch_size: int, core: int) -> Iterator[Mapping[s
         finally:
             stop_process(process, signal.SIGKILL)
             Path(folder, kind).unlink(missing_ok=True)
+
+
+class _InstantPool(WorkerPool):
+    """One worker that reports each chunk as filled at once."""
+
+    def __init__(self, report: Callable[[PoolEvent, float], None]) -> None:
+        configure = Configure(datasets={}, open_shards=1, self_test=False)
+        super().__init__(1, configure, PollSet(), report, NodeRecord())
+        self.filled: deque[int] = deque()
+
+    def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
+        """Record a chunk as filled; ignore all else, as no slot memory is needed."""
+        if isinstance(message, Fill):
+            self.filled.append(message.ticket)
+
+
+def _serve_node(ipc: str, tcp: str, batch_size: int) -> NoReturn:
+    """Serve as the daemon's node process does, without decoding."""
+    router = Router()
+    router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
+    layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1)
+    pool = _InstantPool(lambda event, now_s: service.on_worker(event, now_s))
+    table = SessionTable(
+        {DATASET_NAME: ServedDataset(content="bench", classes=("all",), layout=layout)},
+        SessionLimits(
+            sessions_max=8,
+            window_max=2 * WINDOW,
+            chunk_images=CHUNK_IMAGES,
+            slots_bytes=1 << 40,
+            lease_s=600.0,
+        ),
+        pool.record,
+    )
+    table.identity = NodeIdentity(
+        node="bench",
+        number=0,
+        incarnation=0,
+        siblings=((ipc, tcp),),
+        feeder_version=__version__,
+        self_test="none",
+        libraries={},
+    )
+    # The listener is bound to nothing: no client can claim slots, so messages are measured.
+    service = NodeService(
+        table, router, ClaimListener(), pool, NodeStatus(), board=os.memfd_create("board")
+    )
+    now_s = time.monotonic()
+    service.on_worker(WorkerJoined(1), now_s)
+    poll_set = PollSet()
+    router.start(poll_set)
+    service.clients.start(poll_set)
+    while True:
+        now_s = poll_set.run(service.deadline_s)
+        while pool.filled:
+            service.on_worker(Filled(pool.filled.popleft()), now_s)
+        service.run_due(now_s)
+
+
+def _serve_raw(ipc: str, tcp: str, batch_size: int) -> NoReturn:
+    """Reply to each message with the frames of one batch, from as many slots as a session has."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    socket = context.socket(zmq.ROUTER)
+    socket.sndhwm = 0
+    socket.bind(ipc)
+    socket.bind(tcp)
+    layout = SlotLayout(slots=WINDOW, batch_size=batch_size, image_size=IMAGE_SIZE)
+    memory = SlotMemory.create(layout)
+    for slot in range(WINDOW):
+        memory.chunk(slot, 0, batch_size).pixels[:] = np.int8(slot)
+    firsts = range(0, batch_size, CHUNK_IMAGES)
+    counts = [min(CHUNK_IMAGES, batch_size - first) for first in firsts]
+    send = partial(socket.send, flags=zmq.SNDMORE)
+    replies = 0
+    while True:
+        peer, _ = socket.recv_multipart()
+        slot = replies % WINDOW
+        replies += 1
+        for first, count in zip(firsts, counts, strict=True):
+            arrays = memory.chunk(slot, first, count)
+            header = Chunk(session=1, epoch=0, index=0, first=first, images=count, valid=batch_size)
+            send(peer)
+            send(encode(header))
+            send(arrays.pixels.data, copy=False)
+            send(arrays.labels.data)
+            socket.send(arrays.sample_ids.data)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    serve = {"raw": _serve_raw, "node": _serve_node}[sys.argv[2]]
+    serve(sys.argv[3], sys.argv[4], int(sys.argv[5]))

@@ -17,8 +17,8 @@ from bench.stream.ablate import (
     everything,
     figure_rows,
     plan_figure,
-    worker_counts,
 )
+from bench.stream.streams import doublings
 from tests.support.synthetic_sets import pack_synthetic
 
 
@@ -36,7 +36,7 @@ def test_optimisations_are_added_and_removed_one_by_one() -> None:
 
 @given(st.integers(1, 2000))
 def test_numbers_of_workers_double_up_to_the_most(most: int) -> None:
-    counts = worker_counts(most)
+    counts = doublings(most)
     assert counts[0] == 1
     assert counts[-1] == most
     assert all(later <= 2 * count for count, later in itertools.pairwise(counts))

@@ -39,7 +39,7 @@ def test_rows_of_batches_and_hellos(
 ) -> None:
     monkeypatch.setattr("bench.stream.calls.BATCHES", 32)
     monkeypatch.setattr("bench.stream.calls.HELLOS", 3)
-    monkeypatch.setattr("bench.stream.calls.WARM_UP", 2)
+    monkeypatch.setattr("bench.stream.calls.WARM_UP", 8)
     dataset, out = pack_synthetic(tmp_path, images=41), tmp_path / "calls.json"
     assert main(["stream", str(dataset), "--calls", "--json", str(out)]) == 0
     document = json.loads(out.read_text())

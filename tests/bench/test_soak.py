@@ -13,9 +13,8 @@ import pytest
 from bench.cli import main
 from bench.plots import draw
 from bench.stream import soak
-from bench.stream.soak import Soak, SoakReport
+from bench.stream.soak import CoreReference, Soak, SoakReport
 from bench.stream.soak_judgement import SAMPLES_MIN, Verdict, judge
-from bench.stream.soak_reference import CoreReference, CpuUse
 from tests.bench.rows import run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
@@ -26,7 +25,7 @@ STEADY = [50.0]
 def growth_of(values: Sequence[float], name: str = "memory/node-1") -> tuple[float, list[str]]:
     """Return how far a series has grown, and the failures."""
     moments = [float(second) for second in range(1, len(values) + 1)]
-    series = {name: values, "throughput": STEADY * len(values)}
+    series = {name: values, **dict.fromkeys(("throughput", "reference/x"), STEADY * len(values))}
     rows, failures, _ = judge(series, moments)
     return {row.name: row.value for row in rows}[f"{name}/growth"], failures
 
@@ -218,7 +217,7 @@ class Core:
         self._stat = root / "proc/stat"
         self._now_s = 0.0
         clock = SimpleNamespace(monotonic=lambda: self._now_s)
-        monkeypatch.setattr("bench.stream.soak_reference.time", clock)
+        monkeypatch.setattr("bench.stream.soak.time", clock)
         monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
 
     def pass_time(self, now_s: float, busy_s: Mapping[int, float], stolen_s: float = 0) -> None:
@@ -239,10 +238,12 @@ def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Core:
 
 def test_the_reference_counts_what_others_take_from_each_core(core: Core, tmp_path: Path) -> None:
     """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only."""
-    reference = CoreReference({"daemon-core": 1, "client-core": 3}, every_s=1.0, root=tmp_path)
+    reference = CoreReference(
+        {"daemon-core": 1, "client-core": 3}, 1.0, stat=tmp_path / "proc/stat"
+    )
     core.pass_time(100.0, {1: 10.0, 3: 20.0})
-    first = reference.sample({1: CpuUse(3.0, None), 3: CpuUse(4.0, None)})
+    first = reference.sample({1: 3.0, 3: 4.0})
     assert first == {"daemon-core": 1000.0, "client-core": 1000.0}
     core.pass_time(101.0, {1: 10.9, 3: 20.6})
-    second = reference.sample({1: CpuUse(3.7, None), 3: CpuUse(4.6, None)})
+    second = reference.sample({1: 3.7, 3: 4.6})
     assert second == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1000.0)}
