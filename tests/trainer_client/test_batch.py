@@ -10,8 +10,6 @@ import torch
 from trainer_client import Batch
 from trainer_client._batch import Origin
 
-ATTRIBUTES = ("sample_ids", "valid", "epoch", "index")
-
 
 def make_batch() -> Batch[torch.Tensor]:
     ids = torch.tensor([5, 6, -1])
@@ -29,26 +27,20 @@ def test_a_batch_is_the_pair_of_its_tensors() -> None:
     assert batch.sample_ids.tolist() == [5, 6, -1]
 
 
-def as_named_tuple(batch: Any) -> Any:
-    """As lightning's apply_to_collection and accelerate's honor_type do it."""
-    return type(batch)(*(part * 2 for part in batch))
-
-
-def as_sequence(batch: Any) -> Any:
-    """As the Hugging Face Trainer does it."""
-    return type(batch)(part * 2 for part in batch)
-
-
-def as_mapping(batch: Any) -> Any:
-    return type(batch)(**{name: part * 2 for name, part in batch._asdict().items()})
-
-
-@pytest.mark.parametrize("rebuild", [as_named_tuple, as_sequence, as_mapping])
+@pytest.mark.parametrize(
+    "rebuild",
+    [
+        # lightning's apply_to_collection and accelerate's honor_type, then the Hugging Face Trainer
+        lambda batch: type(batch)(*(part * 2 for part in batch)),
+        lambda batch: type(batch)(part * 2 for part in batch),
+        lambda batch: type(batch)(**{name: part * 2 for name, part in batch._asdict().items()}),
+    ],
+)
 def test_a_batch_put_together_from_parts_says_that_its_origin_is_unknown(rebuild: Any) -> None:
     batch = rebuild(make_batch())
-    assert isinstance(batch, Batch)
+    assert type(batch) is Batch
     assert batch.labels.tolist() == [2, 4, -200]
-    for name in ATTRIBUTES:
+    for name in ("sample_ids", "valid", "epoch", "index"):
         assert not hasattr(batch, name)
         with pytest.raises(AttributeError, match=f"put together from its parts, so its {name} is"):
             getattr(batch, name)
@@ -62,13 +54,10 @@ def test_moving_a_batch_keeps_its_origin() -> None:
     assert make_batch().to(torch.device("cpu")).labels.tolist() == [1, 2, -100]
 
 
-def pickled(batch: Any) -> Any:
-    return pickle.loads(pickle.dumps(batch))  # noqa: S301
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
-def test_copies_keep_everything(duplicate: Any) -> None:
-    batch = duplicate(make_batch())
-    assert type(batch) is Batch
-    assert batch.labels.tolist() == [1, 2, -100]
-    assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
+def test_copies_keep_everything() -> None:
+    batch = make_batch()
+    pickled = pickle.loads(pickle.dumps(batch))  # noqa: S301
+    for duplicate in (copy.copy(batch), copy.deepcopy(batch), pickled):
+        assert type(duplicate) is Batch
+        assert duplicate.labels.tolist() == [1, 2, -100]
+        assert (duplicate.valid, duplicate.epoch, duplicate.index) == (2, 3, 4)

@@ -30,7 +30,7 @@ from feeder.wire.messages import Bye, Hello, Request
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.daemon import needs_ipv6, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, sample_pixels
-from trainer_client import Batch, FeederLoader, NumpyLoader, normalise
+from trainer_client import Batch, FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
 
 BATCH, SIDE = 8, 8
@@ -63,7 +63,13 @@ def plan(node: FakeNode, epoch: int, *, seed: int = 0, split: str = "train") -> 
 
 
 def check_batch(
-    node: FakeNode, batch: TensorBatch, *, seed: int = 0, split: str = "train", world_size: int = 1
+    node: FakeNode,
+    batch: TensorBatch,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    world_size: int = 1,
+    **scaling: Any,
 ) -> None:
     """Compare every value of a batch with the plan and the fake node's samples."""
     order = plan(node, batch.epoch, seed=seed, split=split)
@@ -77,7 +83,8 @@ def check_batch(
     expected_labels = np.where(sample_ids < 0, -100, sample_ids % len(node.classes))
     assert batch.labels.tolist() == expected_labels.tolist()
     pixels = torch.from_numpy(sample_pixels(sample_ids, batch.epoch, SIDE))
-    assert torch.equal(batch.images, Normaliser(torch.device("cpu"), batch.images.dtype)(pixels))
+    normalise = Normaliser(torch.device("cpu"), batch.images.dtype, **scaling)
+    assert torch.equal(batch.images, normalise(pixels))
 
 
 def check_epoch(node: FakeNode, loader: FeederLoader, epoch: int) -> None:
@@ -109,7 +116,7 @@ def wanted_keys(node: FakeNode) -> list[tuple[int, int]]:
 # --- Epochs ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(
     course=st.lists(
         st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(1, STEPS)),
@@ -240,9 +247,11 @@ def test_two_threads_at_once_are_an_error_for_the_second(node: FakeNode) -> None
 
 def test_epochs_and_ranks_are_whole_numbers_of_any_type(node: FakeNode) -> None:
     with make_loader(node) as loader:
-        for epoch in ("3", None, 0.5, 2.0, torch.tensor([1, 2])):
+        for epoch in ("3", None, 0.5, 2.0, torch.tensor([1, 2]), -1):
             with pytest.raises(ConfigError, match="epoch must be a whole number"):
                 loader.set_epoch(epoch)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="epoch must be 0"):
+            loader.set_epoch(2**31)
         for epoch in (np.int64(3), torch.tensor(5)):
             loader.set_epoch(epoch)  # type: ignore[arg-type]
             assert position_of(next(iter(loader))) == (int(epoch), 0)
@@ -257,37 +266,29 @@ def test_epochs_and_ranks_are_whole_numbers_of_any_type(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "memory_format"),
+    ("dtype", "memory_format", "scaling"),
     [
-        (torch.float32, None),
-        (torch.float32, torch.channels_last),
-        (torch.float32, torch.contiguous_format),
-        (torch.bfloat16, None),
+        (torch.float32, None, {}),
+        (torch.float32, torch.channels_last, {"mean": (0.5, 0.25, 0.75)}),
+        (torch.bfloat16, torch.contiguous_format, {"std": (0.1, 0.2, 0.3)}),
     ],
 )
 def test_a_batch_unpacks_and_has_the_documented_shapes(
-    node: FakeNode, dtype: torch.dtype, memory_format: torch.memory_format | None
+    node: FakeNode,
+    dtype: torch.dtype,
+    memory_format: torch.memory_format | None,
+    scaling: dict[str, Any],
 ) -> None:
     expected_format = memory_format or torch.contiguous_format
-    with make_loader(node, dtype=dtype, memory_format=memory_format) as loader:
+    with make_loader(node, dtype=dtype, memory_format=memory_format, **scaling) as loader:
         batch = next(iter(loader))
         assert loader.memory_format == expected_format
-    check_batch(node, batch)
+    check_batch(node, batch, **scaling)
     images, labels = batch
     assert (images.shape, images.dtype) == ((BATCH, 4, SIDE, SIDE), dtype)
     assert images.is_contiguous(memory_format=expected_format)
     assert (labels.shape, labels.dtype) == ((BATCH,), torch.int64)
     assert not images[:, 3].any()
-
-
-def test_mean_and_std_can_be_chosen(node: FakeNode) -> None:
-    mean, std = (0.5, 0.25, 0.75), (1 / 255, 2 / 255, 4 / 255)
-    with make_loader(node, mean=mean, std=std, dtype=torch.float32) as loader:
-        batch = next(iter(loader))
-    pixels = torch.from_numpy(sample_pixels(batch.sample_ids.numpy(), 0, SIDE))
-    scale = torch.tensor([1.0, 0.5, 0.25, 0.0])
-    bias = torch.tensor([128 - 127.5, (128 - 63.75) / 2, (128 - 191.25) / 4, 0.0])
-    assert torch.allclose(batch.images, normalise(pixels, scale, bias, torch.float32), atol=1e-4)
 
 
 @needs_ipv6
@@ -298,7 +299,7 @@ def test_a_feeder_can_be_at_an_ipv6_address() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [2, 5])
 def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_size: int) -> None:
     sample_ids: list[int] = []
     lengths = set()
@@ -338,7 +339,7 @@ def test_the_last_batch_of_an_evaluation_is_short_on_one_rank_and_padded_on_seve
 # --- The window -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("window", "granted"), [(1, 64), (7, 64), (6, 2)])
+@pytest.mark.parametrize(("window", "granted"), [(7, 64), (6, 2)])
 def test_requests_in_flight_are_as_many_as_the_window(
     node: FakeNode, window: int, granted: int
 ) -> None:
@@ -360,7 +361,7 @@ def test_a_slow_consumer_bounds_prefetching(node: FakeNode) -> None:
         assert max(wanted_keys(node)) == (0, 3), "one is taken, three wait in their buffers"
 
 
-@pytest.mark.parametrize(("batches", "window"), [(0.5, 1), (1.0, 1), (2.9, 2), (100.0, 4)])
+@pytest.mark.parametrize(("batches", "window"), [(0.5, 1), (2.9, 2), (100.0, 4)])
 def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
     batch_bytes = SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
     with make_loader(node, window=4, window_bytes=int(batches * batch_bytes)):

@@ -1,7 +1,6 @@
 """``NumpyLoader``: the same batches as arrays, without torch; ``test_loader_daemon`` has more."""
 
 import copy
-import json
 import operator
 import pickle
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from feeder.errors import ConfigError
 from tests.support.daemon import wait_until
 from tests.support.fake_node import FakeNode, sample_pixels
-from tests.trainer_client.test_loader import BATCH, ROOT, SIDE, STEPS, make_loader
+from tests.trainer_client.test_loader import BATCH, ROOT, SIDE, STEPS
 from trainer_client import NumpyLoader
 
 
@@ -101,19 +100,6 @@ def test_what_is_kept_of_an_epoch_stays_as_it_was(
         loader.set_epoch(1)
         for kept, batch in zip(images, loader, strict=True):
             assert (kept == batch.images).all()
-
-
-def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> None:
-    with make_loader(node) as tensors:
-        for batch in tensors:
-            if batch.index == 4:
-                break
-        state = json.loads(json.dumps(tensors.state_dict()))
-    with make_numpy_loader(node.endpoint) as loader:
-        loader.load_state_dict(state)
-        assert [batch.index for batch in loader] == [*range(5, 12)]
-        assert {batch.epoch for batch in loader} == {1}
-        assert loader.state_dict()["epoch"] == 2
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,11 @@ stores or reads are checked against the batch that they should be of.
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from feeder.client.core.events import (
-    ChunkStored,
-    ClaimAnswered,
-    ClaimSlots,
-    ClockAdvanced,
-    Connected,
-    Dial,
-    Disconnected,
-    EndpointsListed,
-    Event,
-    HangUp,
-    Instruction,
-    Log,
-    MessageReceived,
-    Send,
-    Store,
-)
+from feeder.client.core import events
 from feeder.client.core.links import Job
 from feeder.client.core.prefetch import Batch, BatchSequence
 from feeder.client.core.session import ClientSession
@@ -49,49 +33,53 @@ from feeder.wire.messages import (
     Pong,
     Refused,
     Request,
-    Welcome,
 )
+from tests.support.client_shell import IDLE_TURNS_MAX, hello, welcome
 
 BATCH, SIDE, CHUNK = 4, 8, 2
 SIZES = [CHUNK * SIDE * SIDE * 3, CHUNK * 8, CHUNK * 8]
-RECIPE = Recipe.for_split("train", batch_size=BATCH, image_size=SIDE, lanes=3)
+RECIPE = Recipe.for_split("val", batch_size=BATCH, image_size=SIDE, lanes=3)
 BATCHES = 23
+SAMPLES = BATCH * BATCHES - 1  # the last batch is short
 LATENCY_S = 0.002
 
 
+def valid(key: BatchKey) -> int:
+    return max(0, min(BATCH, SAMPLES - key[1] * BATCH))
+
+
+@dataclass(eq=False)
 class Pages:
     """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
 
-    def __init__(self) -> None:
-        self.holds: tuple[BatchKey, int] | None = None
+    holds: tuple[BatchKey, int] | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class NodeSession:
     """What a node knows of a client."""
 
     number: int
-    window: int
     slots: list[Pages]
     is_mapped: bool = False
     wanted: dict[BatchKey, tuple[int, Pages | None]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Node:
     """A node process: up, down or stopped; another one after each restart."""
 
-    def __init__(self, name: str, *, lends: bool, batch_s: float, window: int) -> None:
-        self.name = name
-        self.lends = lends
-        self.batch_s = batch_s
-        self.window = window
-        self.is_up = True
-        self.is_draining = False
-        self.stopped_until_s = 0.0
-        self.incarnation = 0
-        self.failing = 0.0  # how often its disk cannot be read
-        self.free_at_s = 0.0  # when its worker has made all batches requested so far
-        self.sessions: dict[int, NodeSession] = {}  # by link
+    name: str
+    lends: bool
+    batch_s: float
+    window: int
+    incarnation: int
+    is_up: bool = True
+    is_draining: bool = False
+    stopped_until_s: float = 0.0
+    failing: float = 0.0  # how often its disk cannot be read
+    free_at_s: float = 0.0  # when its worker has made all batches requested so far
+    sessions: dict[int, NodeSession] = field(default_factory=dict)  # by link
 
 
 @dataclass
@@ -104,21 +92,30 @@ class Line:
     connection: int = 0
     sent_until_s: float = 0.0  # the client's messages arrive in order
 
+    def disconnect(self, number: int) -> None:
+        self.is_connected = False
+        self.connection += 1
+        self.node.sessions.pop(number, None)
+
 
 class Fleet:
-    """The whole simulation; ``taken`` are the batches that the consumer got."""
+    """The whole simulation; ``taken`` are the batches that the consumer got.
 
-    def __init__(self, chance: random.Random, nodes: list[Node], *, buffers: int = 4) -> None:
+    The client is the last of ``ranks``, so it is the one with padding.
+    """
+
+    def __init__(
+        self, chance: random.Random, nodes: list[Node], *, buffers: int = 4, ranks: int = 1
+    ) -> None:
         self.chance = chance
         self.now_s = 0.0
         self.nodes = {f"ipc:///{node.name}": node for node in nodes}
         self.lines: dict[int, Line] = {}
         self.loss = self.repetition = 0.0
         self.reading_s: tuple[float, ...] = (0.0, 0.01, 0.3)  # how long the consumer holds a batch
-        hello = Hello(dataset="d", recipe=RECIPE, seed=7, window=buffers, client="me")
-        self.session = ClientSession(Job(name="fleet", hello=hello), buffers=buffers)
-        self.prefetch = self.session.prefetch
-        self.logged: list[Log] = []
+        self.indices = rank_indices(BATCHES, ranks - 1, ranks, RECIPE.last_batch)
+        job = Job(name="fleet", hello=hello(buffers, RECIPE))
+        self.session = ClientSession(job, buffers=buffers)
         self.expected = iter(())
         self.taken = 0
         self.has_begun = self.is_paused = False
@@ -129,31 +126,29 @@ class Fleet:
         self.set_endpoints(tuple(self.nodes))
 
     def set_endpoints(self, endpoints: tuple[str, ...]) -> None:
-        self.give(EndpointsListed(dict.fromkeys(endpoints, "")))
+        self.give(events.EndpointsListed(dict.fromkeys(endpoints, "")))
 
     def begin(self, epoch: int) -> None:
-        self.session.begin(BatchSequence(epoch, range(BATCHES)))
+        self.session.begin(BatchSequence(epoch, self.indices))
         self.has_begun = True
-        indices = rank_indices(BATCHES, 0, 1, RECIPE.last_batch)
-        self.expected = ((e, i) for e in itertools.count(epoch) for i in indices)
+        self.expected = ((e, i) for e in itertools.count(epoch) for i in self.indices)
 
     def run(self, until_s: float) -> None:
+        idle = 0  # turns of the clock at one instant without anything to do
         while True:
             spare = int(self.is_paused or bool(self._reading))  # the consumer does not wait
             if self.session.is_clock_due(spare=spare) or self.session.due_s <= self.now_s:
-                self.give(ClockAdvanced())
+                idle = 0 if self.give(events.ClockAdvanced()) else idle + 1
+                assert idle < IDLE_TURNS_MAX, "a busy loop"
             self._consume()
-            due_s = self.session.due_s
-            next_s = min(due_s, self._agenda[0][0] if self._agenda else float("inf"))
+            next_s = min([self.session.due_s, *(at_s for at_s, *_ in self._agenda[:1])])
             if next_s > until_s:
                 self.now_s = max(self.now_s, until_s)
                 return
+            idle = 0 if next_s > self.now_s else idle
             self.now_s = max(self.now_s, next_s)
             while self._agenda and self._agenda[0][0] <= self.now_s:
                 heapq.heappop(self._agenda)[2]()
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        self.at(self.now_s + delay_s, call)
 
     def at(self, at_s: float, call: Callable[[], None], turn: int | None = None) -> None:
         """Schedule a call at a time, after calls with an earlier turn; by default the last."""
@@ -163,17 +158,18 @@ class Fleet:
 
     def kill(self, node: Node, away_s: float) -> None:
         """End a node process; another one comes up in its place."""
+
+        def restart() -> None:
+            node.is_up, node.is_draining = True, False
+            node.incarnation = next(self._numbers)
+            node.free_at_s = self.now_s
+
         node.is_up = False
         node.sessions.clear()
         for number, line in self.lines.items():
             if line.node is node:
                 self.cut(number)
-        self.later(away_s, partial(self._restart, node))
-
-    def _restart(self, node: Node) -> None:
-        node.is_up, node.is_draining = True, False
-        node.incarnation = next(self._numbers)
-        node.free_at_s = self.now_s
+        self.at(self.now_s + away_s, restart)
 
     def stop(self, node: Node, for_s: float) -> None:
         """SIGSTOP, and SIGCONT later: messages wait meanwhile."""
@@ -184,63 +180,55 @@ class Fleet:
         node.is_draining = True
         for number, session in node.sessions.items():
             self._say(number, Draining(session=session.number))
-        self.later(for_s, partial(self.kill, node, 0.5))
+        self.at(self.now_s + for_s, partial(self.kill, node, 0.5))
 
     def cut(self, number: int) -> None:
         """Break a connection; the client dials again."""
         line = self.lines[number]
         if line.is_connected:
-            line.is_connected = False
-            line.connection += 1
-            line.node.sessions.pop(number, None)
-            self.give(Disconnected(number))
-            self._dial_soon(number, line)
+            line.disconnect(number)
+            self.give(events.Disconnected(number))
+            self._dial_soon(number)
 
     # --- The client's shell -------------------------------------------------------------------
 
-    def give(self, event: Event) -> None:
+    def give(self, event: events.Event) -> Sequence[events.Instruction]:
         """Pass an event to the client and execute what follows."""
-        for instruction in self.session.handle(event, self.now_s):
-            self._carry_out(instruction)
-
-    def _carry_out(self, instruction: Instruction) -> None:
-        match instruction:
-            case Dial(number, endpoint):
-                line = self.lines[number] = Line(self.nodes[endpoint])
-                self._dial_soon(number, line)
-            case HangUp(number):
-                line = self.lines[number]
-                line.is_closed, line.is_connected = True, False
-                line.connection += 1
-                line.node.sessions.pop(number, None)
-            case Send(number, message):
-                self._carry_to_node(number, message)
-            case ClaimSlots(number, session):
-                self._answer_claim(number, session)
-            case Store(number, chunk, buffer):
-                self._rows.setdefault(buffer, {})[chunk.first] = chunk.epoch, chunk.index
-                self.give(ChunkStored(number, chunk))
-            case Log():
-                self.logged.append(instruction)
+        instructions = self.session.handle(event, self.now_s)
+        for instruction in instructions:
+            match instruction:
+                case events.Dial(number, endpoint):
+                    self.lines[number] = Line(self.nodes[endpoint])
+                    self._dial_soon(number)
+                case events.HangUp(number):
+                    self.lines[number].is_closed = True
+                    self.lines[number].disconnect(number)
+                case events.Send(number, message):
+                    self._carry_to_node(number, message)
+                case events.ClaimSlots(number, session):
+                    self._answer_claim(number, session)
+                case events.Store(number, chunk, buffer):
+                    self._rows.setdefault(buffer, {})[chunk.first] = chunk.epoch, chunk.index
+                    self.give(events.ChunkStored(number, chunk))
+        return instructions
 
     def _consume(self) -> None:
         while self.has_begun and not self.is_paused and (batch := self.session.take()) is not None:
             assert batch.key == next(self.expected), "the sequence, each once, in order"
+            assert batch.valid == valid(batch.key)
             self.taken += 1
             self._check(batch)
             held = batch.lent.holds if isinstance(batch.lent, Pages) else None
             self._reading.append((batch, held))
-            self.later(self.chance.choice(self.reading_s), self._finish_reading)
+            self.at(self.now_s + self.chance.choice(self.reading_s), self._finish_reading)
 
     def _check(self, batch: Batch) -> None:
         if isinstance(batch.lent, Pages):
             assert batch.lent.holds is not None
             assert batch.lent.holds[0] == batch.key
-        else:
+        elif batch.valid:
             rows = self._rows[batch.buffer]
-            assert {first: rows[first] for first in range(0, BATCH, CHUNK)} == dict.fromkeys(
-                range(0, BATCH, CHUNK), batch.key
-            )
+            assert [rows[first] for first in range(0, BATCH, CHUNK)] == [batch.key] * 2
 
     def _finish_reading(self) -> None:
         batch, held = self._reading.pop(0)
@@ -251,65 +239,61 @@ class Fleet:
 
     # --- The network --------------------------------------------------------------------------
 
-    def _dial_soon(self, number: int, line: Line) -> None:
-        if not line.is_closed:
-            self.later(0.1, partial(self._dial, number, line))
+    def _dial_soon(self, number: int) -> None:
+        def dial() -> None:
+            if line.is_closed or line.is_connected:
+                return
+            if line.node.is_up:
+                line.is_connected = True
+                line.connection += 1
+                self.give(events.Connected(number))
+            else:
+                self.at(self.now_s + 0.1, dial)
 
-    def _dial(self, number: int, line: Line) -> None:
-        if line.is_closed or line.is_connected:
-            return
-        if line.node.is_up:
-            line.is_connected = True
-            line.connection += 1
-            self.give(Connected(number))
-        else:
-            self._dial_soon(number, line)
+        line = self.lines[number]
+        self.at(self.now_s + 0.1, dial)
 
     def _carry_to_node(self, number: int, message: ClientMessage) -> None:
         line = self.lines[number]
-        if line.is_connected:
-            at_s = max(self.now_s + LATENCY_S, line.sent_until_s)
-            line.sent_until_s = at_s
-            turn = next(self._numbers)
-            self.at(at_s, partial(self._reach, number, line.connection, turn, message), turn)
+        turn, connection = next(self._numbers), line.connection
 
-    def _reach(self, number: int, connection: int, turn: int, message: ClientMessage) -> None:
-        line = self.lines[number]
-        if line.connection != connection:
-            return
-        if line.node.stopped_until_s > self.now_s:  # it may be stopped for longer then: see turn
-            call = partial(self._reach, number, connection, turn, message)
-            self.at(line.node.stopped_until_s, call, turn)
-            return
-        self._serve(number, line.node, message)
+        def reach() -> None:
+            if line.connection != connection:
+                return
+            if line.node.stopped_until_s > self.now_s:  # it may be stopped for longer then
+                self.at(line.node.stopped_until_s, reach, turn)
+                return
+            self._serve(number, line.node, message)
+
+        if line.is_connected:
+            line.sent_until_s = max(self.now_s + LATENCY_S, line.sent_until_s)
+            self.at(line.sent_until_s, reach, turn)
 
     def _say(self, number: int, message: NodeMessage) -> None:
         """Carry a node's message: late, twice or not at all, and in any order."""
-        if self.chance.random() < self.loss:
-            return
-        for _ in range(1 + (self.chance.random() < self.repetition)):
-            connection = self.lines[number].connection
-            delay_s = LATENCY_S * (1 + self.chance.random() * 3)
-            self.later(delay_s, partial(self._arrive, number, connection, message))
+        connection = self.lines[number].connection
 
-    def _arrive(self, number: int, connection: int, message: NodeMessage) -> None:
-        if self.lines[number].connection != connection:
-            return
-        sizes = SIZES if isinstance(message, Chunk) else ()
-        self.give(MessageReceived(number, message, sizes))
+        def arrive() -> None:
+            if self.lines[number].connection == connection:
+                sizes = SIZES if isinstance(message, Chunk) else ()
+                self.give(events.MessageReceived(number, message, sizes))
+
+        if self.chance.random() >= self.loss:
+            for _ in range(1 + (self.chance.random() < self.repetition)):
+                self.at(self.now_s + LATENCY_S * (1 + self.chance.random() * 3), arrive)
 
     # --- The nodes ----------------------------------------------------------------------------
 
     def _serve(self, number: int, node: Node, message: ClientMessage) -> None:
         session = node.sessions.get(number)
         match message:
+            case Hello() if node.is_draining:
+                self._say(number, Refused(code="draining", message="about to end"))
             case Hello():
                 self._welcome(number, node)
             case Ping() | Request() if session is None or session.number != message.session:
-                text = "no such session"
-                self._say(
-                    number, Refused(code="unknown-session", message=text, session=message.session)
-                )
+                refusal = Refused(code="unknown-session", message="none", session=message.session)
+                self._say(number, refusal)
             case Ping():
                 self._say(number, Pong(session=message.session))
             case Request() if session is not None:
@@ -320,35 +304,22 @@ class Fleet:
                 pass
 
     def _welcome(self, number: int, node: Node) -> None:
-        if node.is_draining:
-            self._say(number, Refused(code="draining", message="about to end"))
-            return
         slots = [Pages() for _ in range(node.window)]
-        session = NodeSession(next(self._numbers), node.window, slots)
-        node.sessions[number] = session
-        self._say(
-            number,
-            Welcome(
-                session=session.number,
-                dataset="d",
-                content="f",
-                recipe_fingerprint=RECIPE.fingerprint(),
-                classes=("a",),
-                samples=BATCH * BATCHES,
-                batches=BATCHES,
-                shards=6,
-                lanes=RECIPE.lanes,
-                window=node.window,
-                chunk_images=CHUNK,
-                node=node.name,
-                number=0,
-                siblings=((),),
-                incarnation=node.incarnation,
-                self_test="5" * 32,
-                feeder_version="0.1",
-                libraries={},
-            ),
+        session = node.sessions[number] = NodeSession(next(self._numbers), slots)
+        answer = welcome(
+            session.number,
+            node=node.name,
+            recipe_fingerprint=RECIPE.fingerprint(),
+            samples=SAMPLES,
+            batches=BATCHES,
+            shards=6,
+            lanes=RECIPE.lanes,
+            window=node.window,
+            chunk_images=CHUNK,
+            incarnation=node.incarnation,
+            siblings=((),),
         )
+        self._say(number, answer)
 
     def _answer_claim(self, number: int, session: int) -> None:
         node = self.lines[number].node
@@ -356,9 +327,9 @@ class Fleet:
         if known is not None and known.number == session and node.lends and not known.wanted:
             known.is_mapped = True
             slots: list[object] = [*known.slots]
-            self.give(ClaimAnswered(number, session, slots))  # type: ignore[arg-type]
+            self.give(events.ClaimAnswered(number, session, slots))  # type: ignore[arg-type]
         else:
-            self.give(ClaimAnswered(number, session, refusal="not here"))
+            self.give(events.ClaimAnswered(number, session, refusal="not here"))
 
     def _take_request(
         self, number: int, node: Node, session: NodeSession, request: Request
@@ -368,77 +339,39 @@ class Fleet:
             if pages is not None:
                 pages.holds = None
         for key in request.want:
+            assert valid(key), "padding is not requested"
             assert key not in session.wanted, "a batch is wanted once"
-            assert len(session.wanted) < session.window, "no more than the node granted"
+            assert len(session.wanted) < node.window, "no more than the node granted"
             if node.is_draining:
-                self._say(
-                    number,
-                    Refused(code="draining", message="no more", session=session.number),
-                )
+                refusal = Refused(code="draining", message="no more", session=session.number)
+                self._say(number, refusal)
                 return
             session.wanted[key] = request.number, None
-            node.free_at_s = max(node.free_at_s, self.now_s) + node.batch_s * (
-                0.5 + self.chance.random()
-            )
-            incarnation = node.incarnation
-            self.later(
-                node.free_at_s - self.now_s,
-                partial(self._finish, number, node, incarnation, session, key, request),
-            )
+            make_s = node.batch_s * (0.5 + self.chance.random())
+            node.free_at_s = max(node.free_at_s, self.now_s) + make_s
+            finish = partial(self._finish, number, session, key, request.number)
+            self.at(node.free_at_s, finish)
 
-    def _finish(
-        self,
-        number: int,
-        node: Node,
-        incarnation: int,
-        session: NodeSession,
-        key: BatchKey,
-        request: Request,
-    ) -> None:
+    def _finish(self, number: int, session: NodeSession, key: BatchKey, request: int) -> None:
+        """Deliver a batch, unless it was released or the session is over."""
+        node = self.lines[number].node
         if node.stopped_until_s > self.now_s:
-            self.later(
-                node.stopped_until_s - self.now_s,
-                partial(self._finish, number, node, incarnation, session, key, request),
-            )
+            finish = partial(self._finish, number, session, key, request)
+            self.at(node.stopped_until_s, finish)
             return
-        is_wanted = session.wanted.get(key, (None, None))[0] == request.number
-        if node.incarnation != incarnation or node.sessions.get(number) is not session:
+        is_wanted = session.wanted.get(key, (0, None))[0] == request
+        if not is_wanted or node.sessions.get(number) is not session:
             return
-        if not is_wanted or not node.is_up:
-            return
-        epoch, index = key
+        batch = {"session": session.number, "epoch": key[0], "index": key[1]}
         if self.chance.random() < node.failing:
-            message = "its disk"
-            failed = Failed(
-                session=session.number, epoch=epoch, index=index, code="dataset", message=message
-            )
-            self._say(number, failed)
-            return
-        if session.is_mapped:
+            self._say(number, Failed(**batch, code="dataset", message="its disk"))
+        elif session.is_mapped:
             pages = self.chance.choice([slot for slot in session.slots if slot.holds is None])
-            pages.holds = key, request.number
-            session.wanted[key] = request.number, pages
-            self._say(
-                number,
-                Lent(
-                    session=session.number,
-                    request=request.number,
-                    epoch=epoch,
-                    index=index,
-                    slot=session.slots.index(pages),
-                    valid=BATCH,
-                ),
-            )
-            return
-        for first in range(0, BATCH, CHUNK):
-            self._say(
-                number,
-                Chunk(
-                    session=session.number,
-                    epoch=epoch,
-                    index=index,
-                    first=first,
-                    images=CHUNK,
-                    valid=BATCH,
-                ),
-            )
+            pages.holds = key, request
+            session.wanted[key] = request, pages
+            slot = session.slots.index(pages)
+            self._say(number, Lent(**batch, request=request, slot=slot, valid=valid(key)))
+        else:
+            for first in range(0, BATCH, CHUNK):
+                chunk = Chunk(**batch, first=first, images=CHUNK, valid=valid(key))
+                self._say(number, chunk)

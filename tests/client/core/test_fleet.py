@@ -11,17 +11,17 @@ from tests.client.core.fleet import Fleet, Node
 _MISHAPS = "kill stop drain cut fail lose heal jump pause list begin calm"
 
 
-def make_fleet(seed: int, *, nodes: int = 2, lends: str = "", buffers: int = 4) -> Fleet:
+def make_fleet(
+    seed: int, *, nodes: int = 2, lends: str = "", buffers: int = 4, ranks: int = 1
+) -> Fleet:
     """A fleet whose client fetches epoch 0; ``lends`` has a y for each node that lends."""
     chance = random.Random(seed)
     windows = [buffers if seed < 10 else chance.randint(1, buffers) for _ in range(nodes)]
     members = [
-        Node(f"node-{n}", lends=lends[n : n + 1] == "y", batch_s=0.05, window=windows[n])
+        Node(f"node-{n}", lends[n : n + 1] == "y", 0.05, windows[n], incarnation=1 + n)
         for n in range(nodes)
     ]
-    for node in members:
-        node.incarnation = id(node)
-    fleet = Fleet(chance, members, buffers=buffers)
+    fleet = Fleet(chance, members, buffers=buffers, ranks=ranks)
     fleet.run(0.5)
     fleet.begin(0)
     return fleet
@@ -97,11 +97,12 @@ def test_the_next_batch_finds_room_even_if_all_windows_are_full(lends: str, seed
     nodes=st.integers(1, 3),
     lends=st.text("yn", min_size=3, max_size=3),
     buffers=st.integers(1, 9),
+    ranks=st.integers(1, 5),
 )
 def test_the_sequence_is_delivered_under_random_faults(
-    seed: int, nodes: int, lends: str, buffers: int
+    seed: int, nodes: int, lends: str, buffers: int, ranks: int
 ) -> None:
-    fleet = make_fleet(seed, nodes=nodes, lends=lends, buffers=buffers)
+    fleet = make_fleet(seed, nodes=nodes, lends=lends, buffers=buffers, ranks=ranks)
     chance = fleet.chance
     all_nodes = tuple(fleet.nodes)
     for _ in range(25):
