@@ -157,9 +157,7 @@ class Shell:
         return self.do(events.Connected(link))
 
     def lose(self, link: int = 0) -> list[events.Instruction]:
-        return self.do(events.Disconnected(link))
-
-    def fail_attempt(self, link: int = 0) -> list[events.Instruction]:
+        """End a connection, or an attempt to make one."""
         return self.do(events.Disconnected(link))
 
     def find_incompatibility(self, error: Exception, link: int = 0) -> list[events.Instruction]:

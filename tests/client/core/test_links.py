@@ -1,11 +1,8 @@
 """The client's session with several nodes: which one it asks, and which one instead."""
 
-import itertools
-import random
-
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
@@ -24,7 +21,6 @@ from tests.support.client_shell import (
     hello,
     lent,
     make_scheduler,
-    open_keys,
     prefer,
     released,
     sends,
@@ -76,7 +72,7 @@ def fail(shell: Shell, index: int, link: int) -> list[Instruction]:
 
 def pending(shell: Shell, link: int) -> int:
     """Return how many batches are requested on a link and not complete."""
-    return sum(link in shell.prefetch.held[key].requests for key in open_keys(shell.prefetch))
+    return sum(link in each.requests for each in shell.prefetch.held.values() if not each.settled)
 
 
 def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]:
@@ -153,7 +149,7 @@ def test_the_status_of_all_nodes_is_known_when_each_serves_refuses_or_is_unreach
     shell = Shell(*ENDPOINTS)
     assert not shell.session.is_gathered
     join(shell, 0)
-    shell.fail_attempt(1)
+    shell.lose(1)
     shell.connect(2)
     assert not shell.session.is_gathered, "the last one has not answered"
     shell.receive(Refused(code="clients", message="too many"), 2)
@@ -410,67 +406,11 @@ def test_the_link_of_an_unlisted_endpoint_is_closed_and_a_later_one_is_another()
 
 def test_the_state_of_every_endpoint_is_explained() -> None:
     shell = Shell(*ENDPOINTS[:2])
-    shell.fail_attempt(0)
+    shell.lose(0)
     shell.connect(1)
     text = shell.session.explain(0.0)
     assert f"{ENDPOINTS[0]}: nothing answers there (1 attempts to connect failed)" in text
     assert f"; {ENDPOINTS[1]}: it accepted the connection but does not answer" in text
-
-
-# Random events
-
-
-@settings(max_examples=80, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int) -> None:
-    """The shell fails when the clock is due without anything to do."""
-    chance = random.Random(seed)
-    shell, _ = serve(3, buffers=6)
-    numbers = itertools.count(10)
-    sessions = {link: link + 1 for link in range(3)}
-    connected = {0, 1, 2}
-    for _ in range(60):
-        link = chance.randrange(3)
-        match chance.choice(["wait", "speak", "answer", "fail", "lose", "join", "drain", "take"]):
-            case "wait":
-                shell.run_until(shell.now_s + chance.choice([0.3, 1.0, 3.0, 50.0]))
-            case "speak":
-                shell.receive(Pong(session=sessions[link]), link)
-            case "answer":
-                opened = open_keys(shell.prefetch)
-                for epoch, index in chance.sample(opened, min(2, len(opened))):
-                    shell.answer(index, link, session=sessions[link], epoch=epoch)
-            case "fail":
-                for epoch, index in open_keys(shell.prefetch)[:1]:
-                    word = Failed(
-                        session=sessions[link], epoch=epoch, index=index, code="x", message="y"
-                    )
-                    shell.receive(word, link)
-            case "lose" if link in connected:
-                connected.remove(link)
-                shell.lose(link)
-            case "join":
-                connected.add(link)
-                sessions[link] = next(numbers)
-                join(shell, link, sessions[link])
-            case "drain":
-                shell.receive(Draining(session=sessions[link]), link)
-            case "take":
-                try:
-                    shell.take_keys()
-                except DatasetError:
-                    continue
-                shell.do()
-            case _:
-                pass
-        if len(shell.session.served_endpoints) == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
-            near = shell.prefetch.coming(3)
-            opened = open_keys(shell.prefetch)
-            open_now = [shell.prefetch.held[key] for key in opened if key in near]
-            are_idle = [not pending(shell, link) for link in range(3)]
-            for number, assembly in enumerate(open_now):
-                has_request = assembly.requests or assembly.failures
-                assert has_request or (number > 0 and not any(are_idle)), "a node idles"
 
 
 # When a batch is late, by the latencies so far

@@ -131,7 +131,7 @@ def test_another_feeder_is_asked_while_an_owner_is_away() -> None:
     owner, heir = cluster.preference.order(key)[:2]
     link = next(n for n, endpoint in cluster.links.items() if NAMES[endpoint] == owner)
     cluster.lose(link)
-    cluster.fail_attempt(link)
+    cluster.lose(link)
     cluster.do()
     assert heir in {NAMES[endpoint] for endpoint in cluster.links.values()}
 
@@ -170,15 +170,15 @@ def test_other_spares_are_tried_while_the_first_ones_do_not_answer() -> None:
     shell = Shell(*ENDPOINTS, recipe=RECIPE)
     refusing, silent = list(shell.links)[:2], list(shell.links)[2:]
     for link in refusing:
-        shell.fail_attempt(link)
+        shell.lose(link)
     assert len(shell.links) == SPARES + 2, "the others may still answer"
     for link in silent:
-        shell.fail_attempt(link)  # after connection.CONNECT_MS
+        shell.lose(link)  # after connection.CONNECT_MS
     assert len(shell.links) == 2 * SPARES
     assert set(shell.links) >= {*refusing, *silent}, "they may come back"
     for _ in range(25):
         for link in list(shell.links):
-            shell.fail_attempt(link)
+            shell.lose(link)
     assert len(shell.links) <= LINKS_MAX
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from feeder.client.core.prefetch import BatchSequence, Prefetch
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import BatchKey, Chunk, Failed, Lent
-from tests.support.client_shell import open_keys
+from feeder.wire.messages import BatchKey, Chunk, Failed
+from tests.support.client_shell import lent, open_keys
 
 BATCH, SIDE, CHUNK = 7, 8, 3
 CHUNK_FIRSTS = (0, 3, 6)
@@ -67,26 +67,15 @@ def want(
     return keys
 
 
-def lent(key: BatchKey, slot: int = 0, request: int = 1, valid: int = BATCH) -> Lent:
-    return Lent(session=1, request=request, epoch=key[0], index=key[1], slot=slot, valid=valid)
-
-
-def lend(prefetch: Prefetch, link: int, message: Lent, rows: object = None) -> bool:
+def lend(prefetch: Prefetch, link: int, index: int) -> bool:
     """Lend a batch; return whether that answered a request."""
-    return prefetch.lend(link, message, rows or Pages()) is not None  # type: ignore[arg-type]
+    return prefetch.lend(link, lent(index, 0, valid=BATCH), object()) is not None
 
 
 def fail(prefetch: Prefetch, link: int, key: BatchKey, reason: str) -> None:
     epoch, index = key
     word = Failed(session=1, epoch=epoch, index=index, code="d", message=reason)
     prefetch.failed(link, word)
-
-
-class Pages:
-    """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
-
-    def __init__(self) -> None:
-        self.holds: tuple[BatchKey, int] | None = None
 
 
 def take_keys(prefetch: Prefetch) -> list[BatchKey]:
@@ -222,9 +211,9 @@ def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
 
 def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> None:
     prefetch = share()
-    assert lend(prefetch, A, lent((0, 0)))
-    assert not lend(prefetch, B, lent((0, 0))), "it is slower"
-    assert not lend(prefetch, A, lent((0, 0))), "it is a duplicate"
+    assert lend(prefetch, A, 0)
+    assert not lend(prefetch, B, 0), "it is slower"
+    assert not lend(prefetch, A, 0), "it is a duplicate"
     assert prefetch.lent == 1
     fail(prefetch, A, (0, 0), "disk of a")
     assert prefetch.releases.pop(A, []) == [], "the slot is still to be read"
@@ -234,7 +223,7 @@ def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> Non
 
 def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
     prefetch = share()
-    lend(prefetch, A, lent((0, 0)))
+    lend(prefetch, A, 0)
     batch = prefetch.take()
     assert batch is not None
     prefetch.begin(BatchSequence(0, range(10)))
@@ -252,7 +241,7 @@ def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
 
 def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> None:
     prefetch = share()
-    lend(prefetch, A, lent((0, 0)))
+    lend(prefetch, A, 0)
     batch = prefetch.take()
     assert batch is not None
     prefetch.begin(BatchSequence(0, range(10)))
@@ -268,11 +257,11 @@ def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:
     prefetch = share()
     for index in (1, 2):
         ask(prefetch, B, (0, index))
-        lend(prefetch, B, lent((0, index)))
+        lend(prefetch, B, index)
     assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
     assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
     assert prefetch.reclaim(B, (0, 0))
     assert prefetch.releases.pop(B, []) == [(0, 2)]
     assert prefetch.lent == 1
     assert open_keys(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]
-    assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"
+    assert not lend(prefetch, B, 2), "the node has that slot back"

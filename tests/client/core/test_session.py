@@ -65,19 +65,17 @@ def refuse(shell: Shell, code: RefusedCode, number: int | None = None) -> list[I
     return shell.receive(Refused(code=code, message="because of it", session=number))
 
 
-def test_nothing_is_sent_before_the_connection_is_up() -> None:
+def test_endpoints_are_dialled_once_and_greeted_until_they_answer() -> None:
     shell = make_shell()
     assert shell.links == {0: PEER}
     assert shell.do_at(100.0) == []
-    assert shell.session.due_s == float("inf")
-    assert sends(shell.connect()) == [HELLO]
-
-
-def test_the_endpoints_are_dialled_once() -> None:
-    shell = make_shell()
-    assert shell.do(EndpointsListed({PEER: ""})) == []
+    assert shell.session.due_s == float("inf"), "nothing is sent before the connection is up"
     other = "tcp://feeder-4:5555"
     assert shell.do(EndpointsListed({PEER: "", other: ""})) == [Dial(1, other)]
+    assert sends(shell.connect() + shell.run_until(100.0 + 2 * SILENCE_S)) == [HELLO] * 3
+    with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
+        shell.session.begin(BatchSequence(0, range(10)))
+    assert shell.session.byes() == []
 
 
 def test_batches_are_taken_in_order_and_each_is_replaced_in_the_message_that_releases_it() -> None:
@@ -171,11 +169,6 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     assert shell.prefetch.chunks_discarded == 1
     shell.answer(0, session=2)
     assert shell.session.take() is not None
-
-
-def test_a_greeting_without_an_answer_is_repeated() -> None:
-    shell = make_shell()
-    assert sends(shell.connect() + shell.run_until(2 * SILENCE_S)) == [HELLO] * 3
 
 
 def test_after_a_lost_connection_missing_batches_are_requested_again() -> None:
@@ -309,8 +302,9 @@ def test_the_error_of_an_invalid_chunk_names_the_peer() -> None:
 def test_every_wait_has_an_explanation() -> None:
     shell = make_shell()
     explain = shell.session.explain
-    shell.fail_attempt()
+    shell.lose()
     assert "nothing answers there (1 attempts to connect failed)" in explain(0.0)
+    assert Shell().session.explain(0.0) == "no endpoint is known yet"
     shell.connect()
     assert "does not answer the greeting; is it a feeder?" in explain(1.0)
     shell.now_s = 2.0
@@ -323,7 +317,7 @@ def test_every_wait_has_an_explanation() -> None:
     shell.receive(Draining(session=1))
     assert "it is shutting down" in explain(3.5)
     shell.lose()
-    shell.fail_attempt()
+    shell.lose()
     assert "the connection is lost, 1 attempts to restore it failed" in explain(4.0)
 
 
@@ -381,12 +375,6 @@ def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
     assert shell.session.verdict(60.0) == "healthy", "nothing was read for 58 s"
 
 
-def test_a_client_without_a_welcome_or_endpoints_explains_that() -> None:
-    with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
-        make_shell().session.begin(BatchSequence(0, range(10)))
-    assert Shell().session.explain(0.0) == "no endpoint is known yet"
-
-
 def test_the_first_batch_is_timed_from_its_request() -> None:
     shell = serve(10.0)
     shell.now_s = 12.5
@@ -403,11 +391,6 @@ def test_a_clock_that_goes_back_or_jumps_ahead_does_no_harm() -> None:
     assert shell.do() == []
     assert shell.session.due_s == due_s
     assert sends(shell.do_at(1e6)) == [Bye(session=1), HELLO]
-
-
-def test_closing_sends_bye() -> None:
-    assert sends(serve().session.byes()) == [Bye(session=1)]
-    assert make_shell().session.byes() == []
 
 
 # Slots that are mapped
@@ -482,6 +465,8 @@ def test_batches_are_copied_with_a_reason_if_slots_cannot_be_mapped() -> None:
     assert shell.session.copied_because == reason
     assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}{SESSION}"]
     assert claims(welcome_again(shell)), "the next session tries again"
+    shell.map_slots(session=1)
+    assert len(shell.session.served_endpoints) == 0, "these are the former session's"
 
 
 @pytest.mark.parametrize(
@@ -501,15 +486,6 @@ def test_nothing_is_claimed_and_no_warning_logged_if_slots_are_not_wanted(
         )
     ]
     assert shell.session.copied_because == reason
-
-
-def test_slots_of_the_session_before_are_not_used() -> None:
-    shell = share()
-    welcome_again(shell)
-    shell.map_slots(session=1)
-    assert len(shell.session.served_endpoints) == 0
-    shell.map_slots(session=2)
-    assert len(shell.session.served_endpoints) == 1
 
 
 def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
@@ -616,13 +592,9 @@ def test_a_free_buffer_waits_for_another_unless_the_node_could_run_out_of_work()
     assert shell.take_key() == (0, 0)
     assert shell.session.is_clock_due(spare=1)
     assert asked(shell.do()) == [(0, 3)]
-
-
-def test_a_batch_that_found_no_room_is_requested_with_the_next_event() -> None:
     shell = share_window(window=6, buffers=8)
-    assert shell.prefetch.load(0) == 6
     lend(shell, 0)
-    assert shell.session.is_clock_due()
+    assert shell.session.is_clock_due(), "a batch that found no room is requested next"
 
 
 @pytest.mark.parametrize(
