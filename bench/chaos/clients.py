@@ -32,20 +32,16 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     batch_size: int
     image_size: int
-    steps: int
-    """Of each rank in an epoch."""
-    epochs: int
-    """After this many it begins with epoch 0 again."""
+    steps: int  # of each rank in an epoch
+    epochs: int  # after this many it begins with epoch 0 again
     state: Mapping[str, int | str] = {}
     """The loader state of the client before it; empty for the first."""
 
     @property
     def batches(self) -> int:
-        """The number of batches before they repeat."""
         return self.steps * self.epochs
 
     def key(self, position: int) -> BatchKey:
-        """Return the batch at a position."""
         epoch, step = divmod(position % self.batches, self.steps)
         return epoch, self.rank + self.world_size * step
 
@@ -58,12 +54,9 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchLine(msgspec.Struct, frozen=True):
-    """A client's report of a batch."""
-
     key: BatchKey
     digest: str
-    at_s: float
-    """On the monotonic clock, one for the whole machine."""
+    at_s: float  # on the monotonic clock, one for the whole machine
     delivered: dict[str, int] = {}
     """How all batches of this process so far were delivered, by the loader's statistics."""
     state: Mapping[str, int | str] = {}
@@ -73,10 +66,8 @@ class Client:
     """One rank, in a process that is replaced when it is killed."""
 
     def __init__(self, orders: ClientOrders) -> None:
-        """Start it."""
         self.arrivals: list[BatchLine] = []
-        self.error: str | None = None
-        """Why it gave up, or how it ended; None while it runs."""
+        self.error: str | None = None  # why it gave up, or how it ended; None while it runs
         self.orders = orders
         self.delivered = Counter[str]()
         """How all batches so far were delivered, including those of killed processes."""
@@ -85,11 +76,9 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """Its process id now."""
         return self._process.pid
 
     def fileno(self) -> int:
-        """Return what to poll before ``read``."""
         return self._process.fileno()
 
     def read(self) -> bool:

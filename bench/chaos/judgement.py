@@ -22,11 +22,9 @@ from feeder.wire.messages import BatchKey
 from ..report import RATE, Result, single
 from .clients import BatchLine, ClientOrders
 
-GAP_MAX_S: Final = 3.0
-"""The longest that a client may wait after a node process was killed."""
+GAP_MAX_S: Final = 3.0  # the longest that a client may wait after a node process was killed
 
-RATIO_MIN: Final = 0.6
-"""The least throughput among faults, as a share of the undisturbed one."""
+RATIO_MIN: Final = 0.6  # the least throughput among faults, as a share of the undisturbed one
 
 Kind = Literal[
     "kill-worker",
@@ -52,18 +50,12 @@ _WRONG: Final = {
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One fault."""
-
     kind: Kind
     target: int
     """Number of the feeder, or of the client for "kill-client"."""
-    worker: int
-    """Number of the feeder's worker, modulo the number of workers."""
-    lasts_s: float
-    """Until it is undone; 0 for kinds that need no undoing."""
+    lasts_s: float  # until it is undone; 0 for kinds that need no undoing
     at_s: float = 0.0
-    until_s: float = 0.0
-    """When it struck, and when all feeders had recovered."""
+    until_s: float = 0.0  # when it struck, and when all feeders had recovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +66,12 @@ class Run:
     feeders: int
     began_s: float
     faults: Sequence[Fault]
-    chaos_s: tuple[float, float]
-    """Begin and end of the time with faults."""
+    chaos_s: tuple[float, float]  # begin and end of the time with faults
     ended_s: float
     arrivals: Sequence[Sequence[BatchLine]]
-    """Of each rank."""
-    delivered: Mapping[str, int]
-    """How batches were delivered, by the loaders' statistics."""
+    delivered: Mapping[str, int]  # how batches were delivered, by the loaders' statistics
     errors: Sequence[str]
-    leaks: Sequence[str]
-    """What was not given back in the end."""
+    leaks: Sequence[str]  # what was not given back in the end
 
     def gaps_s(self, since_s: float, until_s: float) -> list[float]:
         """Return the waits for a batch that overlap a span of time, of all clients.
@@ -104,7 +92,7 @@ class Run:
         ]
 
     def longest_gap_s(self, fault: Fault) -> float:
-        """Return the longest wait of a client for a batch, from a fault until the recovery."""
+        """Return the longest wait for a batch, from a fault until the recovery."""
         return round(max(self.gaps_s(fault.at_s, fault.until_s), default=0.0), 3)
 
     def throughputs(self) -> tuple[float, float]:
@@ -122,7 +110,6 @@ class Run:
 
 
 def draw_faults(seed: int, *, feeders: int, clients: int) -> Iterator[Fault]:
-    """Yield faults without end."""
     dice = random.Random(seed)
     while True:
         for kind in dice.sample(KINDS, len(KINDS)):
@@ -130,7 +117,6 @@ def draw_faults(seed: int, *, feeders: int, clients: int) -> Iterator[Fault]:
             yield Fault(
                 kind=kind,
                 target=dice.randrange(clients if kind == "kill-client" else feeders),
-                worker=dice.randrange(64),
                 lasts_s=dice.uniform(*_LASTS_S) if is_lasting else 0.0,
             )
 

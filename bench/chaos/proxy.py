@@ -16,8 +16,7 @@ from typing import Final, Literal, Self
 
 PIECE_BYTES: Final = 1 << 18
 _TIMEOUT_S: Final = 10.0
-_NO_LINGER: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 s: closing sends RST instead of FIN."""
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing sends RST instead of FIN
 
 Side = Literal["client", "server"]
 
@@ -39,8 +38,7 @@ class TcpProxy:
         """Pieces that a stall holds now: at most one for each direction of a connection."""
         self._links: list[dict[Side, asyncio.StreamWriter]] = []
         listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        """Where clients connect."""
+        self.endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"  # where clients connect
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_until_complete,
@@ -72,7 +70,6 @@ class TcpProxy:
         self._switch(end_side)
 
     def mend(self) -> None:
-        """Forward everything again."""
         self._switch()
 
     def close(self) -> None:

@@ -31,9 +31,8 @@ from ..data.material import dataset_or_synthetic
 from ..machine import describe_machine
 from ..report import JudgedReport
 from .clients import Client, ClientOrders, make_digests
-from .feeders import Feeder
 from .judgement import Run, check_arrivals, draw_faults, judge
-from .scene import Scene
+from .scene import Feeder, Scene
 
 LEASE_S: Final = 5.0
 _SCHEDULE_MIN: Final = 64
@@ -55,8 +54,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
         feeders = [
-            stack.enter_context(Feeder(path, workers=1, lease_s=LEASE_S))
-            for _ in range(arguments.nodes)
+            stack.enter_context(Feeder(path, lease_s=LEASE_S)) for _ in range(arguments.nodes)
         ]
         orders = [
             ClientOrders(

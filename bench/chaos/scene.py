@@ -1,28 +1,37 @@
 """The feeders and clients of ``feeder-bench chaos``, and the faults that struck them.
 
+A feeder keeps its two endpoints: ipc, and tcp behind a proxy. When its daemon has ended, another is
+started at the same endpoints, as systemd would.
+
 One fault at a time: ``strike`` returns when all feeders have recovered and every client has got a
 batch since. During this and every other wait, the clients' lines are read.
 """
 
 import contextlib
 import selectors
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Self
 
 import psutil
 
+from feeder.client.stats import request_counters
 from feeder.errors import PeerError
+from feeder.metrics.fields import Counters
 from feeder.plan.recipe import Recipe
 
-from ..daemon import Daemon
+from ..daemon import Daemon, free_port
+from ..fetcher import BatchFetcher
 from ..footprint import mapped_slot_memories
 from .clients import TIMEOUT_S, Client
-from .feeders import Feeder
 from .judgement import Fault
+from .proxy import TcpProxy
 
-_LOOK_S: Final = 0.05
-"""Between two checks of a feeder."""
+_ANSWER_S: Final = 1.0
+_LOOK_S: Final = 0.05  # between two checks of a feeder
 
 _FDS_MORE: Final = 2
 """Growth of a process's descriptors that is no leak: libraries open some on first use."""
@@ -32,6 +41,107 @@ _GIVE_BACK_S: Final = 15.0
 
 _GIVEN_BACK: Final = ("sessions", "slots_committed_bytes", "slots_held_bytes")
 """Counters that are 0 without clients."""
+
+
+class Feeder:
+    """One feeder with one worker; a context manager that ends it."""
+
+    def __init__(self, dataset: Path, *, lease_s: float) -> None:
+        """Start it; it is ready when this returns."""
+        self._dataset = dataset
+        self._lease_s = lease_s
+        self._folder = Path(tempfile.mkdtemp(prefix="feeder-chaos-"))
+        self.ipc = f"ipc://{self._folder}/node"
+        port = free_port()
+        self._tcp = f"tcp://127.0.0.1:{port}"
+        self.proxy = TcpProxy(port)
+        self._seen: set[psutil.Process] = set()
+        try:
+            self.daemon = self._start()
+        except BaseException:
+            self._remove()
+            raise
+
+    def find(self, module: str) -> psutil.Process:
+        """Return its process that runs "feeder.node" or "feeder.worker"."""
+        for process in self._look():
+            with contextlib.suppress(psutil.NoSuchProcess):  # dataset checks are short-lived
+                if module in process.cmdline():
+                    return process
+        raise PeerError(f"a feeder has no process of {module}: {self.daemon.last_log_line()}")
+
+    def restart(self, end: Callable[[Daemon], None]) -> None:
+        """End its daemon with ``Daemon.kill`` or ``terminate``, and start another."""
+        self._look()
+        end(self.daemon)
+        self.daemon = self._start()
+
+    def is_whole(self) -> bool:
+        """Whether it replies and has its worker; a daemon that has ended is restarted."""
+        if not self.daemon.is_running:
+            self.daemon = self._start()
+        return self.counters().get("workers") == 1
+
+    def counters(self) -> Counters:
+        """Return its counters, not through the proxy; none when it does not reply."""
+        try:
+            return request_counters(self._tcp, _ANSWER_S)
+        except PeerError:
+            return {}
+
+    def warm_up(self, recipe: Recipe) -> None:
+        """Fetch a batch over each endpoint: lazily opened descriptors must not count as leaks."""
+        for endpoint in (self.ipc, self._tcp):
+            with BatchFetcher(endpoint, recipe=recipe, window=1) as fetcher:
+                next(fetcher.fetch([(0, 0)]))
+
+    def fds(self) -> Mapping[str, int]:
+        """Return the number of descriptors of each process, without shards of the dataset."""
+        counts, shards = {}, str(self._dataset.resolve())
+        modules = {"node": "feeder.node", "worker-1": "feeder.worker"}
+        processes = {"supervisor": self._look()[0]}
+        processes |= {role: self.find(module) for role, module in modules.items()}
+        for role, process in processes.items():
+            counts[role] = 0
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    counts[role] += not str(link.readlink()).startswith(shards)
+        return counts
+
+    def close(self) -> list[str]:
+        """End it cleanly; return what it left behind: processes and sockets."""
+        self._look()
+        self.daemon.terminate()
+        _, alive = psutil.wait_procs(list(self._seen), timeout=_ANSWER_S)
+        left = [f"process {process.pid}" for process in alive]
+        left += [f"socket {path.name}" for path in self._folder.glob("node*")]
+        for process in alive:
+            process.kill()
+        self._remove()
+        return left
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder.exists():
+            self.close()
+
+    def _start(self) -> Daemon:
+        options = ["--lease-s", str(self._lease_s)]
+        daemon = Daemon(self._dataset, ipc=self.ipc, tcp=self._tcp, workers=1, options=options)
+        self._seen.update(daemon.processes())
+        return daemon
+
+    def _look(self) -> list[psutil.Process]:
+        """Return its current processes, and remember them."""
+        processes = self.daemon.processes() if self.daemon.is_running else []
+        self._seen.update(processes)
+        return processes
+
+    def _remove(self) -> None:
+        self.proxy.close()
+        shutil.rmtree(self._folder)
 
 
 class Scene:
@@ -47,7 +157,6 @@ class Scene:
 
     @property
     def is_well(self) -> bool:
-        """Whether no client has given up."""
         return all(client.error is None for client in self.clients)
 
     def note_idle(self, recipe: Recipe) -> None:
@@ -69,7 +178,6 @@ class Scene:
         self._await(lambda: all(client.arrivals for client in self.clients), "a first batch")
 
     def pump(self, until_s: float) -> None:
-        """Read what clients report until then."""
         while (remaining_s := until_s - time.monotonic()) > 0:
             for key, _ in self._selector.select(remaining_s):
                 client = key.fileobj
@@ -107,17 +215,14 @@ class Scene:
         ]
         self.close()
         for number, feeder in enumerate(self.feeders):
-            name = f"feeder {number}"
-            leaks += [f"{held} of {name}" for held in self._await_given_back(feeder)]
+            held = self._await_given_back(feeder)
             for role, fds in feeder.fds().items():
                 more = fds - self._feeder_fds[number].get(role, fds)
-                if more > _FDS_MORE:
-                    leaks.append(f"{more} descriptors of {name}'s {role}")
-            leaks += [f"{what} of {name}" for what in feeder.close()]
+                held += [f"{more} descriptors of {role}"] if more > _FDS_MORE else []
+            leaks += [f"{what} of feeder {number}" for what in (*held, *feeder.close())]
         return leaks
 
     def close(self) -> None:
-        """End the clients. Idempotent."""
         self._selector.close()
         for client in self.clients:
             client.close()
@@ -129,28 +234,27 @@ class Scene:
         self.close()
 
     def _do(self, fault: Fault) -> None:
-        if fault.kind == "kill-client":
+        what, _, whom = fault.kind.partition("-")
+        if whom == "client":
             client = self.clients[fault.target]
             self._selector.unregister(client)
             client.replace_killed()
             self._selector.register(client, selectors.EVENT_READ)
             return
         feeder = self.feeders[fault.target]
-        process = feeder.node
-        if fault.kind.endswith("-worker"):
-            process = feeder.workers[fault.worker % len(feeder.workers)]
-        match fault.kind:
-            case "kill-worker" | "kill-node":
-                process.kill()
-            case "kill-supervisor":
+        match what, whom:
+            case ("kill", "supervisor"):
                 feeder.restart(Daemon.kill)
-            case "drain":
+            case ("drain", _):
                 feeder.restart(Daemon.terminate)
-            case "stop-worker" | "stop-node":
+            case ("kill", _):
+                feeder.find(f"feeder.{whom}").kill()
+            case ("stop", _):
+                process = feeder.find(f"feeder.{whom}")
                 self._for_a_while(process.suspend, process.resume, fault.lasts_s)
-            case "cut-network":
+            case ("cut", _):
                 self._for_a_while(feeder.proxy.cut, feeder.proxy.mend, fault.lasts_s)
-            case "stall-network":
+            case ("stall", _):
                 self._for_a_while(feeder.proxy.stall, feeder.proxy.mend, fault.lasts_s)
 
     def _for_a_while(

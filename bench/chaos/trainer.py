@@ -42,7 +42,6 @@ _DTYPE: Final = torch.float16
 
 
 def train(orders: ClientOrders) -> Iterator[BatchLine]:
-    """Yield a report of each batch, without end."""
     with FeederLoader(
         orders.endpoints,
         dataset=DATASET_NAME,
@@ -85,7 +84,6 @@ def digest_of(images: torch.Tensor, labels: torch.Tensor, sample_ids: torch.Tens
 
 
 def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> Iterator[str]:
-    """Yield the hashes of batches made in this process."""
     recipe = Recipe.for_split("train", batch_size=orders.batch_size, image_size=orders.image_size)
     size = orders.image_size
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
@@ -105,7 +103,6 @@ def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> 
 
 
 def main(parent: int, orders: ClientOrders, dataset: str | None = None) -> int:
-    """Run as the process; return the exit status."""
     die_with_parent(parent)
     torch.set_num_threads(1)
     lines: Iterator[BatchLine | str] = train(orders)

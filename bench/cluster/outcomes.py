@@ -15,111 +15,95 @@ from .simulation import BIN_S, Simulation, Timeline
 
 HOSTS_MAX: Final = 256
 PUBLISHED_HOSTS: Final = (1, 4, 8, 16)
-PUBLISHED_IMAGES_S: Final = 30_000.0
-"""Of one host."""
+PUBLISHED_IMAGES_S: Final = 30_000.0  # of one host
 PUBLISHED_SPEED_UPS: Final[Mapping[int, float]] = {1: 1.0, 16: 12.0}
-"""Over one host, where it was published."""
 
-RECOVERED: Final = 0.85
-"""Rates over half a second differ by some per cent without a fault."""
+RECOVERED: Final = 0.85  # rates over half a second differ by some per cent without a fault
 
+# Times that all batches in flight take: for the queues to fill, and for the window that counts,
+# of which what waits at its ends is then a small part.
 _FILL: Final = 4
-"""Times that all batches in flight take, for the queues to fill."""
-
 _WINDOW: Final = 10
-"""The same for the window that counts: what waits at its ends is then a small part of it."""
-
-_BATCHES_MIN: Final = 400
-"""Of the window, so that the owner share of a few ranks is no accident."""
-
+_BATCHES_MIN: Final = 400  # of the window, so that the owner share of a few ranks is no accident
 _CHUNKS: Final = 40
 _SECONDS_MIN: Final = 0.3
 _RANK_IMAGES_S: Final = 10_000.0
 
-_BUSY: Final = 0.9
-"""A part that works for this share of the time is what bounds the throughput."""
+_BUSY: Final = 0.9  # a part that works for this share of the time is what bounds the throughput
 
+# Descriptors, counted on real ones: of a rank itself and of each connection; of a node process, of
+# each worker and of each session over tcp.
 _CLIENT_FDS: Final = (12, 4)
-"""Descriptors of a rank: of itself, and of each connection. Counted on a real one."""
-
 _NODE_FDS: Final = (22, 1, 3)
-"""Descriptors of a node process: of itself, of each worker and of each session over tcp."""
 
-_BEFORE_S: Final = 2.0
-"""Of the steady state before the first fault."""
-_AFTER_S: Final = 8.0
-"""After the last one: a frozen host is given up after 2.5 s without an answer."""
+_BEFORE_S: Final = 2.0  # of the steady state before the first fault
+_AFTER_S: Final = 8.0  # after the last: a frozen host is given up after 2.5 s without an answer
 
+# A rate is over both at least: half a second of a small cluster has a few batches.
 _SMOOTH_S: Final = 0.5
 _SMOOTH_BATCHES: Final = 100
-"""A rate is over this many batches at least: half a second of a small cluster has a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A cluster in its steady state. Shares are of 1."""
+    """A cluster in its steady state. Shares are of 1.
+
+    ``bound`` is cpu, nic, storage, rank (what it can receive), demand (it wants no more), or window
+    (too few batches are requested ahead, or they wait for one host). Sessions, links and
+    descriptors are of the host and the rank that have most. ``client_ms``, a batch, and
+    ``node_cpu``, of a core, are CPU times of the session machines on the machine that simulates.
+    """
 
     hosts: int
     ranks: int
     images_s: float
     bound: str
-    """cpu, nic, storage, rank (what it can receive), demand (it wants no more), or window (too few
-    batches are requested ahead, or they wait for one host)."""
     cpu: float
     nic: float
     storage: float
     rank: float
     owner_share: float
     cold_share: float
-    hedged_share: float
-    """Requests of late or lost batches, over first requests."""
+    hedged_share: float  # requests of late or lost batches, over first requests
     sessions: int
-    """Of the host that has most."""
     links: int
-    """Of the rank that has most."""
     client_ms: float
-    """CPU time of the session machine for each batch, on the machine that simulates."""
     node_cpu: float
-    """The same of a node's session machine, as a share of a core."""
     node_fds: int
-    """Descriptors of the node process with most sessions."""
     client_fds: int
-    """Descriptors of the rank with most connections."""
     simulated_s: float
-    took_s: float
-    """CPU time to simulate it."""
+    took_s: float  # CPU time to simulate it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """How many hosts a throughput takes."""
+    """How many hosts a throughput takes: ``least`` by arithmetic, if nothing had to wait.
+
+    ``outcome`` is of the fewest hosts that reach it; ``largest`` of HOSTS_MAX that do not.
+    """
 
     wanted_images_s: float
     least: int
-    """By arithmetic, if hosts were used evenly and nothing had to wait."""
     outcome: Outcome | None
-    """Of the fewest hosts that reach it; None where HOSTS_MAX do not."""
-    largest: Outcome | None = None
-    """What HOSTS_MAX reach, if they do not reach it."""
+    largest: Outcome | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dip:
-    """What one fault did, until the next one or the end."""
+    """What one fault did, until the next one or the end.
 
-    fault: Fault
-    """``at_s`` is counted from the start of ``Scenario.images_s``."""
+    The throughput before is the mean since the fault before, or since the start; that after is the
+    mean of the last quarter of the time. ``recovery_s`` is from the fault until, after the lowest,
+    the throughput was RECOVERED of what it is at the end or was before, whichever is less; 0 if it
+    never fell below that, None if it did not come back.
+    """
+
+    fault: Fault  # ``at_s`` is counted from the start of ``Scenario.images_s``
     before_images_s: float
-    """Mean of the time since the fault before, or since the start."""
     lowest_images_s: float
     after_images_s: float
-    """Mean of the last quarter of the time."""
     recovery_s: float | None
-    """From the fault until, after the lowest, the throughput was RECOVERED of what it is at the end
-    or was before, whichever is less; 0 if it never fell below that, None if it did not come back.
-    """
-    hedged: int
-    """Batches that were requested from another host as well."""
+    hedged: int  # batches that were requested from another host as well
 
     @property
     def depth(self) -> float:
@@ -138,9 +122,7 @@ class Scenario:
     """Over ``smooth_s``, every BIN_S of a steady state and the faults after it."""
     smooth_s: float
     batches: int
-    """That ranks have taken."""
-    is_whole: bool
-    """Whether each rank took its batches in order, each once."""
+    is_whole: bool  # whether each rank took its batches in order, each once
 
 
 def run_steady(

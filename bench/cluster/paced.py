@@ -25,12 +25,9 @@ or each chunk would take as much longer as the worker sleeps too long."""
 
 
 class PacedFiller(filler.ChunkFiller):
-    """A filler that waits after each chunk."""
-
     _due_s = 0.0
 
     def fill(self, chunk: Fill) -> Filled:
-        """Fill the chunk, and wait for the rest of its time."""
         began_s = time.monotonic()
         if began_s - self._due_s > _LATE_S:
             self._due_s = began_s
@@ -41,7 +38,6 @@ class PacedFiller(filler.ChunkFiller):
 
 
 def serve(dataset: str, endpoint: str, workers: str, chunk_images: str) -> int:
-    """Serve until SIGTERM."""
     from feeder.daemon.config import load_config
     from feeder.daemon.notify import Notifier
     from feeder.daemon.supervisor import Supervisor
@@ -67,7 +63,6 @@ def serve(dataset: str, endpoint: str, workers: str, chunk_images: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run as the process; return the exit status."""
     if len(arguments) == 2:
         vars(filler)["ChunkFiller"] = PacedFiller
         return worker.main(int(arguments[0]), int(arguments[1]))

@@ -35,8 +35,7 @@ DATASET: Final = "imagenet"
 _HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000
 """Until ZeroMQ ends a connection to a host that no longer answers."""
 
-_HANDSHAKE_ROUNDS: Final = 4
-"""Latencies from connecting to the end of ZeroMQ's handshake."""
+_HANDSHAKE_ROUNDS: Final = 4  # latencies from connecting to the end of ZeroMQ's handshake
 
 
 class Link:
@@ -44,8 +43,7 @@ class Link:
 
     def __init__(self, world: "Simulation", rank: "Rank", number: int, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.host: Host | None = None
-        """The last one that it was connected to."""
+        self.host: Host | None = None  # the last one that it was connected to
         self._world = world
         self._rank = rank
         self._number = number
@@ -54,7 +52,6 @@ class Link:
         world.after(world.cluster.latency_s * _HANDSHAKE_ROUNDS, self._connect)
 
     def send(self, message: ClientMessage) -> None:
-        """Carry a message to the host."""
         host, peer, world = self.host, self._peer, self._world
         if host is not None and peer is not None:
             at_s = world.now_s + world.cluster.latency_s
@@ -115,13 +112,10 @@ class Link:
 
 
 class Rank:
-    """One client and its training loop."""
-
     def __init__(self, world: "Simulation", number: int, indices: range) -> None:
         cluster = world.cluster
         self.number = number
-        self.taken: list[BatchKey] = []
-        """All batches so far, in order."""
+        self.taken: list[BatchKey] = []  # all batches so far, in order
         self.links: dict[int, Link] = {}
         self._world = world
         self._batches = BatchSequence(0, indices)

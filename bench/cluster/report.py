@@ -100,7 +100,6 @@ class ClusterReport(JudgedReport):
     killed: ComparedLoss | None = None
 
     def to_text(self) -> str:
-        """Return sentences, header and tables."""
         lines = [*wrap(self.conclusions()), "", "feeder-bench cluster"]
         lines += header_lines(self.machine)
         lines += ["simulated:", *header_lines(self.measured)]
@@ -112,7 +111,6 @@ class ClusterReport(JudgedReport):
         return "\n".join(lines) + "\n"
 
     def conclusions(self) -> list[str]:
-        """Return a sentence for each thing that was asked."""
         sentences = []
         if self.sizing is not None:
             sentences.append(_conclude_sizing(self.sizing))
@@ -130,7 +128,7 @@ class ClusterReport(JudgedReport):
         if self.compared:
             rate = max(abs(each.difference) for each in self.compared)
             by_owner = [each for each in self.compared if not each.any_node]
-            owner = max(100 * abs(each.owner_difference) for each in by_owner)
+            owner = max(100 * abs(each.model_owner - each.real_owner) for each in by_owner)
             costs = [f"{100 * find_cost(self.compared, window):.1f}" for window in WINDOWS]
             sentences.append(
                 f"In {len(self.compared)} settings of real daemons the model's throughput is off "
@@ -200,7 +198,6 @@ def _conclude_dip(scenario: Scenario, dip: Dip) -> str:
 
 
 def describe_fault(dip: Dip) -> str:
-    """Return the fault in words."""
     return _FAULTS[dip.fault.kind].format(dip.fault.host)
 
 

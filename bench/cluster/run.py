@@ -41,8 +41,7 @@ HOSTS: Final = "1,2,4,8,16,32,64,128,256"
 RANKS_A_HOST: Final = 2
 RANKS_MAX: Final = 4096
 _MOST: Final = 1e9
-_WARM_STORAGE_MB_S: Final = 1e9
-"""To compare ownership with asking any node by their evenness alone."""
+_WARM_STORAGE_MB_S: Final = 1e9  # to compare ownership with asking any node by their evenness alone
 _ROUNDS: Final = 5
 _SEED: Final = 0
 
@@ -72,7 +71,6 @@ _FAULTS: Final[Sequence[tuple[FaultKind, str, str]]] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's own options."""
     two_a_host = f"each with all numbers of hosts (default: {RANKS_A_HOST} a host)"
     for what, most, default, words in (
         ("hosts", HOSTS_MAX, HOSTS, f"numbers of hosts (default: {HOSTS})"),
@@ -283,7 +281,6 @@ def _validate(seconds: float, machine: Mapping[str, object]) -> ClusterReport:
 
 
 def _describe(cluster: Cluster, *, rate: str) -> dict[str, object]:
-    """Return what was simulated, for the header."""
     wanted = (
         f"{cluster.rank_images_s:,.0f} images/s" if cluster.rank_images_s else "as fast as it can"
     )

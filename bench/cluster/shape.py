@@ -50,8 +50,7 @@ class Cluster:
     cores: int = option(8, "cores", "cores of a host, each with a worker")
     images_per_core_s: float = option(4400.0, "images-per-core", "images/s of a core")
     """Measured on synthetic ImageNet, with the training recipe."""
-    spread: float = 0.14
-    """Standard deviation of a chunk's time over its mean; measured with it."""
+    spread: float = 0.14  # standard deviation of a chunk's time over its mean; measured with it
     nic_gbit_s: float = option(100.0, "nic", "Gbit/s of a host's network card")
     storage_mb_s: float = option(
         2000.0, "storage", "MB/s that a host reads what is not in its memory"
@@ -77,21 +76,18 @@ class Cluster:
     image_bytes: int = 110_000
     """Mean size of a packed image, all of which is read: ImageNet's (bench/README.md, "The
     synthetic set")."""
-    cold: bool = False
-    """The first epoch: no host has any of the dataset in memory."""
+    cold: bool = False  # the first epoch: no host has any of the dataset in memory
 
     latency_us: float = option(200.0, "latency-us", "microseconds from host to host")
     """For a message of any size; also on the same host."""
     faults: tuple[Fault, ...] = ()
     seed: int = 0
-    names: tuple[str, ...] = ()
-    """Of the node processes, which ownership depends on; empty: made up."""
+    names: tuple[str, ...] = ()  # of the node processes, which ownership depends on; empty: made up
     any_node: bool = False
     """Ranks have no reason to wait for a lane's owner: what ownership is compared with."""
 
     @property
     def latency_s(self) -> float:
-        """``latency_us`` in seconds."""
         return self.latency_us / 1e6
 
     @property

@@ -35,8 +35,7 @@ from feeder.wire.messages import BatchKey, Bye, ClientMessage, Hello, NodeIdenti
 from .rank import DATASET, Link, Rank
 from .shape import Cluster, Fault, Lanes, requesting
 
-BIN_S: Final = 0.1
-"""Of the images over time."""
+BIN_S: Final = 0.1  # of the images over time
 
 _SLOTS_BYTES: Final = 1 << 40  # memory bounds nothing here
 _SHORTEST: Final = 0.5  # of a chunk's mean time
@@ -46,44 +45,30 @@ _SHORTEST: Final = 0.5  # of a chunk's mean time
 class Tally:
     """Totals since the start; a window is the difference of two copies (``since``)."""
 
-    images: int = 0
-    """That ranks have taken."""
+    images: int = 0  # that ranks have taken
     batches: int = 0
-    requests: int = 0
-    """First requests of a batch."""
+    requests: int = 0  # first requests of a batch that has an owner
     owner_requests: int = 0
-    """Those that went to the lane's owner."""
-    left_overs: int = 0
-    """First requests of batches that have no owner, not counted in ``requests``."""
-    hedged: int = 0
-    """Further requests of a batch, to another host."""
-    made_images: int = 0
-    """That workers have made, those made twice included."""
-    cold_images: int = 0
-    """Of those, read from storage."""
-    workers_s: float = 0.0
-    """Work of all hosts' workers; of their storage and network cards below."""
+    left_overs: int = 0  # first requests of a batch without an owner
+    hedged: int = 0  # further requests of a batch, to another host
+    made_images: int = 0  # by workers, some twice
+    cold_images: int = 0  # of those, read from storage
+    workers_s: float = 0.0  # work of all hosts, by part
     storage_s: float = 0.0
     nic_s: float = 0.0
-    client_cpu_s: float = 0.0
-    """CPU time of the clients' session machines, measured while they run here."""
+    client_cpu_s: float = 0.0  # of the session machines, measured while they run here
     node_cpu_s: float = 0.0
-    """The same of the nodes'."""
 
     def since(self, before: "Tally") -> "Tally":
-        """Return what has come since an earlier copy."""
         names = [entry.name for entry in fields(self)]
         return Tally(*(getattr(self, name) - getattr(before, name) for name in names))
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Images that ranks have taken, by bins of BIN_S."""
-
     bins: list[int] = field(default_factory=list)
 
     def add(self, at_s: float, images: int) -> None:
-        """Count images at a time."""
         number = int(at_s / BIN_S)
         self.bins += [0] * (number + 1 - len(self.bins))
         self.bins[number] += images
@@ -107,8 +92,7 @@ class Host:
         self.name = f"host-{number}/0 {self.endpoint}"
         if number < len(cluster.names):
             self.name = cluster.names[number]
-        self.is_up = True
-        """It answers; a host that was lost or froze does not."""
+        self.is_up = True  # it answers; a host that was lost or froze does not
         self.nic_free_s = 0.0
         self._world = world
         self._chance = random.Random(f"{cluster.seed} {number}")
@@ -142,7 +126,6 @@ class Host:
             self._give(events.WorkerJoined(worker))
 
     def receive(self, peer: bytes, message: ClientMessage) -> None:
-        """Handle a client's message."""
         match message:
             case Hello():
                 self._give(HelloReceived(next(self._sessions), peer, message, _SLOTS_BYTES))
@@ -258,7 +241,6 @@ class Simulation:
         heapq.heappush(self._calls, (max(at_s, self.now_s), next(self._numbers), call))
 
     def after(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Make a call after a delay."""
         self.at(self.now_s + delay_s, call)
 
     def run(self, until_s: float) -> None:

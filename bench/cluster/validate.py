@@ -46,19 +46,14 @@ from .paced import CHUNK_TIME
 from .shape import SEED, Cluster, Fault, Lanes, requesting
 from .simulation import Timeline
 
+# The greatest differences of throughput, as a share, and of the owner share; and the most that
+# ownership may cost against asking any node.
 THROUGHPUT_MAX: Final = 0.05
-"""The greatest difference of throughput, as a share."""
-
 OWNER_MAX: Final = 0.05
-"""The same of the owner share, in shares of 1."""
-
 LOSS_MAX: Final = 0.02
-"""The most that ownership may cost against asking any node."""
 
 DAEMONS: Final = (2, 3, 4)
-LOSS_DAEMONS: Final = 4
-"""That are compared with asking any node."""
-
+LOSS_DAEMONS: Final = 4  # that are compared with asking any node
 WINDOWS: Final = (8, 16)
 PACED: Final = Cluster(
     cores=4,
@@ -79,16 +74,12 @@ _KILL_DAEMONS: Final = 3
 _KILLED: Final = 1
 _KILL_AFTER_S: Final = 8.0
 _AFTER_KILL_S: Final = 10.0
-_WARM_UP_S: Final = 1.5
-"""Until queues are full."""
-
+_WARM_UP_S: Final = 1.5  # until queues are full
 _TIMEOUT_S: Final = 30.0
 _CLASSES: Final = 4
 
 
 class RankOrders(msgspec.Struct, frozen=True):
-    """What a rank does."""
-
     cluster: Cluster
     endpoints: tuple[str, ...]
     rank: int
@@ -97,38 +88,29 @@ class RankOrders(msgspec.Struct, frozen=True):
 class Taken(NamedTuple):
     """A batch that a rank has taken, and the totals of its requests then."""
 
-    at_s: float
-    """On the monotonic clock, one for the whole machine."""
+    at_s: float  # on the monotonic clock, one for the whole machine
     images: int
     requested: int
-    owned: int
-    """Of ``requested``, from their lane's owner."""
-    again: int
-    """Requests of a batch from another node, too."""
+    owned: int  # of ``requested``, from their lane's owner
+    again: int  # requests of a batch from another node, too
 
 
 class RankRecord(msgspec.Struct, frozen=True):
-    """What a rank did."""
-
     taken: list[Taken]
-    nodes: list[str]
-    """The names of the node processes."""
+    nodes: list[str]  # their names
     descriptors: int
 
 
 class Measured(NamedTuple):
-    """What real daemons and ranks did."""
+    """What real daemons and ranks did from the time on when the queues are full."""
 
     timeline: Timeline
-    """From the time on when the queues are full; the times below are on it."""
-    killed_s: float
+    killed_s: float  # on the time line, as ``end_s``
     end_s: float
     owner_share: float
     again: int
-    nodes: tuple[str, ...]
-    """The names of all node processes, in the order of the list of endpoints."""
-    costs: Mapping[str, Any]
-    """By fields of ``Compared``."""
+    nodes: tuple[str, ...]  # names, in the order of the list of endpoints
+    costs: Mapping[str, Any]  # by fields of ``Compared``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +122,7 @@ class Compared:
     any_node: bool
     real_images_s: float
     model_images_s: float
-    most_images_s: float
-    """By arithmetic: all workers, always."""
+    most_images_s: float  # by arithmetic: all workers, always
     real_owner: float
     model_owner: float
     idle: float
@@ -153,11 +134,6 @@ class Compared:
     def difference(self) -> float:
         """Of the model's throughput from the real one, as a share."""
         return self.model_images_s / self.real_images_s - 1
-
-    @property
-    def owner_difference(self) -> float:
-        """Of the model's owner share from the real one, in shares of 1."""
-        return self.model_owner - self.real_owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +219,10 @@ def judge(results: Sequence[Compared]) -> list[str]:
                 f"{where} throughput differs by {100 * each.difference:+.1f} %, "
                 f"{100 * THROUGHPUT_MAX:.0f} % is allowed"
             )
-        if not each.any_node and abs(each.owner_difference) > OWNER_MAX:
+        owner = each.model_owner - each.real_owner
+        if not each.any_node and abs(owner) > OWNER_MAX:
             lines.append(
-                f"{where} owner share differs by {100 * each.owner_difference:+.1f} points, "
+                f"{where} owner share differs by {100 * owner:+.1f} points, "
                 f"{100 * OWNER_MAX:.0f} are allowed"
             )
     for window in WINDOWS:
@@ -381,7 +358,6 @@ def _take_batches(orders: RankOrders) -> RankRecord:
 
 
 def _main(parent: int, orders: RankOrders) -> int:
-    """Run a rank as the process; return the exit status."""
     die_with_parent(parent)
     try:
         with requesting(orders.cluster):

@@ -15,6 +15,7 @@ where ``make peers`` has made their environments.
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +24,12 @@ from random import Random
 from typing import Final
 
 from feeder.errors import ConfigError
+from feeder.pack.progress import ProgressLine
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Report, Result, align, compare, format_number, single, summarise
-from ..rivals.catalogue import DEFAULT_FOLDER, interpreter
-from ..rivals.process import take_turns
+from ..rivals.catalogue import default_folder
+from ..rivals.process import RivalFailure
 from ..rivals.report import CPU_RATE
 from ..rivals.setup import why_missing
 from .sources import FOLDER, KINDS, PackMaterial, prepare_material, write_source
@@ -128,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environments",
         type=Path,
-        default=DEFAULT_FOLDER,
+        default=default_folder(),
         metavar="DIR",
         help="where `make peers` has put the environments (default: .peers of the project)",
     )
@@ -220,7 +222,7 @@ class _Race:
         if reason := why_missing(writer.environment, environments):
             self.missing[name] = reason
             return
-        python = interpreter(writer.environment, environments)
+        python = environments / writer.environment / "bin" / "python"
         write = partial(run_writer, writer, python, self._listing, folder / writer.name)
         self._contenders[name] = (
             self._material.source,
@@ -230,22 +232,23 @@ class _Race:
     def run(self, rounds: int) -> dict[str, list[Turn]]:
         """Return the turns, one a round, of the contenders that did not fail."""
         turns: dict[str, list[Turn]] = {name: [] for name in self._contenders}
-
-        def take_turn(name: str) -> None:
-            source, act = self._contenders[name]
-            os.sync()
-            read_files(source)
-            turns[name].append(act())
-
-        def give_up(name: str, reason: str) -> None:
-            self.missing[name] = reason
-            del turns[name]
-
         random = Random(0)
-        take_turns("warming up", random.sample([*turns], len(turns)), take_turn, give_up)
-        for taken in turns.values():
-            taken.clear()
-        for number in range(rounds):
-            names = random.sample([*turns], len(turns))
-            take_turns(f"round {number + 1} of {rounds},", names, take_turn, give_up)
+        for number in range(-1, rounds):
+            progress = ProgressLine(sys.stderr)
+            verb = f"round {number + 1} of {rounds}," if number >= 0 else "warming up"
+            progress.begin(verb, "contenders", len(turns))
+            for name in random.sample([*turns], len(turns)):
+                source, take_turn = self._contenders[name]
+                os.sync()
+                read_files(source)
+                try:
+                    turn = take_turn()
+                except RivalFailure as failure:
+                    self.missing[name] = str(failure)
+                    del turns[name]
+                else:
+                    if number >= 0:
+                        turns[name].append(turn)
+                progress.add(1)
+            progress.end()
         return turns

@@ -66,8 +66,10 @@ def _rows(report: RivalsReport, suffix: str) -> list[dict[str, Any]]:
         if each.missing is None and is_on(each.name, suffix):
             rate = rates[each.name]
             kind = ours if each.ours else antialiased if each.antialiased else other
-            text = {"name": words_of(each.name), "kind": kind, "text": _numbers(rate)}
-            rows.append({**text, **bounds(rate)})
+            spread = bounds(rate.min, rate.value, rate.max)
+            rows.append(
+                {"name": words_of(each.name), "kind": kind, "text": _numbers(rate), **spread}
+            )
     return sorted(rows, key=lambda row: -row["value"])
 
 

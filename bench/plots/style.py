@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import altair as alt
 
-from ..report import Result
-
 BLUE: Final = "#3b6fb6"
 ORANGE: Final = "#e08a2c"
 GREEN: Final = "#4b9b6b"
@@ -52,9 +50,9 @@ def chart_of(rows: Iterable[Mapping[str, Any]]) -> Chart:
     return alt.Chart(alt.Data(values=[*rows]))
 
 
-def bounds(row: Result) -> dict[str, float]:
+def bounds(low: float, value: float, high: float) -> dict[str, float]:
     """Return a bar's value, and its spread where it was measured more than once."""
-    return {"value": row.value, **({"min": row.min, "max": row.max} if row.min < row.max else {})}
+    return {"value": value, **({"min": low, "max": high} if low < high else {})}
 
 
 def has_spread(rows: Iterable[Mapping[str, Any]]) -> bool:

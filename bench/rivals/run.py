@@ -9,20 +9,22 @@ a row with the reason.
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
+from feeder.pack.progress import ProgressLine
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Result
-from .catalogue import CONTENDERS, DEFAULT_FOLDER, SCRIPTS, Contender, interpreter
+from .catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
 from .material import RivalMaterial, prepare_material
-from .process import Introduction, RivalFailure, RivalProcess, take_turns
+from .process import Introduction, RivalFailure, RivalProcess
 from .report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
 from .setup import why_missing
 
@@ -64,7 +66,11 @@ def run(arguments: argparse.Namespace) -> RivalsReport:
             for number, unit in enumerate((RATE, CPU_RATE)):
                 rates = {name: [turn[number] for turn in taken] for name, taken in turns.items()}
                 results += build_results(rates, race.notes(), unit=unit)
-    measured = {"rounds": arguments.rounds, "batches": arguments.batches, "batch size": BATCH_SIZE}
+    measured = {
+        "rounds": arguments.rounds,
+        "batches": arguments.batches,
+        "batch size": BATCH_SIZE,
+    }
     return RivalsReport(
         bench="peers", machine=machine, measured=measured, results=results, contenders=notes
     )
@@ -99,22 +105,18 @@ class _Race:
         rounds = self._arguments.rounds
         images = self._arguments.batches * BATCH_SIZE
         with ExitStack() as processes:
-            take_turns("starting", [*turns], partial(self._start, processes), self._give_up)
+            self._each("starting", lambda name: self._start(name, processes))
             warm_up = max(images, _WARM_UP_BATCHES * BATCH_SIZE)
-            names, running = [*self._running], self._running
-            take_turns("warming up", names, lambda n: running[n].take_turn(warm_up), self._give_up)
+            self._each("warming up", lambda name: self._running[name].take_turn(warm_up))
             for number in range(rounds):
-                names = [*running]
-                first = number % len(names)
-                take_turns(
+                self._each(
                     f"round {number + 1} of {rounds},",
-                    names[first:] + names[:first],
-                    lambda name: turns[name].append(running[name].take_turn(images)),
-                    self._give_up,
+                    lambda name: turns[name].append(self._running[name].take_turn(images)),
+                    first=number,
                 )
-            for process in running.values():
+            for process in self._running.values():
                 process.dismiss()  # all at once: some libraries take seconds to end
-        return {name: turns[name] for name in running}
+        return {name: taken for name, taken in turns.items() if name in self._running}
 
     def notes(self) -> list[ContenderNotes]:
         """Return the notes on each contender, whether it was measured or not."""
@@ -122,13 +124,27 @@ class _Race:
             ContenderNotes(
                 name=name,
                 versions=self._introductions[name].versions if name in self._running else {},
-                quality=contender.quality._asdict(),
+                quality=asdict(contender.quality),
                 antialiased=contender.antialiased,
                 ours=contender.environment is None,
                 missing=self._missing.get(name),
             )
             for name, contender in self._contenders.items()
         ]
+
+    def _each(self, verb: str, act: Callable[[str], object], *, first: int = 0) -> None:
+        """Call ``act`` with each remaining contender in turn, beginning with number ``first``."""
+        names = [name for name in self._contenders if name not in self._missing]
+        progress = ProgressLine(sys.stderr)
+        progress.begin(verb, "contenders", len(names))
+        for step in range(len(names)):
+            name = names[(first + step) % len(names)]
+            try:
+                act(name)
+            except RivalFailure as failure:
+                self._give_up(name, str(failure))
+            progress.add(1)
+        progress.end()
 
     def _give_up(self, name: str, reason: str) -> None:
         if self._contenders[name].environment is None:
@@ -137,25 +153,22 @@ class _Race:
         if name in self._running:
             self._running.pop(name).close()
 
-    def _start(self, processes: ExitStack, name: str) -> None:
+    def _start(self, name: str, processes: ExitStack) -> None:
         contender, folder = self._contenders[name], self._arguments.environments.absolute()
-        environment, material = contender.environment, self._material
-        if environment and (reason := why_missing(environment, folder)):
-            raise RivalFailure(reason)
+        if contender.environment is not None:
+            reason = why_missing(contender.environment, folder)
+            if reason is not None:
+                raise RivalFailure(reason)
+        python = interpreter(contender, folder, sys.executable)
+        material = self._material
+        command = [str(python), str(contender.script), str(material.listing), str(material.folder)]
+        command += [str(BATCH_SIZE), str(len(self._cores)), contender.variant]
         process = RivalProcess(
-            interpreter(environment, folder),
-            SCRIPTS / contender.script,
-            material.listing,
-            {
-                "folder": material.folder,
-                "variant": contender.variant,
-                "batch": BATCH_SIZE,
-                "cores": len(self._cores),
-                "dataset": material.dataset,
-            },
+            [*command, str(material.dataset)],
             cores=self._cores,
+            variables=variables(len(self._cores)),
             log=material.folder / f"{name.replace('/', '-')}.log",
-            works_ahead=environment is not None,
+            works_ahead=contender.works_ahead,
             deadline_s=self._arguments.deadline,
         )
         self._running[name] = processes.enter_context(process)
@@ -184,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environments",
         type=Path,
-        default=DEFAULT_FOLDER,
+        default=default_folder(),
         metavar="DIR",
         help="where `make peers` has put the environments (default: .peers of the project)",
     )

@@ -86,11 +86,9 @@ class Setup(NamedTuple):
 
 
 OPTIMISATIONS: Final = dict(zip(WORDS, Setup._fields, strict=True))
-"""The setting that each changes."""
 
 
 def everything(workers: int) -> Setup:
-    """Return the setup with all optimisations on."""
     return Setup(
         partial_decode=True,
         dct_scaling=True,
@@ -217,10 +215,7 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblateReport(Report):
-    """The report of this bench."""
-
     def to_text(self) -> str:
-        """Return conclusion, header and table as text, with a newline at its end."""
         lines = wrap([conclude(self), f"Measured: {describe_measured(self)}. {NOISE}"])
         lines += ["", *self.header()]
         heads = ("", "value", "", "min", "max", "ratio", "noise", "to", "")

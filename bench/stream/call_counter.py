@@ -19,8 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-Calls = Counter[tuple[str, str]]
-"""How many calls, by file and function."""
+Calls = Counter[tuple[str, str]]  # how many calls, by file and function
 
 _BENCH: Final = str(Path(__file__).parents[1])
 _TIMEOUT_S: Final = 60.0

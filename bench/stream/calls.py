@@ -29,29 +29,23 @@ from ..machine import choose_core, describe_machine, pinned_to
 from ..report import Report, Result, single, summarise
 from .call_counter import CallCounter, Calls, counting_child
 
-BATCH_SIZE: Final = 8
-"""One chunk; the number of images changes no count."""
+BATCH_SIZE: Final = 8  # one chunk; the number of images changes no count
 
-GROUP: Final = 8
-"""Batches that are counted together: the two sides do not take turns in step."""
+GROUP: Final = 8  # batches that are counted together: the two sides do not take turns in step
 
 BATCHES: Final = 512
 HELLOS: Final = 32
 
-WARM_UP: Final = 16
-"""Batches, and Hellos, before those that count."""
+WARM_UP: Final = 16  # batches, and Hellos, before those that count
 
-_QUIET_S: Final = 0.02
-"""When neither side has called anything for so long, both have finished."""
+_QUIET_S: Final = 0.02  # when neither side has called anything for so long, both have finished
 
-_SHOWN: Final = 0.1
-"""Functions that are called less often for a batch or a Hello are not listed."""
+_SHOWN: Final = 0.1  # functions that are called less often for a batch or a Hello are not listed
 
 _PRODUCT: Final = Path(feeder.__file__).resolve().parents[1]
 _CLIENT: Final = str(_PRODUCT / "feeder" / "client")
 
-_Pair = tuple[Calls, Calls]
-"""Of client and node process."""
+_Pair = tuple[Calls, Calls]  # of client and node process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +56,6 @@ class CallsReport(Report):
     """By row; each file and function, with its calls for one batch or one Hello."""
 
     def to_text(self) -> str:
-        """Return the table of all rows and each row's functions, with a newline at its end."""
         lines = [Report.to_text(self)]
         for name, functions in self.functions.items():
             lines.append(f"\n{name}:\n")
@@ -150,5 +143,4 @@ def _count(endpoint: str, take_node: Callable[[], Calls]) -> tuple[list[_Pair], 
 
 
 def _shorten(file: str) -> str:
-    """Return a file's path in the repository, if it is the product's."""
     return file.removeprefix(f"{_PRODUCT}/") if "site-packages" not in file else file

@@ -140,7 +140,6 @@ def _read(watcher: LineProcess, seconds: float) -> None:
 
 
 def scrape(address: tuple[str, int]) -> float:
-    """Return the seconds that a scrape took."""
     began_s = time.perf_counter()
     with socket.create_connection(address, _TIMEOUT_S) as client:
         client.sendall(_REQUEST)

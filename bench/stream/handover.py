@@ -123,7 +123,6 @@ class _IdleStage(Stage["Batch[torch.Tensor]"]):
 
 
 def _take(endpoint: str, batch_size: int) -> float:
-    """Return the CPU time of a batch in µs."""
     import torch
 
     from trainer_client import Batch, FeederLoader

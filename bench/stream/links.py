@@ -79,7 +79,6 @@ def client_of(lines: list[str], folder: Path) -> Iterator[NumpyLoader]:
 
 
 def count_descriptors() -> int:
-    """Return how many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd")) - 1  # one is the listing's own
 
 

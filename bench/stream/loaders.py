@@ -38,8 +38,7 @@ from .streams import serving_one_core
 STEP_IMAGES: Final = 16
 STEP_SIDE_PX: Final = 112  # a quarter of the usual pixels: a step takes about a second on a core
 RATE_IMAGES: Final = 64
-RATE_EPOCHS: Final = 2
-"""Of each contender in a round."""
+RATE_EPOCHS: Final = 2  # of each contender in a round
 
 _CACHE_BYTES: Final = 2 << 30
 
@@ -108,7 +107,6 @@ def _measure_steps(daemon: Daemon, rounds: int, steps: int) -> list[Result]:
 
 
 def _make_step(classes: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Return one step of SGD on ResNet-50."""
     model = resnet50(classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -122,7 +120,6 @@ def _make_step(classes: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
 
 
 def _measure_rates(daemon: Daemon, rounds: int) -> list[Result]:
-    """Return the rows of whole epochs taken as fast as they come."""
     shared: dict[str, Any] = {
         "dataset": DATASET_NAME,
         "split": "val",

@@ -15,7 +15,7 @@ a client that sends garbage. With ``--calls`` nothing is timed: ``calls`` counts
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,6 @@ from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
-from feeder.wire.messages import BatchKey
 
 from ..client_process import ClientProcess, await_open
 from ..daemon import Daemon, running_daemon
@@ -47,14 +46,14 @@ from .streams import UNCACHED, Delivered, doublings, fetch_by, fetch_here, strea
 from .transport import CHUNK_IMAGES, measure_transport
 
 BATCH_SIZE: Final = 256
+
 _TRANSPORT_BATCHES: Final = 4
 """Batches of transport alone for each one that is decoded: they take a tenth of the time."""
 
-_Stream = Callable[[int, int], Delivered]
-"""Fetches a number of batches from a first one on."""
-
 _SETTLE_S: Final = 0.5
 """For the daemon to free the sessions' memory, which must not count as idling."""
+
+_Stream = Callable[[int, int], Delivered]  # fetches a number of batches from a first one on
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -73,24 +72,23 @@ def run(arguments: argparse.Namespace) -> Report:
         check_libraries()
         tune_allocator()
         with Dataset.open(path) as dataset:
+            local = _Local(dataset, worker_core)
             for workers in range(1, len(cores) + 1):
-                bench = _StreamBench(dataset, arguments, worker_core, client_core)
+                daemon_cores = [worker_core] if workers == 1 else cores
                 with (
                     pinned_to(client_core),
                     running_daemon(
-                        path,
-                        workers=workers,
-                        cores=[worker_core] if workers == 1 else cores,
-                        options=UNCACHED,
+                        path, workers=workers, cores=daemon_cores, options=UNCACHED
                     ) as daemon,
                 ):
-                    results += [row_beside(workers, row) for row in bench.measure(daemon)]
-        rounds, batches, batch_size = arguments.rounds, arguments.batches, bench.recipe.batch_size
+                    rows = _measure(daemon, local, arguments, client_core)
+                results += [row_beside(workers, row) for row in rows]
+        rounds, batches, batch_size = arguments.rounds, arguments.batches, local.recipe.batch_size
         of_cores = {"worker_core": worker_core, "client_core": client_core}
         results += measure_transport(
             rounds=rounds, batches=_TRANSPORT_BATCHES * batches, batch_size=batch_size, **of_cores
         )
-        results += measure_security(path, bench.recipe, rounds=rounds, batches=batches, **of_cores)
+        results += measure_security(path, local.recipe, rounds=rounds, batches=batches, **of_cores)
     measured = {
         "rounds": rounds,
         "batches": batches,
@@ -116,130 +114,119 @@ def row_beside(workers: int, row: Result) -> Result:
     )
 
 
-class _StreamBench:
-    """The contenders over one daemon."""
+class _Local:
+    """Makes batches in this process as a worker would, on its core."""
 
-    def __init__(
-        self, dataset: Dataset, arguments: argparse.Namespace, worker_core: int, client_core: int
-    ) -> None:
-        self._dataset = dataset
-        self._arguments = arguments
-        self._worker_core, self._client_core = worker_core, client_core
+    def __init__(self, dataset: Dataset, core: int) -> None:
         self.recipe = Recipe.for_split("train", batch_size=min(BATCH_SIZE, dataset.layout.samples))
-        self._epoch_batches = self._plan_epoch(0).batches
+        self.path = dataset.path
+        self._layout = dataset.layout
+        self._core = core
         self._reader = SampleReader(dataset, self.recipe)
         size, rows = self.recipe.image_size, self.recipe.batch_size
-        self._pixels = np.empty((rows, size, size, 3), np.int8)
+        self.pixels = np.empty((rows, size, size, 3), np.int8)  # of the last batch
         self._labels = np.empty(rows, np.int64)
+        self._epoch_batches = self._plan(0).batches
 
-    def measure(self, daemon: Daemon) -> list[Result]:
-        """Return the rows of this daemon."""
-        began_s = time.monotonic()
-        with ExitStack() as sessions:
+    def make(self, first: int, end: int) -> None:
+        """Make the batches first .. end - 1, counted through the epochs."""
+        with pinned_to(self._core):
+            for number in range(first, end):
+                epoch, index = divmod(number, self._epoch_batches)
+                plan = self._plan(epoch)
+                for start in range(0, self.recipe.batch_size, CHUNK_IMAGES):
+                    sample_ids = plan.samples(index, start, CHUNK_IMAGES)
+                    rows = slice(start, start + len(sample_ids))
+                    self._reader.fill(
+                        sample_ids,
+                        seed=0,
+                        epoch=epoch,
+                        pixels=self.pixels[rows],
+                        labels=self._labels[rows],
+                    )
 
-            def open_session(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
-                fetcher = BatchFetcher(endpoint, recipe=self.recipe, share_memory=share_memory)
-                return sessions.enter_context(fetcher)
+    def _plan(self, epoch: int) -> EpochPlan:
+        return self.recipe.plan_epoch(self._layout, seed=0, epoch=epoch)
 
-            lent = open_session(daemon.ipc)
-            checks = self._compare_first_batch(lent, began_s)
-            copied = open_session(daemon.ipc, share_memory=False)
-            streams: dict[str, _Stream] = {
-                "ipc": partial(fetch_here, lent),
-                "ipc-copy": partial(fetch_here, copied),
-                "tcp": partial(fetch_here, open_session(daemon.tcp)),
-                **self._open_more(daemon, sessions),
-            }
-            results = self._run_rounds(daemon, streams)
-            results += measure_handover(lent, copied, daemon.ipc)
-            own_mib = daemon.worker_bytes() / 2**20
-        results += [*checks, single("worker/own-memory", "MiB", own_mib)]
-        time.sleep(_SETTLE_S)
-        idle = daemon.idle_percent(self._arguments.idle)
-        return [*results, single("daemon/idle", "% of a core", idle)]
 
-    def _open_more(self, daemon: Daemon, sessions: ExitStack) -> dict[str, _Stream]:
-        """Return the streams to several clients, by name."""
-        most = self._arguments.clients
-        streams: dict[str, _Stream] = {}
+def _measure(
+    daemon: Daemon, local: _Local, arguments: argparse.Namespace, client_core: int
+) -> list[Result]:
+    began_s = time.monotonic()
+    with ExitStack() as sessions:
+
+        def open_session(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
+            fetcher = BatchFetcher(endpoint, recipe=local.recipe, share_memory=share_memory)
+            return sessions.enter_context(fetcher)
+
+        lent = open_session(daemon.ipc)
+        served = next(lent.fetch([(0, 0)])).pixels.copy()
+        first_batch_s = time.monotonic() - began_s
+        local.make(0, 1)
+        if not np.array_equal(served, local.pixels):
+            raise DatasetError(
+                f"the daemon's batch 0 of {local.path} differs from the one made here: "
+                "report this with both versions"
+            )
+        copied = open_session(daemon.ipc, share_memory=False)
+        streams: dict[str, _Stream] = {
+            "ipc": partial(fetch_here, lent),
+            "ipc-copy": partial(fetch_here, copied),
+            "tcp": partial(fetch_here, open_session(daemon.tcp)),
+        }
+        most, batch_size = arguments.clients, local.recipe.batch_size
         for transport, endpoint in (("ipc", daemon.ipc), ("tcp", daemon.tcp)) if most > 1 else ():
             clients = [
                 sessions.enter_context(
-                    ClientProcess(
-                        endpoint, batch_size=self.recipe.batch_size, core=self._client_core
-                    )
+                    ClientProcess(endpoint, batch_size=batch_size, core=client_core)
                 )
                 for _ in range(most)
             ]
             await_open(clients)
             for count in doublings(most)[1:]:
                 streams[f"{transport}-{count}-clients"] = partial(fetch_by, clients[:count])
-        return streams
+        results = _run_rounds(daemon, local, streams, arguments)
+        results += measure_handover(lent, copied, daemon.ipc)
+        own_mib = daemon.worker_bytes() / 2**20
+    time.sleep(_SETTLE_S)
+    return [
+        *results,
+        single("stream/first-batch", "s", first_batch_s),
+        single("check/equal-to-local", "samples", len(served)),
+        single("worker/own-memory", "MiB", own_mib),
+        single("daemon/idle", "% of a core", daemon.idle_percent(arguments.idle)),
+    ]
 
-    def _compare_first_batch(self, fetcher: BatchFetcher, began_s: float) -> list[Result]:
-        """Fetch the daemon's first batch, timed, and compare it with the same batch made here."""
-        served = next(fetcher.fetch([(0, 0)])).pixels.copy()
-        first_batch_s = time.monotonic() - began_s
-        self._make_batches([(0, 0)])
-        if not np.array_equal(served, self._pixels):
-            raise DatasetError(
-                f"the daemon's batch 0 of {self._dataset.path} differs from the one made here: "
-                "report this with both versions"
-            )
-        return [
-            single("stream/first-batch", "s", first_batch_s),
-            single("check/equal-to-local", "samples", len(served)),
-        ]
 
-    def _run_rounds(self, daemon: Daemon, streams: dict[str, _Stream]) -> list[Result]:
-        batches = self._arguments.batches
-        delivered: dict[str, list[Delivered]] = {name: [] for name in streams}
-        first = 0  # of the round's batches: the same for each contender, different in each round
+def _run_rounds(
+    daemon: Daemon, local: _Local, streams: dict[str, _Stream], arguments: argparse.Namespace
+) -> list[Result]:
+    batches, first = arguments.batches, 0
+    delivered: dict[str, list[Delivered]] = {name: [] for name in streams}
 
-        def make(_first: int, _end: int) -> None:
-            numbers = range(first, first + batches)
-            self._make_batches([divmod(number, self._epoch_batches) for number in numbers])
+    def stream(name: str, _first: int, _end: int) -> None:
+        busy_s, began_s = daemon.busy_s(), time.monotonic()
+        arrived = streams[name](first, batches)
+        arrived.taken_s = time.monotonic() - began_s
+        arrived.daemon_cpu_s = daemon.busy_s() - busy_s
+        delivered[name].append(arrived)
 
-        def stream(name: str, _first: int, _end: int) -> None:
-            busy_s, began_s = daemon.busy_s(), time.monotonic()
-            arrived = streams[name](first, batches)
-            arrived.taken_s = time.monotonic() - began_s
-            arrived.daemon_cpu_s = daemon.busy_s() - busy_s
-            delivered[name].append(arrived)
+    def next_round(_: object = None) -> None:
+        nonlocal first  # the same batches for each contender, others in each round
+        first += batches
 
-        def next_round(_: object = None) -> None:
-            nonlocal first
-            first += batches
-
-        contenders: dict[str, Contender] = {"sample/whole": make}
-        contenders |= {name: partial(stream, name) for name in streams}
-        taken = measure(
-            contenders,
-            rounds=self._arguments.rounds,
-            items=batches,
-            verb="streaming",
-            after_warm_up=next_round,
-            after_round=next_round,
-        )
-        local_rates = rates(taken, batches * self.recipe.batch_size)["sample/whole"]
-        after_warm_up = {name: rounds[1:] for name, rounds in delivered.items()}
-        return stream_rows(local_rates, after_warm_up, self.recipe.image_size**2 * 3)
-
-    def _make_batches(self, keys: Sequence[BatchKey]) -> None:
-        """Make batches in this process as a worker would, on its core."""
-        with pinned_to(self._worker_core):
-            for epoch, index in keys:
-                plan = self._plan_epoch(epoch)
-                for first in range(0, self.recipe.batch_size, CHUNK_IMAGES):
-                    sample_ids = plan.samples(index, first, CHUNK_IMAGES)
-                    rows = slice(first, first + len(sample_ids))
-                    self._reader.fill(
-                        sample_ids,
-                        seed=0,
-                        epoch=epoch,
-                        pixels=self._pixels[rows],
-                        labels=self._labels[rows],
-                    )
-
-    def _plan_epoch(self, epoch: int) -> EpochPlan:
-        return self.recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
+    contenders: dict[str, Contender] = {
+        "sample/whole": lambda _first, _end: local.make(first, first + batches),
+        **{name: partial(stream, name) for name in streams},
+    }
+    taken = measure(
+        contenders,
+        rounds=arguments.rounds,
+        items=batches,
+        verb="streaming",
+        after_warm_up=next_round,
+        after_round=next_round,
+    )
+    local_rates = rates(taken, batches * local.recipe.batch_size)["sample/whole"]
+    after_warm_up = {name: rounds[1:] for name, rounds in delivered.items()}
+    return stream_rows(local_rates, after_warm_up, local.recipe.image_size**2 * 3)

@@ -45,29 +45,22 @@ _PIECE_BYTES: Final = 128 * 1024
 _RING_PIECES: Final = 256
 """32 MiB, more than a core's own caches: copying needs the memory, as decoding and packing do."""
 
-_BURST_SHARE: Final = 0.02
-"""Of the time between samples, on each core."""
+_BURST_SHARE: Final = 0.02  # of the time between samples, on each core
 _BURST_MAX_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakReport(JudgedReport):
-    """A report with all samples."""
-
-    headline: str
-    """What became of the throughput, and what has grown, in a few words."""
+    headline: str  # what became of the throughput, and what has grown, in a few words
     conclusions: Sequence[str]
-    """The same with their evidence, a sentence each."""
 
-    at_s: Sequence[float]
-    """When each sample was taken."""
+    at_s: Sequence[float]  # when each sample was taken
     series: Mapping[str, Sequence[float]]
     """By name, such as "memory/node-1" in MiB: one value a sample."""
     restarts: Sequence[tuple[float, str]]
     """When clients ended, and how: "clean" or "killed"."""
 
     def to_text(self) -> str:
-        """Return the conclusion, header and table as text, with a newline at its end."""
         head, _, rest = JudgedReport.to_text(self).partition("\n")
         verdict = "failed" if self.failures else "passed"
         lines = wrap([f"{head} {verdict}: {self.headline}", *self.conclusions])
@@ -172,7 +165,6 @@ class Soak:
         self._images = 0
 
     def start(self) -> None:
-        """Start the clients; return once batches arrive."""
         for number in range(self._arguments.clients):
             self._clients.append(self._start(number))
         await_open(self._clients)

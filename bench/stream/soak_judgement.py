@@ -32,10 +32,8 @@ from typing import Final, Literal
 from ..report import RATE, Result, single, summarise
 
 WARM_UP_SHARE: Final = 0.2
-SAMPLES_MIN: Final = 9
-"""After the warm-up: three for each median."""
-START_UP: Final = 1
-"""Samples of the throughput that are left out."""
+SAMPLES_MIN: Final = 9  # after the warm-up: three for each median
+START_UP: Final = 1  # samples of the throughput that are left out
 
 FALL_MAX: Final = 0.25
 """The greatest fall that is tolerated, as a share of the best window's median."""
@@ -66,7 +64,6 @@ class Window:
     end: int
 
     def median(self, values: Sequence[float]) -> float:
-        """Return the median of its part of ``values``."""
         return statistics.median(values[self.first : self.end])
 
     def span_s(self, at_s: Sequence[float]) -> tuple[float, float]:
@@ -74,7 +71,6 @@ class Window:
         return at_s[self.first - 1] if self.first else 0.0, at_s[self.end - 1]
 
     def format_span(self, at_s: Sequence[float]) -> str:
-        """Return the same in words."""
         begin_s, end_s = self.span_s(at_s)
         if at_s[-1] < _MINUTES_FROM_S:
             return f"seconds {begin_s:.0f}–{end_s:.0f}"
@@ -83,17 +79,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of the throughput."""
-
     kind: Kind
     headline: str
-    """A few words."""
     sentence: str
-    """The same with its evidence."""
-    change: float
-    """Of the medians, as a share; negative when it fell."""
-    machine_change: float
-    """The same for the reference load of the core that lost most."""
+    change: float  # of the medians, as a share; negative when it fell
+    machine_change: float  # the same for the reference load of the core that lost most
 
 
 def find_thirds(samples: int) -> tuple[Window, Window]:

@@ -41,13 +41,11 @@ class Way(NamedTuple):
 
     transport: str
     """"ipc" or "tcp"."""
-    is_copied: bool
-    """Over an ipc socket: the client does not map the slots."""
+    is_copied: bool  # over an ipc socket: the client does not map the slots
     clients: int
     workers: int
     rate: Result
-    gap_p99: Result | None
-    """The time between batches; None where no client got two in a row."""
+    gap_p99: Result | None  # the time between batches; None where no client got two in a row
     daemon_cpu: Result
     client_cpu: Result
 
@@ -60,10 +58,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport(Report):
-    """The report of this bench."""
-
     def to_text(self) -> str:
-        """Return conclusion, tables in words, header and all rows, with a newline at its end."""
         lines = wrap([*conclude(self), describe_measured(self)])
         lines += ["", *_format_ways(self), "", *_format_bare(self), ""]
         lines.append("All rows, as --json has them; sample/whole is made without a daemon:")
@@ -146,7 +141,6 @@ def conclude(report: Report) -> list[str]:
 
 
 def describe_measured(report: Report) -> str:
-    """Return rounds, batches and the machine's cores as a sentence."""
     rounds, batches = report.measured.get("rounds"), report.measured.get("batches")
     if not isinstance(rounds, int) or not isinstance(batches, int):
         return "Values are medians."

@@ -83,8 +83,7 @@ class Delivered:
     """What arrived in one round, and the cost of it."""
 
     images: int = 0
-    gaps_s: list[float] = field(default_factory=list)
-    """Between whole batches, at each client."""
+    gaps_s: list[float] = field(default_factory=list)  # between whole batches, at each client
     client_cpu_s: float = 0.0
     daemon_cpu_s: float = 0.0
     taken_s: float = 0.0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.options import add_jobs_option, describe_resumable, option, perform
+from feeder.cli.options import add_jobs_option, describe_resumable, perform
 from feeder.errors import ConfigError
 from feeder.source.kinds import MODULES
 
@@ -69,105 +69,143 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add_source_options(group: "argparse._ArgumentGroup") -> None:
-    holds = "column, feature, field or extension that holds the"
-    option(group, "--source KIND", _KIND_HELP, dest="kind")
-    option(group, "--image FIELD", f"{holds} image", default="")
-    option(group, "--label FIELD", f"{holds} label", default="")
-    option(
-        group,
-        "--label-kind",
-        "a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
-        "(default: what all labels show)",
-        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
+    group.add_argument("--source", dest="kind", metavar="KIND", help=_KIND_HELP)
+    group.add_argument(
+        "--image",
+        default="",
+        metavar="FIELD",
+        help="column, feature, field or extension that holds the image",
     )
-    option(
-        group,
+    group.add_argument(
+        "--label",
+        default="",
+        metavar="FIELD",
+        help="column, feature, field or extension that holds the label",
+    )
+    group.add_argument(
+        "--label-kind",
+        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
+        help="a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
+        "(default: what all labels show)",
+    )
+    group.add_argument(
         "--uncertain",
-        "what -1 and a missing value are in rows of 0 and 1",
         choices=("no", "yes", "leave-out"),
         default="",
+        help="what -1 and a missing value are in rows of 0 and 1",
     )
-    base = "number of the first class in SRC (default: 0; 1 for image/class/label of TFRecords)"
-    option(group, "--label-base N", base, type=int)
-    option(
-        group,
-        "--labels FILE",
-        "labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development kit",
+    group.add_argument(
+        "--label-base",
+        type=int,
+        metavar="N",
+        help="number of the first class in SRC (default: 0; 1 for image/class/label of TFRecords)",
+    )
+    group.add_argument(
+        "--labels",
         dest="labels_file",
         default="",
+        metavar="FILE",
+        help="labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development "
+        "kit",
     )
-    names = "names of the classes, one a line"
-    option(group, "--class-names FILE", names, dest="class_names_file", default="")
+    group.add_argument(
+        "--class-names",
+        dest="class_names_file",
+        default="",
+        metavar="FILE",
+        help="names of the classes, one a line",
+    )
 
 
 def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
-    option(
-        group,
-        "--classes-of DATASET",
-        "use the classes and labels of this packed dataset, such as the training set",
+    group.add_argument(
+        "--classes-of",
         type=Path,
+        metavar="DATASET",
+        help="use the classes and labels of this packed dataset, such as the training set",
     )
-    option(
-        group,
-        "--split NAME",
-        "split of SRC to pack: a folder, or the files or rows of it; with --val-fraction or "
+    group.add_argument(
+        "--split",
+        metavar="NAME",
+        help="split of SRC to pack: a folder, or the files or rows of it; with --val-fraction or "
         "--val-list the side, train or val",
     )
-    option(
-        group,
+    group.add_argument(
         "--all-splits",
-        "pack what looks like several splits as one source, folders as classes",
+        action="store_true",
+        help="pack what looks like several splits as one source, folders as classes",
     )
-    option(group, "--val-fraction SHARE", "share of the images for validation, e.g. 5%%")
-    option(group, "--val-list FILE", "names of the validation images, one a line", type=Path)
-    option(
-        group,
-        "--max-bad SHARE",
-        "share or number of bad images to leave out (default: 5%%); with more, nothing is "
-        "published",
+    group.add_argument(
+        "--val-fraction",
+        metavar="SHARE",
+        help="share of the images for validation, e.g. 5%%",
+    )
+    group.add_argument(
+        "--val-list",
+        type=Path,
+        metavar="FILE",
+        help="names of the validation images, one a line",
+    )
+    group.add_argument(
+        "--max-bad",
         default="5%",
+        metavar="SHARE",
+        help="share or number of bad images to leave out (default: 5%%); with more, nothing is "
+        "published",
     )
-    option(group, "--strict", "stop at the first bad image")
+    group.add_argument("--strict", action="store_true", help="stop at the first bad image")
 
 
 def _add_loss_options(group: "argparse._ArgumentGroup") -> None:
-    option(group, "--max-side PX", "shrink images with a longer side", type=int)
-    quality = "encode all images at this JPEG quality (default: only those that must be, at 95)"
-    option(group, "--quality Q", quality, type=int)
-    subsampling = "re-encode colour images whose chroma subsampling differs"
-    option(group, "--subsampling", subsampling, choices=("444", "422", "420"))
+    group.add_argument(
+        "--max-side", type=int, metavar="PX", help="shrink images with a longer side"
+    )
+    group.add_argument(
+        "--quality",
+        type=int,
+        metavar="Q",
+        help="encode all images at this JPEG quality (default: only those that must be, at 95)",
+    )
+    group.add_argument(
+        "--subsampling",
+        choices=("444", "422", "420"),
+        help="re-encode colour images whose chroma subsampling differs",
+    )
 
 
 def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
-    option(group, "--shards", "number of shard files (default: by size)", type=int)
+    group.add_argument("--shards", type=int, help="number of shard files (default: by size)")
     group.add_argument("--lanes", help=argparse.SUPPRESS)  # of earlier versions
-    option(
-        group,
+    group.add_argument(
         "--tile-width",
-        "pixels across a tile (default: 32)",
         dest="tile_width_px",
         type=int,
         choices=(16, 32, 64, 128),
         default=32,
+        help="pixels across a tile (default: 32)",
     )
-    option(group, "--seed", "of the shuffle (default: 0)", type=int, default=0)
+    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
     add_jobs_option(group)
-    option(
-        group,
-        "--ray HOST:PORT",
-        "pack on the hosts of a Ray cluster, which share SRC and DST; --jobs are tasks at a "
-        "time then (default: its CPUs; head: $RAY_ADDRESS, else that of this machine)",
+    group.add_argument(
+        "--ray",
         nargs="?",
         const="",
+        metavar="HOST:PORT",
+        help="pack on the hosts of a Ray cluster, which share SRC and DST; --jobs are tasks at a "
+        "time then (default: its CPUs; head: $RAY_ADDRESS, else that of this machine)",
     )
-    option(group, "--apply-exif", "turn images upright (default: no, as torchvision)")
-    option(
-        group,
-        "--png16-max LEVEL",
-        "level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
-        "(default: 65535)",
+    group.add_argument(
+        "--apply-exif",
+        action="store_true",
+        help="turn images upright (default: no, as torchvision)",
+    )
+    group.add_argument(
+        "--png16-max",
         type=int,
         default=65_535,
+        metavar="LEVEL",
+        help="level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
+        "(default: 65535)",
     )
 
 

@@ -22,11 +22,11 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.decompress import open_container
-from feeder.source.kinds import Kind, missing_extra
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import SUFFIXES, TarSource, TarWalk, find_first, is_tar
@@ -230,7 +230,10 @@ def _read_meta(data: bytes, where: str) -> tuple[str, ...]:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
     except ImportError:
-        raise missing_extra(META, "scipy", "imagenet") from None
+        raise ResourceError(
+            f"{META} needs the package scipy: pip install scipy (the extra imagenet), or give "
+            "--class-names a file whose line k is the synset of id k"
+        ) from None
     try:
         content = loadmat(io.BytesIO(data), squeeze_me=True, variable_names=["synsets"])
         leaves: Any = [row for row in content["synsets"] if int(row["num_children"]) == 0]

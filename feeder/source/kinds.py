@@ -6,11 +6,8 @@ libraries that are extras on demand.
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
-
-from feeder.errors import ResourceError
 
 if TYPE_CHECKING:
     from feeder.source.source import Source, SourceSpec
@@ -63,11 +60,3 @@ def find_kind(name: str) -> Kind:
     """Return what the module of a kind declares."""
     module = importlib.import_module(f"feeder.source.{MODULES[name]}")
     return cast(Kind, module.KINDS[name])
-
-
-def missing_extra(what: str, package: str, extra: str) -> ResourceError:
-    """Return the error for a package that is not installed, without which ``what`` is not read."""
-    return ResourceError(
-        f"reading {what} needs the package {package}, which is not installed: "
-        f"`{sys.executable} -m pip install '{package}'` (the extra {extra})"
-    )

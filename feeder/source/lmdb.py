@@ -17,20 +17,19 @@ from typing import Final
 
 import numpy as np
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import decode_name, path_to_text, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, describe_foreign, sniff_format
-from feeder.source.kinds import Kind, missing_extra
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
 from feeder.source.location.storage import StoredFile
 from feeder.source.source import ContainerSource, SourceSpec
-from feeder.source.tf_example import BadExample, read_datum
+from feeder.source.tf_example import BadExample, ExampleReader
 
 _METADATA: Final = re.compile(rb"__\w+__|num[-_]samples|length")
 _BINARY: Final = re.compile(rb"[\0-\x1f\x7f]")
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _DATABASE_BYTES: Final = 48  # of the value that stands for a named database
-_DATUM_BYTES_MAX: Final = 1 << 30
 _NO_LABEL: Final = "neither a Datum nor its key has a label (--label-kind none packs it without)"
 _IN_PYTHON: Final = "read it in Python, and give its images to feeder.pack_samples"
 
@@ -83,13 +82,14 @@ def _find_image(file: StoredFile, at: int, size_bytes: int) -> tuple[int, int, i
     if _PICKLE.match(start):
         raise SourceError("unsupported", f"a pickle, which can run any code: {_IN_PYTHON}")
     if start and not sniff_format(start):
-        data = file.read(at, min(size_bytes, _DATUM_BYTES_MAX))
         with contextlib.suppress(BadExample):
-            if datum := read_datum(data):
-                first, stop, label, is_encoded = datum
+            reader = ExampleReader(lambda first, count: file.read(at + first, count), size_bytes)
+            if datum := reader.datum():
+                data, label, is_encoded = datum
                 if not is_encoded:
                     raise SourceError("unsupported", "a Datum of raw pixels: encode its images")
-                at, size_bytes, start = at + first, stop - first, data[first:stop][:SNIFF_BYTES]
+                at, size_bytes = at + data.start, data.stop - data.start
+                start = file.read(at, min(size_bytes, SNIFF_BYTES))
     if not start:
         raise SourceError("empty", "its image has no bytes")
     if not sniff_format(start):
@@ -103,7 +103,7 @@ def _walk(file: StoredFile, where: str) -> Iterator[tuple[bytes, int, int]]:
         import lmdb
         from lmdb.verify import VerifyError, verify
     except ModuleNotFoundError:
-        raise missing_extra("LMDB", "lmdb>=3", "lmdb") from None
+        raise ResourceError("LMDB needs pip install 'lmdb>=3' (the extra lmdb)") from None
     path = f"/proc/self/fd/{file.descriptor}"  # the file that was opened, if it is replaced now
     try:
         problems = [each for each in verify(path, False) if "freeDB" not in each]

@@ -4,13 +4,14 @@ A Parquet file cannot be read in any order, so its images are copied to the work
 listed. Only listing needs pyarrow.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
 from feeder.source.item_bytes import SourceError, check_size
-from feeder.source.kinds import Kind, missing_extra
+from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
 from feeder.source.raw_labels import RawLabel
 from feeder.source.source import ContainerSource, SourceSpec
@@ -41,16 +42,19 @@ class ParquetFiles(ContainerSource):
         try:
             from feeder.source.parquet_rows import WRITE_CSV, open_rows
         except ModuleNotFoundError:
-            raise missing_extra("Parquet", "pyarrow", "parquet") from None
+            raise ResourceError(
+                "reading Parquet needs pyarrow, which is not installed: "
+                f"`{sys.executable} -m pip install pyarrow` (the extra parquet)"
+            ) from None
         prefix = self.prefix(container)
         with open_rows(self._spec, container, listing.stamp) as rows:
             listing.expect_spill(rows.stored_bytes)
+            columns = rows.columns
             listing.about.base = self._spec.label_base or 0
-            if rows.label:
-                listing.about.field = f"column {printable(rows.label)}"
-            for number, text in enumerate(rows.class_names):
+            listing.about.field = f"column {printable(columns.label)}" if columns.label else ""
+            for number, text in enumerate(columns.class_names):
                 listing.name_class(number, text)
-            listing.about.is_declared = bool(rows.class_names)
+            listing.about.is_declared = bool(columns.class_names)
             count, nulls, file_name = 0, 0, b""
             for row in rows.rows():
                 if self._spec.split not in ("", row.split):
@@ -59,9 +63,9 @@ class ParquetFiles(ContainerSource):
                 if row.image is None:
                     nulls += 1
                     file_name = file_name or row.path
-                self._add(prefix, row, rows.label, listing)
+                self._add(prefix, row, columns.label, listing)
             if nulls and nulls == count:
-                column = f"{rows.name}: the column {printable(rows.image)} has no image bytes"
+                column = f"{rows.name}: the column {printable(columns.image)} has no image bytes"
                 if not file_name:
                     raise DatasetError(f"{column}, only nulls")
                 raise DatasetError(

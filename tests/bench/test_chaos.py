@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.chaos.clients import BatchLine, ClientOrders
-from bench.chaos.feeders import Feeder
 from bench.chaos.judgement import KINDS, Fault, Run, check_arrivals, draw_faults, judge
-from bench.chaos.scene import Scene
+from bench.chaos.scene import Feeder, Scene
 from bench.cli import main
 from bench.fetcher import BatchFetcher
 from feeder.plan.recipe import Recipe
@@ -35,7 +34,6 @@ def arrivals(places: list[int]) -> list[BatchLine]:
 
 
 def check(places: list[int]) -> dict[str, int]:
-    """Return what is wrong with them."""
     wrong = check_arrivals(arrivals(places), ORDERS, DIGESTS)
     return {what: count for what, count in wrong.items() if count}
 
@@ -81,7 +79,7 @@ def test_faults_depend_on_the_seed_and_have_every_kind_equally_often() -> None:
     assert lasting == {"stop-worker", "stop-node", "cut-network", "stall-network"}
 
 
-KILL = Fault(kind="kill-node", target=0, worker=0, lasts_s=0.0, at_s=30.2, until_s=31.0)
+KILL = Fault(kind="kill-node", target=0, lasts_s=0.0, at_s=30.2, until_s=31.0)
 RUN = Run(
     batch_size=8,
     feeders=2,
@@ -151,7 +149,7 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """A session that is still open, a process and a socket that outlive their feeder."""
     monkeypatch.setattr("bench.chaos.scene._GIVE_BACK_S", 0.2)
     recipe = Recipe.for_split("train", batch_size=8, image_size=32)
-    with Feeder(dataset, workers=1, lease_s=30.0) as feeder, Scene([feeder]) as scene:
+    with Feeder(dataset, lease_s=30.0) as feeder, Scene([feeder]) as scene:
         scene.note_idle(recipe)
         orphan = subprocess.Popen(["sleep", "60"])
         feeder._seen.add(psutil.Process(orphan.pid))

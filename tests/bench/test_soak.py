@@ -1,31 +1,32 @@
 """``feeder-bench stream --soak``: what counts as growth, what it samples, and a short real run."""
 
 import os
+import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bench.cli import main
 from bench.plots import draw
 from bench.stream import soak
 from bench.stream.soak import CoreReference, Soak, SoakReport
-from bench.stream.soak_judgement import SAMPLES_MIN, Verdict, judge
+from bench.stream.soak_judgement import SAMPLES_MIN, Verdict, judge, judge_throughput
 from tests.bench.rows import run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
-
-STEADY = [50.0]
 
 
 def growth_of(values: Sequence[float], name: str = "memory/node-1") -> tuple[float, list[str]]:
     """Return how far a series has grown, and the failures."""
     moments = [float(second) for second in range(1, len(values) + 1)]
-    series = {name: values, **dict.fromkeys(("throughput", "reference/x"), STEADY * len(values))}
+    series = {name: values, **dict.fromkeys(("throughput", "reference/x"), [50.0] * len(values))}
     rows, failures, _ = judge(series, moments)
     return {row.name: row.value for row in rows}[f"{name}/growth"], failures
 
@@ -208,42 +209,144 @@ def test_a_daemon_that_dies_is_reported_with_its_last_log_line(
     assert "the last log line: feeder: " in error
 
 
-class Core:
-    """The kernel's files for cpu1 and cpu3; cpu0 and cpu2 are offline."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The speed of a core's load is 1000 MB/s."""
-        (root / "proc").mkdir()
-        self._stat = root / "proc/stat"
-        self._now_s = 0.0
-        clock = SimpleNamespace(monotonic=lambda: self._now_s)
-        monkeypatch.setattr("bench.stream.soak.time", clock)
-        monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
-
-    def pass_time(self, now_s: float, busy_s: Mapping[int, float], stolen_s: float = 0) -> None:
-        """Set the clock, and the totals of the cores."""
-        self._now_s, hertz = now_s, os.sysconf("SC_CLK_TCK")
-        lines = [
-            f"cpu{core} {round((busy - stolen_s) * hertz)} 0 0 777 5 0 0 {round(stolen_s * hertz)} "
-            "0 0"
-            for core, busy in busy_s.items()
-        ]
-        self._stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""]))
-
-
-@pytest.fixture
-def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Core:
-    return Core(tmp_path, monkeypatch)
-
-
-def test_the_reference_counts_what_others_take_from_each_core(core: Core, tmp_path: Path) -> None:
+def test_the_reference_counts_what_others_take_from_each_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only."""
-    reference = CoreReference(
-        {"daemon-core": 1, "client-core": 3}, 1.0, stat=tmp_path / "proc/stat"
+    stat, now_s, hertz = tmp_path / "stat", 0.0, os.sysconf("SC_CLK_TCK")
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("bench.stream.soak.time", clock)
+    monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
+    reference = CoreReference({"daemon-core": 1, "client-core": 3}, 1.0, stat=stat)
+    speeds = []
+    for now_s, busy_s, own_s in (  # noqa: B007  # the clock reads it
+        (100.0, {1: 10.0, 3: 20.0}, {1: 3.0, 3: 4.0}),
+        (101.0, {1: 10.9, 3: 20.6}, {1: 3.7, 3: 4.6}),
+    ):
+        lines = [f"cpu{n} {round(s * hertz)} 0 0 777 5 0 0 0 0 0" for n, s in busy_s.items()]
+        stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""]))
+        speeds.append(reference.sample(own_s))
+    assert speeds[0] == {"daemon-core": 1000.0, "client-core": 1000.0}
+    assert speeds[1] == {"daemon-core": pytest.approx(800), "client-core": pytest.approx(1000)}
+
+
+# --- Throughput -------------------------------------------------------------------------------
+
+
+SAMPLES = 50
+
+
+def _noisy(level: float, spread: float, samples: int, seed: int) -> list[float]:
+    draw = random.Random(seed)
+    return [level * draw.uniform(1 - spread, 1 + spread) for _ in range(samples)]
+
+
+def _falling(first: float, last: float, seed: int = 0) -> list[float]:
+    noise = _noisy(1, 0.05, SAMPLES, seed)
+    return [
+        (first + (last - first) * place / (SAMPLES - 1)) * factor
+        for place, factor in enumerate(noise)
+    ]
+
+
+def _step(at: int, samples: int, *, fall: float, spread: float, seed: int = 0) -> list[float]:
+    draw = random.Random(seed)
+    levels = [1430.0 if place < at else 1430.0 * (1 - fall) for place in range(samples)]
+    return [max(0.0, level * draw.gauss(1, spread)) for level in levels]
+
+
+def _judge(throughput: Sequence[float], *references: Sequence[float]) -> Verdict:
+    return judge_throughput(
+        throughput,
+        {f"reference/{number}": each for number, each in enumerate(references)},
+        [5.0 * place for place in range(1, len(throughput) + 1)],
     )
-    core.pass_time(100.0, {1: 10.0, 3: 20.0})
-    first = reference.sample({1: 3.0, 3: 4.0})
-    assert first == {"daemon-core": 1000.0, "client-core": 1000.0}
-    core.pass_time(101.0, {1: 10.9, 3: 20.6})
-    second = reference.sample({1: 3.7, 3: 4.6})
-    assert second == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1000.0)}
+
+
+STEADY = _noisy(700, 0.03, SAMPLES, 9)
+
+NEIGHBOURS = [350.0 if place % 4 == 0 else 700.0 for place in range(SAMPLES)]
+"""Others come and go, as often at the beginning as at the end."""
+
+_FALL = _falling(1430, 500)
+_SLOWER = _falling(700, 240, seed=5)
+_WILD = [[100.0, 2000.0, 1900.0][place % 3] for place in range(37)]
+_WILD += [[100.0, 2000.0, 110.0][place % 3] for place in range(13)]
+_IN_PROPORTION = [
+    rate * speed / 700 for rate, speed in zip(_falling(1600, 300), NEIGHBOURS, strict=True)
+]
+
+
+@pytest.mark.parametrize(
+    ("throughput", "references", "kind", "words"),
+    [
+        (
+            _FALL,
+            [STEADY, STEADY],
+            "fell",
+            "throughput fell by 61 %: 1,368 images/s in minutes 0.1–0.4, the best before the end, "
+            "and 532 at the end, in minutes 3.8–4.2 (medians; 25 % is allowed), while the ",
+        ),
+        (_IN_PROPORTION, [NEIGHBOURS], "fell", "the feeder became slower"),
+        (_FALL, [STEADY, _SLOWER], "machine-slower", "but the machine became slower"),
+        (_WILD, [STEADY], "too-noisy", "varied too much to tell a fall from noise"),
+        ([0.0] * SAMPLES, [STEADY], "too-noisy", "had no image; sample less often (--every)"),
+    ],
+)
+def test_verdicts_and_their_words(
+    throughput: Sequence[float], references: Sequence[Sequence[float]], kind: str, words: str
+) -> None:
+    verdict = _judge(throughput, *references)
+    assert (verdict.kind, words in verdict.sentence) == (kind, True), verdict.sentence
+    assert (verdict.machine_change < -0.05) == (kind == "machine-slower")
+
+
+@given(st.integers(0, 999))
+def test_throughput_that_stays_holds(seed: int) -> None:
+    assert _judge(_noisy(1400, 0.15, SAMPLES, seed), STEADY).kind == "held"
+    assert _judge(_falling(1000, 1600, seed=seed), STEADY).kind == "held"
+    assert _judge(_falling(1000, 850, seed=seed), STEADY).kind == "held", "a small fall"
+    draw = random.Random(seed)
+    wild = [draw.choice([100.0, 500.0, 1500.0, 2500.0]) for _ in range(SAMPLES)]
+    assert _judge(wild, STEADY).kind in {"held", "too-noisy"}
+
+
+@given(
+    samples=st.sampled_from([30, 45, 60, 61, 360]),
+    tenth=st.integers(1, 9),
+    fall=st.floats(0.36, 1),
+    spread=st.floats(0, 0.02),
+    seed=st.integers(0, 999),
+)
+@example(samples=30, tenth=1, fall=0.36, spread=0.02, seed=0)
+@example(samples=360, tenth=9, fall=0.36, spread=0.02, seed=0)
+def test_a_clean_step_down_is_a_fall_wherever_it_is(
+    samples: int, tenth: int, fall: float, spread: float, seed: int
+) -> None:
+    values = _step(samples * tenth // 10, samples, fall=fall, spread=spread, seed=seed)
+    machine = _noisy(700, spread, samples, seed + 1)
+    assert _judge(values, machine, machine).kind == "fell"
+
+
+def test_noise_alone_is_no_fall() -> None:
+    """The best of many windows is above the mean by chance, and the last may be below it."""
+    for seed in range(300):
+        values = _step(60, 60, fall=0, spread=0.08, seed=seed)
+        assert _judge(values, _noisy(700, 0.05, 60, seed)).kind == "held", seed
+    kinds = [
+        _judge(_step(60, 60, fall=0, spread=spread, seed=seed), _noisy(700, 0.05, 60, seed)).kind
+        for spread in (0.12, 0.2, 0.4)
+        for seed in range(200)
+    ]
+    assert "machine-slower" not in kinds
+    assert kinds.count("fell") <= len(kinds) // 100
+
+
+def test_a_slow_start_is_no_trend_and_a_fall_after_it_is_one() -> None:
+    """A decoded cache that fills makes throughput rise; then it falls to where it began."""
+    filling = [700 + 30.0 * place for place in range(24)]
+    full = filling + [1400.0] * 36
+    assert _judge(full, _noisy(700, 0.03, 60, 1)).kind == "held"
+    assert _judge(full[:52] + [700.0] * 8, _noisy(700, 0.03, 60, 1)).kind == "fell"
+    # Batches that waited when the clock began are counted in the first sample, which is left out.
+    assert _judge([5000.0] * 1 + [1400.0] * 59, [700.0] * 60).change == 0

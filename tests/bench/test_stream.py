@@ -8,20 +8,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
+from bench.cli import main
 from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
-from bench.stream import handover
+from bench.stream.call_counter import CallCounter
 from bench.stream.run import row_beside
 from bench.stream.stream_report import StreamReport, conclude
 from bench.stream.streams import Delivered, stream_rows
@@ -134,41 +134,6 @@ def test_a_client_that_gives_up_or_dies_is_quoted(
             os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(PeerError, match=reason):
             await_open([client])
-
-
-@pytest.mark.parametrize("is_lent", [False, True])
-def test_waiting_for_lent_batches_has_a_deadline_and_pauses(
-    is_lent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node limits requests for counters; where no batch counts, there is one for each batch."""
-    requests = []
-
-    def count_lent(stats: object) -> int:
-        requests.append(stats)
-        return 1000 * len(requests) if is_lent else 0
-
-    def take(key: object) -> object:
-        if not is_lent:
-            raise PeerError("no batch in time")
-        return batch
-
-    batch = SimpleNamespace(pixels=np.zeros(1))
-    fetcher: Any = SimpleNamespace(
-        session=SimpleNamespace(received_bytes=0, prefetch=SimpleNamespace(ready=1)),
-        fetch=lambda keys: iter([batch]),
-        fetch_run=lambda first, count: iter([batch]),
-        give_back=lambda: None,
-        take=take,
-        welcome=SimpleNamespace(batches=1),
-    )
-    monkeypatch.setattr(handover, "StatsLink", contextlib.nullcontext)
-    monkeypatch.setattr(handover, "_count_lent", count_lent)
-    monkeypatch.setattr(handover, "_PAUSE_S", 0.05)
-    monkeypatch.setattr(handover, "_TIMEOUT_S", 0.2)
-    reason = "has read all messages" if is_lent else "no batch in time"
-    with pytest.raises(PeerError, match=reason):
-        handover.measure_handover(fetcher, fetcher, "")
-    assert len(requests) <= 1 + 0.2 / 0.05 + 1, "one before the first batch, one after each pause"
 
 
 def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
@@ -307,3 +272,55 @@ def test_no_end_of_the_bench_leaves_a_process(
     if number is not signal.SIGKILL:
         assert status == 128 + number
         assert list(short_folder.iterdir()) == []
+
+
+# --- Calls ------------------------------------------------------------------------------------
+
+
+def _inner() -> None:
+    len("a C call, which does not count")
+
+
+def _outer() -> None:
+    _inner()
+    _inner()
+
+
+def test_calls_of_this_thread_and_of_those_that_it_starts_are_counted() -> None:
+    counter = CallCounter()
+    _outer()
+    with counter:
+        _outer()
+        thread = threading.Thread(target=_inner)
+        thread.start()
+        thread.join()
+    _outer()
+    calls = counter.take()
+    assert (calls[__file__, "_outer"], calls[__file__, "_inner"]) == (1, 3)
+    assert counter.take().total() == 0
+
+
+def test_rows_of_batches_and_hellos(
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, count in (("BATCHES", 32), ("HELLOS", 3), ("WARM_UP", 8)):
+        monkeypatch.setattr(f"bench.stream.calls.{name}", count)
+    document = run_bench(tmp_path, "stream", dataset, "--calls")
+    rows = {row["name"]: row for row in document["results"]}
+    ways = ("client", "node", "hello-client", "hello-node")
+    assert list(rows) == [f"{kind}/{way}" for way in ways for kind in ("calls", "files")]
+    for way in ways:
+        calls = rows[f"calls/{way}"]["value"]
+        assert 5 < rows[f"files/{way}"]["value"] < calls < 2000
+        assert 0.5 < sum(document["functions"][f"calls/{way}"].values()) / calls < 2
+    text = capsys.readouterr().out
+    assert "feeder/session/table.py SessionTable.handle" in text
+    assert "trainer_client/_numpy_loader.py" in text
+
+
+def test_calls_have_no_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "--calls", "--plot", str(tmp_path / "calls.png")]) == 2
+    assert "leave --calls out" in capsys.readouterr().err

@@ -11,7 +11,6 @@ _SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "imagenet-sa
 
 
 def main() -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.exact", description=__doc__)
     parser.add_argument("--images", type=Path, default=_SAMPLE, help="class folders of JPEGs")
     parser.add_argument("--crops", type=int, default=40_000, help="half of them of real images")

@@ -220,6 +220,5 @@ def _is_pillows(jpeg: bytes, rgbx: NDArray[np.uint8]) -> bool:
 
 
 def format_outcomes(outcomes: Counter[str]) -> str:
-    """Return one line."""
     parts = [f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items())]
     return f"{outcomes.total():,} damaged JPEGs: {', '.join(parts)}"

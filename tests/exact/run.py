@@ -42,7 +42,6 @@ _COLUMNS = ("crops", "decoded", "bytes", *(f"≠ {version}" for version in VERSI
 
 
 def total(tally: Tally) -> Counter[str]:
-    """The sum of all rows."""
     return sum(tally.values(), Counter())
 
 
@@ -137,7 +136,6 @@ def compare_window(
 
 
 def format_table(tally: Tally) -> str:
-    """The counts of each row and of all."""
     rows = [(images, kind, f"1/{scale}", count) for (images, kind, scale), count in tally.items()]
     lines = [_line("images", "kind", "scale", _COLUMNS)]
     for images, kind, scale, count in [

@@ -25,7 +25,6 @@ class Window(NamedTuple):
     height: int
 
     def size_px(self, scale: int) -> tuple[int, int]:
-        """Return width and height as decoded."""
         return -(-self.width // scale), -(-self.height // scale)
 
 
@@ -40,7 +39,6 @@ def window_of(
 
 
 def whole_window(tiled: TiledJpeg) -> Window:
-    """Return the window of the whole image."""
     mcus, rows = mcus_of(tiled)
     return window_of(tiled, 0, mcus, 0, rows)
 

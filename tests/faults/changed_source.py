@@ -31,16 +31,13 @@ IMAGES = 41
 CLASSES = ("n00000001", "n00000002", "n00000003")
 PARTS = 4
 
-Files = Mapping[str, bytes]
-"""The files of a source by their paths in its folder."""
+Files = Mapping[str, bytes]  # the files of a source by their paths in its folder
 Samples = Mapping[str, tuple[str, int]]
 """The class and the source checksum of each sample of a dataset, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image of a source, and its class."""
-
     name: str
     data: bytes
     label: str

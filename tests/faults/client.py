@@ -23,13 +23,13 @@ from typing import Any
 import psutil
 
 from bench.line_process import LineProcess
+from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
-from tests.support.daemon import DEADLINE_S, wait_until
+from tests.support.daemon import DEADLINE_S, Key, RawClient, check_batch, wait_until
 from tests.support.lent_client import SLOTS, WAIT_S, digest, make_numpy_loader
 from tests.support.sources import REPOSITORY
 
 EPOCH = 5
-"""The batches of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,20 @@ class Trainee:
             self.taken += 1
 
     def take(self, batches: int) -> None:
-        """Request, receive and compare batches."""
         self.ask(batches)
         self.receive()
 
     def take_to(self, index: int) -> None:
         """Take batches, at least one, until the next one has ``index`` in its epoch."""
         self.take((index - self.requested - 1) % EPOCH + 1)
+
+
+def fetch(client: RawClient, dataset: Dataset, *keys: Key) -> None:
+    """Request batches, and compare each with the same one made in this process."""
+    client.want(*keys)
+    for key in keys:
+        assert client.recipe is not None
+        check_batch(dataset, client.recipe, key, client.take(key))
 
 
 def stop(process: psutil.Process) -> None:
@@ -150,8 +157,7 @@ def stop(process: psutil.Process) -> None:
 
 
 def _reply(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    os.write(1, line.encode() + b"\n")
 
 
 def main() -> None:

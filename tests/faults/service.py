@@ -58,11 +58,9 @@ class Service:
         assert self.daemon.process.wait(DEADLINE_S) in (0, -signal.SIGKILL)
 
     def await_counters(self, **wanted: int) -> None:
-        """Return once counters are as wanted."""
         wait_until(lambda: wanted.items() <= self.counters().items(), f"counters are {wanted}")
 
     def await_none_held(self) -> None:
-        """Return once no session and no slot is left."""
         self.await_counters(sessions=0, slots_committed_bytes=0, slots_held_bytes=0)
 
     def end(self) -> None:

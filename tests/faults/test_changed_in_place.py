@@ -66,7 +66,6 @@ def copy_whole(served: Path, other: Path) -> None:
 
 
 def copy_index(served: Path, other: Path) -> None:
-    """Copy the records and names only."""
     content, mine = (other / SHARD).read_bytes(), (served / SHARD).read_bytes()
     start = decode_header(content, SHARD).records_offset
     overwrite(served / SHARD, mine[: decode_header(mine, SHARD).records_offset] + content[start:])

@@ -17,7 +17,6 @@ from tests.support.sources import InlinePool
 
 
 def pool_that(act: Callable[[], None], after: int) -> Callable[..., ActingPool]:
-    """Make a pool that acts after a number of parts."""
     return lambda *arguments, **named: ActingPool(act, after, *arguments, **named)
 
 

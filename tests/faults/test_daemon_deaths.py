@@ -13,11 +13,11 @@ from feeder.client.stats import request_report
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Welcome
+from tests.faults.client import fetch
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
     RawClient,
-    check_batch,
     client_process,
     customised,
     node_processes,
@@ -40,14 +40,12 @@ def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dat
         node, workers = daemon.node, daemon.workers()
         with RawClient(daemon.endpoint) as client:
             client.hello(recipe)
-            client.want((0, 0))
-            client.take((0, 0))
+            fetch(client, dataset, (0, 0))
             node.kill()
             daemon.wait_line("node process 0 serves again")
             client.await_no_session()  # the socket has reconnected
             assert isinstance(client.hello(recipe), Welcome)
-            client.want((0, 1))
-            check_batch(dataset, recipe, (0, 1), client.take((0, 1)))
+            fetch(client, dataset, (0, 1))
         for process in (node, *workers):
             wait_until(lambda p=process: not p.is_running(), f"{process} has ended")  # type: ignore[misc]
         daemon.family()
@@ -66,8 +64,7 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
             with RawClient(daemon.endpoint) as other:
                 other.hello(recipe)
                 for epoch in range(3):
-                    other.want((epoch, 0))
-                    check_batch(dataset, recipe, (epoch, 0), other.take((epoch, 0)))
+                    fetch(other, dataset, (epoch, 0))
                     other.want(release=((epoch, 0),))
                 other.bye()
             wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease has expired")
@@ -175,11 +172,9 @@ def count(daemon: Daemon, text: str) -> int:
 
 
 def fetch_one(daemon: Daemon, dataset: Dataset, name: str = "d") -> None:
-    recipe = small_recipe()
     with RawClient(daemon.endpoint) as client:
-        client.hello(recipe, dataset=name)
-        client.want((0, 0))
-        check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
+        client.hello(small_recipe(), dataset=name)
+        fetch(client, dataset, (0, 0))
 
 
 def test_processes_ignore_a_terminal_interrupt_also_while_they_start(

@@ -22,8 +22,7 @@ from tests.faults.service import Service, await_fds, shared_names
 from tests.support.daemon import DEADLINE_S, Daemon, runs, wait_until
 from tests.support.lent_client import expected
 
-EPOCHS: Final = 120
-"""More than all cases take together."""
+EPOCHS: Final = 120  # more than all cases take together
 
 PHASES: Final = ("start", "mid-batch", "slot lent", "epoch end", "drain")
 VICTIMS: Final = ("worker", "node process", "supervisor")

@@ -11,11 +11,11 @@ import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed, NodeMessage
+from tests.faults.client import fetch
 from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
     RawClient,
-    check_batch,
     customised,
     runs,
     serve,
@@ -85,8 +85,7 @@ def test_stalled_dataset_delays_no_other_and_recovers(
         try:
             stalled.hello(recipe, dataset="d")
             healthy.hello(recipe, dataset="e")
-            stalled.want((0, 0))
-            check_batch(mirrored, recipe, (0, 0), stalled.take((0, 0)))
+            fetch(stalled, mirrored, (0, 0))
             workers = daemon.workers()
             disk.hang(SHARDS)
             stalled.want((0, 1), (0, 2), release=((0, 0),))
@@ -95,8 +94,7 @@ def test_stalled_dataset_delays_no_other_and_recovers(
                 "all workers wait for the disk",
             )
             for epoch in range(8):  # served although both workers are stuck
-                healthy.want((epoch, 0))
-                check_batch(dataset, recipe, (epoch, 0), healthy.take((epoch, 0)))
+                fetch(healthy, dataset, (epoch, 0))
                 healthy.want(release=((epoch, 0),))
                 if epoch == 0:  # a busy machine may take longer for all eight than a chunk may take
                     assert not stalled.socket.poll(0), "the stalled batch is still pending"
@@ -108,15 +106,13 @@ def test_stalled_dataset_delays_no_other_and_recovers(
             failed = next_failure(stalled)
             assert failed.code == "dataset"
             assert "dataset d cannot be read: no answer in 20 s" in failed.message
-            healthy.want((9, 0))
-            check_batch(dataset, recipe, (9, 0), healthy.take((9, 0)))
+            fetch(healthy, dataset, (9, 0))
             disk.answer()
             wait_until(
                 lambda: daemon.counters()["workers_held"] == 0, "the stuck workers have ended"
             )
             stalled.hello(recipe, dataset="d")
-            stalled.want((1, 0))
-            check_batch(mirrored, recipe, (1, 0), stalled.take((1, 0)))
+            fetch(stalled, mirrored, (1, 0))
             wait_until(
                 lambda: daemon.counters()["datasets_stalled"] == 0, "the dataset has recovered"
             )

@@ -24,7 +24,6 @@ def all_lent(daemon: Daemon, batches: int) -> None:
 
 
 def take(loader: FeederLoader, batches: int) -> list[str]:
-    """Take batches, across epochs."""
     taken: list[str] = []
     while True:
         for batch in loader:

@@ -57,7 +57,6 @@ def pack_with_kills(source: str, destination: Path, *options: str) -> None:
 
 
 def files_of(folder: Path) -> set[str]:
-    """The complete files of the work folder."""
     if not folder.is_dir():
         return set()
     return {name for name in os.listdir(folder) if not name.endswith(".tmp")}

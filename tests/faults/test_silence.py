@@ -31,8 +31,7 @@ STOPPED = r"\(kernel state: stopped by a (signal|debugger)\)"
 OPTIONS = ("--chunk-images", "2", "--decoded-bytes", "0", "--lease-s", "600")
 
 SUSPENDED_S = 6.0
-WATCHED_S = 5.0
-"""Hung node processes are noticed within this time, stopped workers within 3 s."""
+WATCHED_S = 5.0  # hung node processes are noticed within this time, stopped workers within 3 s
 
 BEFORE, BATCHES = 20, 500
 """More than a client takes until all processes are stopped."""

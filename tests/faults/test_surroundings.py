@@ -46,22 +46,12 @@ def without_shm() -> Sequence[str]:
     return WITHOUT_SHM
 
 
-def test_jumping_wall_clock_changes_nothing(
-    packed: Path, jumping_clock: Mapping[str, str], tmp_path: Path
+@pytest.mark.parametrize("surroundings", ["jumping_clock", "without_shm"])
+def test_the_loss_of_a_worker_changes_nothing_under_a_jumping_clock_or_a_full_dev_shm(
+    packed: Path, tmp_path: Path, surroundings: str, request: pytest.FixtureRequest
 ) -> None:
-    train_and_lose_a_worker(packed, tmp_path, jumping_clock, ())
-
-
-def test_full_dev_shm_changes_nothing(
-    packed: Path, without_shm: Sequence[str], tmp_path: Path
-) -> None:
-    train_and_lose_a_worker(packed, tmp_path, {}, without_shm)
-
-
-def train_and_lose_a_worker(
-    packed: Path, tmp_path: Path, environ: Mapping[str, str], prefix: Sequence[str]
-) -> None:
-    """Compare batches and sessions over the loss of a worker with an undisturbed run."""
+    strange = request.getfixturevalue(surroundings)
+    environ, prefix = (strange, ()) if surroundings == "jumping_clock" else ({}, strange)
     bind = f"ipc://{tmp_path}/node"
     with (
         serve(packed, bind=bind, environ=environ, prefix=prefix) as daemon,

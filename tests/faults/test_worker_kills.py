@@ -8,6 +8,7 @@ import psutil
 
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Failed
+from tests.faults.client import fetch
 from tests.support.daemon import (
     RawClient,
     check_batch,
@@ -53,8 +54,7 @@ def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
                 check_batch(dataset, recipe, key, client.take(key))
             client.want(release=keys)
             epoch += 1
-        client.want((epoch, 0))
-        check_batch(dataset, recipe, (epoch, 0), client.take((epoch, 0)))
+        fetch(client, dataset, (epoch, 0))
         counters = daemon.counters()
         assert not failed_batches(counters)
         assert counters["worker_restarts"] == KILLS
@@ -65,7 +65,6 @@ def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
 def test_workers_killed_while_starting_do_not_end_the_daemon(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
-    recipe = small_recipe()
     with serve(packed, environ=customised(tmp_path, SHORT_PAUSES)) as daemon:
         for killed in range(1, 7):  # 3 in a row used to end it
             wait_until(daemon.workers, "a worker is starting")
@@ -77,9 +76,8 @@ def test_workers_killed_while_starting_do_not_end_the_daemon(
         assert daemon.counters()["worker_starts_failed"] > 0
         assert daemon.counters()["worker_pause_s"] > 0
         with RawClient(daemon.endpoint) as client:
-            client.hello(recipe)
-            client.want((0, 0))
-            check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
+            client.hello(small_recipe())
+            fetch(client, dataset, (0, 0))
 
 
 def test_sample_that_kills_every_worker_is_blamed(

@@ -6,7 +6,6 @@ virtual_machine.py  Debian's cloud kernel and qemu with two memory nodes of two 
 
 guest_init.py       process 1 of the guest `placement`: mounts, loopback, the check, power off
 guest_check.py      runs `feeder serve`; checks CPUs, memory placement and the bytes it sends
-crossed_process.py  a process with CPUs on one node and memory on the other, for the check
 
 unit_root.py        the guest `unit`: systemd as process 1 with our feeder.service
 unit_check.py       checks that the service is up, sandboxed and placed, and that it stops

@@ -1,17 +1,17 @@
-"""A real `feeder serve` in the guest, and its processes."""
+"""A real `feeder serve` in the guest, its processes, and the report of the checks for the host."""
 
 import os
-import signal
 import sys
-from pathlib import Path
 from typing import Self
 
 import psutil
 
 from bench.daemon import READY_LINE, DaemonProcess
+from feeder.host.placement import NodePlacement, PlacementCheck, check_placement
+from feeder.host.topology import NumaNode
 
 START_DEADLINE_S = 150.0  # emulated cores are about twenty times slower
-STOP_DEADLINE_S = 30.0
+OWN_SHARE_MIN = 0.99
 
 
 class Daemon(DaemonProcess):
@@ -38,10 +38,26 @@ class Daemon(DaemonProcess):
         """Those of its processes that have not ended."""
         return [process for process in self._known if process.is_running()]
 
-    def end(self) -> int:
-        """Send SIGTERM; return the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_DEADLINE_S)
+
+class Report:
+    """Counts and prints the checks, line by line: the host has them even if the guest dies."""
+
+    passed = failed = 0
+
+    def check(self, good: bool, claim: str, seen: object) -> None:
+        """Print one check with the observed value."""
+        self.passed += good
+        self.failed += not good
+        self.log(f"{'ok  ' if good else 'FAIL'}  {claim}: {seen}")
+
+    def log(self, line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """Print the summary, which the host parses, and exit."""
+        self.log(f"{self.passed} passed, {self.failed} failed")
+        sys.exit(self.failed > 0)
 
 
 def children(process: int | psutil.Process, module: str) -> list[psutil.Process]:
@@ -51,7 +67,15 @@ def children(process: int | psutil.Process, module: str) -> list[psutil.Process]
     return sorted(found, key=lambda child: child.create_time())
 
 
-def processors(pid: int) -> set[int]:
-    """Return the CPUs that a process's threads ran on last (proc(5): field 39 of stat)."""
-    stats = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat"))
-    return {int(text.rpartition(")")[2].split()[36]) for text in stats}
+def own_placement(node: NumaNode, workers: int) -> NodePlacement:
+    """Return where a NUMA node's processes belong: on its CPUs, and in its memory."""
+    return NodePlacement(node_id=node.id, cpus=node.cpus, memory_node=node.id, workers=workers)
+
+
+def is_placed(pid: int, placement: NodePlacement) -> tuple[bool, PlacementCheck]:
+    """Return whether a process's threads and all but 1 % of its own pages are where they belong.
+
+    The kernel maps some pages before the policy is set.
+    """
+    found = check_placement([pid], placement)
+    return found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN, found

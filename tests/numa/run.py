@@ -51,14 +51,8 @@ def main(guest: str = "placement") -> int:
             return 2
         megabytes = root_image.stat().st_size / 1e6
         log(f"{target}: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
-        stopped = boot(
-            kernel,
-            root_image,
-            init,
-            console=console,
-            report=report,
-            deadline_s=GUEST_DEADLINE_S,
-        )
+        files = {"console": console, "report": report}
+        stopped = boot(kernel, root_image, init, **files, deadline_s=GUEST_DEADLINE_S)
         good = show_report(report) and not stopped
         if not good:
             log(f"{target}: the guest {stopped or 'ended'}; the end of its console:")

@@ -6,11 +6,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from feeder.host.placement import NodePlacement, check_placement
 from feeder.host.topology import read_topology
 from feeder.plan.recipe import Recipe
-from tests.numa.daemon import children
-from tests.numa.report import Report
+from tests.numa.daemon import Report, children, is_placed, own_placement
 from tests.support.raw_client import RawClient
 
 ENDPOINTS = (
@@ -19,12 +17,10 @@ ENDPOINTS = (
     "ipc:///run/feeder/feeder",
     "ipc:///run/feeder/feeder.1",
 )
-OWN_SHARE_MIN = 0.99
 JOURNAL_DEADLINE_S = 60.0
 
 
 def systemctl(*arguments: str) -> str:
-    """Return the output of systemctl for the service."""
     command = ["/bin/systemctl", *arguments, "feeder.service"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
@@ -102,12 +98,8 @@ def check_nodes(report: Report, supervisor: int) -> None:
     nodes = children(supervisor, "feeder.node")
     report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
     for numa_node, node in zip(read_topology(), nodes, strict=True):
-        placement = NodePlacement(
-            node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=2
-        )
         for pid in (each.pid for each in (node, *children(node, "feeder.worker"))):
-            found = check_placement([pid], placement)
-            good = found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
+            good, found = is_placed(pid, own_placement(numa_node, 2))
             bound = f" bind:{numa_node.id} " in Path(f"/proc/{pid}/numa_maps").read_text()
             claim = f"process {pid} is bound to node {numa_node.id} and runs there"
             report.check(good and bound, claim, found)

@@ -3,7 +3,6 @@
 import gzip
 import os
 import struct
-import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
-from feeder.source.imagenet import GROUND_TRUTH
+from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec, open_source
-from tests.source.listings import GOLDEN, JPEG, list_one, put
+from tests.source.listings import GOLDEN, JPEG, put
 from tests.source.tar_writer import tar_bytes
 
 
@@ -225,32 +223,3 @@ def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:
     for kind in (None, "parquet"):
         with pytest.raises(ConfigError, match=r"is a pipe, .* --source webdataset or tfrecord"):
             recognise(str(pipe), kind=kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "data", "package", "extra", "module"),
-    [
-        ("webdataset", b"\x28\xb5\x2f\xfd", "zstandard", "zstd", "zstandard"),
-        ("parquet", b"PAR1", "pyarrow", "parquet", "feeder.source.parquet_rows"),
-        ("lmdb", _LMDB, "lmdb>=3", "lmdb", "lmdb"),
-        ("imagenet-val", _VALIDATION, "scipy", "imagenet", "scipy.io"),
-    ],
-)
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    data: bytes,
-    package: str,
-    extra: str,
-    module: str,
-) -> None:
-    put(here, {"x": data, GROUND_TRUTH: "1\n", "meta.mat": "x"})
-    monkeypatch.setitem(sys.modules, module, None)
-    labels = str(here / GROUND_TRUTH) if extra == "imagenet" else ""
-    with pytest.raises(ResourceError) as caught:
-        list_one(kind, here / "x", labels_file=labels)
-    command = f"`{sys.executable} -m pip install '{package}'` (the extra {extra})"
-    assert str(caught.value).endswith(
-        f" needs the package {package}, which is not installed: {command}"
-    )

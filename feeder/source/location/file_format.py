@@ -14,16 +14,16 @@ _ZSTD: Final = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTAL
 """A frame, or one to be skipped, with which pzstd's files begin."""
 _START_BYTES: Final = 1 << 16
 _INFLATED_BYTES: Final = 1024
-UNPACK: Final = "unpack it, or compress it as .gz or .zst"
+_UNPACK: Final = "unpack it, or compress it as .gz or .zst"
 _USE_PYTHON: Final = "read it in Python and give its images to feeder.pack_samples"
 CONVERT: Final = "convert it to PNG or JPEG"
 _OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (rb"PK\x03\x04", "a zip archive", "unzip it, and pack the folder"),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it, and pack the folder"),
     (rb"Rar!", "a RAR archive", "unpack it, and pack the folder"),
-    (rb"BZh", "compressed by bzip2", UNPACK),
-    (rb"\xfd7zXZ\x00", "compressed by xz", UNPACK),
-    (rb"\x04\x22\x4d\x18", "compressed by lz4", UNPACK),
+    (rb"BZh", "compressed by bzip2", _UNPACK),
+    (rb"\xfd7zXZ\x00", "compressed by xz", _UNPACK),
+    (rb"\x04\x22\x4d\x18", "compressed by lz4", _UNPACK),
     (rb"ARROW1\x00\x00", "an Arrow file", "write it as Parquet (Dataset.to_parquet)"),
     (rb"\xff\xff\xff\xff", "an Arrow stream", "write it as Parquet (Dataset.to_parquet)"),
     (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", _USE_PYTHON),

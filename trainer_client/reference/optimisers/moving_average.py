@@ -44,7 +44,8 @@ class MovingAverage:
         """Average, if it is due after ``step`` (from 0). Does not wait for the device."""
         if (step + 1) % self._every_steps:
             return
-        averages, values = [], []
+        averages: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
         ours = chain(self.model.parameters(), self.model.buffers())
         theirs = chain(self._source.parameters(), self._source.buffers())
         for average, value in zip(ours, theirs, strict=True):

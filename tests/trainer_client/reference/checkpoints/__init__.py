@@ -1,0 +1,4 @@
+"""Tests of where checkpoints are kept.
+
+May import: the product, bench, tests.
+"""
