@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from feeder.diagnosis.interval import SHORTEST_S, HostInterval, NodeInterval
 from feeder.metrics.records import OTHERS, NodeRecord, SlotSeconds, WorkerRecord
 from feeder.metrics.report import NodeReport
-from tests.diagnosis.reports import client, node, report, worker
+from tests.support.host_reports import client, node, report, worker
 
 totals = st.integers(0, 10**9)
 seconds = st.floats(0, 1e6)

@@ -11,8 +11,8 @@ from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge, diagnose
 from feeder.metrics.records import OTHERS, CacheRecord, NodeRecord, SlotSeconds
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
-from tests.diagnosis.reports import client, node, report, worker
 from tests.diagnosis.test_interval import snapshots
+from tests.support.host_reports import client, node, report, worker
 from tests.support.sources import REPOSITORY
 
 QUIET = {"healthy", "client-bound", "starting", "draining", "idle"}

@@ -227,27 +227,6 @@ def test_connections_without_a_claim_are_bounded_and_the_oldest_is_closed(node: 
     node.poll()
 
 
-def test_listener_is_not_polled_for_a_moment_after_running_out_of_descriptors(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_descriptor(listener: socket.socket) -> object:
-        accepts.append(listener)
-        raise OSError(24, "Too many open files")
-
-    accepts: list[socket.socket] = []
-
-    with node.connect() as caller, node.connect("other"):
-        with monkeypatch.context() as patch:
-            patch.setattr(socket.socket, "accept", no_descriptor)
-            node.poll()
-        assert len(accepts) == 2, "a listener that stays readable would keep the loop busy"
-        node.now_s = 0.2
-        caller.send(encode_claim(3))
-        node.poll()
-        assert [session for _, session in node.claims] == [3]
-    node.poll()
-
-
 def test_path_in_use_is_refused_and_a_stale_one_is_replaced(tmp_path: Path) -> None:
     endpoint = parse_endpoint(f"ipc://{tmp_path}/node")
     first, second = ClaimListener(), ClaimListener()

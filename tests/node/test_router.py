@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import os
 import socket
-import stat
 import struct
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
-from feeder.node.connections import Connections
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import MAX_HEADER_BYTES
@@ -209,39 +207,6 @@ def test_close_is_bounded_while_monitor_events_are_unread(tmp_path: Path) -> Non
         return time.monotonic() - begun_s
 
     happens_within(5.0, close)
-
-
-def test_nothing_is_accepted_while_one_too_many_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Connections, "_cut", lambda *_: None)  # as without a free descriptor
-    with contextlib.closing(Router(connections_max=1)) as router, contextlib.ExitStack() as stack:
-        (endpoint,) = router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
-        first = stack.enter_context(dial_zmtp(endpoint))
-        await_opened(router, 1)
-        stack.enter_context(dial_zmtp(endpoint))
-        await_opened(router, 2)
-        stack.enter_context(socket.socket(socket.AF_UNIX)).connect(f"{tmp_path}/s")
-        for _ in range(20):
-            router.read_monitor(time.monotonic())
-            time.sleep(0.005)
-        assert router.counters.connections_opened == 2
-        first.close()
-        await_opened(router, 3)
-
-
-def test_ipc_socket_has_its_mode_and_a_live_one_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    endpoint = parse_endpoint(f"ipc://{path}")
-    with (
-        contextlib.closing(Router(socket_mode=0o660)) as router,
-        contextlib.closing(Router()) as other,
-    ):
-        router.bind([endpoint])
-        with pytest.raises(ResourceError, match="in use"):
-            other.bind([endpoint])
-        assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_successor_that_binds_during_the_close_keeps_its_socket_file(tmp_path: Path) -> None:

@@ -217,14 +217,6 @@ def test_a_turn_begins_before_the_messages_that_waited_are_handled() -> None:
         os.close(end)
 
 
-def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
-    host.advance(1.0)
-    began_s = host.now_s
-    host.now_s += 100.0
-    host.service.run_due(began_s)
-    assert host.expired == 0
-
-
 def test_connection_that_ends_without_bye_is_lost(host: Host) -> None:
     host.router.ended = [b"peer"]
     assert host.service.deadline_s <= host.now_s

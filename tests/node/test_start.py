@@ -1,9 +1,7 @@
 """What a node process starts with: the datasets that the daemon started with, and its workers."""
 
-import errno
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -66,25 +64,4 @@ def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         pool.start()
     with pytest.raises(ResourceError, match=line):
         pool.run_due(1.0)
-    pool.close()
-
-
-def test_a_shortage_is_retried_for_all_missing_workers(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tries: list[object] = []
-
-    def refuse(*arguments: object, **options: object) -> None:
-        tries.append(arguments)
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    configure = Configure(datasets={}, open_shards=8, self_test=False)
-    pool = WorkerPool(3, configure, PollSet(), print, NodeRecord())
-    pool.run_due(1.0)
-    assert [line.partition(":")[0] for line in caplog.messages] == ["a worker cannot be started"]
-    pool.run_due(1.1)
-    assert len(tries) == 1
-    pool.run_due(60.0)
-    assert len(tries) == 2
     pool.close()

@@ -45,12 +45,6 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
     check_refused(Shell().hello(A, **hello), code, *words)  # type: ignore[arg-type]
 
 
-def test_a_recipes_lanes_are_in_the_welcome() -> None:
-    welcome = Shell().hello(A, lanes=14)
-    assert isinstance(welcome, Welcome)
-    assert welcome.lanes == 14
-
-
 def test_padded_batch_larger_than_dataset_is_served() -> None:
     shell = Shell(limits(chunk_images=64, slots_bytes=1 << 20))
     worker = shell.join()
@@ -219,16 +213,6 @@ def test_a_limit_refuses_one_session_too_many_until_another_has_freed_its_memory
     shell.close_slots()
     assert isinstance(hello(refused), Welcome)
     assert not other or isinstance(hello(other), Welcome)
-
-
-def test_ended_sessions_count_while_their_memory_is_not_freed() -> None:
-    shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
-    for _ in range(3):
-        shell.hello(A)
-        shell.bye(A)
-    check_refused(shell.hello(A), "clients")
-    shell.close_slots()
-    assert isinstance(shell.hello(A), Welcome)
 
 
 def test_a_session_whose_memory_cannot_be_created_is_refused_and_ends() -> None:

@@ -9,7 +9,7 @@ from feeder.session import filling
 from feeder.session.events import DrainAsked, SlotSent
 from feeder.session.state import Session
 from feeder.wire.chunk_work import Filled, FillFailed
-from feeder.wire.messages import Failed, Ping, Pong
+from feeder.wire.messages import Ping, Pong
 from tests.support.session_shell import BATCH, ROWS, Shell
 
 A = b"a"
@@ -215,17 +215,6 @@ def test_failed_batches_are_counted_by_reason_and_each_bad_sample_once(
         shell.finish()
     assert shell.counters.batches_failed == failed
     assert shell.counters.bad_samples == bad_samples
-
-
-def test_a_batch_of_which_several_chunks_fail_is_failed_once() -> None:
-    shell = Shell()
-    workers = [shell.join(), shell.join()]
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    for worker in workers:
-        shell.fail(worker)
-    assert shell.counters.batches_failed == {"bad-sample": 1}
-    assert [type(message) for _, message in shell.inbox].count(Failed) == 1
 
 
 def test_failures_are_kept_by_dataset_with_the_last_reason_until_a_batch_is_made() -> None:

@@ -241,12 +241,6 @@ def test_a_worker_that_has_finished_no_chunk_yet_has_time_to_open_its_files() ->
     assert shell.killed == [1], "the other one has just come up"
 
 
-def test_an_idle_table_looks_at_no_worker() -> None:
-    shell = shell_with()
-    shell.finish()
-    assert not shell.table.watch.quiet_workers(shell.now_s + 100.0)
-
-
 def test_a_read_that_hangs_is_known_with_the_silence_unless_the_disk_is_only_slow() -> None:
     """That waits for storage in every look, and reads a little between them."""
     for read_bytes, stalled in ((0, {"d"}), (100_000, set())):
@@ -330,23 +324,6 @@ def test_a_worker_that_lacks_cpu_time_is_not_killed_for_others() -> None:
     assert shell.killed == [1], f"it is spared for {PATIENCE_S} s while it waits for storage"
 
 
-def test_one_slow_chunk_is_enough_to_be_patient() -> None:
-    """The deadline needs more of them: it is shorter than the one without any."""
-    shell = shell_with(workers=1, chunk_s=None)
-    shell.hello(B, dataset="e")
-    shell.wait(4.0)
-    shell.fill(1)
-    shell.request(B, [(0, 0)], [])
-    shell.states[1] = READS
-    while [shell.open[shell.fills[t].session].dataset for t in shell.workers[1]] != ["d", "e"]:
-        shell.wait(4.0)
-        shell.fill(1)
-    shell.wait(10.0)
-    assert not shell.killed
-    shell.wait(2.0 + LATE_S)
-    assert shell.killed == [1]
-
-
 # The whole daemon is suspended, as by a cgroup freezer: such time counts as no worker's silence
 
 
@@ -390,16 +367,6 @@ def test_a_worker_that_hangs_is_killed_after_its_own_time_and_once(ran_s: float)
     suspend(shell, 10.0)
     shell.wait(10.0)
     assert shell.killed == [1]
-
-
-def test_looks_from_before_a_suspension_prove_nothing() -> None:
-    shell = shell_with()
-    shell.states[1] = STOPPED  # it was about to be continued
-    fill_others(shell, 1)
-    shell.wait(2.5)
-    suspend(shell, 10.0)
-    shell.wait(1.0)
-    assert not shell.killed
 
 
 @pytest.mark.parametrize("is_suspended", [False, True])

@@ -2,7 +2,6 @@
 
 import pytest
 
-from feeder.session.events import ClockAdvanced
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.session.test_silence import LATE_S
@@ -169,33 +168,6 @@ def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> No
     shell.finish()
     assert shell.clients[A].wanted[1, 0].sent == ROWS
     assert len(shell.table.watch.stalled) == 0
-
-
-def test_a_batch_requested_later_waits_just_as_long() -> None:
-    shell = patient_shell(workers=1)
-    want(shell, A, "d", batches=1)
-    shell.advance(CHUNK_DEADLINE_S)
-    shell.lose(1, is_held=True)
-    shell.join()
-    while len(failures(shell, A)) < 1:
-        shell.advance(1)
-    shell.advance(100)
-    want(shell, C, "d", batches=1)
-    requested_s = shell.now_s
-    while not failures(shell, C):
-        assert shell.table.check_at_s <= shell.now_s + PATIENCE_S
-        shell.advance(1)
-    assert shell.now_s - requested_s == UNANSWERED_S
-
-
-def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
-    shell = patient_shell(workers=1)
-    want(shell, A, "d", batches=1)
-    shell.advance(CHUNK_DEADLINE_S)
-    shell.lose(1, is_held=True)
-    shell.bye(A)
-    shell.apply(ClockAdvanced())
-    assert shell.table.check_at_s == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -92,54 +92,12 @@ def test_window_counts_batches_that_are_not_released() -> None:
     assert [fill.index for fill in shell.fills.values()] == [2, 2]
 
 
-def test_a_batch_that_is_requested_again_is_not_sent_twice() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0), (0, 0)], [])
-    shell.request(A, [(0, 0)], [])
-    while shell.fills:
-        shell.fill(worker)
-    assert len(shell.sent) == 3
-    assert shell.counters.wants_repeated == 2
-
-
-def test_a_release_in_mid_batch_stops_it_and_its_slot_waits_for_the_worker() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A, window=1)
-    shell.request(A, [(0, 0)], [])
-    shell.request(A, [(0, 1)], [(0, 0)])
-    assert not shell.returning, "the worker still writes to it"
-    shell.fill(worker)
-    assert not shell.returning
-    shell.fill(worker)
-    assert len(shell.returning) == 1
-    assert not shell.sent
-    shell.return_slot()
-    shell.finish()
-    assert {chunk.index for chunk in shell.sent} == {1}
-
-
 def test_index_past_the_epoch_is_refused() -> None:
     shell = Shell()
     shell.hello(A)
     shell.request(A, [(0, 14)], [])
     assert _refusal(shell).code == "range"
     assert "0 .. 13" in _refusal(shell).message
-
-
-def test_another_hello_replaces_the_session() -> None:
-    shell = Shell()
-    shell.join()
-    shell.hello(A)
-    old = shell.clients[A].session
-    shell.request(A, [(0, 0)], [])
-    shell.hello(A)
-    assert shell.clients[A].session != old
-    shell.finish()
-    assert not shell.sent
-    assert list(shell.open) == [shell.clients[A].session]
 
 
 def test_a_session_belongs_to_its_peer() -> None:
@@ -178,34 +136,6 @@ def test_what_the_socket_reports_is_not_a_sign_of_life_of_the_client() -> None:
     shell.return_slot()
     shell.advance(5)
     assert shell.counters.sessions_expired == 1
-
-
-def test_no_check_is_due_without_sessions() -> None:
-    shell = Shell()
-    shell.join()
-    assert shell.table.check_at_s == float("inf")
-    shell.hello(A)
-    shell.bye(A)
-    shell.advance(10)
-    assert shell.table.check_at_s == float("inf")
-
-
-def test_a_worker_lost_with_two_chunks_frees_their_slot_and_their_session_once() -> None:
-    """Both chunks are of a batch that was released, or of a session that has ended."""
-    for is_ended in (False, True):
-        shell = Shell()
-        worker = shell.join()
-        shell.hello(A)
-        shell.request(A, [(0, 0)], [])
-        assert len(shell.workers[worker]) == 2
-        if is_ended:
-            shell.bye(A)
-        else:
-            shell.request(A, [], [(0, 0)])
-        assert not shell.closing, "a worker still writes"
-        assert not shell.returning
-        shell.lose(worker)
-        assert (len(shell.returning), len(shell.closing)) == (not is_ended, is_ended)
 
 
 def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
@@ -305,16 +235,6 @@ def test_memory_that_a_client_maps_outlives_its_session_until_it_is_unmapped(end
     counters = shell.counters
     counts = counters.sessions_lost, counters.sessions_closed, counters.sessions_expired
     assert counts == (end == "died", end == "farewell", end == "expired")
-
-
-def test_a_holder_that_unmaps_before_its_first_request_gets_copies() -> None:
-    shell, worker, session = _claiming_shell()
-    shell.unmap(session)
-    shell.request(A, [(0, 0)], [])
-    while shell.fills:
-        shell.fill(worker)
-    assert {chunk.session for chunk in shell.sent} == {session}
-    assert (shell.record.batches, shell.counters.batches_lent) == (1, 0)
 
 
 def test_slots_cannot_be_claimed_twice_or_late_or_without_a_session() -> None:

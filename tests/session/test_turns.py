@@ -183,17 +183,6 @@ def check_shares(
     assert shares(loads, *during)[0] == pytest.approx(expected, abs=0.04)
 
 
-@pytest.mark.parametrize("sessions", [8, 64])
-def test_a_job_gets_no_more_for_having_more_sessions(sessions: int) -> None:
-    check_shares([Load("one"), Load("many", sessions=sessions)], 0.5)
-
-
-@pytest.mark.parametrize(("workers", "row_s"), [(1, 8e-3), (2, 1e-3), (16, 8e-3)])
-def test_time_is_shared_by_weight_whatever_a_chunk_takes(workers: int, row_s: float) -> None:
-    loads = [Load("three", row_s=row_s, window=16), Load("one", sessions=8)]
-    check_shares(loads, 0.75, weights=(3, 1), workers=workers)
-
-
 def test_what_a_job_used_while_alone_is_not_held_against_it() -> None:
     check_shares([Load("first"), Load("second", begins_s=10.0)], 0.5, (11, 20))
 
@@ -245,15 +234,6 @@ def test_the_share_of_an_idle_job_goes_to_the_others_and_is_not_made_up_for() ->
     assert shares(loads, 16, 20) == pytest.approx([0.5, 0.5], abs=0.03)
 
 
-def test_a_job_that_needs_less_than_its_share_gets_what_it_needs() -> None:
-    slow = Load("slow", window=1, thinks_s=0.5)
-    loads = [slow, Load("greedy", sessions=4)]
-    simulate(loads)
-    alone = Load("slow", window=1, thinks_s=0.5)
-    simulate([alone])
-    assert slow.used(2, 20) > 0.85 * alone.used(2, 20)
-
-
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_job_that_is_paced_by_its_training_gets_what_it_takes_and_leaves_the_rest(
     workers: int,
@@ -294,21 +274,6 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     assert shares(loads, until_s=10) == pytest.approx(
         [each / total for each in weights.values()], abs=0.05
     )
-
-
-def test_debts_of_idle_jobs_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.session.jobs._IDLE_MAX", 64)
-    jobs = Jobs({})
-    waits = Load("waits").session(1, jobs)
-    jobs.add(waits)  # so that it is never idle as a whole
-    for number in range(200):
-        session = Load(f"job {number}").session(number, jobs)
-        jobs.add(session)
-        jobs.begin_chunk(session)
-        jobs.remove(session)
-        jobs.settle(session.job, 0.0, 1.0)
-    assert len(jobs._jobs) <= 64
-    assert [*jobs.turns()] == [waits]
 
 
 def test_of_too_many_idle_jobs_the_smallest_debts_are_forgotten_and_no_active_job(
