@@ -32,6 +32,7 @@ import logging
 import operator
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Generic, Self, TypeVar
 
@@ -91,9 +92,8 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         )
         self.recipe = recipe
         self._options = options
-        self._stage = stage
         self._described = described
-        self._allocate = allocate
+        self._open = partial(Feed[AnyBatch], options, stage=stage, allocate=allocate)
         self._state_recipe = state_recipe(recipe)
         self._ranks = RankSource(options.rank, options.world_size)
         self._cursor = Cursor()
@@ -102,7 +102,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._users: list[int] = []  # the thread that takes a batch now
         self._indices: range | None = None  # of this rank, once the ranks are fixed
         self._is_alone = False  # without other ranks; known once an epoch begins
-        self._feed = self._open_feed()
+        self._feed = self._open(recipe, ranks=self._ranks.known)
         self._clock = StepClock(self._feed.batch_bytes)
         welcome = self._feed.welcome
         self.dataset = DatasetInfo(
@@ -116,7 +116,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         try:
             if options.classes_of is not None:
                 self.dataset.check_classes(options.classes_of)
-            if self._ranks.is_fixed:
+            if self._ranks.fixed is not None:
                 self._indices = self._find_indices()
         except BaseException:
             self.close()
@@ -209,7 +209,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         here = self._state(Ranks(0, 1))
         parsed.check_order(here, former=self._feed.welcome.former)
         resolve_lanes(parsed.lanes, self.dataset.samples, parsed.order_batch_size)  # or ConfigError
-        if self._ranks.is_fixed:
+        if self._ranks.fixed is not None:
             parsed.check_global_batch(self._state(self._ranks.peek()))
             check_step(parsed.position, len(self))
         self._cursor.load(parsed.position)
@@ -344,9 +344,6 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self._options.summary(f"epoch {epoch}: {self._clock.read()}")
         return batch
 
-    def _open_feed(self) -> Feed[AnyBatch]:
-        return Feed(self._options, self.recipe, self._stage, self._allocate, self._ranks.known)
-
     def _reopen(self, loaded: LoaderState) -> None:
         """Open another session, for the order of a job that began with another batch size."""
         self._feed.close()
@@ -354,7 +351,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self.recipe, order_batch_size=loaded.order_batch_size, lanes=loaded.lanes
         )
         vars(self)["recipe"] = recipe  # past the refusal to set it
-        self._feed = self._open_feed()
+        self._feed = self._open(recipe, ranks=self._ranks.known)
         content = self._feed.welcome.content
         if content != self.dataset.fingerprint:
             self.close()

@@ -116,6 +116,7 @@ class Feed(Generic[AnyBatch]):
         self,
         options: SimpleNamespace,
         recipe: Recipe,
+        *,
         stage: Stage[AnyBatch],
         allocate: Allocate = np.empty,
         ranks: Ranks | None = None,

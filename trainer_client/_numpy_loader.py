@@ -98,7 +98,8 @@ class ArrayStage(Stage[Batch[Array]]):
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
         """Make a batch; its labels and sample ids are arrays of their own."""
-        self._give_back()
+        if self._borrowed is not None:
+            self._give_back(*self._borrowed)
         self._views[buffer] = None  # also when what follows raises
         pixels = delivery.rows.pixels[: delivery.count]
         labels, ids = delivery.copy_labels()
@@ -131,14 +132,13 @@ class ArrayStage(Stage[Batch[Array]]):
 
     def finish(self) -> list[int]:
         """Also what was borrowed: the consumer asks for the next batch, so it has read the last."""
-        self._give_back()
+        if self._borrowed is not None:
+            self._give_back(*self._borrowed)
         return self.reclaim()
 
-    def _give_back(self) -> None:
-        if self._borrowed is not None:
-            buffer, batch = self._borrowed
-            batch.is_returned = True
-            self._views[buffer] = self._borrowed = None
+    def _give_back(self, buffer: int, batch: BorrowedBatch) -> None:
+        batch.is_returned = True
+        self._views[buffer] = self._borrowed = None
 
     def _count_views(self) -> int:
         return sum(view is not None and view() is not None for view in self._views.values())

@@ -21,7 +21,6 @@ _LAUNCHERS: Final = {
 }
 """Environment variables with the number of processes, by the launcher that sets them."""
 
-
 _RENDEZVOUS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torch.distributed needs in the environment."""
 
@@ -39,28 +38,23 @@ class RankSource:
     def __init__(self, rank: int | None, world_size: int | None) -> None:
         """Take integers of any type, or None for both; ConfigError if they are invalid."""
         self._given = None if rank is None and world_size is None else _check(rank, world_size)
-        self._fixed = self._given
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the ranks can no longer change."""
-        return self._fixed is not None
+        self.fixed = self._given
+        """The ranks once they can no longer change."""
 
     @property
     def known(self) -> Ranks | None:
         """The ranks if they are given or torch.distributed's."""
-        return self._fixed or _group_ranks()
+        return self.fixed or _group_ranks()
 
     def peek(self) -> Ranks:
         """The ranks as they are known now, 0 of 1 for a process that is alone; else ConfigError."""
-        ranks = self.known
-        if ranks is None:
-            check_alone(
-                "call torch.distributed.init_process_group() before the first iter(loader), or "
-                "pass rank= and world_size= (rank=0, world_size=1 for a single process under "
-                "salloc)"
-            )
-        return ranks or Ranks(0, 1)
+        if (ranks := self.known) is not None:
+            return ranks
+        check_alone(
+            "call torch.distributed.init_process_group() before the first iter(loader), or pass "
+            "rank= and world_size= (rank=0, world_size=1 for a single process under salloc)"
+        )
+        return Ranks(0, 1)
 
     def fix(self) -> Ranks:
         """The ranks, which must not change from now on; ConfigError if they have."""
@@ -72,7 +66,7 @@ class RankSource:
                 f"group it is {group.rank} of {group.world_size}: call init_process_group() before "
                 "the first iter(loader), or pass rank and world_size"
             )
-        self._fixed = ranks
+        self.fixed = ranks
         return ranks
 
 

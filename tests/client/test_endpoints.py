@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from feeder.client.endpoints import (
     FILE_BYTES_MAX,
@@ -141,20 +139,6 @@ def test_a_list_has_an_endpoint_a_line(content: bytes, listing: Listing) -> None
 def test_an_invalid_list_is_refused_with_its_line(content: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_list(content, "f")
-
-
-@given(st.one_of(st.binary(max_size=80), st.text(alphabet="tcpi:/[]#\r\n 019a.%").map(str.encode)))
-@example(b"tcp://a:1\ntcp://b:2")
-def test_any_bytes_are_a_list_or_refused(content: bytes) -> None:
-    endpoints, refusal = (), "f:"
-    try:
-        endpoints = parse_list(content, "f")
-    except ConfigError as error:
-        refusal = str(error)
-    assert refusal.startswith("f:")
-    assert len(set(endpoints)) == len(endpoints)
-    for endpoint in endpoints:
-        assert check_endpoint(endpoint) == endpoint
 
 
 # A directory

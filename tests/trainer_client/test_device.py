@@ -16,6 +16,7 @@ from tests.trainer_client.test_batch import make_batch
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
 from trainer_client._device import Normaliser, resolve_device
 from trainer_client._host_normalise import HostNormaliser
+from trainer_client._staging import CopiesInFlight
 
 CPU = torch.device("cpu")
 # Half a unit in the last place for values up to 4; float32 adds the rounding of two operations.
@@ -199,6 +200,49 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
     assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
     assert next(outcomes, "exhausted") == "exhausted"
     assert normaliser.compile_failures == 0
+
+
+# --- Copies to the device -------------------------------------------------------------------------
+
+
+class FakeEvent:
+    """A copy that is done when the test sets ``done``, or after a wait for it."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.waited = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = self.waited = True
+
+
+def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
+    copies, event = CopiesInFlight(), FakeEvent()
+    copies.add(event, 4)
+    assert copies.reclaim() == []
+    event.done = True
+    assert copies.reclaim() == [4]
+    assert copies.reclaim() == []
+
+
+def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
+    copies, events = CopiesInFlight(), [FakeEvent(), FakeEvent(), FakeEvent()]
+    for number, event in enumerate(events):
+        copies.add(event, number)
+    assert copies.reclaim() == [0, 1]
+    assert [event.waited for event in events] == [True, True, False]
+    events[2].done = True
+    assert copies.reclaim() == [2]
+
+
+def test_the_host_waits_for_all_copies_before_it_has_no_next_batch() -> None:
+    copies, event = CopiesInFlight(), FakeEvent()
+    copies.add(event, 4)
+    assert copies.reclaim(all_of_them=True) == [4]
+    assert event.waited
 
 
 # --- Defaults and refusals ------------------------------------------------------------------------

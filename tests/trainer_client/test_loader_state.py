@@ -1,12 +1,11 @@
 """A loader's state and cursor, without a feeder: one form, refusals with remedies."""
 
-import contextlib
 import json
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -28,47 +27,6 @@ GOOD: dict[str, Any] = {
     "recipe": "b" * 32,
 }
 
-states = st.fixed_dictionaries(
-    {
-        "version": st.sampled_from([2, 3]),
-        "epoch": st.integers(0, 2**31 - 2),
-        "step": st.integers(0, 2**48 - 1),
-        "world_size": st.integers(1, 2**32),
-        "batch_size": st.integers(1, 65_536),
-        "order_batch_size": st.integers(1, 65_536),
-        "lanes": st.integers(1, 4096),
-        "seed": st.integers(0, 2**64 - 1),
-        "dataset": st.text(st.characters(codec="ascii"), min_size=1, max_size=128),
-        "fingerprint": st.text("0123456789abcdef", min_size=32, max_size=32),
-        "recipe": st.text("0123456789abcdef", min_size=32, max_size=32),
-    }
-)
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(state=states)
-def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> None:
-    assert LoaderState.parse(state).to_dict() == state
-    assert LoaderState.parse(json.loads(json.dumps(state))).to_dict() == state
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(name=st.sampled_from(sorted(GOOD)), value=anything)
-def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, value: object) -> None:
-    if type(value) is type(GOOD[name]):  # it may be in range
-        with contextlib.suppress(ConfigError):
-            assert LoaderState.parse(GOOD | {name: value}).to_dict() == GOOD | {name: value}
-        return
-    with pytest.raises(ConfigError) as caught:
-        LoaderState.parse(GOOD | {name: value})
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
-
 
 def state(**changes: object) -> LoaderState:
     return LoaderState.parse(GOOD | changes)
@@ -89,6 +47,7 @@ def check_fits(saved: LoaderState, loader: LoaderState) -> None:
 )
 def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[str, Any]) -> None:
     check_fits(state(), state(**changes))
+    assert LoaderState.parse(json.loads(json.dumps(GOOD | changes))).to_dict() == GOOD | changes
 
 
 @pytest.mark.parametrize(
