@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from feeder.errors import ConfigError
 from feeder.process.program import run_guarded
@@ -62,7 +62,18 @@ _NUMBERS: Final = {
 _SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}
 """Options that `stream` has for --soak alone, with their defaults."""
 
-_Option = Callable[[argparse.ArgumentParser], object]
+_FLAGS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "json": ("FILE", "write the results there too", {"type": Path}),
+    "plot": ("FILE", "draw the results there: .png or .svg", {"type": Path}),
+    "core": ("C", "core that does the decoding (default: the first usable)", {"type": int}),
+    "model": ("NAME", "a ResNet (resnet50)", {"default": "resnet50"}),
+}
+"""Metavar, help and settings of the other options that a bench can have, by name."""
+
+_INPUTS: Final = {
+    "[DST]": "packed dataset (default: synthetic ImageNet, made for the run)",
+    "[SRC]": "folder of classes with images (default: synthetic ImageNet, made for the run)",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -75,20 +86,30 @@ def build_parser() -> argparse.ArgumentParser:
     def add(
         name: str,
         run: Callable[[argparse.Namespace], _Outcome],
+        takes: str,
         what: str,
-        options: Sequence[_Option] = (),
+        add_own: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
         **numbers: float,
     ) -> None:
-        """Add a bench with ``options``, and with the defaults of those that _NUMBERS explains."""
+        """Add a bench that takes words of _INPUTS and _FLAGS, options of its own, and numbers.
+
+        ``numbers`` are the defaults of those that _NUMBERS explains.
+        """
         bench = benches.add_parser(name, help=what)
         bench.set_defaults(run=run)
-        for option in options:
-            option(bench)
+        for word in takes.split():
+            if word in _INPUTS:
+                metavar, about = word.strip("[]"), _INPUTS[word]
+                bench.add_argument("dataset", type=Path, nargs="?", metavar=metavar, help=about)
+            else:
+                metavar, about, settings = _FLAGS[word]
+                bench.add_argument(f"--{word}", metavar=metavar, help=about, **settings)
+        add_own(bench)
         for key, default in numbers.items():
-            option_name, is_whole = key.replace("_", "-"), isinstance(default, int)
-            meaning = _NUMBERS.get(f"{name} {option_name}") or _NUMBERS[option_name]
+            option, is_whole = key.replace("_", "-"), isinstance(default, int)
+            meaning = _NUMBERS.get(f"{name} {option}") or _NUMBERS[option]
             bench.add_argument(
-                f"--{option_name}",
+                f"--{option}",
                 type=_positive if is_whole else _time,
                 default=default,
                 metavar="N" if is_whole else "T",
@@ -96,51 +117,50 @@ def build_parser() -> argparse.ArgumentParser:
             )
 
     what = "one core: each stage, and the whole sample"
-    options = [_dataset, _core, _plot, decode.add_arguments]
-    add("decode", decode.run, what, options, images=256, rounds=7)
+    takes = "[DST] json core plot"
+    add("decode", decode.run, takes, what, decode.add_arguments, images=256, rounds=7)
     what = "the daemon and its clients, over ipc and tcp; --soak: for hours, as clients come and go"
-    options = [_dataset, _core, _plot, _modes]
     sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "idle": 3.0}
-    add("stream", stream.run, what, options, **sizes, **_SOAK)
+    add("stream", stream.run, takes, what, _add_modes, **sizes, **_SOAK)
     what = "what each optimisation is worth, one by one"
-    add("ablate", ablate.run, what, [_dataset, _plot], images=512, rounds=9, batches=4)
+    add("ablate", ablate.run, "[DST] json plot", what, images=512, rounds=9, batches=4)
     what = "what scrapes, status --watch and idle connections cost"
-    add("eyes", eyes.run, what, [_dataset], images=512, rounds=15, batches=24, idle=30.0)
+    add("eyes", eyes.run, "[DST] json", what, images=512, rounds=15, batches=24, idle=30.0)
     what = "what a list of thousands of feeders costs a client"
-    add("links", links.run, what, [_json], feeders=2048, seconds=20.0, rate=10.0)
+    add("links", links.run, "json", what, feeders=2048, seconds=20.0, rate=10.0)
     what = "is this device fed as promised? normalising, copies, a fed step"
-    add("gpu", gpu.run, what, [_dataset, gpu.add_arguments])
+    add("gpu", gpu.run, "[DST] json", what, gpu.add_arguments)
     what = "break things at random; does a client notice?"
-    options = [_dataset, _seed]
     sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
-    add("chaos", chaos.run, what, options, minutes=2.0, calm=20.0, every=4.0, **sizes)
+    times = {"minutes": 2.0, "calm": 20.0, "every": 4.0}
+    add("chaos", chaos.run, "[DST] json", what, _add_seed, **times, **sizes)
     what = "a model of many hosts: how many a job takes, and what a loss costs"
-    add("cluster", cluster.run, what, [_dataset, cluster.add_arguments, _plot])
+    add("cluster", cluster.run, "[DST] json plot", what, cluster.add_arguments)
     what = "what a loader costs a training step; torch and numpy"
-    add("loaders", _run_with_torch, what, [_dataset, _core], images=1024, rounds=5, steps=4)
+    add("loaders", _run_with_torch, "[DST] json core", what, images=1024, rounds=5, steps=4)
     what = "a training step's memory and speed, by ways to need less memory"
-    options = [_json, _core, _model]
-    add("training-step", _run_with_torch, what, options, batch=16, image_size=224, rounds=5)
+    takes = "json core model"
+    add("training-step", _run_with_torch, takes, what, batch=16, image_size=224, rounds=5)
     what = "a loader's state, and how fast a resumed one begins"
-    add("resume", _run_with_torch, what, [_dataset, _core], images=512, rounds=15)
-    add("compare", compare.run, "what changed between two runs, with the noise", [_two_files])
+    add("resume", _run_with_torch, "[DST] json core", what, images=512, rounds=15)
+    add("compare", compare.run, "", "what changed between two runs, with the noise", _add_files)
     what = "Feeder and other loaders, doing the same work"
-    options = [_source, _core, _plot, rivals.add_arguments]
-    add("peers", rivals.run, what, options, images=4096, rounds=5, batches=8, deadline=180.0)
-    add("peers-setup", setup.run, "make the other loaders' environments", [setup.add_arguments])
+    sizes = {"images": 4096, "rounds": 5, "batches": 8, "deadline": 180.0}
+    add("peers", rivals.run, "[SRC] json core plot", what, rivals.add_arguments, **sizes)
+    add("peers-setup", setup.run, "", "make the other loaders' environments", setup.add_arguments)
     what = "resizing alone: each version that this CPU runs"
-    add("resize", resize.run, what, [_json, _core], crops=256, rounds=7)
+    add("resize", resize.run, "json core", what, crops=256, rounds=7)
     what = "normalising a batch on a CPU, beside copying it"
-    add("normalise", normalise.run, what, [_json, _core], images=256, rounds=9)
+    add("normalise", normalise.run, "json core", what, images=256, rounds=9)
     what = "how closely synthetic images decode like real ones"
-    add("likeness", likeness.run, what, [_real_source, _json, _core], images=600, rounds=7)
+    add("likeness", likeness.run, "json core", what, _add_source, images=600, rounds=7)
     what = "packing with loss: size, speed and PSNR, by option"
-    add("loss", loss.run, what, [_source, _core], images=512, rounds=7)
+    add("loss", loss.run, "[SRC] json core", what, images=512, rounds=7)
     what = "packing from each kind of source; others' writers"
-    options = [_source, _core, pack.add_arguments]
-    add("pack", pack.run, what, options, images=2000, rounds=5, deadline=600.0)
+    sizes = {"images": 2000, "rounds": 5, "deadline": 600.0}
+    add("pack", pack.run, "[SRC] json core", what, pack.add_arguments, **sizes)
     what = "write synthetic ImageNet, as folders of JPEGs"
-    add("synthetic", synthetic.run, what, [synthetic.add_arguments])
+    add("synthetic", synthetic.run, "", what, synthetic.add_arguments)
     return parser
 
 
@@ -153,61 +173,26 @@ def _run_with_torch(arguments: argparse.Namespace) -> Report:
     return runs[arguments.bench](arguments)
 
 
-def _dataset(
-    parser: argparse.ArgumentParser, name: str = "DST", what: str = "packed dataset"
-) -> None:
-    parser.add_argument(
-        "dataset",
-        type=Path,
-        nargs="?",
-        metavar=name,
-        help=f"{what} (default: synthetic ImageNet, made for the run)",
-    )
-    _json(parser)
-
-
-def _source(parser: argparse.ArgumentParser) -> None:
-    _dataset(parser, "SRC", "folder of classes with images")
-
-
-def _real_source(parser: argparse.ArgumentParser) -> None:
+def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="SRC", help="folder of classes with images")
 
 
-def _two_files(parser: argparse.ArgumentParser) -> None:
+def _add_files(parser: argparse.ArgumentParser) -> None:
     for name in "A", "B":
         parser.add_argument(name, type=Path, metavar=f"{name}.json", help="what --json wrote")
 
 
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+def _add_seed(parser: argparse.ArgumentParser) -> None:
+    what = "seed of the order of faults (default: 0)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=what)
 
 
-def _plot(parser: argparse.ArgumentParser) -> None:
-    what = "draw the results there: .png or .svg"
-    parser.add_argument("--plot", type=Path, metavar="FILE", help=what)
-
-
-def _core(parser: argparse.ArgumentParser) -> None:
-    what = "core that does the decoding (default: the first usable)"
-    parser.add_argument("--core", type=int, metavar="C", help=what)
-
-
-def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="resnet50", metavar="NAME", help="a ResNet (resnet50)")
-
-
-def _modes(parser: argparse.ArgumentParser) -> None:
+def _add_modes(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
     what = "count Python calls of a batch and a Hello, no times"
     modes.add_argument("--calls", action="store_true", help=what)
     what = "stream for so long while clients come and go: does it stay as it was?"
     modes.add_argument("--soak", type=_time, metavar="MINUTES", help=what)
-
-
-def _seed(parser: argparse.ArgumentParser) -> None:
-    what = "seed of the order of faults (default: 0)"
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=what)
 
 
 def _positive(text: str) -> int:

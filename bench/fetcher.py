@@ -8,8 +8,7 @@ It requests the given batches and no others, so that contenders can take turns.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from feeder.client.core.links import Job
 from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
+from feeder.client.host_memory import SlotBuffer
 from feeder.client.transport import Transport
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels
@@ -49,15 +49,16 @@ class _Run(BatchSequence, frozen=True):
         return self.count
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedBatch:
-    """One batch, valid until the next one is taken. Only read it."""
+class FetchedBatch(NamedTuple):
+    """One batch, valid until the next one is taken unless it is kept. Only read it."""
 
     key: BatchKey
     valid: int
     pixels: Pixels
     labels: LabelRows
     sample_ids: NDArray[np.int64]
+    slot: SlotBuffer | None
+    """None where the batch was copied over the socket."""
 
 
 class BatchFetcher:
@@ -120,13 +121,18 @@ class BatchFetcher:
         self.give_back()
         self._held = batch.buffer
         rows = self._transport.rows(batch)
-        return FetchedBatch(key, batch.valid, rows.pixels, rows.labels, rows.sample_ids)
+        slot = rows if isinstance(rows, SlotBuffer) else None
+        return FetchedBatch(key, batch.valid, rows.pixels, rows.labels, rows.sample_ids, slot)
 
     def give_back(self) -> None:
         """Give back the batch that was taken last."""
         if self._held is not None:
             self._transport.return_buffers([self._held])
             self._held = None
+
+    def keep(self) -> None:
+        """Keep the batch that was taken last until the end of the session."""
+        self._held = None
 
     def _give_back_to_wait(self) -> None:
         if self._held is not None:

@@ -14,6 +14,7 @@ median ratio with 90 % confidence or more (``median_interval``); a difference is
 it holds 1. Names and units stay the same from version to version.
 """
 
+import itertools
 import json
 import math
 import re
@@ -93,14 +94,11 @@ class Report:
         """The results by name."""
         return {row.name: row for row in self.results}
 
-    def to_json(self) -> str:
-        """Return the JSON text, with a newline at its end."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
     def write_json(self, path: Path) -> None:
         """Write the JSON to ``path``; ResourceError when that fails."""
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         with explain_write_errors(f"the results to {path}", "name another --json file"):
-            write_output(path, self.to_json().encode())
+            write_output(path, text.encode())
 
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""
@@ -144,11 +142,11 @@ def summarise(
 
     ``baseline_values`` are the values of the row ``baseline`` in the same rounds.
     """
-    ratio, interval = None, None
+    ratio, low, high = None, None, None
     if baseline is not None:
         ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]
-        ratio, interval = statistics.median(ratios), median_interval(ratios)
-    low, high = interval or (None, None)
+        ratio = statistics.median(ratios)
+        low, high = median_interval(ratios) or (None, None)
     return Result(
         name=name,
         value=statistics.median(values),
@@ -176,14 +174,8 @@ def compare(
         first, *others = values
         baselines = {first: None, **dict.fromkeys(others, first)}
     return [
-        summarise(
-            name,
-            unit,
-            values[_AGAINST.sub("", name)],
-            baseline,
-            () if baseline is None else values[baseline],
-        )
-        for name, baseline in baselines.items()
+        summarise(name, unit, values[_AGAINST.sub("", name)], base, values.get(base or "", ()))
+        for name, base in baselines.items()
     ]
 
 
@@ -198,12 +190,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     if count < FEWEST_ROUNDS:
         return None
     ordered = sorted(values)
-    outside, beyond = 0, 0.0  # beyond: the chance that the median is beyond the k-th value
-    while True:
-        beyond += math.comb(count, outside) / 2**count
-        if 2 * beyond > 1 - _CONFIDENCE:
-            break
+    outside = 0
+    beyond = 2 / 2**count  # the chance that the median is outside the interval that ends here
+    while beyond <= 1 - _CONFIDENCE:
         outside += 1
+        beyond += 2 * math.comb(count, outside) / 2**count
     return ordered[outside - 1], ordered[-outside]
 
 
@@ -224,12 +215,10 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
     ]
 
 
-def wrap(sentences: Iterable[str]) -> list[str]:
+def wrap(sentences: Iterable[str], columns: int = COLUMNS) -> list[str]:
     """Return the lines of sentences, each beginning with a line of its own."""
-    lines: list[str] = []
-    for sentence in sentences:
-        lines += textwrap.wrap(sentence, COLUMNS, break_on_hyphens=False)
-    return lines
+    wrapped = (textwrap.wrap(each, columns, break_on_hyphens=False) for each in sentences)
+    return [*itertools.chain.from_iterable(wrapped)]
 
 
 def format_ratio(row: Result) -> str:
@@ -246,24 +235,18 @@ def header_lines(machine: Mapping[str, object]) -> list[str]:
     lines = []
     for name, value in machine.items():
         if isinstance(value, Mapping):
-            shown = ", ".join(f"{key} {entry}" for key, entry in value.items())
-        elif isinstance(value, list | tuple):
-            shown = ", ".join(map(str, value))
-        else:
-            shown = str(value)
+            value = [f"{key} {entry}" for key, entry in value.items()]
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         lines.append(f"  {name.replace('_', ' ')}: {shown}")
     return lines
 
 
-def _table_row(result: Result) -> tuple[str, ...]:
-    each = f"{1e6 / result.value:,.0f} µs" if result.unit == RATE and result.value > 0 else ""
-    compared = ("", "")
-    if result.ratio is not None:
-        compared = (f"{result.ratio:.2f}", f"× {result.baseline}")
-    spread = ("", "")
-    if result.min != result.max:
-        spread = (format_number(result.min), format_number(result.max))
-    return (result.name, format_number(result.value), result.unit, each, *spread, *compared)
+def _table_row(row: Result) -> tuple[str, ...]:
+    each = f"{1e6 / row.value:,.0f} µs" if row.unit == RATE and row.value > 0 else ""
+    spread = (row.min, row.max) if row.min != row.max else ()
+    least, most = map(format_number, spread) if spread else ("", "")
+    ratio, base = ("", "") if row.ratio is None else (f"{row.ratio:.2f}", f"× {row.baseline}")
+    return (row.name, format_number(row.value), row.unit, each, least, most, ratio, base)
 
 
 def format_number(value: float) -> str:

@@ -1,11 +1,14 @@
 """The dataset that a bench runs on: the given one, or a synthetic one made for the run."""
 
+import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
@@ -56,3 +59,42 @@ def pack(source: Path, destination: Path) -> Path:
     options = PackOptions(jobs=usable_cpus().count)
     pack_dataset(source, destination, options, ProgressLine(sys.stderr))
     return destination
+
+
+def choose_images(
+    source: Path, limit: int, what: str, read: Callable[[Path], Any]
+) -> tuple[list[tuple[Path, int, Any]], list[str], int]:
+    """Return at most ``limit`` images of class folders, in random order: path, label, ``read``'s.
+
+    Also the names of the classes, and the number of files for which ``read`` has returned None.
+    DatasetError, which names ``what`` was looked for, when none is left.
+    """
+    try:
+        classes = sorted(path for path in source.iterdir() if path.is_dir())
+    except OSError as error:
+        raise DatasetError(f"{source} cannot be listed: {error.strerror}") from error
+    files = [
+        (path, label)
+        for label, folder in enumerate(classes)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    random.Random(0).shuffle(files)
+    chosen: list[tuple[Path, int, Any]] = []
+    left_out = 0
+    progress = ProgressLine(sys.stderr)
+    progress.begin("checking", "images", min(limit, len(files)))
+    for path, label in files:
+        if len(chosen) == limit:
+            break
+        if (about := read(path)) is None:
+            left_out += 1
+        else:
+            chosen.append((path, label, about))
+            progress.add(1)
+    progress.end()
+    if not chosen:
+        raise DatasetError(
+            f"{source} holds no {what}: give a folder with a folder of them for each class"
+        )
+    return chosen, [folder.name for folder in classes], left_out

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,80 +45,50 @@ class DemoReport:
     @property
     def first_loss(self) -> float:
         """Mean loss over the first tenth of the steps."""
-        tenth = max(1, len(self.losses) // 10)
-        return sum(self.losses[:tenth]) / tenth
+        return statistics.fmean(self.losses[: max(1, len(self.losses) // 10)])
 
     @property
     def last_loss(self) -> float:
         """Mean loss over the last tenth of the steps."""
-        tenth = max(1, len(self.losses) // 10)
-        return sum(self.losses[-tenth:]) / tenth
+        return statistics.fmean(self.losses[-max(1, len(self.losses) // 10) :])
 
     @property
     def accuracy(self) -> float:
         """Share of the held-out images that were classified correctly."""
         return self.val_correct / self.val_images
 
-    def to_json(self) -> str:
-        """Return all fields and the figures derived from them, as JSON with a newline."""
-        figures = {
-            "first_loss": self.first_loss,
-            "last_loss": self.last_loss,
-            "accuracy": self.accuracy,
-        }
-        return json.dumps(asdict(self) | figures, indent=1, ensure_ascii=False) + "\n"
-
     def write_json(self, path: Path) -> None:
-        """Write the JSON to ``path``; ResourceError when that fails."""
+        """Write all fields and the figures derived from them; ResourceError when that fails."""
+        figures = {name: getattr(self, name) for name in ("first_loss", "last_loss", "accuracy")}
+        text = json.dumps(asdict(self) | figures, indent=1, ensure_ascii=False) + "\n"
         with explain_write_errors(str(path), "use another --out"):
-            write_output(path, self.to_json().encode())
+            write_output(path, text.encode())
 
     def to_text(self, *, ascii_only: bool = False) -> str:
         """Return the summary as text, with a newline at its end."""
-        compute_share = 1 - self.wait_share
         curve = draw_sparkline(self.losses, ascii_only=ascii_only)
-        rows = [
-            (
-                "data",
-                f"{self.images:,} synthetic images of {self.classes} classes, "
-                f"{self.source_bytes / 1e6:,.0f} MB, drawn in {self.draw_s:.0f} s",
-            ),
-            (
-                "packing",
-                f"{self.images / self.pack_s:,.0f} images/s, {self.packed_bytes / 1e6:,.0f} MB "
-                f"({self.packed_bytes / self.source_bytes:.2f} of the original), lossless",
-            ),
-            ("daemon", f"ready {self.serve_start_s:.1f} s after its start"),
-            (
-                "first batch",
-                f"{self.first_batch_s:.2f} s after its request ({self.batch_size} images of "
-                f"{self.image_size} x {self.image_size})",
-            ),
-            (
-                "training",
-                f"{self.trained_images:,} images in {self.train_s:.0f} s: "
-                f"{self.images_per_s:,.0f} images/s end to end",
-            ),
-            (
-                "time",
-                f"{compute_share:.0%} of the training computing, {self.wait_share:.0%} waiting "
-                "for data",
-            ),
-            *(("", line) for line in _describe_stages(self.daemon)),
-            ("loss", f"{curve}  {self.first_loss:.2f} at first, {self.last_loss:.2f} at last"),
-            (
-                "accuracy",
-                f"{self.val_correct:,} of {self.val_images:,} held-out images correct "
-                f"({self.accuracy:.0%}; by chance {1 / self.classes:.0%})",
-            ),
-            (
-                "in total",
-                f"{self.total_s:.0f} s: drawing {self.draw_s:.0f}, packing {self.pack_s:.0f}, "
-                f"starting {self.serve_start_s:.0f}, training {self.train_s:.0f}, "
-                f"evaluating {self.eval_s:.0f}",
-            ),
-        ]
-        return "".join(f"  {name:<14}{text}".rstrip() + "\n" for name, text in rows)
+        rate, share = self.images / self.pack_s, self.packed_bytes / self.source_bytes
+        rows = {
+            "data": f"{self.images:,} synthetic images of {self.classes} classes, "
+            f"{self.source_bytes / 1e6:,.0f} MB, drawn in {self.draw_s:.0f} s",
+            "packing": f"{rate:,.0f} images/s, {self.packed_bytes / 1e6:,.0f} MB "
+            f"({share:.2f} of the original), lossless",
+            "daemon": f"ready {self.serve_start_s:.1f} s after its start",
+            "first batch": f"{self.first_batch_s:.2f} s after its request ({self.batch_size} "
+            f"images of {self.image_size} x {self.image_size})",
+            "training": f"{self.trained_images:,} images in {self.train_s:.0f} s: "
+            f"{self.images_per_s:,.0f} images/s end to end",
+            "time": f"{1 - self.wait_share:.0%} of the training computing, {self.wait_share:.0%} "
+            "waiting for data",
+            "": _describe_stages(self.daemon),
+            "loss": f"{curve}  {self.first_loss:.2f} at first, {self.last_loss:.2f} at last",
+            "accuracy": f"{self.val_correct:,} of {self.val_images:,} held-out images correct "
+            f"({self.accuracy:.0%}; by chance {1 / self.classes:.0%})",
+            "in total": f"{self.total_s:.0f} s: drawing {self.draw_s:.0f}, packing "
+            f"{self.pack_s:.0f}, starting {self.serve_start_s:.0f}, training {self.train_s:.0f}, "
+            f"evaluating {self.eval_s:.0f}",
+        }
+        return "".join(f"  {name:<14}{text}\n" for name, text in rows.items() if text)
 
 
 def draw_sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
@@ -125,14 +96,14 @@ def draw_sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
     blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
     columns = min(_SPARKLINE_COLUMNS, len(values))
     edges = [round(column * len(values) / columns) for column in range(columns + 1)]
-    means = [sum(values[start:stop]) / (stop - start) for start, stop in itertools.pairwise(edges)]
+    means = [statistics.fmean(values[start:stop]) for start, stop in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     steps = (high - low) or 1.0
     return "".join(blocks[round((mean - low) / steps * (len(blocks) - 1))] for mean in means)
 
 
-def _describe_stages(daemon: Mapping[str, int | float | str]) -> list[str]:
-    """Return lines on the workers' time in each stage of the sample path."""
+def _describe_stages(daemon: Mapping[str, int | float | str]) -> str:
+    """Return the workers' time in each stage of the sample path, in words; "" without any."""
     seconds = {
         name.removeprefix(_STAGE_PREFIX): float(value)
         for name, value in daemon.items()
@@ -140,7 +111,7 @@ def _describe_stages(daemon: Mapping[str, int | float | str]) -> list[str]:
     }
     total_s, images = sum(seconds.values()), int(daemon.get("images", 0))
     if not total_s or not images:
-        return []
+        return ""
     shares = sorted(seconds.items(), key=lambda item: -item[1])
     text = ", ".join(f"{name} {value / total_s:.0%}" for name, value in shares)
-    return [f"a worker's image takes {total_s / images * 1e6:,.0f} us: {text}"]
+    return f"a worker's image takes {total_s / images * 1e6:,.0f} us: {text}"

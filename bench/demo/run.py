@@ -102,9 +102,9 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
         )
         daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
     finish_stage()
-    train_s = sum(epoch.seconds for epoch in result.epochs)
-    trained_images = sum(epoch.images for epoch in result.epochs)
-    last = result.epochs[-1]
+    epochs, last = result.epochs, result.epochs[-1]
+    train_s = sum(epoch.seconds for epoch in epochs)
+    trained_images = sum(epoch.images for epoch in epochs)
     return DemoReport(
         images=plan.images + plan.val_images,
         classes=plan.classes,
@@ -117,11 +117,11 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
         serve_start_s=serve_start_s,
         first_batch_s=(result.loader.first_batch_s if result.loader else None) or 0.0,
         train_s=train_s,
-        eval_s=sum(epoch.val_s or 0.0 for epoch in result.epochs),
+        eval_s=sum(epoch.val_s or 0.0 for epoch in epochs),
         total_s=times_s[-1] - times_s[0],
         trained_images=trained_images,
         images_per_s=trained_images / train_s,
-        wait_share=sum(epoch.wait_share * epoch.seconds for epoch in result.epochs) / train_s,
+        wait_share=sum(epoch.wait_share * epoch.seconds for epoch in epochs) / train_s,
         losses=result.losses,
         val_images=last.val_images or 0,
         val_correct=last.val_correct or 0,

@@ -16,7 +16,7 @@ from ..report import Result, compare, single
 from ..rounds import rates
 from .device import Subject, forget_compiled, time_in_turns
 from .exactness import DTYPES
-from .report import Check, judge_share
+from .run import Check, judge_share
 
 TARGET: Final = 0.85
 
@@ -57,7 +57,7 @@ def judge_bandwidth(rows: Sequence[Result], device_type: str) -> Check:
     failures = sum(int(row.value) for row in rows if row.name == "bandwidth/compile-failures")
     if failures:
         sentence += f"; torch could not compile {failures} of them"
-    return Check(name="bandwidth", verdict=verdict, sentence=sentence, results=rows)
+    return Check(verdict, sentence, rows)
 
 
 def _measure(
@@ -77,8 +77,7 @@ def _measure(
             f"bandwidth/copy-{kind}": lambda number: target.copy_(halves[number % len(halves)]),
             f"bandwidth/{kind}": lambda number: normaliser(pixels[number % len(pixels)]),
         },
-        subject.clock,
-        rounds=subject.sizes.rounds,
+        subject,
         repeats=_REPEATS,
     )
     return compare(rates(taken, size_bytes / 1e9), "GB/s")

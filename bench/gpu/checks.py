@@ -5,11 +5,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import torch
 
-from feeder.dataset.opened import Dataset
+from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
@@ -20,8 +21,7 @@ from ..machine import describe_machine
 from .bandwidth import check_bandwidth
 from .device import DeviceClock, Subject, describe_device, open_device
 from .exactness import check_exactness
-from .report import Check, GpuReport
-from .run import choose_sizes
+from .run import Check, GpuReport, Sizes, choose_sizes
 from .slots import check_slots
 from .step import check_step
 
@@ -44,23 +44,17 @@ def run_checks(arguments: argparse.Namespace, only: Sequence[str]) -> GpuReport:
     sizes = choose_sizes(arguments, device.type)
     workers = max(1, usable_cpus().count - 1)  # the trainer's own thread takes a core
     machine = describe_machine() | describe_device(device)
-    checks: list[Check] = []
+    checks: dict[str, Check] = {}
     progress = ProgressLine(sys.stderr)
     with ExitStack() as stack:
         endpoint = ""
         if _FED.intersection(only):
-            endpoint = _start_feeder(stack, arguments, sizes.images, sizes.batch_size, workers)
-        subject = Subject(
-            device=device,
-            clock=DeviceClock(device),
-            sizes=sizes,
-            endpoint=endpoint,
-            workers=workers,
-        )
+            endpoint = _start_feeder(stack, arguments.dataset, sizes, workers)
+        subject = Subject(device, DeviceClock(device), sizes, endpoint, workers)
         progress.begin("checking", "checks", len(only))
         try:
             for name in only:
-                checks.append(_CHECKS[name](subject))
+                checks[name] = _CHECKS[name](subject)
                 progress.add(1)
         except torch.OutOfMemoryError as error:
             raise ResourceError(
@@ -68,8 +62,8 @@ def run_checks(arguments: argparse.Namespace, only: Sequence[str]) -> GpuReport:
                 "--batch-size"
             ) from error
         progress.end()
-    return GpuReport.of(
-        checks,
+    return GpuReport(
+        bench="gpu",
         machine=machine,
         measured={
             "rounds": sizes.rounds,
@@ -77,25 +71,33 @@ def run_checks(arguments: argparse.Namespace, only: Sequence[str]) -> GpuReport:
             "step": f"{sizes.model} at {sizes.image_px} px, {sizes.steps} in a turn",
             "workers": workers,
         },
+        results=[row for check in checks.values() for row in check.results],
+        failures=[
+            f"{name}: {check.sentence}"
+            for name, check in checks.items()
+            if check.verdict == "failed"
+        ],
+        checks=[
+            {"name": name, "verdict": check.verdict, "sentence": check.sentence}
+            for name, check in checks.items()
+        ],
     )
 
 
-def _start_feeder(
-    stack: ExitStack, arguments: argparse.Namespace, images: int, batch_size: int, workers: int
-) -> str:
+def _start_feeder(stack: ExitStack, given: Path | None, sizes: Sizes, workers: int) -> str:
     """Start a daemon that ``stack`` ends, and return its endpoint.
 
     It has no decoded cache, which a real dataset would not fit in.
     """
-    if arguments.dataset is None and images < batch_size:
-        raise ConfigError(f"--images {images} are fewer than a batch of {batch_size}: make more")
-    path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=images))
-    with Dataset.open(path) as dataset:
-        samples = dataset.layout.samples
-    if samples < batch_size:
+    if given is None and sizes.images < sizes.batch_size:
         raise ConfigError(
-            f"{path} has {samples} samples, fewer than a batch of {batch_size}: use a smaller "
-            "--batch-size"
+            f"--images {sizes.images} are fewer than a batch of {sizes.batch_size}: make more"
+        )
+    path = stack.enter_context(dataset_or_synthetic(given, images=sizes.images))
+    if (samples := load_manifest(path).samples) < sizes.batch_size:
+        raise ConfigError(
+            f"{path} has {samples} samples, fewer than a batch of {sizes.batch_size}: use a "
+            "smaller --batch-size"
         )
     cores = sorted(os.sched_getaffinity(0))
     options = ["--decoded-bytes", "0"]

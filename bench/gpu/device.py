@@ -8,21 +8,19 @@ A CPU is timed by the host's clock.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from feeder.errors import ConfigError
 from trainer_client._device import resolve_device
 
-from ..rounds import Contender, measure
+from ..rounds import measure
 from .run import Sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(NamedTuple):
     """What is checked, and with what."""
 
     device: torch.device
@@ -31,7 +29,6 @@ class Subject:
     endpoint: str
     """Of the daemon, for the checks that need one."""
     workers: int
-    """Of the daemon."""
 
 
 _TYPES: Final = ("cuda", "cpu")
@@ -85,7 +82,7 @@ class DeviceClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._seconds = 0.0
-        self._busy: Work | None = None
+        self._filler: torch.Tensor | None = None
 
     def __call__(self) -> float:
         """Return the seconds of all runs so far."""
@@ -96,14 +93,11 @@ class DeviceClock:
 
         ``is_queued`` leaves out the time that the host takes to start the work.
         """
-        if self._device.type == "cuda":
-            self._seconds += self._run_on_cuda(work, is_queued)
+        if self._device.type == "cpu":
+            began_s = time.perf_counter()
+            work()
+            self._seconds += time.perf_counter() - began_s
             return
-        began_s = time.perf_counter()
-        work()
-        self._seconds += time.perf_counter() - began_s
-
-    def _run_on_cuda(self, work: Work, is_queued: bool) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(self._device)
         if is_queued:
@@ -112,40 +106,31 @@ class DeviceClock:
         work()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
+        self._seconds += float(start.elapsed_time(end)) / 1e3
 
     def _keep_busy(self) -> None:
-        if self._busy is None:
-            source, target = (
-                torch.zeros(_FILLER_BYTES, dtype=torch.uint8, device=self._device) for _ in range(2)
-            )
-            self._busy = partial(target.copy_, source)
+        if self._filler is None:
+            self._filler = torch.zeros(2, _FILLER_BYTES, dtype=torch.uint8, device=self._device)
         for _ in range(_FILLER_COPIES):
-            self._busy()
+            self._filler[1].copy_(self._filler[0])
 
 
 def time_in_turns(
-    contenders: Mapping[str, Callable[[int], object]],
-    clock: DeviceClock,
-    *,
-    rounds: int,
-    repeats: int,
+    contenders: Mapping[str, Callable[[int], object]], subject: Subject, *, repeats: int
 ) -> dict[str, list[float]]:
     """Return the seconds of one call of each contender, one value a round.
 
     A contender is called ``repeats`` times in a turn, with the number of the call.
     """
-    turns = {name: _turn_of(work, clock) for name, work in contenders.items()}
-    taken = measure(turns, rounds=rounds, items=repeats, clock=clock, verb=None)
-    return {name: [seconds / repeats for seconds in values] for name, values in taken.items()}
+    clock = subject.clock
 
-
-def _turn_of(work: Callable[[int], object], clock: DeviceClock) -> Contender:
-    def turn(first: int, end: int) -> None:
+    def take_turn(work: Callable[[int], object], first: int, end: int) -> None:
         def repeat() -> None:
             for number in range(first, end):
                 work(number)
 
         clock.run(repeat, is_queued=True)
 
-    return turn
+    turns = {name: partial(take_turn, work) for name, work in contenders.items()}
+    taken = measure(turns, rounds=subject.sizes.rounds, items=repeats, clock=clock, verb=None)
+    return {name: [seconds / repeats for seconds in values] for name, values in taken.items()}

@@ -21,7 +21,7 @@ from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 
 from ..report import Result, single
 from .device import Subject, forget_compiled
-from .report import Check, Verdict
+from .run import Check
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FLOAT32_ERROR: Final = 5e-7
@@ -70,9 +70,8 @@ def check_exactness(subject: Subject) -> Check:
         rows.append(single(f"exactness/{name}", "ulp", ulps))
         rows.append(single(f"exactness/{name}-absolute", "1e-6", 1e6 * error))
         largest.append(f"{name} {ulps:.2f} ulp ({error:.1e})")
-    for name, count in (("ways", ways), ("wrong", len(problems))):
-        rows.append(single(f"exactness/{name}", "ways", count))
-    rows.append(single("exactness/compile-failures", "ways", compile_failures))
+    counts = {"ways": ways, "wrong": len(problems), "compile-failures": compile_failures}
+    rows += [single(f"exactness/{name}", "ways", count) for name, count in counts.items()]
     sentence = f"largest error of {ways} ways: {', '.join(largest)}"
     if problems:
         sentence += f"; {len(problems)} of them are wrong, {problems[0]}"
@@ -80,8 +79,7 @@ def check_exactness(subject: Subject) -> Check:
         sentence += "; the fourth channel is exactly 0"
     if compile_failures:
         sentence += f"; torch could not compile {compile_failures} of them"
-    verdict: Verdict = "failed" if problems else "passed"
-    return Check(name="exactness", verdict=verdict, sentence=sentence, results=rows)
+    return Check("failed" if problems else "passed", sentence, rows)
 
 
 def _all_levels() -> NDArray[np.uint8]:

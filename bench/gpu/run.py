@@ -6,25 +6,27 @@
     step        a training step fed by a feeder against one without: stalled for less than 1 %
 
 It ends with status 1 when a check fails. On a CPU the checks run in a small form that shows that
-they work; only exactness is judged there. This module needs no torch.
+they work; only exactness is judged there. A check that a CPU cannot judge never fails. This module
+needs no torch.
 """
 
 import argparse
 import os
-from dataclasses import dataclass, replace
-from typing import Final
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
 
 from feeder.errors import ConfigError
 
-from .report import GpuReport
+from ..report import COLUMNS, JudgedReport, Result
 
-__all__ = ["add_arguments", "run"]
+Verdict = Literal["passed", "failed", "not judged on a CPU"]
 
 CHECKS: Final = ("exactness", "bandwidth", "slots", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """How much is measured."""
 
     batch_size: int
@@ -33,14 +35,13 @@ class Sizes:
     rounds: int
     steps: int
     """Timed training steps of a turn."""
-    model: str
-    """"resnet50" or "small"."""
+    model: Literal["resnet50", "small"]
     image_px: int
     """Side of the images that the model is trained on."""
 
 
-_GPU: Final = Sizes(batch_size=256, images=2048, rounds=9, steps=50, model="resnet50", image_px=224)
-_CPU: Final = Sizes(batch_size=32, images=256, rounds=5, steps=6, model="small", image_px=64)
+_GPU: Final = Sizes(256, images=2048, rounds=9, steps=50, model="resnet50", image_px=224)
+_CPU: Final = Sizes(32, images=256, rounds=5, steps=6, model="small", image_px=64)
 """A ResNet-50 would take a CPU minutes a round."""
 
 _NUMBERS: Final = {
@@ -51,6 +52,53 @@ _NUMBERS: Final = {
 }
 
 
+class Check(NamedTuple):
+    """The result of one check."""
+
+    verdict: Verdict
+    sentence: str
+    """The figure, and by how much it misses the target."""
+    results: Sequence[Result]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReport(JudgedReport):
+    """A report that begins with the verdict of each check."""
+
+    checks: Sequence[Mapping[str, str]]
+    """Each check's "name", "verdict" and "sentence"."""
+
+    def to_text(self) -> str:
+        """Return the conclusion, header and table as text, with a newline at its end."""
+        head, _, rest = JudgedReport.to_text(self).partition("\n")
+        names: dict[str, list[str]] = {"failed": [], "passed": []}
+        for check in self.checks:
+            names.setdefault(check["verdict"], []).append(check["name"])
+        verdicts = [f"{', '.join(those)} {verdict}" for verdict, those in names.items() if those]
+        verdict = "failed" if self.failures else "passed"
+        lines = textwrap.wrap(f"{head} {verdict}: {'; '.join(verdicts)}", COLUMNS)
+        for check in self.checks:
+            text = f"{check['name']}: {check['verdict']}; {check['sentence']}"
+            lines += textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent="    ")
+        return "\n".join([*lines, "", rest])
+
+
+def judge(is_met: bool, *, device_type: str) -> Verdict:
+    """Return the verdict on a target of speed, which is set for CUDA devices only."""
+    if device_type != "cuda":
+        return "not judged on a CPU"
+    return "passed" if is_met else "failed"
+
+
+def judge_share(share: float, target: float, of: str, *, device_type: str) -> tuple[Verdict, str]:
+    """Return the verdict on a share that should be at least ``target``, and the share in words."""
+    verdict = judge(share >= target, device_type=device_type)
+    text = f"{100 * share:.0f} % of {of} (target: {100 * target:.0f} %)"
+    if verdict == "failed":
+        text += f", {100 * (target - share):.1f} points too little"
+    return verdict, text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this bench's own options."""
     what = "cuda, cuda:N or cpu (default: cuda if any)"
@@ -58,12 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = f"some of {', '.join(CHECKS)} (default: all)"
     parser.add_argument("--only", metavar="NAME,…", help=what)
     for name, what in _NUMBERS.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            metavar="N",
-            help=f"{what} (default: {getattr(_GPU, name)}; on a CPU {getattr(_CPU, name)})",
-        )
+        default = f"(default: {getattr(_GPU, name)}; on a CPU {getattr(_CPU, name)})"
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, metavar="N", help=f"{what} {default}")
 
 
 def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
@@ -73,7 +118,7 @@ def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
     for name, number in given.items():
         if number < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {number} is not 1 or more")
-    return replace(_CPU if device_type == "cpu" else _GPU, **given)
+    return (_CPU if device_type == "cpu" else _GPU)._replace(**given)
 
 
 def run(arguments: argparse.Namespace) -> GpuReport:

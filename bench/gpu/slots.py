@@ -10,76 +10,47 @@ normalising a copy of it.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from feeder.client.core.prefetch import BatchSequence
 from feeder.client.host_memory import SlotBuffer
 from feeder.errors import ResourceError
-from trainer_client import NumpyLoader
+from feeder.plan.recipe import Recipe
 from trainer_client._device import Normaliser
-from trainer_client._feed import Delivery, Feed, Stage
 from trainer_client._staging import CudaStage
 
-from ..daemon import DATASET_NAME
+from ..fetcher import BatchFetcher
 from ..report import Result, compare, single
 from ..rounds import rates
 from .bandwidth import SIDE_PX
 from .device import Subject, time_in_turns
-from .report import Check, judge_share
+from .run import Check, judge_share
 
 TARGET: Final = 0.9
 
 _SLOTS: Final = 4
 _REPEATS: Final = 8
-_WINDOW: Final = 4
-_TIMEOUT_S: Final = 60.0
-
-
-class HeldSlots(Stage[None]):
-    """Keeps the slots of the batches it gets, lent until the feed is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slots: list[SlotBuffer] = []
-
-    def load(self, delivery: Delivery, buffer: int) -> None:
-        """Keep a lent batch; one that was copied over the socket is given back."""
-        if isinstance(delivery.rows, SlotBuffer):
-            self.slots.append(delivery.rows)
-        else:
-            self._free.append(buffer)
 
 
 @contextmanager
 def lent_slots(endpoint: str, batch_size: int) -> Iterator[list[SlotBuffer]]:
     """Yield the slots of _SLOTS batches; ResourceError when the feeder does not lend them."""
-    stage = HeldSlots()
-    with NumpyLoader(
-        endpoint,
-        dataset=DATASET_NAME,
-        batch_size=batch_size,
-        image_size=SIDE_PX,
-        rank=0,
-        world_size=1,
-        window=_WINDOW + _SLOTS,
-        timeout_s=_TIMEOUT_S,
-    ) as loader:
-        feed: Feed[Any] = loader._feed
-        feed.stage = stage
-        batches = feed.welcome.batches
-        feed.begin(BatchSequence(0, range(batches), 0))
-        for number in range(2 * _SLOTS):
-            if len(stage.slots) < _SLOTS:
-                feed.take(divmod(number, batches), is_short=False)
-        if len(stage.slots) < _SLOTS:
+    recipe = Recipe.for_split("train", batch_size=batch_size, image_size=SIDE_PX)
+    with BatchFetcher(endpoint, recipe=recipe, window=2 * _SLOTS) as fetcher:
+        slots: list[SlotBuffer] = []
+        for batch in fetcher.fetch_run(0, 2 * _SLOTS):  # the first may be copied over the socket
+            if batch.slot is not None:
+                slots.append(batch.slot)
+                fetcher.keep()
+            if len(slots) == _SLOTS:
+                break
+        else:
             raise ResourceError(
                 f"{endpoint}: batches are not read from the feeder's memory "
-                f"({feed.counters()['copied_because']}): see docs/serving.md"
+                f"({fetcher.session.copied_because}): see docs/serving.md"
             )
-        yield stage.slots
-        stage.slots.clear()
+        yield slots
 
 
 def check_slots(subject: Subject) -> Check:
@@ -122,11 +93,9 @@ def judge_slots(rows: Sequence[Result], problem: str | None, device_type: str) -
         sentence += f"; {problem}"
         verdict = "failed"
     if "slots/in-place" in of:
-        sentence += (
-            f"; normalising in place takes {of['slots/in-place'].ratio:.2f} of the time of "
-            "copying first"
-        )
-    return Check(name="slots", verdict=verdict, sentence=sentence, results=rows)
+        share = f"{of['slots/in-place'].ratio:.2f} of the time of copying first"
+        sentence += f"; normalising in place takes {share}"
+    return Check(verdict, sentence, rows)
 
 
 def _measure_copies(
@@ -140,8 +109,7 @@ def _measure_copies(
         sources = {"slots/pinned": pinned, "slots/slot": pixels, "slots/pageable": ordinary}
     taken = time_in_turns(
         {name: _copier(source, target) for name, source in sources.items()},
-        subject.clock,
-        rounds=subject.sizes.rounds,
+        subject,
         repeats=_REPEATS,
     )
     return compare(rates(taken, target.nbytes / 1e9), "GB/s")
@@ -170,8 +138,7 @@ def _measure_in_place(pixels: Sequence[torch.Tensor], subject: Subject) -> list[
             "slots/copied": lambda number: normaliser(copy.copy_(pixels[number % len(pixels)])),
             "slots/in-place": lambda number: normaliser(pixels[number % len(pixels)]),
         },
-        subject.clock,
-        rounds=subject.sizes.rounds,
+        subject,
         repeats=_REPEATS,
     )
     times_ms = {name: [1e3 * value for value in values] for name, values in taken.items()}

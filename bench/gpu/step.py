@@ -14,6 +14,7 @@ has made during the other turns. A turn's first steps are not timed: the queue c
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import torch
@@ -26,8 +27,7 @@ from ..daemon import DATASET_NAME
 from ..report import RATE, Result, compare, summarise
 from ..rounds import measure, rates
 from .device import DeviceClock, Subject, forget_compiled
-from .report import Check, judge
-from .run import Sizes
+from .run import Check, Sizes, judge
 
 TARGET: Final = 0.01
 
@@ -53,14 +53,12 @@ class _Turns:
     ) -> None:
         self.waited_s = 0.0
         """How long the loader has waited in the timed steps of ``fed``."""
-        self._loader = loader
-        self._batches = _without_end(loader)
-        self._step = step
-        self._resident = resident
-        self._clock = clock
+        self._loader, self._step, self._clock = loader, step, clock
+        self._resident = itertools.repeat(resident)
+        self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def resident(self, first: int, end: int) -> None:
-        self._take_turn(itertools.repeat(self._resident), self._step, end - first)
+        self._take_turn(self._resident, self._step, end - first)
 
     def fed(self, first: int, end: int) -> None:
         self._empty_queue()
@@ -73,14 +71,13 @@ class _Turns:
     def _take_turn(self, batches: Iterator[Pair], step: Step, steps: int) -> float:
         """Do and time ``steps`` steps; return the seconds in which the loader waited in them."""
 
-        def work() -> None:
+        def work(steps: int) -> None:
             for batch in itertools.islice(batches, steps):
                 step(batch)
 
-        for batch in itertools.islice(batches, LEAD_IN):
-            step(batch)
+        work(LEAD_IN)
         before_s = self._loader.statistics().wait_s
-        self._clock.run(work)
+        self._clock.run(partial(work, steps))
         return self._loader.statistics().wait_s - before_s
 
     def _empty_queue(self) -> None:
@@ -196,23 +193,15 @@ def judge_step(
         enough = math.ceil(workers / share)
         sentence += f": this host's cores limit, about {enough} workers would be enough"
     elif not is_met:
-        sentence += f"; {_explain_stall(stall.value, rows['step/wait'].value)}"
+        wait = rows["step/wait"].value
+        sentence += f"; the loader waited {wait:.2f} % of the time" + (
+            ": beside the step, the feeder has too little of the host's cores"
+            if 2 * wait >= stall.value
+            else ", so the copy, normalising or the host's Python costs the rest"
+        )
     if reported and not is_met:
         sentence += f"; the feeder reports: {reported}"
-    return Check(
-        name="step",
-        verdict=judge(is_met, device_type=device_type),
-        sentence=sentence,
-        results=list(rows.values()),
-    )
-
-
-def _explain_stall(stall_percent: float, wait_percent: float) -> str:
-    """Return what costs the time, where the feeder alone is fast enough."""
-    waited = f"the loader waited {wait_percent:.2f} % of the time"
-    if 2 * wait_percent >= stall_percent:
-        return f"{waited}: beside the step, the feeder has too little of the host's cores"
-    return f"{waited}, so the copy, normalising or the host's Python costs the rest"
+    return Check(judge(is_met, device_type=device_type), sentence, [*rows.values()])
 
 
 def _rows(taken: Mapping[str, Sequence[float]], batch_size: int) -> Mapping[str, Result]:
@@ -228,8 +217,3 @@ def _rows(taken: Mapping[str, Sequence[float]], batch_size: int) -> Mapping[str,
         *compare({f"step/{name}": values for name, values in speeds.items()}, RATE),
     ]
     return {row.name: row for row in rows}
-
-
-def _without_end(loader: FeederLoader) -> Iterator[Pair]:
-    while True:
-        yield from loader

@@ -18,9 +18,10 @@ import io
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +30,14 @@ from turbojpeg import TJPF_RGBX
 
 from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import McuGrids, TileWindows, rebuild_jpeg, whole_jpeg
+from feeder.jpeg.crop_decode import McuGrids, rebuild_jpeg, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window, turbojpeg
 from feeder.jpeg.recode import Subsampling
 from feeder.jpeg.resize import resize_pack, resize_pack_reference
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import DecodePlan, SampleReader, plan_decode
+from feeder.sample.reader import SampleReader, plan_decode
 
 from ..report import Result, compare
 from ..rounds import Contender
@@ -45,6 +46,7 @@ CHUNK_IMAGES: Final = ServeConfig().chunk_images
 """Images in a call of the reader, as of the daemon's workers."""
 
 _Window = tuple[int, int, int, int, int, int]
+"""In the order of ``decode_window``'s arguments; the last two are its width and height."""
 _Picture = tuple[NDArray[np.uint8], int]
 """RGBX in the scratch, with room after it, and its stride in bytes."""
 
@@ -73,14 +75,9 @@ class Filling:
         return partial(self._fill, reader)
 
     def _fill(self, reader: SampleReader, first: int, end: int) -> None:
-        rows = slice(end - first)
-        reader.fill(
-            self.sample_ids[first:end],
-            seed=0,
-            epoch=self.epoch,
-            pixels=self.pixels[rows],
-            labels=self._labels[rows],
-        )
+        ids, count = self.sample_ids[first:end], end - first
+        pixels, labels = self.pixels[:count], self._labels[:count]
+        reader.fill(ids, seed=0, epoch=self.epoch, pixels=pixels, labels=labels)
 
 
 class _JpegFile:
@@ -90,19 +87,42 @@ class _JpegFile:
         self._file = tempfile.TemporaryFile(prefix="feeder-bench-", buffering=0)  # noqa: SIM115
         self._offsets = [0, *itertools.accumulate(map(len, jpegs))]
         self._file.write(b"".join(jpegs))
+        self.close = self._file.close
 
-    def read(self, row: int) -> bytes:
+    def place(self, row: int) -> tuple[int, int, int]:
+        """Return the arguments of pread."""
         first, end = self._offsets[row : row + 2]
-        return os.pread(self._file.fileno(), end - first, first)
+        return self._file.fileno(), end - first, first
 
-    def read_into(self, row: int, scratch: Scratch) -> NDArray[np.uint8]:
-        first, end = self._offsets[row : row + 2]
-        jpeg = scratch.take(end - first)
-        os.preadv(self._file.fileno(), [jpeg.data], first)
+    def read(self, row: int, scratch: Scratch) -> NDArray[np.uint8]:
+        fd, size_bytes, first = self.place(row)
+        jpeg = scratch.take(size_bytes)
+        os.preadv(fd, [jpeg.data], first)
         return jpeg
 
-    def close(self) -> None:
-        self._file.close()
+
+class _Tiles(NamedTuple):
+    """What is decoded of an image for a crop, and how the sample is made of it."""
+
+    window: _Window
+    scale: int
+    box: tuple[float, float, float, float]
+    origin: tuple[int, int]
+    mirrored: bool
+
+    def resize(self, picture: _Picture, out: NDArray[np.int8], version: str | None = None) -> None:
+        """Resize, mirror and pack the decoded tiles."""
+        *_, width, height = self.window
+        resize_pack(
+            *picture,
+            -(-width // self.scale),
+            -(-height // self.scale),
+            self.box,
+            origin=self.origin,
+            mirrored=self.mirrored,
+            out=out,
+            version=version,
+        )
 
 
 class PreparedSamples(Filling):
@@ -119,8 +139,8 @@ class PreparedSamples(Filling):
         self._recipe = recipe
         self._rgbx, self._read = Scratch(), Scratch()
         self._records = records = dataset.read_records(sample_ids)
-        self._grids = McuGrids.of_records(records)
-        self.widths, self.heights = self._grids.width, self._grids.height
+        grids = McuGrids.of_records(records)
+        self.widths, self.heights = grids.width, grids.height
         self.subsamplings, self.blob_bytes = records["subsampling"], records["blob_bytes"]
         self.blobs: list[NDArray[np.uint8]] = []
         """With READ_SLACK_BYTES after each."""
@@ -138,19 +158,16 @@ class PreparedSamples(Filling):
     def begin_epoch(self, epoch: int) -> None:
         """Draw the crops of another epoch."""
         self.epoch = epoch
-        self.crops = self._plan(0, len(self.sample_ids))
-        plan = self._plan_decode(self.crops.scales)
-        self._scales: list[int] = self.crops.scales.tolist()
-        self._windows = _window_fields(plan.windows)
+        self.crops = self._plan_crops(0, len(self.sample_ids))
+        self._tiles = self._plan_tiles(0, self.crops)
+        unscaled = np.ones_like(self.crops.scales)
+        self._unscaled = self._plan_tiles(0, replace(self.crops, scales=unscaled))
         self._tiled_jpegs = [
-            rebuild_jpeg(blob[:-READ_SLACK_BYTES], *window)
-            for blob, window in zip(self.blobs, self._windows, strict=True)
+            rebuild_jpeg(blob[:-READ_SLACK_BYTES], *tiles.window)
+            for blob, tiles in zip(self.blobs, self._tiles, strict=True)
         ]
         self._tiled_file.close()
         self._tiled_file = _JpegFile(self._tiled_jpegs)
-        unscaled = self._plan_decode(np.ones(len(self.sample_ids), np.int64))
-        self._unscaled_windows = _window_fields(unscaled.windows)
-        self._boxes, self._origins = plan.boxes.tolist(), plan.origins.tolist()
 
     def begin_next_epoch(self, _: object = None) -> None:
         """Draw the crops of the next epoch."""
@@ -166,25 +183,23 @@ class PreparedSamples(Filling):
 
     def decode_pillow(self, first: int, end: int) -> None:
         """The same with Pillow, to RGB."""
-        for row in range(first, end):
-            _open_with_pillow(self.jpegs[row])
+        for jpeg in self.jpegs[first:end]:
+            _open_with_pillow(jpeg)
 
     def decode_tiled(self, first: int, end: int, version: str | None = None) -> None:
         """Decode the tiles of the crops as the recipe asks, from memory, with our own decoder."""
         for row in range(first, end):
-            self._decode_own(self.blobs[row], self._windows[row], self._scales[row], version)
+            self.decode_blob(row, self.blobs[row], version=version)
 
     def decode_tiled_unscaled(self, first: int, end: int) -> None:
         """The same at full size, also for crops of at least twice the output size."""
         for row in range(first, end):
-            self._decode_own(self.blobs[row], self._unscaled_windows[row], 1)
+            self._decode_own(self.blobs[row], self._unscaled[row].window, 1)
 
     def decode_tiled_turbojpeg(self, first: int, end: int) -> None:
         """Decode JPEGs of the same tiles as the recipe asks, from memory, with TurboJPEG."""
-        for row in range(first, end):
-            *_, width, height = self._windows[row]
-            jpeg = np.frombuffer(self._tiled_jpegs[row], np.uint8)
-            self._decode(jpeg, width, height, self._scales[row])
+        for tiles, jpeg in zip(self._tiles[first:end], self._tiled_jpegs[first:end], strict=True):
+            self._decode(np.frombuffer(jpeg, np.uint8), *tiles.window[-2:], tiles.scale)
 
     def decode_coefficients(self, first: int, end: int) -> None:
         """Decode the same tiles at 1/8: all coefficients are read, hardly anything is transformed.
@@ -193,11 +208,13 @@ class PreparedSamples(Filling):
         """
         for row in range(first, end):
             scale = 4 if self.subsamplings[row] == Subsampling.S422 else 8
-            self._decode_own(self.blobs[row], self._windows[row], scale)
+            self._decode_own(self.blobs[row], self._tiles[row].window, scale)
 
-    def decode_blob(self, row: int, blob: NDArray[np.uint8]) -> _Picture:
-        """Decode as ``decode_tiled`` does from ``blob``, a copy of ``blobs[row]``."""
-        return self._decode_own(blob, self._windows[row], self._scales[row])
+    def decode_blob(
+        self, row: int, blob: NDArray[np.uint8], version: str | None = None
+    ) -> _Picture:
+        """Decode as ``decode_tiled`` does from ``blob``, which may be a copy of ``blobs[row]``."""
+        return self._decode_own(blob, self._tiles[row].window, self._tiles[row].scale, version)
 
     def sample_full(self, first: int, end: int) -> None:
         """Do all that a loader does, with the product's own decoding, resizing and packing."""
@@ -209,41 +226,24 @@ class PreparedSamples(Filling):
 
     def sample_pillow(self, first: int, end: int) -> None:
         """The same with Pillow; numpy packs."""
-        crops = self._plan(first, end)
-        for row, (x, y, w, h), flip, out in zip(
-            range(first, end), crops.boxes.tolist(), crops.flips.tolist(), self.pixels, strict=False
-        ):
-            image = _open_with_pillow(self._whole_file.read(row))
-            box = (x, y, x + w, y + h)
+        for row, box, mirrored, out in self._plan_whole(first, end):
+            image = _open_with_pillow(os.pread(*self._whole_file.place(row)))
             image = image.resize(out.shape[1::-1], Image.Resampling.BILINEAR, box=box)
-            if flip:
+            if mirrored:
                 image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
             np.bitwise_xor(np.asarray(image), 0x80, out=out.view(np.uint8))
 
     def sample_tiled_turbojpeg(self, first: int, end: int, version: str | None = None) -> None:
         """Do the same from JPEGs of the crops' tiles; ``version`` is that of resizing."""
-        grids = McuGrids.of_records(self._records[first:end])
-        crops = self._plan(first, end)
-        plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
-        for row, window, scale, box, origin, flip, out in zip(
-            range(first, end),
-            _window_fields(plan.windows),
-            crops.scales.tolist(),
-            plan.boxes.tolist(),
-            plan.origins.tolist(),
-            crops.flips.tolist(),
-            self.pixels,
-            strict=False,  # the last chunk is smaller than the buffer
-        ):
-            *_, width, height = window
-            jpeg = self._tiled_file.read_into(row, self._read)
-            picture = self._decode(jpeg, width, height, scale)
-            _resize(picture, window, scale, box, origin, flip, out, version)
+        planned = self._plan_tiles(first, self._plan_crops(first, end))
+        for row, (tiles, out) in enumerate(zip(planned, self.pixels, strict=False), first):
+            jpeg = self._tiled_file.read(row, self._read)
+            picture = self._decode(jpeg, *tiles.window[-2:], tiles.scale)
+            tiles.resize(picture, out, version)
 
     def resize(self, row: int, picture: _Picture, out: NDArray[np.int8]) -> None:
         """Resize, mirror and pack a picture as ``decode_blob`` returns it."""
-        of_crop = self._boxes[row], self._origins[row], bool(self.crops.flips[row])
-        _resize(picture, self._windows[row], self._scales[row], *of_crop, out)
+        self._tiles[row].resize(picture, out)
 
     def __enter__(self) -> Self:
         return self
@@ -252,7 +252,7 @@ class PreparedSamples(Filling):
         self._whole_file.close()
         self._tiled_file.close()
 
-    def _plan(self, first: int, end: int) -> CropPlan:
+    def _plan_crops(self, first: int, end: int) -> CropPlan:
         """Draw the crops of samples first .. end - 1, as a loader does for a batch."""
         return plan_crops(
             self._recipe,
@@ -263,8 +263,20 @@ class PreparedSamples(Filling):
             heights=self.heights[first:end],
         )
 
-    def _plan_decode(self, scales: NDArray[np.int64]) -> DecodePlan:
-        return plan_decode(self._grids, self.crops.boxes, scales, self._recipe.image_size)
+    def _plan_tiles(self, first: int, crops: CropPlan) -> list[_Tiles]:
+        """Return the tiles of ``crops``, which are those of the samples from ``first`` on."""
+        grids = McuGrids.of_records(self._records[first : first + len(crops.flips)])
+        plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
+        fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
+        windows = zip(*(getattr(plan.windows, field).tolist() for field in fields), strict=True)
+        columns = (crops.scales, plan.boxes, plan.origins, crops.flips)
+        return [*map(_Tiles, windows, *(column.tolist() for column in columns))]
+
+    def _plan_whole(self, first: int, end: int) -> Iterator[tuple[Any, ...]]:
+        """Yield row, crop (left, top, right, bottom), flip and output of each sample."""
+        crops = self._plan_crops(first, end)
+        boxes = [(x, y, x + w, y + h) for x, y, w, h in crops.boxes.tolist()]
+        return zip(range(first, end), boxes, crops.flips.tolist(), self.pixels, strict=False)
 
     def _decode_whole(self, first: int, end: int, decode: _Decode) -> None:
         for row in range(first, end):
@@ -274,14 +286,10 @@ class PreparedSamples(Filling):
     def _make_whole(
         self, first: int, end: int, decode: _Decode, resize: Callable[..., Any]
     ) -> None:
-        crops = self._plan(first, end)
-        for row, (x, y, w, h), flip, out in zip(
-            range(first, end), crops.boxes.tolist(), crops.flips.tolist(), self.pixels, strict=False
-        ):
-            jpeg = self._whole_file.read_into(row, self._read)
+        for row, box, mirrored, out in self._plan_whole(first, end):
+            jpeg = self._whole_file.read(row, self._read)
             width, height = int(self.widths[row]), int(self.heights[row])
-            picture = decode(jpeg, width, height)
-            resize(*picture, width, height, (x, y, x + w, y + h), mirrored=flip, out=out)
+            resize(*decode(jpeg, width, height), width, height, box, mirrored=mirrored, out=out)
 
     def _decode_own(
         self, blob: NDArray[np.uint8], window: _Window, scale: int, version: str | None = None
@@ -317,28 +325,6 @@ def compare_sizes(samples: PreparedSamples, suffix: str = "") -> list[Result]:
         f"dataset/blob{suffix}": [float(np.mean(samples.blob_bytes))],
     }
     return compare(sizes, "bytes/image")
-
-
-def _window_fields(windows: TileWindows) -> list[_Window]:
-    """Return each sample's window in the order of ``decode_window``'s arguments."""
-    fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
-    return list(zip(*(getattr(windows, field).tolist() for field in fields), strict=True))
-
-
-def _resize(
-    picture: _Picture,
-    window: _Window,
-    scale: int,
-    box: tuple[float, float, float, float],
-    origin: tuple[int, int],
-    mirrored: bool,
-    out: NDArray[np.int8],
-    version: str | None = None,
-) -> None:
-    """Resize, mirror and pack the picture of a window at 1/scale."""
-    *_, width, height = window
-    size = -(-width // scale), -(-height // scale)
-    resize_pack(*picture, *size, box, origin=origin, mirrored=mirrored, out=out, version=version)
 
 
 def _open_with_pillow(jpeg: bytes) -> Image.Image:

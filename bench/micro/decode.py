@@ -7,9 +7,7 @@ full decode bit for bit, and our decoder's must always equal TurboJPEG's.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -33,9 +31,6 @@ from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
 from .quality import measure_scaling
 from .stages import StageLimits, StageTimes
-
-_OTHERS: Final = ("libraries", "pillow", "turbojpeg", "unscaled")
-"""What ``decode/tiled`` and ``sample/whole`` are compared with, as in ``…-against-pillow``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,69 +121,41 @@ class _DecodeBench:
             "sample/whole": samples.of(whole),
             "sample/whole-turbojpeg": samples.of(whole_turbojpeg),
             "sample/whole-unscaled": samples.of(read(unscaled, decoder=decoder)),
-            **{
-                f"decode/tiled-{version}": partial(samples.decode_tiled, version=version)
-                for version in VERSIONS[:-1]
-            },
-            **{
-                f"sample/tiled-turbojpeg-{vectors}": partial(
-                    samples.sample_tiled_turbojpeg, version=vectors
-                )
-                for vectors in resize.VERSIONS[:-1]
-            },
-            **{
-                f"sample/whole-{version}": samples.of(read(recipe, vectors=version))
-                for version in self._versions
-            },
         }
+        for version in VERSIONS[:-1]:
+            decode = partial(samples.decode_tiled, version=version)
+            self._contenders[f"decode/tiled-{version}"] = decode
+        for vectors in resize.VERSIONS[:-1]:
+            make = partial(samples.sample_tiled_turbojpeg, version=vectors)
+            self._contenders[f"sample/tiled-turbojpeg-{vectors}"] = make
+        for version in self._versions:
+            self._contenders[f"sample/whole-{version}"] = samples.of(read(recipe, vectors=version))
 
     def compare_pixels(self) -> None:
         """Raise DatasetError with the name of the first sample whose pixels are not as expected."""
-        count = len(self._samples.sample_ids)
-        make = self._contenders
-        cached = ("sample/filling-cache", "sample/decoded-cache")
-        versions = (f"sample/whole-{version}" for version in self._versions)
-        pillow = "Pillow's resize of the full decode"
-        unscaled = ("sample/full", "sample/whole-unscaled", "sample/decoded-cache-unscaled")
-        same = ("sample/whole", "sample/tiled-turbojpeg", *cached, *versions)
-        for first in range(0, count, CHUNK_IMAGES):
-            end = min(first + CHUNK_IMAGES, count)
-            self._check(first, end, make["sample/full-libraries"], pillow, unscaled)
-            self._check(
-                first,
-                end,
-                make["sample/full-libraries"],
-                pillow,
-                ("sample/whole",),
-                lambda row: bool(self._samples.crops.scales[row] == 1),
-            )
-            reference = "sample/whole-turbojpeg"
-            self._check(first, end, make[reference], reference, same)
-            self._check(
-                first, end, self._centre_reference, "TurboJPEG's centre crops", ("sample/centre",)
-            )
-
-    def _check(
-        self,
-        first: int,
-        end: int,
-        reference: Contender,
-        words: str,
-        names: Iterable[str],
-        counts: Callable[[int], bool] = lambda row: True,
-    ) -> None:
-        pixels = self._samples.pixels[: end - first]
-        reference(first, end)
-        expected = pixels.copy()
-        for name in names:
-            self._contenders[name](first, end)
-            for row in np.flatnonzero((pixels != expected).any(axis=(1, 2, 3))).tolist():
-                if counts(first + row):
-                    sample = self._dataset.describe(int(self._samples.sample_ids[first + row]))
-                    raise DatasetError(
-                        f"{sample}: {name} does not give the pixels of {words}; report this with "
-                        "the image"
-                    )
+        samples, make = self._samples, self._contenders
+        own = [f"sample/whole-{version}" for version in self._versions]
+        own += ["sample/whole", "sample/filling-cache", "sample/decoded-cache"]
+        unscaled = ["sample/full", "sample/whole-unscaled", "sample/decoded-cache-unscaled"]
+        whole, pillow = "sample/whole-turbojpeg", "Pillow's resize of the full decode"
+        checks: list[tuple[Contender, str, list[str]]] = [
+            (make["sample/full-libraries"], pillow, unscaled),
+            (make[whole], whole, ["sample/tiled-turbojpeg", *own]),
+            (self._centre_reference, "TurboJPEG's centre crops", ["sample/centre"]),
+        ]
+        for first in range(0, len(samples.sample_ids), CHUNK_IMAGES):
+            ids = samples.sample_ids[first : first + CHUNK_IMAGES].tolist()
+            pixels = samples.pixels[: len(ids)]
+            for reference, words, names in checks:
+                reference(first, first + len(ids))
+                expected = pixels.copy()
+                for name in names:
+                    make[name](first, first + len(ids))
+                    for row in np.flatnonzero((pixels != expected).any(axis=(1, 2, 3))).tolist():
+                        raise DatasetError(
+                            f"{self._dataset.describe(ids[row])}: {name} does not give the pixels "
+                            f"of {words}; report this with the image"
+                        )
 
     def measure(self, rounds: int) -> list[Result]:
         """Run the rounds and return all rows."""
@@ -238,18 +205,16 @@ class _DecodeBench:
 def _baselines(stages: list[str]) -> dict[str, str | None]:
     """Return the baseline of each row, by name; ``stages`` are those of stages and their limits."""
     rows: dict[str, str | None] = {}
-    for what, way in (("decode", "tiled"), ("sample", "whole")):
-        ours, full = f"{what}/{way}", f"{what}/full"
-        others = (
-            f"{what}/full-libraries",
-            f"{what}/pillow",
-            f"{what}/tiled-turbojpeg",
-            f"{ours}-unscaled",
-        )
-        rows |= {full: None, **dict.fromkeys((ours, *others), full)}
-        rows |= {
-            f"{ours}-against-{word}": other for word, other in zip(_OTHERS, others, strict=True)
+    for ours in ("decode/tiled", "sample/whole"):
+        what = ours.partition("/")[0]
+        others = {
+            "libraries": f"{what}/full-libraries",
+            "pillow": f"{what}/pillow",
+            "turbojpeg": f"{what}/tiled-turbojpeg",
+            "unscaled": f"{ours}-unscaled",
         }
+        rows |= {f"{what}/full": None, **dict.fromkeys((ours, *others.values()), f"{what}/full")}
+        rows |= {f"{ours}-against-{word}": other for word, other in others.items()}
     rows["sample/whole-turbojpeg"] = "sample/full"
     for version in VERSIONS:
         rows[f"decode/tiled-{version}"] = "decode/tiled-turbojpeg"

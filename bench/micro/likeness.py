@@ -10,7 +10,7 @@ bytes and sizes of both. Rates are by CPU time, so a machine in use is good enou
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,13 @@ _TIMES: Final = 5
 """Synthetic images, and crops of a real image, for each real image: more reduce the noise."""
 
 
+_Decode = Callable[[PreparedSamples, int, int], None]
+_WAYS: Final[dict[str, _Decode]] = {
+    "full": PreparedSamples.decode_full_libraries,
+    "tiled": PreparedSamples.decode_tiled,
+}
+
+
 def run(arguments: argparse.Namespace) -> Report:
     """Compare at most ``images`` images of the class folders in ``source`` with synthetic ones."""
     core = choose_core(arguments.core)
@@ -52,43 +59,30 @@ def run(arguments: argparse.Namespace) -> Report:
             order = np.random.default_rng(0).permutation(dataset.layout.samples)[:images]
             return stack.enter_context(PreparedSamples(dataset, recipe, order, epoch=epoch))
 
-        of_real = [prepare(real, count, epoch) for epoch in range(_TIMES)]
+        real_epochs = [prepare(real, count, epoch) for epoch in range(_TIMES)]
         of_synthetic = prepare(synthetic, count * _TIMES, 0)
+
+        def decode_real(decode: _Decode, first: int, end: int) -> None:
+            for samples in real_epochs:
+                decode(samples, first, end)
+
+        def decode_synthetic(decode: _Decode, first: int, end: int) -> None:
+            decode(of_synthetic, first * _TIMES, end * _TIMES)
+
         contenders: dict[str, Contender] = {}
+        baselines: dict[str, str | None] = {}
         for way, decode in _WAYS.items():
-            contenders[f"{way}/real"] = partial(_decode_real, decode, of_real)
-            contenders[f"{way}/synthetic"] = partial(_decode_synthetic, decode, of_synthetic)
+            contenders[f"{way}/real"] = partial(decode_real, decode)
+            contenders[f"{way}/synthetic"] = partial(decode_synthetic, decode)
+            baselines |= {f"{way}/real": None, f"{way}/synthetic": f"{way}/real"}
+        rounds = arguments.rounds
         taken = measure(
-            contenders,
-            rounds=arguments.rounds,
-            items=count,
-            piece=CHUNK_IMAGES,
-            clock=process_time,
+            contenders, rounds=rounds, items=count, piece=CHUNK_IMAGES, clock=process_time
         )
-        pairs = {
-            name: None if name.endswith("/real") else name.replace("synthetic", "real")
-            for name in contenders
-        }
-        results = compare(rates(taken, count * _TIMES), RATE, pairs)
-        results += _describe("real", real, of_real[0])
+        results = compare(rates(taken, count * _TIMES), RATE, baselines)
+        results += _describe("real", real, real_epochs[0])
         results += _describe("synthetic", synthetic, of_synthetic)
     return Report(bench="likeness", machine=machine, results=results)
-
-
-_Decode = Callable[[PreparedSamples, int, int], None]
-_WAYS: Final[dict[str, _Decode]] = {
-    "full": PreparedSamples.decode_full_libraries,
-    "tiled": PreparedSamples.decode_tiled,
-}
-
-
-def _decode_real(decode: _Decode, real: Sequence[PreparedSamples], first: int, end: int) -> None:
-    for samples in real:
-        decode(samples, first, end)
-
-
-def _decode_synthetic(decode: _Decode, samples: PreparedSamples, first: int, end: int) -> None:
-    decode(samples, first * _TIMES, end * _TIMES)
 
 
 def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Result]:
@@ -96,14 +90,14 @@ def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Res
     pixels = samples.widths * samples.heights
     rows = [
         ("source", "bytes/image", dataset.manifest.source_bytes / dataset.manifest.samples),
-        ("jpeg", "bytes/image", float(sizes_bytes.mean())),
-        ("jpeg-spread", "bytes/image", float(sizes_bytes.std())),
-        ("width", "px", float(samples.widths.mean())),
-        ("height", "px", float(samples.heights.mean())),
-        ("area", "pixels/image", float(pixels.mean())),
-        ("density", "bytes/pixel", float(sizes_bytes.sum() / pixels.sum())),
+        ("jpeg", "bytes/image", sizes_bytes.mean()),
+        ("jpeg-spread", "bytes/image", sizes_bytes.std()),
+        ("width", "px", samples.widths.mean()),
+        ("height", "px", samples.heights.mean()),
+        ("area", "pixels/image", pixels.mean()),
+        ("density", "bytes/pixel", sizes_bytes.sum() / pixels.sum()),
     ]
-    for subsampling in (Subsampling.S444, Subsampling.S420, Subsampling.GREY):
-        share = float(np.mean(samples.subsamplings == subsampling))
-        rows.append((subsampling.name.lower().removeprefix("s"), "%", 100 * share))
-    return [single(f"{name}/{kind}", unit, value) for name, unit, value in rows]
+    kinds = {"444": Subsampling.S444, "420": Subsampling.S420, "grey": Subsampling.GREY}
+    for name, subsampling in kinds.items():
+        rows.append((name, "%", 100 * np.mean(samples.subsamplings == subsampling)))
+    return [single(f"{name}/{kind}", unit, float(value)) for name, unit, value in rows]

@@ -12,7 +12,7 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,6 @@ from ..report import (
     align,
     compare,
     format_number,
-    header_lines,
     single,
     summarise,
 )
@@ -75,25 +74,18 @@ class LossReport(Report):
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""
         rows = self.rows
-        names = dict.fromkeys(name.partition("/")[0] for name in rows)
         heads = ("", "MB", "ratio", RATE, "ratio", "changed", "stored", "min", "crop", "min")
-        table = [heads, *(_table_row(name, rows) for name in names)]
-        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine), ""]
-        lines += align(table, left={0})
-        lines.append("changed: images, %; stored and crop: PSNR of these in dB, median and least")
-        return "\n".join(lines) + "\n"
-
-
-def _table_row(name: str, rows: Mapping[str, Result]) -> tuple[str, ...]:
-    cells = [name]
-    for what in ("size", "train"):
-        row = rows[f"{name}/{what}"]
-        cells += [format_number(row.value), "" if row.ratio is None else f"{row.ratio:.2f}"]
-    cells.append(f"{rows[f'{name}/changed'].value:.0f}")
-    for what in ("stored", "crop"):
-        psnr = rows.get(f"{name}/{what}")
-        cells += ["", ""] if psnr is None else [f"{psnr.value:.1f}", f"{psnr.min:.1f}"]
-    return tuple(cells)
+        table: list[Sequence[str]] = [heads]
+        for name in dict.fromkeys(name.partition("/")[0] for name in rows):
+            cells = [name]
+            for row in (rows[f"{name}/size"], rows[f"{name}/train"]):
+                cells += [format_number(row.value), f"{row.ratio:.2f}" if row.ratio else ""]
+            cells.append(f"{rows[f'{name}/changed'].value:.0f}")
+            for psnr in (rows.get(f"{name}/stored"), rows.get(f"{name}/crop")):
+                cells += [f"{psnr.value:.1f}", f"{psnr.min:.1f}"] if psnr else ["", ""]
+            table.append(tuple(cells))
+        note = "changed: images, %; stored and crop: PSNR of these in dB, median and least"
+        return "\n".join([*self.header(), *align(table, left={0}), note]) + "\n"
 
 
 def run(arguments: argparse.Namespace) -> LossReport:
@@ -102,7 +94,10 @@ def run(arguments: argparse.Namespace) -> LossReport:
     machine = describe_machine({"all contenders": core})
     check_libraries()
     tune_allocator()
-    settings = {_name_of(each): each for each in ({}, *SETTINGS)}
+    settings: dict[str, Mapping[str, Any]] = {LOSSLESS: {}}
+    for setting in SETTINGS:
+        words = (f"{key.replace('_', '-')} {value}" for key, value in setting.items())
+        settings[" ".join(words)] = setting
     with ExitStack() as stack:
         source = stack.enter_context(
             source_or_synthetic(arguments.dataset, images=arguments.images)
@@ -121,10 +116,6 @@ def run(arguments: argparse.Namespace) -> LossReport:
         results = _compare_rates(datasets, ids, arguments.rounds)
         results += _compare_pixels(datasets, ids, settings)
     return LossReport(bench="loss", machine=machine, results=results)
-
-
-def _name_of(setting: Mapping[str, Any]) -> str:
-    return " ".join(f"{key.replace('_', '-')} {each}" for key, each in setting.items()) or LOSSLESS
 
 
 def _compare_rates(

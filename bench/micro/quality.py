@@ -5,6 +5,7 @@ bench checks, so the unscaled sample is the reference.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-from ..report import Result, single
+from ..report import Result, single, summarise
 from .contenders import Filling
 
 EPOCHS: Final = 20
@@ -35,40 +36,24 @@ def measure_scaling(
     readers = SampleReader(dataset, recipe), SampleReader(dataset, plain)
     values_db: list[float] = []
     for epoch in range(EPOCHS):
-        crops = plan_crops(
-            recipe,
-            seed=0,
-            epoch=epoch,
-            sample_ids=sample_ids,
-            widths=grids.width,
-            heights=grids.height,
-        )
+        sizes = {"widths": grids.width, "heights": grids.height}
+        crops = plan_crops(recipe, seed=0, epoch=epoch, sample_ids=sample_ids, **sizes)
         chosen = sample_ids[crops.scales > 1]
-        if not chosen.size:
-            continue
-        fillings = [Filling(recipe, chosen, images=len(chosen), epoch=epoch) for _ in readers]
-        for filling, reader in zip(fillings, readers, strict=True):
-            filling.of(reader)(0, len(chosen))
-        values_db += [
-            psnr_db(*pair) for pair in zip(*(each.pixels for each in fillings), strict=True)
-        ]
+        if chosen.size:
+            scaled, exact = (
+                Filling(recipe, chosen, images=len(chosen), epoch=epoch) for _ in readers
+            )
+            for filling, reader in zip((scaled, exact), readers, strict=True):
+                filling.of(reader)(0, len(chosen))
+            values_db += map(psnr_db, scaled.pixels, exact.pixels)
     if not values_db:
         return []
-    mean = Result(
-        name="quality/scaled-psnr",
-        value=float(np.mean(values_db)),
-        unit="dB",
-        min=min(values_db),
-        max=max(values_db),
-    )
-    return [
-        mean,
-        *(
-            single(f"quality/scaled-psnr-p{share}", "dB", float(np.percentile(values_db, share)))
-            for share in (5, 25, 50, 75, 95)
-        ),
-        single("quality/scaled-crops", "crops", len(values_db)),
-    ]
+    name = "quality/scaled-psnr"
+    shares = (5, 25, 50, 75, 95)
+    mean = replace(summarise(name, "dB", values_db), value=float(np.mean(values_db)))
+    percentiles = np.percentile(values_db, shares).tolist()
+    rows = [single(f"{name}-p{s}", "dB", v) for s, v in zip(shares, percentiles, strict=True)]
+    return [mean, *rows, single("quality/scaled-crops", "crops", len(values_db))]
 
 
 def psnr_db(levels: NDArray[Any], expected: NDArray[Any]) -> float:

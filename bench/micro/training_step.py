@@ -46,7 +46,7 @@ from trainer_client.reference.resnet import CHANNELS, MODELS
 from ..line_process import LineProcess
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Report, compare, single
-from ..rounds import Contender, measure
+from ..rounds import measure
 
 MICRO_BATCHES: Final = {"plain": 1, "recompute": 1, "accumulate-2": 2, "accumulate-4": 4}
 """By variant; the first is the others' baseline."""
@@ -92,16 +92,12 @@ class _StepProcess(LineProcess):
             self.write_line("step")
             cpu_s, resident_bytes, peak_bytes = self.next_line(_DEADLINE_S).split()
         except TimeoutError:
-            raise ResourceError(
-                f"a step of {self._variant} takes over {_DEADLINE_S:g} s: use a smaller --batch or "
-                "--image-size"
-            ) from None
+            problem = f"a step of {self._variant} takes over {_DEADLINE_S:g} s"
         except (OSError, EOFError):
-            raise ResourceError(
-                f"the process of {self._variant} has ended, perhaps for want of memory: use a "
-                "smaller --batch"
-            ) from None
-        return Step(float(cpu_s), int(resident_bytes), int(peak_bytes))
+            problem = f"the process of {self._variant} has ended, perhaps for want of memory"
+        else:
+            return Step(float(cpu_s), int(resident_bytes), int(peak_bytes))
+        raise ResourceError(f"{problem}: use a smaller --batch or --image-size")
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -119,10 +115,14 @@ def run(arguments: argparse.Namespace) -> Report:
     memory = {name: measure_memory(name, arguments) for name in MICRO_BATCHES}
     steps: dict[str, list[Step]] = {name: [] for name in MICRO_BATCHES}
     with ExitStack() as stack:
-        contenders: dict[str, Contender] = {
-            name: partial(_contend, taken, stack.enter_context(_StepProcess(name, arguments)))
-            for name, taken in steps.items()
+        processes = {
+            name: stack.enter_context(_StepProcess(name, arguments)) for name in MICRO_BATCHES
         }
+
+        def take_step(name: str, first: int, end: int) -> None:
+            steps[name].append(processes[name].take_step())
+
+        contenders = {name: partial(take_step, name) for name in MICRO_BATCHES}
         measure(contenders, rounds=arguments.rounds, verb="taking steps,")
     rates: dict[str, list[float]] = {}
     grown: dict[str, list[float]] = {}
@@ -151,10 +151,6 @@ def measure_memory(variant: str, arguments: argparse.Namespace) -> Step:
     with _StepProcess(variant, arguments, _RETURNING) as process:
         process.take_step()
         return process.take_step()
-
-
-def _contend(steps: list[Step], process: _StepProcess, first: int, end: int) -> None:
-    steps.append(process.take_step())
 
 
 def _make_step(variant: str, model_name: str, batch: int, image_px: int) -> Callable[[], None]:

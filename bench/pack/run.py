@@ -15,7 +15,6 @@ where ``make peers`` has made their environments.
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,15 +23,14 @@ from random import Random
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.pack.progress import ProgressLine
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Report, Result, align, compare, format_number, single, summarise
-from ..rivals.catalogue import default_folder
-from ..rivals.process import RivalFailure
+from ..rivals.catalogue import DEFAULT_FOLDER, interpreter
+from ..rivals.process import take_turns
 from ..rivals.report import CPU_RATE
 from ..rivals.setup import why_missing
-from .sources import FOLDER, KINDS, PackMaterial, prepare_material, write_source
+from .sources import FOLDER, KINDS, prepare_material, write_source
 from .turn import PHASES, WRITERS, Turn, Writer, measure_size, pack_source, read_files, run_writer
 
 _SYNTHETIC_IMAGES: Final = 256
@@ -101,11 +99,10 @@ def build_results(
 
     Sizes are compared with the baseline's source, the images' own bytes.
     """
-    rates = {name: [images / turn.seconds for turn in taken] for name, taken in turns.items()}
-    cpu_rates = {
-        f"{name}/cpu": [images / turn.cpu_seconds for turn in taken]
-        for name, taken in turns.items()
-    }
+    rates, cpu_rates = {}, {}
+    for name, taken in turns.items():
+        rates[name] = [images / turn.seconds for turn in taken]
+        cpu_rates[f"{name}/cpu"] = [images / turn.cpu_seconds for turn in taken]
     results = compare(rates, RATE) + compare(cpu_rates, CPU_RATE)
     source, source_mb = f"{_OURS}{FOLDER}/source", source_bytes[f"{_OURS}{FOLDER}"] / 1e6
     for name, taken in turns.items():
@@ -130,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environments",
         type=Path,
-        default=default_folder(),
+        default=DEFAULT_FOLDER,
         metavar="DIR",
         help="where `make peers` has put the environments (default: .peers of the project)",
     )
@@ -153,23 +150,43 @@ def run(arguments: argparse.Namespace) -> PackReport:
     """Measure all kinds and writers; ResourceError when ``feeder pack`` fails."""
     kinds, writers = choose_contenders(arguments.kinds)
     core = choose_core(arguments.core)
+    environments = arguments.environments.absolute()
+    missing: dict[str, str] = {}
+    acts: dict[str, _Act] = {}
+    source_bytes: dict[str, int] = {}
     with prepare_material(
         arguments.dataset, images=arguments.images, distinct=_SYNTHETIC_IMAGES
     ) as material:
-        machine = describe_machine({"all": core})
-        images_bytes = measure_size(material.source)
-        machine["images"] = {
-            "packed": len(material.images),
-            "distinct": material.distinct,
-            "bytes each": round(images_bytes / len(material.images)),
+        images = len(material.images)
+        machine = describe_machine({"all": core}) | {
+            "images": {
+                "packed": images,
+                "distinct": material.distinct,
+                "bytes each": round(measure_size(material.source) / images),
+            }
         }
-        race = _Race(material, core)
         for kind in kinds:
-            race.add_kind(kind)
+            name = f"{_OURS}{kind}"
+            try:
+                source = write_source(kind, material)
+            except ModuleNotFoundError as error:
+                missing[name] = f"needs the package {error.name}, which is not installed"
+                continue
+            source_bytes[name] = measure_size(source)
+            dataset = material.folder / "dataset"
+            acts[name] = source, partial(pack_source, source, dataset, images=images, core=core)
+        listing = material.folder / "images.tsv"
+        lines = [f"{path}\t{label}\n" for path, label in material.images]
+        listing.write_text("".join(lines), encoding="utf-8")
         for writer in writers:
-            race.add_writer(writer, arguments.environments.absolute(), arguments.deadline)
-        turns = race.run(arguments.rounds)
-    results = build_results(turns, images=len(material.images), source_bytes=race.source_bytes)
+            name = f"{_OTHERS}{writer.name}"
+            if reason := why_missing(writer.environment, environments):
+                missing[name] = reason
+                continue
+            python = interpreter(writer.environment, environments)
+            write = partial(run_writer, writer, python, listing, material.folder / writer.name)
+            acts[name] = material.source, partial(write, core=core, deadline_s=arguments.deadline)
+        turns = _race(acts, missing, arguments.rounds)
     works = {f"{_OURS}{kind}": "" for kind in kinds}
     works |= {f"{_OTHERS}{writer.name}": writer.work for writer in writers}
     contenders = [
@@ -177,78 +194,37 @@ def run(arguments: argparse.Namespace) -> PackReport:
             name=name,
             work=work,
             versions=turns[name][0].versions if name in turns else {},
-            missing=race.missing.get(name),
+            missing=missing.get(name),
         )
         for name, work in works.items()
     ]
+    results = build_results(turns, images=images, source_bytes=source_bytes)
     return PackReport(bench="pack", machine=machine, results=results, contenders=contenders)
 
 
-class _Race:
-    """All contenders that can run, the folder first, and why others cannot."""
+_Act = tuple[Path, Callable[[], Turn]]
+"""What a contender reads, and its turn."""
 
-    def __init__(self, material: PackMaterial, core: int) -> None:
-        self._material = material
-        self._core = core
-        self._contenders: dict[str, tuple[Path, Callable[[], Turn]]] = {}
-        """What is read, and the turn."""
-        self.missing: dict[str, str] = {}
-        self.source_bytes: dict[str, int] = {}
-        """Of each kind, by the name of its row."""
-        self._listing = material.folder / "images.tsv"
-        lines = [f"{path}\t{label}\n" for path, label in material.images]
-        self._listing.write_text("".join(lines), encoding="utf-8")
 
-    def add_kind(self, kind: str) -> None:
-        """Write the source of a kind."""
-        name, material = f"{_OURS}{kind}", self._material
-        try:
-            source = write_source(kind, material)
-        except ModuleNotFoundError as error:
-            self.missing[name] = f"needs the package {error.name}, which is not installed"
-            return
-        self.source_bytes[name] = measure_size(source)
-        images = len(material.images)
-        self._contenders[name] = (
-            source,
-            partial(
-                pack_source, source, material.folder / "dataset", images=images, core=self._core
-            ),
-        )
+def _race(acts: Mapping[str, _Act], missing: dict[str, str], rounds: int) -> dict[str, list[Turn]]:
+    """Return the turns, one a round; for contenders that fail, add to ``missing`` why."""
+    turns: dict[str, list[Turn]] = {name: [] for name in acts}
 
-    def add_writer(self, writer: Writer, environments: Path, deadline_s: float) -> None:
-        """Add another format's writer, if its environment is there."""
-        name, folder = f"{_OTHERS}{writer.name}", self._material.folder
-        if reason := why_missing(writer.environment, environments):
-            self.missing[name] = reason
-            return
-        python = environments / writer.environment / "bin" / "python"
-        write = partial(run_writer, writer, python, self._listing, folder / writer.name)
-        self._contenders[name] = (
-            self._material.source,
-            partial(write, core=self._core, deadline_s=deadline_s),
-        )
+    def take_turn(name: str) -> None:
+        source, act = acts[name]
+        os.sync()
+        read_files(source)
+        turns[name].append(act())
 
-    def run(self, rounds: int) -> dict[str, list[Turn]]:
-        """Return the turns, one a round, of the contenders that did not fail."""
-        turns: dict[str, list[Turn]] = {name: [] for name in self._contenders}
-        random = Random(0)
-        for number in range(-1, rounds):
-            progress = ProgressLine(sys.stderr)
-            verb = f"round {number + 1} of {rounds}," if number >= 0 else "warming up"
-            progress.begin(verb, "contenders", len(turns))
-            for name in random.sample([*turns], len(turns)):
-                source, take_turn = self._contenders[name]
-                os.sync()
-                read_files(source)
-                try:
-                    turn = take_turn()
-                except RivalFailure as failure:
-                    self.missing[name] = str(failure)
-                    del turns[name]
-                else:
-                    if number >= 0:
-                        turns[name].append(turn)
-                progress.add(1)
-            progress.end()
-        return turns
+    def give_up(name: str, reason: str) -> None:
+        missing[name] = reason
+        del turns[name]
+
+    random = Random(0)
+    for number in range(rounds + 1):
+        verb = f"round {number} of {rounds}," if number else "warming up"
+        take_turns(verb, random.sample([*turns], len(turns)), take_turn, give_up)
+        if not number:
+            for taken in turns.values():
+                taken.clear()
+    return turns

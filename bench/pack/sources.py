@@ -10,7 +10,6 @@ import gzip
 import io
 import itertools
 import json
-import random
 import shutil
 import struct
 import tarfile
@@ -21,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from feeder.errors import DatasetError
 from feeder.source.item_bytes import sniff_file
 
-from ..data.material import source_or_synthetic
+from ..data.material import choose_images, source_or_synthetic
 
 IMAGES_IN_FILE: Final = 1000
 """About as many as ImageNet's TFRecords have."""
@@ -64,36 +62,24 @@ def prepare_material(source: Path | None, *, images: int, distinct: int) -> Iter
         source_or_synthetic(source, images=min(images, distinct)) as given,
         tempfile.TemporaryDirectory(prefix="feeder-bench-") as name,
     ):
-        files = _find_images(given, images)
-        classes = tuple(sorted({path.parent.name for path in files}))
+        chosen, classes, _ = choose_images(given, images, "images in class folders", _sniff)
+        repeated = itertools.islice(itertools.cycle(chosen), images)
         copied = []
-        for number, path in enumerate(itertools.islice(itertools.cycle(files), images)):
-            to = Path(name, "source", path.parent.name, f"{number:07}{path.suffix}")
+        for number, (path, label, _) in enumerate(repeated):
+            to = Path(name, "source", classes[label], f"{number:07}{path.suffix}")
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, to)
-            copied.append((to, classes.index(path.parent.name)))
+            copied.append((to, label))
         yield PackMaterial(
             folder=Path(name),
-            classes=classes,
+            classes=tuple(classes),
             images=tuple(copied),
-            distinct=min(images, len(files)),
+            distinct=min(images, len(chosen)),
         )
 
 
-def _find_images(source: Path, limit: int) -> list[Path]:
-    """Return at most ``limit`` image files in class folders, in random order."""
-    try:
-        files = sorted(path for path in source.glob("*/*") if path.is_file())
-    except OSError as error:
-        raise DatasetError(f"{source} cannot be listed: {error.strerror}") from error
-    random.Random(0).shuffle(files)
-    images = (path for path in files if sniff_file(bytes(path)) is not None)
-    if chosen := list(itertools.islice(images, limit)):
-        return chosen
-    raise DatasetError(
-        f"{source} holds no images in class folders: give a folder with a folder of images for "
-        "each class"
-    )
+def _sniff(path: Path) -> object:
+    return sniff_file(bytes(path))
 
 
 def write_source(kind: str, material: PackMaterial) -> Path:

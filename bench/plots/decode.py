@@ -4,16 +4,8 @@ from typing import Final
 
 import altair as alt
 
-from ..micro.decode_report import (
-    conclude,
-    describe_measured,
-    find_losses,
-    find_standing,
-    has_own_decoder,
-    pillow_name,
-    ways_of,
-)
-from ..report import Report, format_number
+from ..micro.decode_report import DecodeReport, is_behind
+from ..report import format_number
 from .style import BLUE, LIGHT_GREY, WIDTH, Chart, bars, bounds, panel_title, wrap
 
 _TITLES: Final = {
@@ -22,19 +14,18 @@ _TITLES: Final = {
 }
 
 
-def draw_decode(report: Report) -> Chart:
+def draw_decode(report: DecodeReport) -> Chart:
     """Return the panels of decoding and of whole samples, one above the other."""
     rounds = report.measured.get("rounds")
     title = f"images/s: bar the median, line the least and most of {rounds} rounds"
+    colour = alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY))
     panels = []
     for kind, words in _TITLES.items():
         rows = []
-        for way in ways_of(report, kind):
+        for way in report.ways(kind):
             ratio = "= 1" if way.row.ratio is None else f"× {way.row.ratio:.2f}"
-            spread = bounds(way.row.min, way.row.value, way.row.max)
             text = f"{format_number(way.row.value)}  ({ratio})"
-            rows.append({"name": way.name, "ours": way.is_ours, "text": text, **spread})
-        colour = alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY))
+            rows.append({"name": way.name, "ours": way.is_ours, "text": text, **bounds(way.row)})
         below = title if kind == "sample" else None
         panels.append(
             bars(rows, title=panel_title(words), x_title=below, colour=colour, width=WIDTH)
@@ -42,19 +33,17 @@ def draw_decode(report: Report) -> Chart:
     return alt.vconcat(*panels, spacing=18)
 
 
-def conclude_decode(report: Report) -> tuple[list[str], list[str]]:
+def conclude_decode(report: DecodeReport) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the subtitle."""
-    rows = {row.name: row for row in report.results}
-    standing = find_standing(report)
-    ours, pillow = standing.ours, rows["sample/whole-against-pillow"]
+    ours, rival, against = report.standing()
+    pillow = report.rows["sample/whole-against-pillow"]
     of_full, of_pillow = f"{ours.row.ratio or 0:.1f}", f"{pillow.ratio or 0:.1f}"
-    way = "Feeder" if has_own_decoder(report) else "Feeder and TurboJPEG's decoder"
+    way = "Feeder" if report.has_own_decoder else "Feeder and TurboJPEG's decoder"
     title = [
         f"One core makes {format_number(ours.row.value)} training samples/s with {way},",
-        f"{of_full} times TurboJPEG's full decode, {of_pillow} times {pillow_name(report)}",
+        f"{of_full} times TurboJPEG's full decode, {of_pillow} times {report.pillow}",
     ]
-    if standing.place == "behind":
-        rival = standing.rival
+    if is_behind(against):
         title.append(f"but {rival.name} makes {format_number(rival.row.value)}")
-    sentences = [conclude(report).partition(". ")[2], *find_losses(report)]
-    return title, wrap(*sentences, describe_measured(report))
+    sentences = [report.conclude().partition(". ")[2], *report.find_losses()]
+    return title, wrap(*sentences, report.describe_measured())

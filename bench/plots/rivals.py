@@ -5,7 +5,7 @@ from typing import Any, Final
 import altair as alt
 
 from ..report import RATE, Result
-from ..rivals.report import ALL_CORES, RivalsReport, is_on, words_of
+from ..rivals.report import CORES, RivalsReport, describe, is_on, words_of
 from .style import (
     BLUE,
     GREY,
@@ -30,9 +30,10 @@ _COLOURS: Final = {
 def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the subtitle."""
     title = [
-        f"On {each.cores}, Feeder is {each.describe(kind=False)}"
-        for each in report.comparisons()
-        if "other" in each.kind
+        f"On {cores}, Feeder is {describe(row, with_kind=False)}"
+        for suffix, cores in CORES.items()
+        for row in report.against_fastest(suffix)
+        if row.unit == RATE and "antialias" not in row.name
     ]
     sentences = report.conclusion()
     if not title:
@@ -44,12 +45,12 @@ def draw_rivals(report: RivalsReport) -> Chart:
     """Return a panel of all contenders that have a rate on one core, and one of those on all."""
     scale = alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])
     panels = []
-    for suffix, cores in (("", "One core"), (ALL_CORES, "All cores")):
+    for suffix, cores in CORES.items():
         rows = _rows(report, suffix)
         if not rows:
             continue
         words = ": bar the median, line the least and most of the rounds" * has_spread(rows)
-        title = panel_title(f"{cores} (Feeder ×: how many times as fast Feeder is)")
+        title = panel_title(f"{cores.capitalize()} (Feeder ×: how many times as fast Feeder is)")
         colour = alt.Color("kind:N", title=None, scale=scale, legend=SQUARES)
         panels.append(
             bars(rows, title=title, x_title=f"images/s{words}", colour=colour, width=WIDTH)
@@ -59,17 +60,15 @@ def draw_rivals(report: RivalsReport) -> Chart:
 
 def _rows(report: RivalsReport, suffix: str) -> list[dict[str, Any]]:
     """Return the values behind each bar, the fastest first."""
-    rates = {result.name: result for result in report.results if result.unit == RATE}
+    rates = report.rows
     ours, antialiased, other = _COLOURS
     rows = []
     for each in report.contenders:
         if each.missing is None and is_on(each.name, suffix):
             rate = rates[each.name]
             kind = ours if each.ours else antialiased if each.antialiased else other
-            spread = bounds(rate.min, rate.value, rate.max)
-            rows.append(
-                {"name": words_of(each.name), "kind": kind, "text": _numbers(rate), **spread}
-            )
+            text = {"name": words_of(each.name), "kind": kind, "text": _numbers(rate)}
+            rows.append({**text, **bounds(rate)})
     return sorted(rows, key=lambda row: -row["value"])
 
 

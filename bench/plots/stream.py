@@ -77,7 +77,7 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
                 "transport": "tcp" if way.transport == "tcp" else "ipc, in place",
                 "clients": count(way.clients, "client"),
                 "shown": format_number(round(way.rate.value)),
-                **bounds(way.rate.min, way.rate.value, way.rate.max),
+                **bounds(way.rate),
             }
             for way in ways
             if way.workers == workers
@@ -155,7 +155,7 @@ def _draw_bare(rows: Mapping[str, Result]) -> Chart:
             "name": words,
             "kind": words.partition(" ")[0],
             "text": format_number(row.value),
-            **bounds(row.min, row.value, row.max),
+            **bounds(row),
         }
         for words, row in rows.items()
     ]

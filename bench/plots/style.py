@@ -1,10 +1,12 @@
 """Shared by the pictures of the benches: colours, lines of text, titles, bars with their spread."""
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import altair as alt
+
+from .. import report
+from ..report import Result
 
 BLUE: Final = "#3b6fb6"
 ORANGE: Final = "#e08a2c"
@@ -27,8 +29,7 @@ SQUARES: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset
 
 def wrap(*sentences: str) -> list[str]:
     """Return the lines of sentences in a subtitle, each beginning a line."""
-    lines = (textwrap.wrap(each, _LINE_CHARACTERS, break_on_hyphens=False) for each in sentences)
-    return [line for each in lines for line in each]
+    return report.wrap(sentences, _LINE_CHARACTERS)
 
 
 def panel_title(text: str, below: str = "", **settings: Any) -> Chart:
@@ -50,9 +51,9 @@ def chart_of(rows: Iterable[Mapping[str, Any]]) -> Chart:
     return alt.Chart(alt.Data(values=[*rows]))
 
 
-def bounds(low: float, value: float, high: float) -> dict[str, float]:
+def bounds(row: Result) -> dict[str, float]:
     """Return a bar's value, and its spread where it was measured more than once."""
-    return {"value": value, **({"min": low, "max": high} if low < high else {})}
+    return {"value": row.value, **({"min": row.min, "max": row.max} if row.min < row.max else {})}
 
 
 def has_spread(rows: Iterable[Mapping[str, Any]]) -> bool:

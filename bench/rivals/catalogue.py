@@ -5,31 +5,64 @@ contenders run in the bench's Python. The choices are the rivals' defaults unles
 the table shows them because a loader may be faster by doing less.
 """
 
-import os
-from dataclasses import dataclass, replace
+import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
+DEFAULT_FOLDER: Final = Path(__file__).parents[2] / ".peers"
+"""Where ``make peers`` puts the environments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(NamedTuple):
     """A virtual environment and its installation."""
 
-    name: str
-    steps: tuple[tuple[str, ...], ...]
-    """Arguments of ``pip install``, step by step."""
     check: str
     """Modules that must import for it to count as installed."""
+    steps: tuple[tuple[str, ...], ...]
+    """Arguments of ``pip install``, step by step."""
     system_packages: tuple[str, ...] = ()
     """Debian packages that it needs to build or run."""
-    variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables for its installation."""
+    compiler: str | None = None
+    """CC of its installation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+_TORCH: Final = "torch==2.13.0"  # as in the Makefile; where only its DataLoader is used
+_HAS_AVX2 = "avx2" in Path("/proc/cpuinfo").read_text("utf-8", "replace").split()
+
+ENVIRONMENTS: Final = {
+    "tensorflow": Environment("tensorflow", (("tensorflow-cpu",),)),
+    "dali": Environment("nvidia.dali", (("nvidia-dali-cuda120",),)),
+    # Unpinned: torchvision's wheel needs the CUDA libraries of its own torch wheel.
+    "torchvision": Environment("torchvision.io, torch, PIL", (("torchvision",),)),
+    "ffcv": Environment(
+        "ffcv, ffcv.loader",
+        # Built by the environment's own setuptools, which must still have pkg_resources.
+        (
+            ("setuptools<80", "wheel", "numpy"),
+            ("--no-build-isolation", "ffcv", _TORCH, "pillow"),
+        ),
+        ("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
+    ),
+    "pillow-simd": Environment(
+        "torch, PIL.Image",
+        (("--no-cache-dir", "--no-binary", "pillow-simd", "pillow-simd"), (_TORCH, "numpy")),
+        ("gcc", "libjpeg-dev", "zlib1g-dev"),
+        compiler="cc -mavx2" if _HAS_AVX2 else "cc",
+    ),
+    "spdl": Environment("spdl.io", (("spdl", "numpy"),), ("ffmpeg",)),
+    "grain": Environment("grain, PIL", (("grain", "pillow"),)),
+    "webdataset": Environment("webdataset, torch", (("webdataset", _TORCH, "pillow"),)),
+    "streaming": Environment("streaming, torch", (("mosaicml-streaming", "pillow"),)),
+}
+
+
+def interpreter(environment: str | None, folder: Path) -> str:
+    """Return the Python of an environment in ``folder``, or the bench's."""
+    return str(folder / environment / "bin" / "python") if environment else sys.executable
+
+
+class Quality(NamedTuple):
     """How a contender makes its pixels."""
 
     resize: str
@@ -40,20 +73,18 @@ class Quality:
     """The bytes that it decodes: the original JPEG's, or coefficients re-coded or re-quantised."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class Contender(NamedTuple):
     """One row of the table."""
 
     name: str
     words: str
     """What sentences and the picture call it."""
-    script: Path
+    script: str | Path
+    """In SCRIPTS."""
+    environment: str | None
+    """None is the Python that the bench runs in: the contender is ours."""
     quality: Quality
-    environment: str | None = None
-    """None is the Python that the bench runs in."""
     variant: str = ""
-    works_ahead: bool = True
-    """It works on after it has delivered, so it is stopped during the turns of others."""
     all_cores: bool = True
 
     @property
@@ -62,109 +93,34 @@ class Contender:
         return self.quality.resize == _ANTIALIASED
 
 
-def default_folder() -> Path:
-    """Return where ``make peers`` puts the environments."""
-    return Path(__file__).parents[2] / ".peers"
-
-
-_TORCH: Final = "torch==2.13.0"  # as in the Makefile; where only its DataLoader is used
-_SIMD_FLAG = (
-    "-mavx2" if "avx2" in Path("/proc/cpuinfo").read_text("utf-8", "replace").split() else ""
-)
-
-ENVIRONMENTS: Final = {
-    environment.name: environment
-    for environment in (
-        Environment(name="tensorflow", steps=(("tensorflow-cpu",),), check="tensorflow"),
-        Environment(name="dali", steps=(("nvidia-dali-cuda120",),), check="nvidia.dali"),
-        # Unpinned: torchvision's wheel needs the CUDA libraries of its own torch wheel.
-        Environment(
-            name="torchvision",
-            steps=(("torchvision",),),
-            check="torchvision.io, torch, PIL",
-        ),
-        Environment(
-            name="ffcv",
-            # Built by the environment's own setuptools, which must still have pkg_resources.
-            steps=(
-                ("setuptools<80", "wheel", "numpy"),
-                ("--no-build-isolation", "ffcv", _TORCH, "pillow"),
-            ),
-            check="ffcv, ffcv.loader",
-            system_packages=("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
-        ),
-        Environment(
-            name="pillow-simd",
-            steps=(
-                ("--no-cache-dir", "--no-binary", "pillow-simd", "pillow-simd"),
-                (_TORCH, "numpy"),
-            ),
-            check="torch, PIL.Image",
-            system_packages=("gcc", "libjpeg-dev", "zlib1g-dev"),
-            variables=(("CC", f"cc {_SIMD_FLAG}".strip()),),
-        ),
-        Environment(
-            name="spdl", steps=(("spdl", "numpy"),), check="spdl.io", system_packages=("ffmpeg",)
-        ),
-        Environment(name="grain", steps=(("grain", "pillow"),), check="grain, PIL"),
-        Environment(
-            name="webdataset", steps=(("webdataset", _TORCH, "pillow"),), check="webdataset, torch"
-        ),
-        Environment(
-            name="streaming", steps=(("mosaicml-streaming", "pillow"),), check="streaming, torch"
-        ),
-    )
-}
-
 _ANTIALIASED = "bilinear, antialiased"
 _PLAIN = "bilinear, plain"
 _WHOLE = "the whole image"
 _REGION = "the crop's rows and columns, entropy-decodes all before its end"
-_PILLOW = Quality(resize=_ANTIALIASED, decodes=_WHOLE)
-_OURS = Quality(
-    resize=_ANTIALIASED,
-    decodes="the crop's tiles, at 1/2 (1/4, 1/8) size for crops of twice the output size",
-    source="re-coded without loss",
-)
+_TILES = "the crop's tiles, at 1/2 (1/4, 1/8) size for crops of twice the output size"
+
+_OURS = Quality(_ANTIALIASED, _TILES, source="re-coded without loss")
+_PILLOW = Quality(_ANTIALIASED, _WHOLE)
+_TF = Quality(_PLAIN, _REGION, idct="fast")
+_TF_AA = _TF._replace(resize=_ANTIALIASED)
+_DALI = Quality(_PLAIN, _REGION)
+_DALI_AA = _DALI._replace(resize=_ANTIALIASED)
+_FFCV = Quality("area when shrinking, bilinear otherwise", _WHOLE, idct="fast")
+_FFCV_LOSSY = _FFCV._replace(source="re-encoded at quality 90, lossy")
+_FFMPEG = Quality(_ANTIALIASED, _WHOLE, idct="FFmpeg's", chroma="swscale's")
 
 
 def _rival(
     name: str, words: str, script: str, environment: str, quality: Quality, variant: str = ""
 ) -> Contender:
-    return Contender(
-        name=f"peers/{name}",
-        words=words,
-        script=SCRIPTS / f"{script}_loader.py",
-        environment=environment,
-        quality=quality,
-        variant=variant,
-    )
+    script = f"{script}_loader.py"
+    return Contender(f"peers/{name}", words, script, environment, quality, variant)
 
-
-def _ours(name: str, words: str, variant: str, *, all_cores: bool) -> Contender:
-    return Contender(
-        name=f"peers/{name}",
-        words=words,
-        script=SCRIPTS / "ours.py",
-        quality=_OURS,
-        variant=variant,
-        works_ahead=False,
-        all_cores=all_cores,
-    )
-
-
-_TF = Quality(resize=_PLAIN, decodes=_REGION, idct="fast")
-_TF_AA = replace(_TF, resize=_ANTIALIASED)
-_DALI = Quality(resize=_PLAIN, decodes=_REGION)
-_DALI_AA = replace(_DALI, resize=_ANTIALIASED)
-_FFCV = Quality(resize="area when shrinking, bilinear otherwise", decodes=_WHOLE, idct="fast")
-_FFCV_LOSSY = replace(_FFCV, source="re-encoded at quality 90, lossy")
-_FFMPEG = Quality(resize=_ANTIALIASED, decodes=_WHOLE, idct="FFmpeg's", chroma="swscale's")
 
 CONTENDERS: Final = (
     # A single process; on all cores the daemon is our contender.
-    _ours("feeder", "Feeder", "reader", all_cores=False),
-    _ours("feeder-daemon", "Feeder's daemon", "daemon", all_cores=True),
+    Contender("peers/feeder", "Feeder", "ours.py", None, _OURS, "reader", all_cores=False),
+    Contender("peers/feeder-daemon", "Feeder's daemon", "ours.py", None, _OURS, "daemon"),
     _rival("tfdata", "tf.data", "tfdata", "tensorflow", _TF),
     _rival("tfdata-antialias", "tf.data, antialiased", "tfdata", "tensorflow", _TF_AA, "antialias"),
     _rival("tfdata-service", "tf.data service", "tfdata", "tensorflow", _TF, "service"),
@@ -182,25 +138,3 @@ CONTENDERS: Final = (
     _rival("webdataset", "WebDataset", "torch", "webdataset", _PILLOW, "webdataset"),
     _rival("grain", "Grain", "grain", "grain", _PILLOW),
 )
-
-
-_NOT_THEIRS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""With these a rival's Python would find our packages."""
-
-
-def interpreter(contender: Contender, folder: Path, ours: str) -> Path:
-    """Return the Python that runs a contender's script."""
-    if contender.environment is None:
-        return Path(ours)
-    return folder / contender.environment / "bin" / "python"
-
-
-def variables(cores: int) -> dict[str, str]:
-    """Return a contender's environment variables: no more threads than cores."""
-    pools = ("OMP", "MKL", "OPENBLAS", "NUMBA", "NUMEXPR")
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_THEIRS}
-    return kept | {
-        **{f"{pool}_NUM_THREADS": str(cores) for pool in pools},
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }

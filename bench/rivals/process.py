@@ -7,17 +7,21 @@ the bench: every wait has a deadline.
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import psutil
+
+from feeder.pack.progress import ProgressLine
 
 from ..line_process import LineProcess
 from ..machine import pinned_to
@@ -26,6 +30,10 @@ _REPLIES: Final = "FEEDER_BENCH_FD"
 _CPU_TICK_S: Final = 0.01
 _FAREWELL_S: Final = 10.0
 _REASON_CHARACTERS: Final = 300
+_NOT_THEIRS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""With these a rival's Python would find our packages."""
+
+_Reply = TypeVar("_Reply")
 
 
 class RivalFailure(Exception):  # noqa: N818 -- a result for the table, not an error of the bench
@@ -39,36 +47,61 @@ class Introduction(msgspec.Struct, frozen=True):
     mean: float
 
 
+def take_turns(
+    verb: str,
+    names: Sequence[str],
+    act: Callable[[str], object],
+    give_up: Callable[[str, str], object],
+) -> None:
+    """Call ``act`` with each contender's name, and ``give_up`` with that and why it failed."""
+    progress = ProgressLine(sys.stderr)
+    progress.begin(verb, "contenders", len(names))
+    for name in names:
+        try:
+            act(name)
+        except RivalFailure as failure:
+            give_up(name, str(failure))
+        progress.add(1)
+    progress.end()
+
+
 class RivalProcess(LineProcess):
     """One contender's process; a context manager that leaves nothing behind."""
 
     def __init__(
         self,
-        command: Sequence[str],
+        python: str,
+        script: Path,
+        listing: Path,
+        work: dict[str, object],
         *,
         cores: frozenset[int],
-        variables: Mapping[str, str],
         log: Path,
-        works_ahead: bool,
+        works_ahead: bool = False,
         deadline_s: float,
     ) -> None:
-        """Start it on ``cores``; what it prints goes to ``log``. Raises RivalFailure."""
+        """Start it on ``cores``, with no more threads; what it prints goes to ``log``.
+
+        ``work`` are the fields of ``protocol.Work`` that are not in ``listing``. RivalFailure when
+        it does not start.
+        """
         self._log = log
         self._works_ahead = works_ahead
         self._deadline_s = deadline_s
+        command = [python, str(script), str(listing), json.dumps(work, default=str)]
+        environ = {name: value for name, value in os.environ.items() if name not in _NOT_THEIRS}
+        for pool in ("OMP", "MKL", "OPENBLAS", "NUMBA", "NUMEXPR"):
+            environ[f"{pool}_NUM_THREADS"] = str(len(cores))
+        environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
         with log.open("wb") as printed, pinned_to(*cores):
             try:
-                super().__init__(command, environ=variables, replies=_REPLIES, log=printed.fileno())
+                super().__init__(command, environ=environ, replies=_REPLIES, log=printed.fileno())
             except OSError as error:
-                raise RivalFailure(f"cannot start {command[0]}: {error.strerror}") from error
+                raise RivalFailure(f"cannot start {python}: {error.strerror}") from error
 
     def introduce(self) -> Introduction:
         """Wait until it has started and made a first batch, then stop it if it works ahead."""
-        text = self._await("ready ")
-        try:
-            introduction = msgspec.json.decode(text, type=Introduction)
-        except msgspec.MsgspecError:
-            raise RivalFailure(f"sent an invalid introduction: {text[:100]!r}") from None
+        introduction = self.await_reply("ready", Introduction)
         self._pause()
         return introduction
 
@@ -86,13 +119,30 @@ class RivalProcess(LineProcess):
             self.write_line(f"go {images}")
         except OSError:
             raise self._ended() from None
-        text = self._await("done ")
+        delivered = self.await_reply("done", int)
         taken_s = time.perf_counter() - began_s
         self._pause()
-        if not text.isdigit() or int(text) < images:
-            raise RivalFailure(f"delivered {text[:20]!r} images instead of {images}")
+        if delivered < images:
+            raise RivalFailure(f"delivered {delivered} images instead of {images}")
         busy_s = max(self._busy_s() - busy_before_s, _CPU_TICK_S)
-        return int(text) / taken_s, int(text) / busy_s
+        return delivered / taken_s, delivered / busy_s
+
+    def await_reply(self, word: str, kind: type[_Reply]) -> _Reply:
+        """Return what follows ``word`` in the next line, which is JSON."""
+        try:
+            line = self.next_line(self._deadline_s)
+        except TimeoutError:
+            self._signal_group(signal.SIGKILL)
+            reason = f"did not send {word!r} within {self._deadline_s:g} s{self._log_end()}"
+            raise RivalFailure(reason) from None
+        except EOFError:
+            raise self._ended() from None
+        try:
+            if line.startswith(f"{word} "):
+                return msgspec.json.decode(line.removeprefix(word), type=kind)
+        except msgspec.MsgspecError:
+            pass
+        raise RivalFailure(f"sent {line[:100]!r} instead of {word!r}")
 
     def dismiss(self) -> None:
         """Have it end by itself, without waiting for that."""
@@ -132,21 +182,6 @@ class RivalProcess(LineProcess):
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended
             os.killpg(self.pid, number)
-
-    def _await(self, word: str) -> str:
-        """Return what follows ``word`` in the next line."""
-        try:
-            line = self.next_line(self._deadline_s)
-        except TimeoutError:
-            self._signal_group(signal.SIGKILL)
-            raise RivalFailure(
-                f"did not send {word.strip()!r} within {self._deadline_s:g} s{self._log_end()}"
-            ) from None
-        except EOFError:
-            raise self._ended() from None
-        if not line.startswith(word):
-            raise RivalFailure(f"sent {line[:100]!r} instead of {word.strip()!r}")
-        return line.removeprefix(word)
 
     def _ended(self) -> RivalFailure:
         try:

@@ -31,6 +31,7 @@ from .catalogue import CONTENDERS
 CPU_RATE: Final = "images/s of CPU time"
 ALL_CORES: Final = "/all-cores"
 """The end of the names of rows that were measured on all cores."""
+CORES: Final = {"": "one core", ALL_CORES: "all cores"}
 
 _WORDS: Final = {contender.name: contender.words for contender in CONTENDERS}
 
@@ -48,27 +49,6 @@ class ContenderNotes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Feeder and the fastest of some other loaders, on one set of cores."""
-
-    cores: str
-    """"one core" or "all cores"."""
-    rival: str
-    kind: str
-    """Of which loaders it is the fastest."""
-    row: Result
-    """Feeder's, with the rival's as its baseline."""
-
-    def describe(self, *, kind: bool = True) -> str:
-        """Return how Feeder compares, "… as fast as …", with the ``kind`` or without."""
-        rival = f"{self.rival}, {self.kind}" if kind else self.rival
-        times = format_ratio(self.row)
-        if self.row.interval is not None and self.row.is_within_noise:
-            return f"as fast as {rival}{',' * kind} within the noise: {times} times"
-        return f"{times} times as fast as {rival}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RivalsReport(Report):
     """A report with the contenders' notes."""
 
@@ -77,79 +57,53 @@ class RivalsReport(Report):
     def to_text(self) -> str:
         """Return the conclusion, header, rates on each set of cores, and quality of the pixels."""
         lines = [*wrap(self.conclusion()), "", "feeder-bench peers", *header_lines(self.machine)]
-        for suffix, title in (("", "one core"), (ALL_CORES, "all cores")):
+        for suffix, title in CORES.items():
             notes = [each for each in self.contenders if is_on(each.name, suffix)]
             if notes:
                 lines += ["", title, *_table(self._rate_rows(notes), left={0, 4, 6, 7})]
-                for row in self._against_fastest(suffix):
+                for row in self.against_fastest(suffix):
                     kind = " that resizes antialiased, as we do" * ("antialias" in row.name)
                     times = f"{row.ratio:.2f} × {row.baseline}"
                     lines.append(f"  {row.name}: {times}, the fastest rival{kind}")
-        rows: list[tuple[str, ...]] = [("", "resizes", "decodes", "IDCT", "chroma", "source")]
-        for each in self.contenders:
-            if is_on(each.name, ""):
-                rows.append((short_name(each.name), *each.quality.values()))
+        heads = ("", "resizes", "decodes", "IDCT", "chroma", "source")
+        alone = [each for each in self.contenders if is_on(each.name, "")]
+        rows = [heads, *((short_name(each.name), *each.quality.values()) for each in alone)]
         lines += ["", "what their pixels are made of", *_table(rows, left=range(6))]
         return "\n".join(lines) + "\n"
 
     def conclusion(self) -> list[str]:
         """Return a sentence for each set of cores, and what was measured."""
         sentences = []
-        for cores in ("one core", "all cores"):
-            comparisons = [each for each in self.comparisons() if each.cores == cores]
-            if len({each.rival for each in comparisons}) == 1:
-                comparisons = comparisons[:1]
-            if comparisons:
-                text = ", and ".join(each.describe() for each in comparisons)
-                sentences.append(f"On {cores}, Feeder is {text}.")
-        return [*(sentences or ["No other loader was measured."]), self._describe_measured()]
-
-    def comparisons(self) -> list[Comparison]:
-        """Return those with the fastest, then with the fastest antialiased, by set of cores."""
-        return [
-            Comparison(
-                cores="all cores" if suffix else "one core",
-                rival=words_of(row.baseline or ""),
-                kind="the fastest with the same resizing"
-                if "antialias" in row.name
-                else "the fastest other loader",
-                row=row,
-            )
-            for suffix in ("", ALL_CORES)
-            for row in self._against_fastest(suffix)
-            if row.unit == RATE
-        ]
-
-    def _against_fastest(self, suffix: str) -> list[Result]:
-        return [
-            row
-            for row in self.results
-            if "-against-fastest" in row.name and is_on(row.name, suffix)
-        ]
-
-    def _describe_measured(self) -> str:
+        for suffix, cores in CORES.items():
+            rows = [row for row in self.against_fastest(suffix) if row.unit == RATE]
+            if len({row.baseline for row in rows}) == 1:
+                rows = rows[:1]
+            if rows:
+                sentences.append(f"On {cores}, Feeder is {', and '.join(map(describe, rows))}.")
         text = ""
         missing = [words_of(each.name) for each in self.contenders if each.missing is not None]
         if missing:
             names = ", ".join(dict.fromkeys(missing))
             text = f"Not measured, for the reasons in the table: {names}. "
-        rounds, batches, size = map(self.measured.get, ("rounds", "batches", "batch size"))
-        if not isinstance(rounds, int):
-            return f"{text}Values are medians."
-        what = f"{batches} batch{'es' * (batches != 1)} of {size} images"
+        rounds, batches = self.measured["rounds"], self.measured["batches"]
+        assert isinstance(rounds, int)
+        what = f"{batches} batch{'es' * (batches != 1)} of {self.measured['batch size']} images"
         if rounds == 1:
-            return f"{text}Measured once, with {what}: no spread is known."
-        noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
-        if rounds >= FEWEST_ROUNDS:
-            noise = BRACKETS
-        return (
-            f"{text}Values are medians of {rounds} rounds with {what}; ratios are of the same "
-            f"rounds. {noise}"
-        )
+            text += f"Measured once, with {what}: no spread is known."
+        else:
+            noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
+            text += f"Values are medians of {rounds} rounds with {what}; ratios are of the same "
+            text += f"rounds. {BRACKETS if rounds >= FEWEST_ROUNDS else noise}"
+        return [*(sentences or ["No other loader was measured."]), text]
+
+    def against_fastest(self, suffix: str) -> list[Result]:
+        """Return Feeder's rows against the fastest, and the fastest antialiased, on these cores."""
+        rows = (row for row in self.results if is_on(row.name, suffix))
+        return [row for row in rows if "-against-fastest" in row.name]
 
     def _rate_rows(self, contenders: Sequence[ContenderNotes]) -> list[tuple[str, ...]]:
         """Return the cells of the rates, fastest first, then the contenders without a rate."""
-        rates = {result.name: result for result in self.results}
+        rates = self.rows
         baseline = next(each.name for each in contenders if each.ours)
         ahead = f"{short_name(baseline)} is"
         rows: list[tuple[str, ...]] = [
@@ -195,6 +149,17 @@ def build_results(
             name = f"{stem}-against-fastest{which}{base.removeprefix(stem)}"
             results += compare(values, unit, {name: fastest.name})
     return results
+
+
+def describe(row: Result, *, with_kind: bool = True) -> str:
+    """Return how Feeder compares with the baseline, "… as fast as …", and of what that is first."""
+    rival, times = words_of(row.baseline or ""), format_ratio(row)
+    if with_kind:
+        same = "antialias" in row.name
+        rival += f", the fastest {'with the same resizing' if same else 'other loader'}"
+    if row.interval is not None and row.is_within_noise:
+        return f"as fast as {rival}{',' * with_kind} within the noise: {times} times"
+    return f"{times} times as fast as {rival}"
 
 
 def words_of(name: str) -> str:

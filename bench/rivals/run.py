@@ -9,22 +9,20 @@ a row with the reason.
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
-from feeder.pack.progress import ProgressLine
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Result
-from .catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
+from .catalogue import CONTENDERS, DEFAULT_FOLDER, SCRIPTS, Contender, interpreter
 from .material import RivalMaterial, prepare_material
-from .process import Introduction, RivalFailure, RivalProcess
+from .process import Introduction, RivalFailure, RivalProcess, take_turns
 from .report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
 from .setup import why_missing
 
@@ -66,11 +64,7 @@ def run(arguments: argparse.Namespace) -> RivalsReport:
             for number, unit in enumerate((RATE, CPU_RATE)):
                 rates = {name: [turn[number] for turn in taken] for name, taken in turns.items()}
                 results += build_results(rates, race.notes(), unit=unit)
-    measured = {
-        "rounds": arguments.rounds,
-        "batches": arguments.batches,
-        "batch size": BATCH_SIZE,
-    }
+    measured = {"rounds": arguments.rounds, "batches": arguments.batches, "batch size": BATCH_SIZE}
     return RivalsReport(
         bench="peers", machine=machine, measured=measured, results=results, contenders=notes
     )
@@ -105,18 +99,22 @@ class _Race:
         rounds = self._arguments.rounds
         images = self._arguments.batches * BATCH_SIZE
         with ExitStack() as processes:
-            self._each("starting", lambda name: self._start(name, processes))
+            take_turns("starting", [*turns], partial(self._start, processes), self._give_up)
             warm_up = max(images, _WARM_UP_BATCHES * BATCH_SIZE)
-            self._each("warming up", lambda name: self._running[name].take_turn(warm_up))
+            names, running = [*self._running], self._running
+            take_turns("warming up", names, lambda n: running[n].take_turn(warm_up), self._give_up)
             for number in range(rounds):
-                self._each(
+                names = [*running]
+                first = number % len(names)
+                take_turns(
                     f"round {number + 1} of {rounds},",
-                    lambda name: turns[name].append(self._running[name].take_turn(images)),
-                    first=number,
+                    names[first:] + names[:first],
+                    lambda name: turns[name].append(running[name].take_turn(images)),
+                    self._give_up,
                 )
-            for process in self._running.values():
+            for process in running.values():
                 process.dismiss()  # all at once: some libraries take seconds to end
-        return {name: taken for name, taken in turns.items() if name in self._running}
+        return {name: turns[name] for name in running}
 
     def notes(self) -> list[ContenderNotes]:
         """Return the notes on each contender, whether it was measured or not."""
@@ -124,27 +122,13 @@ class _Race:
             ContenderNotes(
                 name=name,
                 versions=self._introductions[name].versions if name in self._running else {},
-                quality=asdict(contender.quality),
+                quality=contender.quality._asdict(),
                 antialiased=contender.antialiased,
                 ours=contender.environment is None,
                 missing=self._missing.get(name),
             )
             for name, contender in self._contenders.items()
         ]
-
-    def _each(self, verb: str, act: Callable[[str], object], *, first: int = 0) -> None:
-        """Call ``act`` with each remaining contender in turn, beginning with number ``first``."""
-        names = [name for name in self._contenders if name not in self._missing]
-        progress = ProgressLine(sys.stderr)
-        progress.begin(verb, "contenders", len(names))
-        for step in range(len(names)):
-            name = names[(first + step) % len(names)]
-            try:
-                act(name)
-            except RivalFailure as failure:
-                self._give_up(name, str(failure))
-            progress.add(1)
-        progress.end()
 
     def _give_up(self, name: str, reason: str) -> None:
         if self._contenders[name].environment is None:
@@ -153,22 +137,25 @@ class _Race:
         if name in self._running:
             self._running.pop(name).close()
 
-    def _start(self, name: str, processes: ExitStack) -> None:
+    def _start(self, processes: ExitStack, name: str) -> None:
         contender, folder = self._contenders[name], self._arguments.environments.absolute()
-        if contender.environment is not None:
-            reason = why_missing(contender.environment, folder)
-            if reason is not None:
-                raise RivalFailure(reason)
-        python = interpreter(contender, folder, sys.executable)
-        material = self._material
-        command = [str(python), str(contender.script), str(material.listing), str(material.folder)]
-        command += [str(BATCH_SIZE), str(len(self._cores)), contender.variant]
+        environment, material = contender.environment, self._material
+        if environment and (reason := why_missing(environment, folder)):
+            raise RivalFailure(reason)
         process = RivalProcess(
-            [*command, str(material.dataset)],
+            interpreter(environment, folder),
+            SCRIPTS / contender.script,
+            material.listing,
+            {
+                "folder": material.folder,
+                "variant": contender.variant,
+                "batch": BATCH_SIZE,
+                "cores": len(self._cores),
+                "dataset": material.dataset,
+            },
             cores=self._cores,
-            variables=variables(len(self._cores)),
             log=material.folder / f"{name.replace('/', '-')}.log",
-            works_ahead=contender.works_ahead,
+            works_ahead=environment is not None,
             deadline_s=self._arguments.deadline,
         )
         self._running[name] = processes.enter_context(process)
@@ -197,7 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environments",
         type=Path,
-        default=default_folder(),
+        default=DEFAULT_FOLDER,
         metavar="DIR",
         help="where `make peers` has put the environments (default: .peers of the project)",
     )

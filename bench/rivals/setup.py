@@ -10,6 +10,7 @@ an environment may still work.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Final
 
 from feeder.errors import ConfigError
 
-from .catalogue import ENVIRONMENTS, Environment, default_folder
+from .catalogue import DEFAULT_FOLDER, ENVIRONMENTS
 from .process import last_line
 
 _STEP_TIMEOUT_S: Final = 1800.0
@@ -27,14 +28,14 @@ MARK: Final = "installed.txt"
 FAILURE: Final = "failed.txt"
 
 
-def make_environment(environment: Environment, folder: Path) -> str | None:
+def make_environment(name: str, folder: Path) -> str | None:
     """Make ``folder``/NAME unless it exists; return why that failed, or None."""
-    path = folder / environment.name
+    environment, path = ENVIRONMENTS[name], folder / name
     if (path / MARK).exists():
         return None
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    install_system_packages(environment.system_packages)
+    _install_system_packages(environment.system_packages)
     python = str(path / "bin" / "python")
     module = (sys.executable, "-P", "-m")
     pip = (*module, "pip", "--python", python, "--disable-pip-version-check", "-q")
@@ -43,7 +44,9 @@ def make_environment(environment: Environment, folder: Path) -> str | None:
         *((*pip, "install", *step) for step in environment.steps),
         (python, "-c", f"import {environment.check}"),
     ]
-    variables = os.environ | dict(environment.variables) | {"CUDA_VISIBLE_DEVICES": ""}
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    if environment.compiler:
+        variables["CC"] = environment.compiler
     for command in commands:
         try:
             done = subprocess.run(
@@ -61,11 +64,12 @@ def make_environment(environment: Environment, folder: Path) -> str | None:
         except subprocess.TimeoutExpired:
             output, status = f"not done within {_STEP_TIMEOUT_S:g} s", 1
         if status:
-            reason = _reason(output) or f"status {status}"
-            shown = " ".join(command[1:])
-            (path / FAILURE).write_text(
-                f"$ python {shown}\n{output}\n\n{reason}\n", "utf-8", "backslashreplace"
-            )
+            # The line of pip's or Python's output that names the error, or else the last one.
+            lines = [line.strip() for line in output.splitlines()]
+            errors = [line for line in lines if re.search("^(ERROR|error):|Error: ", line)]
+            reason = last_line("\n".join(errors or lines)) or f"status {status}"
+            text = f"$ python {' '.join(command[1:])}\n{output}\n\n{reason}\n"
+            (path / FAILURE).write_text(text, "utf-8", "backslashreplace")
             return reason
     (path / MARK).write_text("made by make peers\n", "utf-8")
     return None
@@ -81,37 +85,26 @@ def why_missing(name: str, folder: Path) -> str | None:
     return "not installed: run `make peers`"
 
 
-def install_system_packages(packages: Sequence[str]) -> None:
+def _install_system_packages(packages: Sequence[str]) -> None:
     """Install missing packages with apt if possible; otherwise print the command."""
-    missing = [package for package in packages if not _is_installed(package)]
-    if not missing:
+    query = ("dpkg-query", "-W", "-f", "${Status}")
+    if shutil.which(query[0]):
+        packages = [
+            package
+            for package in packages
+            if b" installed"
+            not in subprocess.run((*query, package), capture_output=True, check=False).stdout
+        ]
+    if not packages:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"peers: these may be needed first: sudo apt-get install {' '.join(missing)}")
+        print(f"peers: these may be needed first: sudo apt-get install {' '.join(packages)}")
         return
-    print(f"peers: installing system packages: {' '.join(missing)}", flush=True)
-    quietly = {
-        "stdout": subprocess.DEVNULL,
-        "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-    }
-    subprocess.run(("apt-get", "update", "-qq"), check=False, **quietly)  # type: ignore[call-overload]
-    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
-    subprocess.run(install, check=False, **quietly)  # type: ignore[call-overload]
-
-
-def _is_installed(package: str) -> bool:
-    if shutil.which("dpkg-query") is None:
-        return False
-    query = ("dpkg-query", "-W", "-f", "${Status}", package)
-    found = subprocess.run(query, capture_output=True, check=False, text=True)
-    return found.stdout.endswith(" installed")
-
-
-def _reason(output: str) -> str:
-    """Return the line of pip's or Python's output that names the error, or else the last one."""
-    lines = [line.strip() for line in output.splitlines()]
-    errors = [line for line in lines if line.startswith(("ERROR:", "error:")) or "Error: " in line]
-    return last_line("\n".join(errors or lines))
+    print(f"peers: installing system packages: {' '.join(packages)}", flush=True)
+    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    install = ("install", "-y", "-qq", "--no-install-recommends", *packages)
+    for command in (("update", "-qq"), install):
+        subprocess.run(("apt-get", *command), env=environ, stdout=subprocess.DEVNULL, check=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder",
         type=Path,
-        default=default_folder(),
+        default=DEFAULT_FOLDER,
         metavar="DIR",
         help="folder for the environments (default: .peers of the project)",
     )
@@ -138,7 +131,7 @@ def run(arguments: argparse.Namespace) -> str:
     failed = 0
     for name in arguments.names or ENVIRONMENTS:
         print(f"peers: {name}", end=" … ", flush=True)
-        reason = make_environment(ENVIRONMENTS[name], arguments.folder)
+        reason = make_environment(name, arguments.folder)
         print(reason or "installed", flush=True)
         failed += reason is not None
     return f"peers: {failed} cannot be installed; the table will show why\n" if failed else ""

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.micro.decode_report import (
-    DecodeReport,
-    conclude,
-    find_losses,
-)
+from bench.micro.decode_report import DecodeReport
 from bench.report import RATE, Result, compare, single
 
 ROUNDS = (0.98, 0.99, 1.0, 1.01, 1.02)
@@ -116,7 +112,7 @@ def test_conclusion_is_first_and_names_winner_ratios_and_spread() -> None:
     ],
 )
 def test_the_fastest_is_named_if_it_is_beyond_the_noise(changed: Any, head: str) -> None:
-    assert conclude(_report(**changed)).startswith(head)
+    assert _report(**changed).conclude().startswith(head)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +127,7 @@ def test_the_fastest_is_named_if_it_is_beyond_the_noise(changed: Any, head: str)
     ],
 )
 def test_each_loss_is_said_and_no_gain_nor_noise(changed: Any, loss: str | None) -> None:
-    losses = find_losses(_report(**changed))
+    losses = _report(**changed).find_losses()
     assert (losses == []) if loss is None else (loss in losses[0])
 
 

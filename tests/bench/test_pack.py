@@ -19,23 +19,20 @@ from tests.support.sources import make_source, pack, run_inline
 
 _IMAGES = 17
 _FAKE_WRITER = f"""
-import sys, threading
+import sys
 from pathlib import Path
 
 sys.path.insert(0, {str(SCRIPTS)!r})
-from writing import serve_writing
+from protocol import serve_writing
 
 def write(work):
     if work.variant == "crash":
         raise SystemExit("fake: there is no such library")
-    if work.variant == "hang":
-        threading.Event().wait()
     print("a line outside the protocol")
-    work.out.write_bytes(b"".join(Path(path).read_bytes() for path in work.paths))
+    work.folder.write_bytes(b"".join(Path(path).read_bytes() for path in work.paths))
     return {{"fake": "1.2"}}
 
-if sys.argv[3] != "silent":
-    serve_writing(write)
+serve_writing(write)
 """
 
 

@@ -17,8 +17,8 @@ from PIL import Image
 from bench.cli import main
 from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
-from bench.rivals import catalogue, setup
 from bench.rivals import run as rivals
+from bench.rivals import setup
 from bench.rivals.catalogue import CONTENDERS, Contender, Environment, Quality
 from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
@@ -32,7 +32,6 @@ RATES = {
     "peers/quick": [600.0, 500.0, 550.0],
     "peers/good": [400.0, 450.0, 300.0],
 }
-QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +52,8 @@ def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _fake(name: str, environment: str = "fake") -> Contender:
     """A contender whose variant is its name."""
-    return Contender(
-        name=f"peers/{name}",
-        words=name,
-        script=FAKE,
-        quality=QUALITY,
-        environment=environment,
-        variant=name,
-    )
+    quality = Quality(resize="bilinear, antialiased", decodes="nothing")
+    return Contender(f"peers/{name}", name, FAKE, environment, quality, variant=name)
 
 
 @pytest.fixture
@@ -148,28 +141,23 @@ def test_every_contender_has_a_row_or_a_reason(
     assert "not installed: run `make peers`" in text
 
 
-def _run(
-    tmp_path: Path, *command: str, ahead: bool = False, deadline_s: float = 60
-) -> RivalProcess:
+def _run(tmp_path: Path, variant: str, *, deadline_s: float = 60) -> RivalProcess:
+    listing = tmp_path / "list"
+    listing.write_text("a.jpg\t0\t5\t5\n")
     return RivalProcess(
-        command,
+        sys.executable,
+        FAKE,
+        listing,
+        {"folder": tmp_path, "batch": 4, "variant": variant},
         cores=frozenset({choose_core(None)}),
-        variables=catalogue.variables(1),
         log=tmp_path / "log",
-        works_ahead=ahead,
+        works_ahead=variant == "ahead",
         deadline_s=deadline_s,
     )
 
 
-def _command(tmp_path: Path, variant: str) -> list[str]:
-    listing = tmp_path / "list"
-    listing.write_text("a.jpg\t0\t5\t5\n")
-    arguments = (str(listing), str(tmp_path), "4", "1", variant, str(tmp_path))
-    return [sys.executable, str(FAKE), *arguments]
-
-
 def test_a_contender_that_hangs_is_ended_at_the_deadline(tmp_path: Path) -> None:
-    with _run(tmp_path, *_command(tmp_path, "hang"), deadline_s=0.2) as rival:
+    with _run(tmp_path, "hang", deadline_s=0.2) as rival:
         process = psutil.Process(rival.pid)
         with pytest.raises(RivalFailure, match=r"did not send 'ready' within 0\.2 s"):
             rival.introduce()
@@ -179,9 +167,8 @@ def test_a_contender_that_hangs_is_ended_at_the_deadline(tmp_path: Path) -> None
 BENCH = """
 import sys
 from pathlib import Path
-from tests.bench.test_rivals import _command, _run
-folder = Path(sys.argv[1])
-rival = _run(folder, *_command(folder, "ahead"), ahead=True)
+from tests.bench.test_rivals import _run
+rival = _run(Path(sys.argv[1]), "ahead")
 rival.introduce()
 print(rival.pid, flush=True)
 sys.stdin.read()
@@ -208,7 +195,7 @@ def test_no_contender_works_outside_its_turn(
     counter = tmp_path / "counter"
     busy_s = itertools.count(step=1000)
     monkeypatch.setattr(RivalProcess, "_busy_s", lambda _: next(busy_s))
-    with _run(tmp_path, *_command(tmp_path, "ahead"), ahead=True) as rival:
+    with _run(tmp_path, "ahead") as rival:
         rival.introduce()
         process = psutil.Process(rival.pid)
         while process.status() != psutil.STATUS_STOPPED:
@@ -263,10 +250,11 @@ def test_what_cannot_be_measured_is_refused(
 def test_environments_are_made_and_checked_and_keep_the_reason_of_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty = Environment(name="empty", steps=(), check="json")
-    wrong = Environment(name="wrong", steps=(("--no-index", "no-such-thing"),), check="json")
-    lame = Environment(name="lame", steps=(), check="no_such_module")
-    made = {each.name: each for each in (empty, wrong, lame)}
+    made = {
+        "empty": Environment("json", steps=()),
+        "wrong": Environment("json", steps=(("--no-index", "no-such-thing"),)),
+        "lame": Environment("no_such_module", steps=()),
+    }
     monkeypatch.setattr(setup, "ENVIRONMENTS", made)
     assert main(["peers-setup", "--folder", str(tmp_path)]) == 0
     assert setup.why_missing("empty", tmp_path) is None
@@ -279,7 +267,7 @@ def test_environments_are_made_and_checked_and_keep_the_reason_of_a_failure(
     assert last_line("one\n\x1b[31mtwo\x1b[0m\n\n", before=": ") == ": two"
     assert len(last_line("x" * 5000)) == 300
     before = (tmp_path / "empty" / "installed.txt").stat()
-    assert setup.make_environment(empty, tmp_path) is None
+    assert setup.make_environment("empty", tmp_path) is None
     assert (tmp_path / "empty" / "installed.txt").stat() == before
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from writing import Writing, serve_writing
+from protocol import Work, serve_writing
 
 Images = Iterable[tuple[str, int]]
 """Path and label of each."""
@@ -34,12 +34,12 @@ def write_mds(images: Images, folder: Path) -> None:
             writer.write({"jpeg": Path(path).read_bytes(), "label": label})
 
 
-def _write(work: Writing) -> dict[str, str]:
+def _write(work: Work) -> dict[str, str]:
     images = zip(work.paths, work.labels, strict=True)
     if work.variant == "mds":
-        write_mds(images, work.out)
+        write_mds(images, work.folder)
         return {"mosaicml-streaming": version("mosaicml-streaming")}
-    write_webdataset(images, work.out)
+    write_webdataset(images, work.folder)
     return {"webdataset": version("webdataset")}
 
 

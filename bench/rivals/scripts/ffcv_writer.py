@@ -10,7 +10,7 @@ from typing import Any
 from ffcv.fields import IntField, RGBImageField
 from ffcv.writer import DatasetWriter
 from PIL import Image
-from writing import Writing, serve_writing
+from protocol import Work, serve_writing
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "imagenet": {"write_mode": "proportion", "max_resolution": 500, "compress_probability": 0.5},
@@ -21,7 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 class _Images:
     """As torchvision's ImageFolder."""
 
-    def __init__(self, work: Writing) -> None:
+    def __init__(self, work: Work) -> None:
         self._work = work
 
     def __len__(self) -> int:
@@ -32,10 +32,10 @@ class _Images:
             return image.convert("RGB"), self._work.labels[index]
 
 
-def _write(work: Writing) -> dict[str, str]:
+def _write(work: Work) -> dict[str, str]:
     image = RGBImageField(jpeg_quality=90, **_OPTIONS[work.variant])
     fields = {"image": image, "label": IntField()}
-    DatasetWriter(str(work.out), fields, num_workers=1).from_indexed_dataset(_Images(work))
+    DatasetWriter(str(work.folder), fields, num_workers=1).from_indexed_dataset(_Images(work))
     return {"ffcv": version("ffcv")}
 
 

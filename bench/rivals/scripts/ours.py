@@ -8,6 +8,7 @@ requests only its own batches, so the daemon is idle between turns; the lease ou
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from protocol import SIZE_PX, Pixels, Work, serve, serve_turns
@@ -29,7 +30,7 @@ def _read(work: Work, recipe: Recipe) -> Iterator[Pixels]:
     tune_allocator()
     pixels = np.empty((work.batch, SIZE_PX, SIZE_PX, 3), np.int8)
     labels = np.empty(work.batch, np.int64)
-    with Dataset.open(work.dataset) as dataset:
+    with Dataset.open(Path(work.dataset)) as dataset:
         reader = SampleReader(dataset, recipe)
         for epoch in itertools.count():
             plan = recipe.plan_epoch(dataset.layout, seed=0, epoch=epoch)
@@ -44,13 +45,13 @@ def _read(work: Work, recipe: Recipe) -> Iterator[Pixels]:
 
 
 def _serve_daemon(work: Work, recipe: Recipe, versions: dict[str, str]) -> None:
-    with Dataset.open(work.dataset) as dataset:
+    with Dataset.open(Path(work.dataset)) as dataset:
         batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
     keys = (divmod(number, batches) for number in itertools.count())
     cores = frozenset(os.sched_getaffinity(0))
     with (
         running_daemon(
-            work.dataset, workers=work.cores, cores=cores, options=_LONG_LEASE
+            Path(work.dataset), workers=work.cores, cores=cores, options=_LONG_LEASE
         ) as daemon,
         BatchFetcher(
             daemon.ipc, dataset=DATASET_NAME, recipe=recipe, client="feeder-bench peers"

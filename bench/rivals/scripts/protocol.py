@@ -7,20 +7,30 @@ that output of libraries cannot disturb it. Each message is a line:
     bench  ─► go N                               deliver at least N images
     script ─► done N                             N images have been delivered
 
-The script ends at the end of its input. Only the standard library and numpy are imported here,
+The script ends at the end of its input. A script ``*_writer.py``, of ``feeder-bench pack``, writes
+the images in another format and sends one message; both times are of writing alone, without the
+imports, which take seconds:
+
+    script ─► done {"versions": {…}, "seconds": …, "cpu_seconds": …}
+
+Only the standard library and numpy are imported here,
 because this runs in every rival's environment.
 """
 
 import ctypes
 import json
 import math
+import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,37 +46,32 @@ Crop = tuple[int, int, int, int]
 """(x, y, w, h) in pixels of the image."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of every script: the same images, batches and cores."""
 
     paths: list[str]
     labels: list[int]
     sizes: list[tuple[int, int]]
-    """(width, height) of each image."""
+    """(width, height) of each image; for loaders only, as is what follows ``variant``."""
     folder: Path
-    """Where the contender may write the images in its own format."""
-    batch: int
-    cores: int
+    """Where a loader may write the images in its own format; the file or folder to write."""
     variant: str
-    dataset: Path
+    batch: int = 0
+    cores: int = 1
+    dataset: str = ""
     """The same images as a packed dataset."""
 
     @classmethod
     def from_command_line(cls) -> "Work":
-        """Read SCRIPT LIST FOLDER BATCH CORES VARIANT DATASET; LIST has a line for each image."""
-        listing, folder, batch, cores, variant, dataset = sys.argv[1:]
-        lines = Path(listing).read_text(encoding="utf-8").splitlines()
-        rows = [line.split("\t") for line in lines]
+        """Read SCRIPT LIST JSON: LIST has a line for each image, JSON the fields from folder on."""
+        rows = [line.split("\t") for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
+        fields = json.loads(sys.argv[2])
         return cls(
             paths=[row[0] for row in rows],
             labels=[int(row[1]) for row in rows],
-            sizes=[(int(row[2]), int(row[3])) for row in rows],
-            folder=Path(folder),
-            batch=int(batch),
-            cores=int(cores),
-            variant=variant,
-            dataset=Path(dataset),
+            sizes=[(int(row[2]), int(row[3])) for row in rows if row[2:]],
+            **fields | {"folder": Path(fields["folder"])},
         )
 
     @property
@@ -105,7 +110,7 @@ def serve(batches: Iterator[Pixels], *, versions: dict[str, str]) -> None:
 def serve_turns(begin_turn: Callable[[int], Iterator[Pixels]], *, versions: dict[str, str]) -> None:
     """The same for a contender that needs the number of images before a turn begins."""
     die_with_parent()
-    replies = os.fdopen(int(os.environ["FEEDER_BENCH_FD"]), "w", buffering=1)
+    replies = _open_replies()
     first = next(begin_turn(1))
     _check(first)
     levels = first.astype(np.float32) + (128 if first.dtype == np.int8 else 0)
@@ -120,6 +125,30 @@ def serve_turns(begin_turn: Callable[[int], Iterator[Pixels]], *, versions: dict
             _check(batch)
             delivered += len(batch)
         replies.write(f"done {delivered}\n")
+
+
+def serve_writing(write: Callable[[Work], dict[str, str]]) -> None:
+    """Call ``write``, which returns versions, with the work on the command line, and reply."""
+    die_with_parent()
+    work = Work.from_command_line()
+    began_s, busy_before_s = time.perf_counter(), _busy_s()
+    versions = write(work)
+    for child in multiprocessing.active_children():
+        child.join()  # its CPU time is counted then
+    seconds, cpu_seconds = time.perf_counter() - began_s, _busy_s() - busy_before_s
+    reply = {"versions": versions, "seconds": seconds, "cpu_seconds": cpu_seconds}
+    _open_replies().write(f"done {json.dumps(reply)}\n")
+    os._exit(0)  # the exit handlers of some libraries hang
+
+
+def _open_replies() -> TextIO:
+    return os.fdopen(int(os.environ["FEEDER_BENCH_FD"]), "w", buffering=1)
+
+
+def _busy_s() -> float:
+    """Return the CPU time so far of this process and of its children that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _check(batch: Pixels) -> None:
