@@ -106,7 +106,9 @@ ROOMS: Mapping[str, Row] = {
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
     "source.location.splits": row("", "", pure=True),
-    "source.label_files": row("errors plan process source.location.splits", "numpy xxhash"),
+    "source.label_files": row(
+        "errors plan process source.location source.location.splits", "numpy xxhash"
+    ),
     "source.location": row("errors process source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",

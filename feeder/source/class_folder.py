@@ -21,28 +21,11 @@ from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.splits import find_splits, pair_splits
 from feeder.source.location.storage import is_folder, scan_folder, show_path
-from feeder.source.source import LooseFiles, SourceSpec
+from feeder.source.source import LooseFiles
 
 
 class ClassFolder(LooseFiles):
     """The images below class folders; its one container is the folder."""
-
-    def __init__(self, spec: SourceSpec) -> None:
-        """Raise ConfigError for options without meaning here."""
-        super().__init__(spec)
-        given = {
-            "--image": spec.image,
-            "--label": spec.label,
-            "--labels": spec.labels_file,
-            "--label-base": spec.label_base is not None,
-            "--label-kind float": spec.label_kind == "float",
-        }
-        option = next((option for option, value in given.items() if value), None)
-        if option is not None:
-            raise ConfigError(
-                f"{option} has no meaning for a folder of classes: leave it out, or give --source "
-                "labelled-folder"
-            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file below the class folders; the class folders come sorted, files do not.
@@ -169,4 +152,10 @@ def _name_two(names: Collection[str]) -> str:
     return f"{printable(first)}{joint} {printable(second)}{more}"
 
 
-KINDS: Final = {"class-folder": Kind(open=lambda spec, _: ClassFolder(spec))}
+KINDS: Final = {
+    "class-folder": Kind(
+        open=lambda spec, _: ClassFolder(spec),
+        labels="the names of its folders (--source labelled-folder has them in a file)",
+        takes="",
+    )
+}

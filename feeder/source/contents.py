@@ -17,16 +17,16 @@ from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.location.file_format import (
     inflate_start,
     is_zstd,
-    read_start,
     recognise_other,
 )
-from feeder.source.location.storage import is_folder, scan_folder
+from feeder.source.location.storage import is_folder, read_whole, scan_folder
 
 _LABELS: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)$", re.IGNORECASE)
 _SAVED: Final = frozenset({"state.json", "dataset_dict.json"})
 _DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", *_SAVED})
 _OTHERS_MAX: Final = 16
 _MANIFEST: Final = "manifest.json"
+_START_BYTES: Final = 1 << 16
 _MANIFEST_BYTES_MAX: Final = 64 << 20
 
 
@@ -66,7 +66,7 @@ def recognise_file(path: Path) -> tuple[str, str, str]:
     The kind is "" where it is none, the remedy where none is known. Raises DatasetError for a file
     that cannot be read.
     """
-    start = read_start(path)
+    start = read_whole(path, _START_BYTES)
     content = inflate_start(start)
     for name in reversed(MODULES):
         kind = find_kind(name)
@@ -85,7 +85,7 @@ def describe_file(path: Path) -> str:
     try:
         _, what, remedy = recognise_file(path)
     except DatasetError as error:
-        return str(error).removeprefix(f"source {printable(path_to_text(path))} ")
+        return str(error).removeprefix(f"{printable(path_to_text(path))} ")
     return f"is {what}: {remedy}" if remedy else f"is {what}"
 
 

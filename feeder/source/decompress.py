@@ -9,6 +9,7 @@ DamagedStream; it never just ends.
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import stat
@@ -17,21 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
-from feeder.source.location.file_format import GZIP, is_zlib, is_zstd
+from feeder.source.kinds import missing_extra
+from feeder.source.location.file_format import GZIP, UNPACK, is_zlib, is_zstd, recognise_other
 from feeder.source.location.storage import check_listed
 
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_OTHERS: Final = {
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x04\x22\x4d\x18": "lz4",
-    b"PK\x03\x04": "zip",
-}
 _START_BYTES: Final = 12
 _PIECE_BYTES: Final = 1 << 18
+_ZSTD_PIECE_BYTES: Final = 1 << 10  # may hold 256 blocks, of 128 KiB of content each
 _HEADER_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after it
 
 
@@ -178,18 +174,16 @@ def open_container(
     try:
         stored = FileContent(_Stored(descriptor, where), where)
         start = stored.peek(_START_BYTES)[:_START_BYTES]
-        for magic, name in _OTHERS.items():
-            if start.startswith(magic):
-                raise DatasetError(
-                    f"{where} is compressed with {name}: decompress it, or use gzip or zstd"
-                )
+        what, remedy = recognise_other(start)
+        if remedy == UNPACK:
+            raise DatasetError(f"{where} is {what}: {remedy}")
         content: Content = stored
         if start.startswith(GZIP):
-            content = StreamContent(_inflate(stored, "gzip"), stored)
+            content = StreamContent(_decompress(stored, "gzip"), stored)
         elif is_zstd(start):
-            content = StreamContent(_unzstd(stored), stored)
+            content = StreamContent(_decompress(stored, "zstd"), stored)
         elif is_plain is not None and is_zlib(start) and not is_plain(start):
-            content = StreamContent(_inflate(stored, "ZLIB"), stored)
+            content = StreamContent(_decompress(stored, "ZLIB"), stored)
         elif stored.size_bytes is None:
             content = StreamContent(iter(lambda: stored.read(_PIECE_BYTES), b""), stored)
         try:
@@ -200,72 +194,32 @@ def open_container(
         os.close(descriptor)
 
 
-def _inflate(stored: FileContent, form: str) -> Iterator[bytes]:
-    """Yield the content of all members of a gzip file, or of a ZLIB stream."""
-    data = stored.read(_PIECE_BYTES)
+def _decompress(stored: FileContent, form: str) -> Iterator[bytes]:
+    """Yield the content of all members of a gzip file, of a ZLIB stream, or of all zstd frames."""
+    errors: type[Exception] = zlib.error
+    start: Callable[[], Any] = functools.partial(zlib.decompressobj, 32 + zlib.MAX_WBITS)
+    size = _PIECE_BYTES
+    is_zstd = form == "zstd"
+    if is_zstd:
+        try:
+            import zstandard
+        except ImportError:
+            raise missing_extra(stored.where, "zstandard", "zstd") from None
+        errors, start = zstandard.ZstdError, zstandard.ZstdDecompressor().decompressobj
+        size = _ZSTD_PIECE_BYTES
+    data = stored.read(size)
     while data:
-        engine = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or ZLIB
+        engine = start()
         while not engine.eof:
-            data = data or stored.read1(_PIECE_BYTES) or stored.read_exactly(1, form)
+            data = data or stored.read1(size) or stored.read_exactly(1, form)
             try:
-                piece = engine.decompress(data, _PIECE_BYTES)
-            except zlib.error as error:
+                piece = engine.decompress(data) if is_zstd else engine.decompress(data, size)
+            except errors as error:
                 reason = str(error).rpartition(": ")[2]
-                raise stored.damaged(f"its {form} stream has an {reason}") from None
+                raise stored.damaged(f"its {form} stream has an error ({reason})") from None
             data = engine.unconsumed_tail
             if piece:
                 yield piece
         data = engine.unused_data.lstrip(b"\x00")  # padding, as on tapes
-        while not data and (more := stored.read(_PIECE_BYTES)):
+        while not data and (more := stored.read(size)):
             data = more.lstrip(b"\x00")
-
-
-def _unzstd(stored: FileContent) -> Iterator[bytes]:
-    """Yield the content of all frames of a zstd file."""
-    try:
-        import zstandard
-    except ImportError:
-        raise ResourceError(
-            f"{stored.where}: a .zst file needs the package zstandard: pip install zstandard (the "
-            "extra zstd)"
-        ) from None
-    while magic := stored.read(4):
-        if not is_zstd(magic):
-            raise stored.damaged("a zstd frame is followed by something else")
-        if magic != _ZSTD:  # a skippable frame
-            size = int.from_bytes(stored.read_exactly(4, "zstd"), "little")
-            while size:
-                size -= len(stored.read_exactly(min(size, _PIECE_BYTES), "zstd"))
-            continue
-        engine = zstandard.ZstdDecompressor().decompressobj()
-        for block in _zstd_blocks(stored):
-            try:
-                piece = engine.decompress(block)
-            except zstandard.ZstdError as error:
-                reason = str(error).rpartition(": ")[2]
-                raise stored.damaged(f"its zstd stream has an error ({reason})") from None
-            if piece:
-                yield piece
-
-
-def _zstd_blocks(stored: FileContent) -> Iterator[bytes]:
-    """Yield a zstd frame after its magic, a block at a time, as RFC 8878 defines it.
-
-    A block has at most 128 KiB of content, so what is decompressed from it is bounded; and a frame
-    whose last block was read is complete, which the library would not report.
-    """
-    descriptor = stored.read_exactly(1, "zstd")
-    is_single_segment, has_checksum = descriptor[0] & 0x20, descriptor[0] & 0x04
-    size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[descriptor[0] >> 6]
-    dictionary_bytes = (0, 1, 2, 4)[descriptor[0] & 3]
-    window_bytes = 0 if is_single_segment else 1
-    rest = stored.read_exactly(window_bytes + dictionary_bytes + size_bytes, "zstd")
-    yield _ZSTD + descriptor + rest
-    is_last = False
-    while not is_last:
-        head = stored.read_exactly(3, "zstd")
-        fields = int.from_bytes(head, "little")
-        is_last, is_repeated, size = bool(fields & 1), fields >> 1 & 3 == 1, fields >> 3
-        yield head + stored.read_exactly(1 if is_repeated else size, "zstd")
-    if has_checksum:
-        yield stored.read_exactly(4, "zstd")

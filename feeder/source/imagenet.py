@@ -22,12 +22,12 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.process.regular_file import read_regular
 from feeder.source.decompress import open_container
-from feeder.source.kinds import Kind
+from feeder.source.kinds import Kind, missing_extra
 from feeder.source.listing import ItemListing
+from feeder.source.location.storage import read_whole
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import SUFFIXES, TarSource, TarWalk, find_first, is_tar
 
@@ -48,16 +48,6 @@ _GIVE_CLASSES: Final = (
 
 class ImageNetTraining(TarSource):
     """The training archive, or the tars of classes that are in it."""
-
-    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for options without meaning here."""
-        _check_fields(spec)
-        super().__init__(spec, work_folder)
-        if spec.labels_file:
-            raise ConfigError(
-                "--labels has no meaning for ImageNet's training archive, which has a tar for each "
-                "class: leave it out"
-            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the images of all classes, or of one; DatasetError if the tar is damaged."""
@@ -94,8 +84,7 @@ class ImageNetValidation(TarSource):
     """The validation archive; ``--labels`` names its ground truth."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for options without meaning here."""
-        _check_fields(spec)
+        """Raise ConfigError without labels."""
         super().__init__(spec, work_folder)
         if spec.label_kind != "none" and not spec.labels_file:
             raise ConfigError(
@@ -125,12 +114,6 @@ class ImageNetValidation(TarSource):
                     continue
                 label = None if labels is None else labels[number - 1]
                 self.add(walk, member, prefix + name, label, listing)
-
-
-def _check_fields(spec: SourceSpec) -> None:
-    for option, value in (("--image", spec.image), ("--label", spec.label)):
-        if value:
-            raise ConfigError(f"{option} has no meaning for ImageNet's archives: leave it out")
 
 
 def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -163,12 +146,15 @@ def _find_files(path: Path, where: str) -> tuple[bytes, bytes | None]:
     """Return the content of the text file and, if there is one, of meta.mat."""
     if path.is_dir():
         folder = path / "data" if (path / "data" / GROUND_TRUTH).exists() else path
-        return _read(folder / GROUND_TRUTH), _read(folder / META)
+        return read_whole(folder / GROUND_TRUTH, _FILE_BYTES_MAX), read_whole(
+            folder / META, _FILE_BYTES_MAX
+        )
     with open_container(path) as content:
         if is_tar(content.read(512)):
             return _find_members(path, where)
     beside = path.with_name(META)
-    return _read(path), _read(beside) if beside.exists() else None
+    text = read_whole(path, _FILE_BYTES_MAX)
+    return text, read_whole(beside, _FILE_BYTES_MAX) if beside.exists() else None
 
 
 def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
@@ -185,14 +171,6 @@ def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
         if name not in found:
             raise DatasetError(f"{where} has no {name}: it is not ILSVRC2012's development kit")
     return found[GROUND_TRUTH], found[META]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_regular(path, _FILE_BYTES_MAX)
-    except OSError as error:
-        shown = printable(path_to_text(path))
-        raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
 
 
 def _split_lines(data: bytes, where: str) -> tuple[str, ...]:
@@ -214,7 +192,7 @@ def _split_lines(data: bytes, where: str) -> tuple[str, ...]:
 
 def _read_class_names(path: Path) -> tuple[str, ...]:
     where = printable(path_to_text(path))
-    names = _split_lines(_read(path), where)
+    names = _split_lines(read_whole(path, _FILE_BYTES_MAX), where)
     if len(set(names)) < len(names):
         raise ConfigError(f"{where} names a class twice: line k is the synset of ILSVRC2012 id k")
     if len(names) >= _ORDER_CHECKED_FROM and list(names) == sorted(names):
@@ -230,10 +208,7 @@ def _read_meta(data: bytes, where: str) -> tuple[str, ...]:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
     except ImportError:
-        raise ResourceError(
-            f"{META} needs the package scipy: pip install scipy (the extra imagenet), or give "
-            "--class-names a file whose line k is the synset of id k"
-        ) from None
+        raise missing_extra(META, "scipy", "imagenet") from None
     try:
         content = loadmat(io.BytesIO(data), squeeze_me=True, variable_names=["synsets"])
         leaves: Any = [row for row in content["synsets"] if int(row["num_children"]) == 0]
@@ -258,6 +233,8 @@ def _is_training(start: bytes, name: str) -> bool:
 KINDS: Final = {
     "imagenet-train": Kind(
         open=ImageNetTraining,
+        labels="the tars of its classes",
+        takes="label-base float",
         what="of ImageNet's training archive",
         plural="tar files",
         suffixes=SUFFIXES,
@@ -265,6 +242,8 @@ KINDS: Final = {
     ),
     "imagenet-val": Kind(
         open=ImageNetValidation,
+        labels="in the file or folder that --labels names",
+        takes="labels label-base float",
         what="ImageNet's validation archive",
         plural="tar files",
         suffixes=SUFFIXES,

@@ -6,8 +6,11 @@ libraries that are extras on demand.
 
 import importlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from feeder.errors import ResourceError
 
 if TYPE_CHECKING:
     from feeder.source.source import Source, SourceSpec
@@ -33,6 +36,10 @@ class Kind(NamedTuple):
     open: Callable[["SourceSpec", str], "Source"]
     """Returns the source of a spec; takes the work folder, too. Raises ConfigError for options
     that have no meaning for the kind."""
+    labels: str
+    """Where its labels are, for messages."""
+    takes: str
+    """The options that have a meaning for it: of image, label, labels, label-base and float."""
     what: str = ""
     """A container, for messages: "a tar". Empty for loose files, which are in a folder."""
     plural: str = ""
@@ -60,3 +67,11 @@ def find_kind(name: str) -> Kind:
     """Return what the module of a kind declares."""
     module = importlib.import_module(f"feeder.source.{MODULES[name]}")
     return cast(Kind, module.KINDS[name])
+
+
+def missing_extra(what: str, package: str, extra: str) -> ResourceError:
+    """Return the error for a package that is not installed, without which ``what`` is not read."""
+    return ResourceError(
+        f"reading {what} needs the package {package}, which is not installed: "
+        f"`{sys.executable} -m pip install '{package}'` (the extra {extra})"
+    )

@@ -284,4 +284,10 @@ def _note_others(count: int, why: str, listing: ItemListing) -> None:
         listing.note(f"left out {count:,} file{'s' * (count > 1)}: {why}")
 
 
-KINDS: Final = {"labelled-folder": Kind(open=lambda spec, _: LabelledFolder(spec))}
+KINDS: Final = {
+    "labelled-folder": Kind(
+        open=lambda spec, _: LabelledFolder(spec),
+        labels="in a file",
+        takes="image label labels label-base float",
+    )
+}

@@ -17,34 +17,26 @@ from typing import Final
 
 import numpy as np
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, path_to_text, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, describe_foreign, sniff_format
-from feeder.source.kinds import Kind
+from feeder.source.kinds import Kind, missing_extra
 from feeder.source.listing import ItemListing
 from feeder.source.location.storage import StoredFile
-from feeder.source.source import ContainerSource, SourceSpec
-from feeder.source.tf_example import BadExample, ExampleReader
+from feeder.source.source import ContainerSource
+from feeder.source.tf_example import BadExample, read_datum
 
 _METADATA: Final = re.compile(rb"__\w+__|num[-_]samples|length")
 _BINARY: Final = re.compile(rb"[\0-\x1f\x7f]")
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _DATABASE_BYTES: Final = 48  # of the value that stands for a named database
+_DATUM_BYTES_MAX: Final = 1 << 30
 _NO_LABEL: Final = "neither a Datum nor its key has a label (--label-kind none packs it without)"
 _IN_PYTHON: Final = "read it in Python, and give its images to feeder.pack_samples"
 
 
 class LmdbFiles(ContainerSource):
     """LMDB files; see ``Source``."""
-
-    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for options that name images or labels."""
-        super().__init__(spec, work_folder)
-        if spec.image or spec.label or spec.labels_file:
-            raise ConfigError(
-                "--image, --label and --labels have no meaning for lmdb, whose labels are in "
-                "Caffe's Datums or in keys CLASS/NAME: leave them out"
-            )
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the values of a file; ResourceError without the package lmdb; see ``Source``."""
@@ -82,14 +74,13 @@ def _find_image(file: StoredFile, at: int, size_bytes: int) -> tuple[int, int, i
     if _PICKLE.match(start):
         raise SourceError("unsupported", f"a pickle, which can run any code: {_IN_PYTHON}")
     if start and not sniff_format(start):
+        data = file.read(at, min(size_bytes, _DATUM_BYTES_MAX))
         with contextlib.suppress(BadExample):
-            reader = ExampleReader(lambda first, count: file.read(at + first, count), size_bytes)
-            if datum := reader.datum():
-                data, label, is_encoded = datum
+            if datum := read_datum(data):
+                first, stop, label, is_encoded = datum
                 if not is_encoded:
                     raise SourceError("unsupported", "a Datum of raw pixels: encode its images")
-                at, size_bytes = at + data.start, data.stop - data.start
-                start = file.read(at, min(size_bytes, SNIFF_BYTES))
+                at, size_bytes, start = at + first, stop - first, data[first:stop][:SNIFF_BYTES]
     if not start:
         raise SourceError("empty", "its image has no bytes")
     if not sniff_format(start):
@@ -103,7 +94,7 @@ def _walk(file: StoredFile, where: str) -> Iterator[tuple[bytes, int, int]]:
         import lmdb
         from lmdb.verify import VerifyError, verify
     except ModuleNotFoundError:
-        raise ResourceError("LMDB needs pip install 'lmdb>=3' (the extra lmdb)") from None
+        raise missing_extra("LMDB", "lmdb>=3", "lmdb") from None
     path = f"/proc/self/fd/{file.descriptor}"  # the file that was opened, if it is replaced now
     try:
         problems = [each for each in verify(path, False) if "freeDB" not in each]
@@ -140,6 +131,8 @@ def _map_start(address: int) -> int:
 KINDS: Final = {
     "lmdb": Kind(
         open=LmdbFiles,
+        labels="in Caffe's Datums or in keys CLASS/NAME",
+        takes="label-base float",
         what="an LMDB file",
         plural="LMDB files",
         suffixes=("lmdb",),

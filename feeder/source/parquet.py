@@ -4,14 +4,13 @@ A Parquet file cannot be read in any order, so its images are copied to the work
 listed. Only listing needs pyarrow.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, printable
 from feeder.source.item_bytes import SourceError, check_size
-from feeder.source.kinds import Kind
+from feeder.source.kinds import Kind, missing_extra
 from feeder.source.listing import ItemListing
 from feeder.source.raw_labels import RawLabel
 from feeder.source.source import ContainerSource, SourceSpec
@@ -25,15 +24,6 @@ _PATH_BYTES_MAX: Final = 512
 class ParquetFiles(ContainerSource):
     """Parquet files; see ``Source``."""
 
-    def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for --labels."""
-        super().__init__(spec, work_folder)
-        if spec.labels_file:
-            raise ConfigError(
-                "--labels has no meaning for parquet, which has its labels in its files: name "
-                "their column with --label"
-            )
-
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the rows of a file and spill their images.
 
@@ -42,19 +32,16 @@ class ParquetFiles(ContainerSource):
         try:
             from feeder.source.parquet_rows import WRITE_CSV, open_rows
         except ModuleNotFoundError:
-            raise ResourceError(
-                "reading Parquet needs pyarrow, which is not installed: "
-                f"`{sys.executable} -m pip install pyarrow` (the extra parquet)"
-            ) from None
+            raise missing_extra("Parquet", "pyarrow", "parquet") from None
         prefix = self.prefix(container)
         with open_rows(self._spec, container, listing.stamp) as rows:
             listing.expect_spill(rows.stored_bytes)
-            columns = rows.columns
             listing.about.base = self._spec.label_base or 0
-            listing.about.field = f"column {printable(columns.label)}" if columns.label else ""
-            for number, text in enumerate(columns.class_names):
+            if rows.label:
+                listing.about.field = f"column {printable(rows.label)}"
+            for number, text in enumerate(rows.class_names):
                 listing.name_class(number, text)
-            listing.about.is_declared = bool(columns.class_names)
+            listing.about.is_declared = bool(rows.class_names)
             count, nulls, file_name = 0, 0, b""
             for row in rows.rows():
                 if self._spec.split not in ("", row.split):
@@ -63,9 +50,9 @@ class ParquetFiles(ContainerSource):
                 if row.image is None:
                     nulls += 1
                     file_name = file_name or row.path
-                self._add(prefix, row, columns.label, listing)
+                self._add(prefix, row, rows.label, listing)
             if nulls and nulls == count:
-                column = f"{rows.name}: the column {printable(columns.image)} has no image bytes"
+                column = f"{rows.name}: the column {printable(rows.image)} has no image bytes"
                 if not file_name:
                     raise DatasetError(f"{column}, only nulls")
                 raise DatasetError(
@@ -110,6 +97,8 @@ def _count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
 KINDS: Final = {
     "parquet": Kind(
         open=ParquetFiles,
+        labels="in its files (--label COLUMN)",
+        takes="image label label-base float",
         what="a Parquet file",
         plural="Parquet files",
         suffixes=("parquet",),

@@ -1,5 +1,11 @@
 """Reads the images and labels of a Parquet file's rows, a batch at a time.
 
+    image    Hugging Face's struct {bytes: binary, path: string}, or a binary column
+    label    integers, texts, floats, or lists of these; the names of Hugging Face's ClassLabel
+
+A column is found by the schema alone, where there is no choice: one of a well-known name, or the
+only one that can be it. Else the user has to make the choice.
+
 Memory: pyarrow reads a column chunk through a buffer of 1 MiB, a page at a time; without that
 buffer it would hold whole row groups, of GBs. A batch takes about 4 MiB more.
 
@@ -8,21 +14,35 @@ raises an ordinary error.
 """
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feeder.errors import DatasetError, FeederError
+from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.process.path_text import path_from_text, printable
-from feeder.source.label_files.columns import SplitColumn
+from feeder.source.label_files.columns import SplitColumn, choose_label
 from feeder.source.location.storage import StoredFile
-from feeder.source.parquet_columns import WRITE_CSV as WRITE_CSV
-from feeder.source.parquet_columns import find_columns
 from feeder.source.source import SourceSpec
 
+_IMAGE_NAMES: Final = (
+    *("image", "img", "image_bytes", "img_bytes", "image_data", "jpg", "jpeg", "png", "webp"),
+    *("bytes", "content", "picture", "photo", "encoded"),
+)
+_TEXT_PARTS: Final = ("image", "img", "url", "path", "file", "jpg", "photo", "picture")
+"""Of the names of columns that have something in place of images."""
+
+_BYTES: Final = ("binary", "large_binary", "binary_view")
+_TEXTS: Final = ("string", "large_string", "string_view")
+_LISTS: Final = ("list", "large_list", "fixed_size_list")
+_SHOWN_MAX: Final = 20
+WRITE_CSV: Final = (
+    "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
+    "files' folder with --labels FILE.csv"
+)
 _MAGIC: Final = b"PAR1"
 _ENCRYPTED_MAGIC: Final = b"PARE"
 _TAIL_BYTES: Final = 8
@@ -52,8 +72,13 @@ class ParquetRows:
     """An open Parquet file."""
 
     def __init__(self, stored: StoredFile, spec: SourceSpec, name: str) -> None:
-        """Find the columns; raises DatasetError and what ``find_columns`` does."""
+        """Find the columns.
+
+        Raises ConfigError where options do not fit or are missing, DatasetError for a file that is
+        damaged or without images.
+        """
         self.name = name
+        self.stored_bytes = stored.size_bytes
         _check_ends(stored, name)
         try:
             self._file = pq.ParquetFile(
@@ -64,9 +89,36 @@ class ParquetRows:
             )
         except (OSError, pa.ArrowException) as error:
             raise self._fault("its footer", error) from None
-        self.columns = find_columns(self._file.schema_arrow, spec, name)
         self.count: int = self._file.metadata.num_rows
-        self.stored_bytes = stored.size_bytes
+        schema = self._file.schema_arrow
+        described = _describe_features(schema)
+        classes = {each: names for each in schema.names if (names := described.get(each))}
+        image = _find_image(schema, spec, name)
+        self.image: str = image.name
+        self.label = (
+            "" if spec.label_kind == "none" else _find_label(schema, spec, image, classes, name)
+        )
+        """Empty where there are no labels."""
+        self.class_names = classes.get(self.label, ())
+        splits = [
+            field.name
+            for field in schema
+            if SplitColumn(field.name).is_usual
+            and field.name not in (self.image, self.label)
+            and schema.names.count(field.name) == 1
+            and _is(field.type, *_TEXTS, "boolean", "integer")
+        ]
+        self.split = min(splits, key=lambda each: each.lower() != "split", default="")
+        """Empty where no column is called like one that holds splits."""
+        self._leaves = [self.image]
+        self._has_path = False
+        if pa.types.is_struct(image.type):
+            path = image.type.get_field_index("path")
+            self._has_path = path >= 0 and _is(image.type.field(path).type, *_TEXTS)
+            self._leaves = [
+                f"{self.image}.{each}" for each in ("bytes", "path")[: 1 + self._has_path]
+            ]
+        self._leaves += filter(None, (self.label, self.split))
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows; DatasetError where they cannot be read."""
@@ -75,14 +127,20 @@ class ParquetRows:
             metadata = self._file.metadata.row_group(group)
             row_bytes = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
             size = max(1, min(_BATCH_BYTES // row_bytes, _BATCH_ROWS_MAX))
-            for batch in self._read(group, size, self.columns.leaves):
-                nothing = [None] * batch.num_rows
-                images, paths = self._images(batch.column(self.columns.image))
-                label = self.columns.label
-                labels = _values(batch.column(label)) if label else nothing
-                for image, path, value, split in zip(
-                    images, paths or nothing, labels, self._splits(batch), strict=True
+            for batch in self._read(group, size, self._leaves):
+                nothing: list[Any] = [None] * batch.num_rows
+                images, paths = batch.column(self.image), nothing
+                if pa.types.is_struct(images.type):
+                    names = [field.name for field in images.type]
+                    fields = dict(zip(names, images.flatten(), strict=True))
+                    images = fields["bytes"]
+                    paths = _as_bytes(fields["path"]) if self._has_path else nothing
+                buffers = [scalar.as_buffer() for scalar in _plain(images)]
+                labels = _values(batch.column(self.label)) if self.label else nothing
+                for buffer, path, value, split in zip(
+                    buffers, paths, labels, self._splits(batch), strict=True
                 ):
+                    image = None if buffer is None else memoryview(buffer)
                     yield Row(number, image, path or b"", value, split)
                     number += 1
 
@@ -90,25 +148,14 @@ class ParquetRows:
         """Return the number of rows of each split; their column alone is read."""
         counts: Counter[str] = Counter()
         for group in range(self._file.metadata.num_row_groups):
-            for batch in self._read(group, _SPLIT_ROWS, [self.columns.split]):
+            for batch in self._read(group, _SPLIT_ROWS, [self.split]):
                 counts.update(self._splits(batch))
         return counts
 
-    def _images(
-        self, column: pa.Array
-    ) -> tuple[list[memoryview | None], list[bytes | None] | None]:
-        """Return the images of a column, and the names of their files where it has them."""
-        if not pa.types.is_struct(column.type):
-            return _as_views(column), None
-        fields = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-        path = self.columns.path_field
-        return _as_views(fields["bytes"]), _as_bytes(fields[path]) if path else None
-
     def _splits(self, batch: pa.RecordBatch) -> list[str]:
-        if not self.columns.split:
+        if not self.split:
             return [""] * batch.num_rows
-        column = SplitColumn(self.columns.split)
-        return [column.read(value) for value in _values(batch.column(self.columns.split))]
+        return list(map(SplitColumn(self.split).read, _values(batch.column(self.split))))
 
     def _read(self, group: int, rows: int, leaves: list[str]) -> Iterator[pa.RecordBatch]:
         try:
@@ -151,8 +198,8 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
     try:
         for number in range(len(spec.containers)):
             with open_rows(spec, number) as rows:
-                if rows.columns.split:
-                    column = rows.columns.split
+                if rows.split:
+                    column = rows.split
                     counts.update(rows.count_splits())
                 elif not number:
                     return "", {}
@@ -179,6 +226,119 @@ def _check_ends(stored: StoredFile, name: str) -> None:
         raise DatasetError(f"{name} is cut: its last bytes are no Parquet footer: {_MEND}")
 
 
+def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> pa.Field:
+    if spec.image:
+        field = _chosen(schema, spec.image, "--image", path)
+        if _is(field.type, *_TEXTS):
+            raise _texts_instead(field.name, path)
+        if not _has_image(field):
+            raise ConfigError(
+                f"{path}: the column {printable(spec.image)} is {field.type}, not the bytes of one "
+                f"image: choose another with --image ({_shown(schema)})"
+            )
+        return field
+    fields = [each for each in schema if _has_image(each) and each.name != spec.label]
+    if not spec.label:
+        fields = [each for each in fields if not choose_label([each.name], path)]
+    found = [each for each in fields if pa.types.is_struct(each.type)] or fields
+    known = [each for each in found if each.name.lower() in _IMAGE_NAMES]
+    if len(found) == 1 or len(known) == 1:
+        return _chosen(schema, (known or found)[0].name, "--image", path)
+    if found:
+        names = ", ".join(printable(each.name) for each in found)
+        raise ConfigError(f"{path} has several columns of bytes: choose one with --image ({names})")
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
+            raise _texts_instead(f"{field.name}.path", path)
+        if _is(field.type, *_TEXTS) and any(part in field.name.lower() for part in _TEXT_PARTS):
+            raise _texts_instead(field.name, path)
+    raise DatasetError(
+        f"{path} has no column of image bytes, which Feeder reads from Parquet: {_shown(schema)}"
+    )
+
+
+def _texts_instead(name: str, path: str) -> DatasetError:
+    return DatasetError(
+        f"{path} has no images, only texts in its column {printable(name)}: if they are paths of "
+        f"files that you have, {WRITE_CSV}; if they are URLs, download the images first "
+        "(img2dataset writes shards that Feeder packs)"
+    )
+
+
+def _find_label(
+    schema: pa.Schema, spec: SourceSpec, image: pa.Field, classes: Mapping[str, object], path: str
+) -> str:
+    others = [name for name in schema.names if name != image.name]
+    label = spec.label or choose_label(others, path, classes)
+    if not label:
+        raise ConfigError(
+            f"{path}: no column is called label: choose one with --label, or give --label-kind "
+            f"none ({_shown(schema)})"
+        )
+    kind = _chosen(schema, label, "--label", path).type
+    if not _is(
+        kind.value_type if _is(kind, *_LISTS) else kind,
+        *(*_TEXTS, *_BYTES, "integer", "floating", "boolean"),
+    ):
+        raise ConfigError(
+            f"{path}: the column {printable(label)} is {kind}, which is no label: choose another "
+            f"with --label ({_shown(schema)})"
+        )
+    return label
+
+
+def _chosen(schema: pa.Schema, name: str, option: str, path: str) -> pa.Field:
+    if (count := schema.names.count(name)) > 1:
+        raise DatasetError(f"{path} has {count} columns called {printable(name)}: rename them")
+    if not count:
+        raise ConfigError(f"{path} has no column {printable(name)} ({option}): {_shown(schema)}")
+    return schema.field(name)
+
+
+def _has_image(field: pa.Field) -> bool:
+    if not pa.types.is_struct(field.type):
+        return _is(field.type, *_BYTES)
+    at = field.type.get_field_index("bytes")
+    return at >= 0 and _is(field.type.field(at).type, *_BYTES)
+
+
+def _is(kind: pa.DataType, *names: str) -> bool:
+    """Return whether values of a type, also in a dictionary, are of one of these of pyarrow's."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
+def _shown(schema: pa.Schema) -> str:
+    """Return the columns and their types for a message."""
+    shown = [f"{printable(field.name)} ({field.type})" for field in schema][:_SHOWN_MAX]
+    more = f" and {len(schema) - _SHOWN_MAX} more" if len(schema) > _SHOWN_MAX else ""
+    return f"its columns are {', '.join(shown)}{more}"
+
+
+def _describe_features(schema: pa.Schema) -> Mapping[str, tuple[str, ...]]:
+    """Return the class names of each column that Hugging Face's datasets declared a ClassLabel."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: _class_names(feature) for name, feature in features.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _class_names(described: Any) -> tuple[str, ...]:
+    """Return the names of a ClassLabel, or of a list of these."""
+    for _ in range(3):
+        if isinstance(described, list) and len(described) == 1:
+            described = described[0]
+        if not isinstance(described, dict):
+            break
+        names = described.get("names")
+        if described.get("_type") == "ClassLabel" and isinstance(names, list):
+            return tuple(names) if all(isinstance(each, str) for each in names) else ()
+        described = described.get("feature")
+    return ()
+
+
 def _values(array: pa.Array) -> list[object]:
     """Return an array's values; texts that are not UTF-8 as bytes."""
     try:
@@ -193,12 +353,6 @@ def _value(scalar: pa.Scalar) -> object:
     except UnicodeDecodeError:
         values = getattr(scalar, "values", None)  # of a list
         return scalar.cast(pa.binary()).as_py() if values is None else _as_bytes(values)
-
-
-def _as_views(array: pa.Array) -> list[memoryview | None]:
-    """Return the bytes of images where pyarrow has them."""
-    buffers = [scalar.as_buffer() for scalar in _plain(array)]
-    return [None if buffer is None else memoryview(buffer) for buffer in buffers]
 
 
 def _as_bytes(texts: pa.Array) -> list[bytes | None]:

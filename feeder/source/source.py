@@ -251,7 +251,22 @@ def open_source(spec: SourceSpec, work_folder: str) -> Source:
         from feeder.source.samples import SpooledSamples  # which nobody can name
 
         return SpooledSamples(spec, work_folder)
-    return find_kind(spec.kind).open(spec, work_folder)
+    kind = find_kind(spec.kind)
+    given = {
+        "image": spec.image,
+        "label": spec.label,
+        "labels": spec.labels_file,
+        "label-base": spec.label_base is not None,
+        "float": spec.label_kind == "float",
+    }
+    for option in (option for option, value in given.items() if value):
+        if option not in kind.takes.split():
+            shown = "label-kind float" if option == "float" else option
+            raise ConfigError(
+                f"--{shown} has no meaning for --source {spec.kind}, whose labels are "
+                f"{kind.labels}: leave it out"
+            )
+    return kind.open(spec, work_folder)
 
 
 @functools.lru_cache(maxsize=2)

@@ -64,12 +64,7 @@ class WebDataset(TarSource):
     """Tars of a WebDataset; ``--image`` and ``--label`` name extensions."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for options without meaning here."""
-        if spec.labels_file:
-            raise ConfigError(
-                "--labels has no meaning for a WebDataset, which has its labels in its tars: name "
-                "their member with --label (cls, txt, json.KEY)"
-            )
+        """Raise ConfigError for options that name no member."""
         super().__init__(spec, work_folder)
         self._images = _parse_extensions(spec.image)  # the preferred first; none: not given
         self._labels, self._json_path = _parse_label(spec.label)
@@ -258,6 +253,8 @@ def _show(text: str) -> str:
 KINDS: Final = {
     "webdataset": Kind(
         open=WebDataset,
+        labels="in its tars (--label cls, txt or json.KEY)",
+        takes="image label label-base float",
         what="a tar",
         plural="tar files",
         suffixes=SUFFIXES,

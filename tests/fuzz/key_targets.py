@@ -88,22 +88,7 @@ def _hold_zap(request: ZapRequest, _: list[bytes]) -> None:
 
 
 TARGETS = (
-    Target(
-        name="secret-key-file",
-        make=_secret,
-        check=_reads_keys(parse_secret_key, _hold_secret),
-        inputs=20_000,
-    ),
-    Target(
-        name="public-key-file",
-        make=_publics,
-        check=_reads_keys(parse_public_keys, _hold_publics),
-        inputs=20_000,
-    ),
-    Target(
-        name="zap-request",
-        make=_zap,
-        check=reads(parse_request, ProtocolError, _hold_zap),
-        inputs=20_000,
-    ),
+    Target("secret-key-file", _secret, _reads_keys(parse_secret_key, _hold_secret), 20_000),
+    Target("public-key-file", _publics, _reads_keys(parse_public_keys, _hold_publics), 20_000),
+    Target("zap-request", _zap, reads(parse_request, ProtocolError, _hold_zap), 20_000),
 )

@@ -183,14 +183,14 @@ def _check_file(data: bytes) -> bool:
 assert {os.path.splitext(name)[1] for name in _FILES} <= IMAGE_SUFFIXES
 
 TARGETS = (
-    Target(name="labels", make=_labels, check=_check_labels, inputs=20_000, memory_bytes=128 << 20),
+    Target("labels", _labels, _check_labels, 20_000, memory_bytes=128 << 20),
     Target(
-        name="braces",
-        make=_braces,
-        check=reads(expand_braces, ConfigError, _hold_braces),
-        inputs=20_000,
+        "braces",
+        _braces,
+        reads(expand_braces, ConfigError, _hold_braces),
+        20_000,
         slow_s=10.0,
         memory_bytes=512 << 20,
     ),
-    Target(name="first-bytes", make=_file, check=_check_file, inputs=20_000),
+    Target("first-bytes", _file, _check_file, 20_000),
 )

@@ -225,14 +225,14 @@ def _size_of(jpeg: bytes) -> tuple[int, int]:
 _PACKING_BYTES = 1 << 30
 
 TARGETS = (
-    Target(name="rebuild", make=_sample, check=_check_sample, inputs=200_000, native=True),
-    Target(name="decode-window", make=_sample, check=_check_windows, inputs=100_000, native=True),
-    Target(name="decode", make=_jpeg_to_decode, check=_check_decoding, inputs=80_000, native=True),
+    Target("rebuild", _sample, _check_sample, 200_000, native=True),
+    Target("decode-window", _sample, _check_windows, 100_000, native=True),
+    Target("decode", _jpeg_to_decode, _check_decoding, 80_000, native=True),
     Target(
-        name="jpeg-pack",
-        make=_jpeg_to_pack,
-        check=_check_packing,
-        inputs=100_000,
+        "jpeg-pack",
+        _jpeg_to_pack,
+        _check_packing,
+        100_000,
         native=True,
         slow_s=20.0,
         memory_bytes=_PACKING_BYTES,

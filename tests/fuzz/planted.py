@@ -75,13 +75,13 @@ def _overread(is_now: bool) -> bool:
 
 
 PLANTED = (
-    Target(name="planted-crash", make=_is_now, check=_crash, inputs=0),
-    Target(name="planted-abort", make=_is_now, check=_abort, inputs=0),
-    Target(name="planted-hang", make=_is_now, check=_hang, inputs=0),
-    Target(name="planted-slow", make=_is_now, check=_slow, inputs=0, slow_s=0.2),
-    Target(name="planted-touch", make=_is_now, check=_touch, inputs=0, memory_bytes=16 << 20),
-    Target(name="planted-ask", make=_is_now, check=_ask, inputs=0, memory_bytes=16 << 20),
-    Target(name="planted-keep", make=_is_now, check=_keep, inputs=0, growth_bytes=2 << 20),
-    Target(name="planted-error", make=_is_now, check=_error, inputs=0),
-    Target(name="planted-overread", make=_is_now, check=_overread, inputs=0, native=True),
+    Target("planted-crash", _is_now, _crash, 0),
+    Target("planted-abort", _is_now, _abort, 0),
+    Target("planted-hang", _is_now, _hang, 0),
+    Target("planted-slow", _is_now, _slow, 0, slow_s=0.2),
+    Target("planted-touch", _is_now, _touch, 0, memory_bytes=16 << 20),
+    Target("planted-ask", _is_now, _ask, 0, memory_bytes=16 << 20),
+    Target("planted-keep", _is_now, _keep, 0, growth_bytes=2 << 20),
+    Target("planted-error", _is_now, _error, 0),
+    Target("planted-overread", _is_now, _overread, 0, native=True),
 )

@@ -49,18 +49,12 @@ def _check_exif(jpeg: bytes) -> bool:
 
 TARGETS = (
     Target(
-        name="source",
-        make=_source,
-        check=_check_source,
-        inputs=30_000,
-        native=True,
-        slow_s=30.0,
-        memory_bytes=2 << 30,
+        "source", _source, _check_source, 30_000, native=True, slow_s=30.0, memory_bytes=2 << 30
     ),
     Target(
-        name="exif",
-        make=lambda rng: mutate_bytes(rng, rng.choice(jpegs()), tokens=JPEG_TOKENS, edits_max=3),
-        check=_check_exif,
-        inputs=40_000,
+        "exif",
+        lambda rng: mutate_bytes(rng, rng.choice(jpegs()), tokens=JPEG_TOKENS, edits_max=3),
+        _check_exif,
+        40_000,
     ),
 )

@@ -169,22 +169,17 @@ def _hold_samples(listed: Listed | None, tar: bytes) -> bool:
 
 
 TARGETS = (
-    Target(
-        name="tar",
-        make=_tar,  # some files are compressed, or begin as if they were: open_container refuses
-        check=reads(lambda tar: _walk(written(tar, "a.tar")), DatasetError, _hold_walk),
-        inputs=30_000,
+    Target(  # some files are compressed, or begin as if they were: open_container refuses them
+        "tar",
+        _tar,
+        reads(lambda tar: _walk(written(tar, "a.tar")), DatasetError, _hold_walk),
+        30_000,
     ),
     Target(
-        name="compressed",
-        make=lambda rng: mutate_bytes(rng, rng.choice(_streams()), others=_streams()),
-        check=reads(_read_stream, DatasetError),
-        inputs=30_000,
+        "compressed",
+        lambda rng: mutate_bytes(rng, rng.choice(_streams()), others=_streams()),
+        reads(_read_stream, DatasetError),
+        30_000,
     ),
-    Target(
-        name="webdataset",
-        make=_tar,
-        check=reads(_list_samples, DatasetError, _hold_samples),
-        inputs=20_000,
-    ),
+    Target("webdataset", _tar, reads(_list_samples, DatasetError, _hold_samples), 20_000),
 )

@@ -19,7 +19,7 @@ _LINE_CHARACTERS_MAX = 600
 Errors = type[Exception] | tuple[type[Exception], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """One entry point for input from outside."""
 

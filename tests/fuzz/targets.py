@@ -1,33 +1,15 @@
-"""All targets.
+"""All targets: those in the TARGETS of each module NAME_targets.py."""
 
-A new target goes into the TARGETS of the module of its kind (NAME_targets.py); the TARGETS of a new
-module are added here.
-"""
+import importlib
+from pathlib import Path
 
-from tests.fuzz import (
-    config_targets,
-    dataset_targets,
-    key_targets,
-    label_targets,
-    native_targets,
-    source_targets,
-    tar_targets,
-    tfrecord_targets,
-    wire_targets,
-)
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.target import Target
 
-TARGETS: tuple[Target, ...] = (
-    *wire_targets.TARGETS,
-    *native_targets.TARGETS,
-    *source_targets.TARGETS,
-    *label_targets.TARGETS,
-    *tar_targets.TARGETS,
-    *tfrecord_targets.TARGETS,
-    *dataset_targets.TARGETS,
-    *config_targets.TARGETS,
-    *key_targets.TARGETS,
+TARGETS: tuple[Target, ...] = tuple(
+    target
+    for path in sorted(Path(__file__).parent.glob("*_targets.py"))
+    for target in importlib.import_module(f"tests.fuzz.{path.stem}").TARGETS
 )
 
 

@@ -90,5 +90,5 @@ def test_finding_hides_neither_the_next_one_nor_other_targets() -> None:
 def test_target_names_are_unique() -> None:
     names = [target.name for target in (*TARGETS, *PLANTED)]
     assert len(set(names)) == len(names)
-    with pytest.raises(KeyError, match="no target 'absent'; known targets: client-frame"):
+    with pytest.raises(KeyError, match="no target 'absent'; known targets: config-file"):
         find_target("absent")

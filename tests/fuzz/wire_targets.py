@@ -216,18 +216,8 @@ def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
 
 
 TARGETS = (
-    Target(
-        name="client-frame",
-        make=lambda rng: _frame(rng, CLIENT_MESSAGES),
-        check=check_client_frame,
-        inputs=160_000,
-    ),
-    Target(
-        name="node-frame",
-        make=lambda rng: _frame(rng, NODE_MESSAGES),
-        check=check_node_frame,
-        inputs=110_000,
-    ),
-    Target(name="slot-claim", make=_packet, check=_check_packet, inputs=60_000),
-    Target(name="conversation", make=_conversation, check=_check_conversation, inputs=40_000),
+    Target("client-frame", lambda rng: _frame(rng, CLIENT_MESSAGES), check_client_frame, 160_000),
+    Target("node-frame", lambda rng: _frame(rng, NODE_MESSAGES), check_node_frame, 110_000),
+    Target("slot-claim", _packet, _check_packet, 60_000),
+    Target("conversation", _conversation, _check_conversation, 40_000),
 )

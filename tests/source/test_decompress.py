@@ -3,14 +3,13 @@
 import gzip
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import DatasetError
 from feeder.source.decompress import open_container
 from feeder.source.tar_members import TarWalk
 from tests.source.tar_writer import tar_bytes
@@ -125,14 +124,3 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, form: str) -> None:
             assert content.read(len(DATA) + 1) == DATA
     finally:
         writer.join()
-
-
-def test_without_the_library_one_line_names_the_extra(
-    put: Put, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ResourceError) as raised:
-        read_all(put(FORMS["zstd"]))
-    assert str(raised.value).endswith(
-        "a.tar: a .zst file needs the package zstandard: pip install zstandard (the extra zstd)"
-    )

@@ -3,14 +3,13 @@
 import gzip
 import io
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.errors import ConfigError, DatasetError
 from feeder.source.imagenet import GROUND_TRUTH
 from tests.source.listings import Listed, list_one, put, read_one
 from tests.source.tar_writer import tar_bytes
@@ -190,12 +189,3 @@ def test_class_names_in_alphabetic_order_are_not_those_of_the_ids(tmp_path: Path
     names.write_bytes(b"n00000002\nn00000001\nn00000002\n")
     with pytest.raises(ConfigError, match="names a class twice"):
         list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
-
-
-def test_without_the_library_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = put_labels(tmp_path, "kit.tar.gz")
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(ResourceError, match=r"pip install scipy \(the extra imagenet\), or give"):
-        list_validation(tmp_path, **options)

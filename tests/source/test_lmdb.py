@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
+from feeder.errors import DatasetError
 from tests.source.listings import JPEG, Listed, list_container, list_one, read_items, spec_of
 from tests.source.tf_writer import encode_datum, field
 from tests.support.sources import encoded, image, write_lmdb
@@ -209,20 +209,3 @@ def test_a_value_that_is_cut_off_later_is_quarantined(tmp_path: Path) -> None:
     os.truncate(path, PAGE_BYTES * 2)
     with pytest.raises(DatasetError, match="truncated: its file ends too early"):
         read_all(path, listed)
-
-
-@pytest.mark.parametrize("option", ["image", "label", "labels_file"])
-def test_options_without_meaning_are_refused(tmp_path: Path, option: str) -> None:
-    with pytest.raises(ConfigError, match=r"have no meaning for lmdb, whose labels are in"):
-        list_file(tmp_path / "data.mdb", **{option: "x"})
-
-
-def test_without_the_package_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "data.mdb"
-    path.touch()
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ResourceError, match=r"pip install 'lmdb>=3' \(the extra lmdb\)") as caught:
-        list_file(path)
-    assert isinstance(caught.value, FeederError)

@@ -4,13 +4,12 @@ import base64
 import hashlib
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feeder.errors import DatasetError, FeederError, ResourceError
+from feeder.errors import DatasetError, FeederError
 from tests.source.listings import GOLDEN, Listed, list_one, read_one
 
 pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
@@ -254,11 +253,3 @@ def test_an_encrypted_file_is_refused_where_what_it_takes_is_encrypted(
             list_file(path)
     else:
         assert read_all(path, list_file(path)) == IMAGES
-
-
-def test_without_pyarrow_the_command_that_installs_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "feeder.source.parquet_rows", None)
-    with pytest.raises(ResourceError, match=r"`\S+ -m pip install pyarrow` \(the extra parquet\)"):
-        list_file(write(tmp_path, columns("image:image label:int")))

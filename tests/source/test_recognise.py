@@ -3,6 +3,7 @@
 import gzip
 import os
 import struct
+import sys
 import tarfile
 import zlib
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import ConfigError, DatasetError, FeederError
+from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
+from feeder.source.imagenet import GROUND_TRUTH
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec, open_source
-from tests.source.listings import GOLDEN, JPEG, put
+from tests.source.listings import GOLDEN, JPEG, list_one, put, spec_of
 from tests.source.tar_writer import tar_bytes
 
 
@@ -191,21 +193,39 @@ def test_a_kind_that_is_named_is_not_looked_for(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("class-folder", "image label labels_file label_base float"),
+        *((kind, "labels_file") for kind in ("webdataset", "tfrecord", "parquet")),
+        ("lmdb", "image label labels_file"),
+        ("imagenet-train", "image label labels_file"),
+        ("imagenet-val", "image label"),
+    ],
+)
+def test_options_that_a_kind_does_not_have_are_refused(here: Path, kind: str, options: str) -> None:
+    for name in ["image", "label", "labels_file", "label_base", "float"]:
+        option = (
+            {"label_kind": "float"} if name == "float" else {name: 1 if "base" in name else "x"}
+        )
+        spec = spec_of(kind, here, **option)
+        if name in options.split():
+            with pytest.raises(
+                ConfigError, match=f"^--[a-z -]+ has no meaning for --source {kind}, wh"
+            ):
+                open_source(spec, str(here))
+        elif kind != "imagenet-val" or name == "labels_file":
+            open_source(spec, str(here)).close()
+
+
+@pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"kind": "zip"}, "--source zip: must be class-folder, labelled-folder, webdataset, "),
-        ({"label": "x"}, "--label has no meaning for a folder of classes: leave it out"),
-        ({"label_base": 1}, "--label-base has no meaning for a folder of classes"),
-        ({"kind": "class-folder", "labels_file": "x.csv"}, "--labels has no meaning for a folder"),
         (
             {"kind": "labelled-folder", "label_kind": "none", "label": "x"},
             "--label has no meaning for a folder without labels",
         ),
         ({"location": "{x.csv,y.csv}", "kind": "class-folder"}, "is 2 files: --source class-fold"),
-        *(
-            ({"location": str(GOLDEN / name), "labels_file": "x.csv"}, "--labels has no meaning fo")
-            for name in ("imagenet.tfrecord", "classes.parquet", "webdataset-cls.tar")
-        ),
     ],
 )
 def test_options_without_a_meaning_are_refused(
@@ -223,3 +243,32 @@ def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:
     for kind in (None, "parquet"):
         with pytest.raises(ConfigError, match=r"is a pipe, .* --source webdataset or tfrecord"):
             recognise(str(pipe), kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "package", "extra", "module"),
+    [
+        ("webdataset", b"\x28\xb5\x2f\xfd", "zstandard", "zstd", "zstandard"),
+        ("parquet", b"PAR1", "pyarrow", "parquet", "feeder.source.parquet_rows"),
+        ("lmdb", _LMDB, "lmdb>=3", "lmdb", "lmdb"),
+        ("imagenet-val", _VALIDATION, "scipy", "imagenet", "scipy.io"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    data: bytes,
+    package: str,
+    extra: str,
+    module: str,
+) -> None:
+    put(here, {"x": data, GROUND_TRUTH: "1\n", "meta.mat": "x"})
+    monkeypatch.setitem(sys.modules, module, None)
+    labels = str(here / GROUND_TRUTH) if extra == "imagenet" else ""
+    with pytest.raises(ResourceError) as caught:
+        list_one(kind, here / "x", labels_file=labels)
+    command = f"`{sys.executable} -m pip install '{package}'` (the extra {extra})"
+    assert str(caught.value).endswith(
+        f" needs the package {package}, which is not installed: {command}"
+    )

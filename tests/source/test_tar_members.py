@@ -107,7 +107,7 @@ _ONE, _TWO = tar_bytes({"a.jpg": b"x"}), tar_bytes({"b.jpg": b"y"})
     [
         (b"", "is empty"),
         (b"\xff\xd8\xff" * 1000, "is no tar file"),
-        (b"BZh9" + bytes(600), "is compressed with bzip2: decompress it, or use gzip or zstd"),
+        (b"BZh9" + bytes(600), "is compressed by bzip2: unpack it, or compress it as .gz or .zst"),
         # A header that is damaged, where tarfile ends, or overwritten by zeros.
         (_FOUR[:1536] + b"!" + _FOUR[1537:], r"damaged at byte 1536, after 0\.jpg"),
         (

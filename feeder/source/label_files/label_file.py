@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import read_regular
 from feeder.source.label_files.columns import (
     HOT_KINDS,
     MINUS,
@@ -34,6 +33,7 @@ from feeder.source.label_files.tables import (
     read_json,
     read_json_lines,
 )
+from feeder.source.location.storage import read_whole
 
 _START_BYTES: Final = 1 << 16
 _LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
@@ -180,10 +180,7 @@ def _is_list(cell: str) -> bool:
 def _open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
     """Return the rows of a file, whose format is known by its name and its first characters."""
     suffix = path.suffix.lower()
-    try:
-        data = read_regular(path, _START_BYTES)
-    except OSError as error:
-        raise DatasetError(f"{where} cannot be read: {error.strerror}") from None
+    data = read_whole(path, _START_BYTES)
     start = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     is_json = suffix == ".json" or start.startswith(("{", "["))
     if suffix in _LINE_SUFFIXES or (is_json and begins_with_object(start)):

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import open_regular_file, read_regular
+from feeder.process.regular_file import open_regular_file
 from feeder.source.label_files.columns import looks_like_image
 
 JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
@@ -189,12 +189,12 @@ def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
 
 
 def _find_entries(path: Path, where: str) -> dict[str, Any] | list[Any]:
-    text = read_text(path, JSON_BYTES_MAX)
-    if text is None:
+    if path.stat().st_size > JSON_BYTES_MAX:
         raise DatasetError(
             f"{where} has over {JSON_BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
             "which is not held in memory"
         )
+    text = "".join(read_lines(path, JSON_BYTES_MAX))
     try:
         value = json.loads(text, object_pairs_hook=_keep_repeats)
     except (ValueError, RecursionError) as error:
@@ -221,12 +221,12 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, line_bytes_max: int = 0) -> Iterator[str]:
     """Yield the lines of a file with their ends; a byte order mark is left out.
 
     Raises DatasetError for a file that cannot be read or is no UTF-8 text, with line and byte.
     """
-    for number, line in enumerate(read_byte_lines(path), 1):
+    for number, line in enumerate(read_byte_lines(path, line_bytes_max), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -237,49 +237,24 @@ def read_lines(path: Path) -> Iterator[str]:
             ) from None
 
 
-def read_byte_lines(path: Path) -> Iterator[bytes]:
+def read_byte_lines(path: Path, line_bytes_max: int = 0) -> Iterator[bytes]:
     """Yield the same as bytes, for names, which need not be UTF-8; see ``read_lines``."""
-    shown = printable(path_to_text(path))
+    shown, line_bytes_max = printable(path_to_text(path)), line_bytes_max or LINE_BYTES_MAX
     try:
         with open_regular_file(path) as file:
             number = 0
-            while line := file.readline(LINE_BYTES_MAX + 1):
+            while line := file.readline(line_bytes_max + 1):
                 number += 1
                 if number == 1:
-                    _check_is_text(line, shown)
+                    for magic, problem in _NO_TEXT.items():
+                        if line.startswith(magic):
+                            raise DatasetError(f"{shown} {problem}")
                     line = line.removeprefix(codecs.BOM_UTF8)
-                if len(line) > LINE_BYTES_MAX:
+                if len(line) > line_bytes_max:
                     raise DatasetError(
-                        f"line {number} of {shown} is longer than {LINE_BYTES_MAX >> 20} MiB: is "
+                        f"line {number} of {shown} is longer than {line_bytes_max >> 20} MiB: is "
                         "it a text file of a line for each image?"
                     )
                 yield line
     except OSError as error:
         raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
-
-
-def read_text(path: Path, bytes_max: int) -> str | None:
-    """Return the text of a file without its byte order mark, None if it has over ``bytes_max``.
-
-    Raises as ``read_lines`` does.
-    """
-    shown = printable(path_to_text(path))
-    try:
-        data = read_regular(path, bytes_max + 1)
-    except OSError as error:
-        raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
-    if len(data) > bytes_max:
-        return None
-    _check_is_text(data, shown)
-    try:
-        return data.removeprefix(codecs.BOM_UTF8).decode()
-    except UnicodeDecodeError:
-        for _ in read_lines(path):  # raises with the number of the line
-            pass
-        raise
-
-
-def _check_is_text(start: bytes, shown: str) -> None:
-    for magic, problem in _NO_TEXT.items():
-        if start.startswith(magic):
-            raise DatasetError(f"{shown} {problem}")

@@ -2,28 +2,22 @@
 
 import re
 import zlib
-from pathlib import Path
 from typing import Final
-
-from feeder.errors import DatasetError
-from feeder.process.path_text import path_to_text, printable
-from feeder.source.location.storage import StoredFile
 
 GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
 """A frame, or one to be skipped, with which pzstd's files begin."""
-_START_BYTES: Final = 1 << 16
 _INFLATED_BYTES: Final = 1024
-_UNPACK: Final = "unpack it, or compress it as .gz or .zst"
+UNPACK: Final = "unpack it, or compress it as .gz or .zst"
 _USE_PYTHON: Final = "read it in Python and give its images to feeder.pack_samples"
 CONVERT: Final = "convert it to PNG or JPEG"
 _OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (rb"PK\x03\x04", "a zip archive", "unzip it, and pack the folder"),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it, and pack the folder"),
     (rb"Rar!", "a RAR archive", "unpack it, and pack the folder"),
-    (rb"BZh", "compressed by bzip2", _UNPACK),
-    (rb"\xfd7zXZ\x00", "compressed by xz", _UNPACK),
-    (rb"\x04\x22\x4d\x18", "compressed by lz4", _UNPACK),
+    (rb"BZh", "compressed by bzip2", UNPACK),
+    (rb"\xfd7zXZ\x00", "compressed by xz", UNPACK),
+    (rb"\x04\x22\x4d\x18", "compressed by lz4", UNPACK),
     (rb"ARROW1\x00\x00", "an Arrow file", "write it as Parquet (Dataset.to_parquet)"),
     (rb"\xff\xff\xff\xff", "an Arrow stream", "write it as Parquet (Dataset.to_parquet)"),
     (rb"\x89HDF\r\n\x1a\n", "an HDF5 file", _USE_PYTHON),
@@ -55,16 +49,6 @@ _OTHERS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (rb".{128}DICM", "a DICOM image", CONVERT),
 )
 """Formats that Feeder does not read: their first bytes, a name and a remedy."""
-
-
-def read_start(path: Path) -> bytes:
-    """Return the first 64 KiB of a regular file; DatasetError if it cannot be read."""
-    try:
-        with StoredFile(path) as file:
-            return file.read(0, _START_BYTES)
-    except OSError as error:
-        shown = printable(path_to_text(path))
-        raise DatasetError(f"source {shown} cannot be read: {error.strerror}") from None
 
 
 def is_zstd(start: bytes) -> bool:

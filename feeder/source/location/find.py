@@ -186,59 +186,47 @@ def expand_braces(pattern: str) -> list[str]:
 
     Raises ConfigError for unbalanced braces and for over EXPANDED_MAX texts.
     """
-    _check_balance(pattern)
-    return _expand(pattern, pattern)
-
-
-def _check_balance(pattern: str) -> None:
-    depth = 0
-    for character in pattern:
-        depth += (character == "{") - (character == "}")
-        if not 0 <= depth <= _DEPTH_MAX:
-            break
-    if depth:
+    depths = list(itertools.accumulate((c == "{") - (c == "}") for c in pattern))
+    if depths and (min(depths) < 0 or depths[-1] or max(depths) > _DEPTH_MAX):
+        is_deep = max(depths) > _DEPTH_MAX
         raise ConfigError(
             f"the braces in {printable(pattern)} are "
-            f"{'nested too deeply' if depth > _DEPTH_MAX else 'unbalanced'}: write them as in "
+            f"{'nested too deeply' if is_deep else 'unbalanced'}: write them as in "
             "shard-{000..146}.tar"
         )
+    try:
+        return _expand(pattern)
+    except (OverflowError, RecursionError):
+        raise ConfigError(
+            f"{printable(pattern)} stands for over {EXPANDED_MAX:,} files: give a smaller range"
+        ) from None
 
 
-def _expand(text: str, pattern: str) -> list[str]:
-    expanded = [""]
-    at = 0
-    while (start := text.find("{", at)) >= 0:
-        end, commas = _find_end(text, start)
-        inner = text[start + 1 : end]
-        if commas:
-            bounds = itertools.pairwise([start, *commas, end])
-            parts = [_expand(text[left + 1 : right], pattern) for left, right in bounds]
-            values = list(itertools.chain(*parts))
-        else:
-            values = _expand_range(inner, pattern)
-            values = values or [f"{{{value}}}" for value in _expand(inner, pattern)]
-        expanded = _join(expanded, [text[at:start] + value for value in values], pattern)
-        at = end + 1
-    return _join(expanded, [text[at:]], pattern)
-
-
-def _find_end(text: str, start: int) -> tuple[int, list[int]]:
-    """Return where the brace that opens at ``start`` closes, and its own commas."""
+def _expand(text: str) -> list[str]:
+    """Return the texts that a pattern of balanced braces stands for; OverflowError for too many."""
+    start = text.find("{")
+    if start < 0:
+        return [text]
     depth = 0
-    commas: list[int] = []
+    cuts = [start]  # the brace that opens, its own commas, and the one that closes
     for at in range(start, len(text)):
-        if text[at] == "{":
-            depth += 1
-        elif text[at] == "}":
-            depth -= 1
-            if not depth:
-                return at, commas
-        elif text[at] == "," and depth == 1:
-            commas.append(at)
-    raise AssertionError("braces are balanced")
+        depth += (text[at] == "{") - (text[at] == "}")
+        if (text[at] == "," and depth == 1) or not depth:
+            cuts.append(at)
+        if not depth:
+            break
+    parts = [text[left + 1 : right] for left, right in itertools.pairwise(cuts)]
+    if len(parts) > 1:
+        values = list(itertools.chain(*map(_expand, parts)))
+    else:
+        values = _expand_range(parts[0]) or [f"{{{value}}}" for value in _expand(parts[0])]
+    rests = _expand(text[cuts[-1] + 1 :])
+    if len(values) * len(rests) > EXPANDED_MAX:
+        raise OverflowError
+    return [f"{text[:start]}{value}{rest}" for value in values for rest in rests]
 
 
-def _expand_range(inner: str, pattern: str) -> list[str]:
+def _expand_range(inner: str) -> list[str]:
     """Return the texts of a range; empty for what is none."""
     match = _RANGE.fullmatch(inner)
     if match is None:
@@ -247,22 +235,10 @@ def _expand_range(inner: str, pattern: str) -> list[str]:
     first, last = map(int if match[1] else _ALPHABET.index, bounds)
     step = max(1, int(match[5] or 1))
     if abs(last - first) // step >= EXPANDED_MAX:
-        raise _too_many(pattern)
+        raise OverflowError
     numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
     if not match[1]:
         return [_ALPHABET[number] for number in numbers]
     is_padded = any(re.match(r"-?0\d", bound) for bound in bounds)
     width = max(map(len, bounds)) if is_padded else 0
     return [f"{number:0{width}d}" for number in numbers]
-
-
-def _join(expanded: list[str], values: list[str], pattern: str) -> list[str]:
-    if len(expanded) * len(values) > EXPANDED_MAX:
-        raise _too_many(pattern)
-    return [left + right for left in expanded for right in values]
-
-
-def _too_many(pattern: str) -> ConfigError:
-    return ConfigError(
-        f"{printable(pattern)} stands for over {EXPANDED_MAX:,} files: give a smaller range"
-    )

@@ -13,10 +13,11 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Self
 
 from feeder.errors import DatasetError
-from feeder.process.path_text import decode_name, printable
+from feeder.process.path_text import decode_name, path_to_text, printable
 from feeder.process.regular_file import open_regular
 
 
@@ -68,6 +69,16 @@ class StoredFile:
             check_listed(self.path, self._listed, self.descriptor)
         finally:
             self.close()
+
+
+def read_whole(path: Path, bytes_max: int) -> bytes:
+    """Return the first bytes of a regular file, up to ``bytes_max``; DatasetError if that fails."""
+    try:
+        with StoredFile(path) as file:
+            return file.read(0, bytes_max)
+    except OSError as error:
+        shown = printable(path_to_text(path))
+        raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
 
 
 def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes]]:
